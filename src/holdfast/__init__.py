@@ -1,0 +1,7 @@
+"""Flink's state for PySpark jobs.
+
+Nothing is imported here, so that a query client pays only for what it uses; the user's entry point is
+``holdfast.datastream``.
+"""
+
+__version__ = "0.1.0"
