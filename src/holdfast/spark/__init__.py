@@ -1,0 +1,1 @@
+"""The only package that imports pyspark: planning, epochs, sources and placement."""
