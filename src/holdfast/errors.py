@@ -1,0 +1,353 @@
+"""The whole tree of errors that Holdfast raises.
+
+A class exists only where a caller would act differently on it::
+
+    HoldfastError
+     ├ ConfigurationError               option unknown, invalid or missing; a program that cannot run as written
+     ├ UserFunctionError                a user's function raised
+     ├ OutputTypeError                  a produced value does not match its declared type
+     ├ NullKeyError                     the key of a row is null as a whole
+     ├ StateError                       state used in a way that its kind does not allow
+     │   └ StateMigrationError          restored state does not fit the new type
+     ├ CheckpointError                  a checkpoint did not complete; carries a CheckpointFailureReason
+     ├ RestoreError                     a restore was refused, nothing was changed
+     ├ CorruptFileError                 a file is truncated, has a flipped bit or is not ours
+     ├ FormatVersionError               a file was written by a newer version
+     ├ FencedError                      somebody with a higher token leads: stop and touch nothing
+     ├ ConflictError                    a compare-and-set lost, nothing happened
+     ├ PossibleInconsistentStateError   the outcome of a write is unknown: discard nothing
+     ├ AlreadyExistError                what was to be created is there already
+     ├ NotExistError                    what was asked for is not there
+     ├ StorageError                     an I/O operation failed for good
+     ├ InconsistentEpochError           acknowledgements of an epoch disagree: run the epoch again
+     └ JobExecutionError                a job ended FAILED
+
+Every message says what happened, to what, and what to do next. Every error survives pickling, because errors
+cross the borders of processes; its cause then arrives as text, unless it is an error of this tree.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Iterable
+from enum import Enum
+from typing import Any
+
+
+class HoldfastError(Exception):
+    """The root of all errors of Holdfast."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle without calling the constructor again, whose arguments differ from class to class."""
+        cause: HoldfastError | str | None = None
+        if isinstance(self.__cause__, HoldfastError):
+            cause = self.__cause__
+        elif self.__cause__ is not None:
+            cause = "".join(traceback.format_exception(self.__cause__))
+        return _revive, (type(self), self.args, self.__dict__, cause)
+
+
+class RemoteTraceback(Exception):
+    """The text of a cause that was raised in another process."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.text = text
+
+    def __str__(self) -> str:
+        return "\n" + self.text
+
+
+def _revive(
+    cls: type[HoldfastError], args: tuple[Any, ...], attributes: dict[str, Any], cause: HoldfastError | str | None
+) -> HoldfastError:
+    error = cls.__new__(cls, *args)
+    error.args = args
+    error.__dict__.update(attributes)
+    error.__cause__ = RemoteTraceback(cause) if isinstance(cause, str) else cause
+    return error
+
+
+class ConfigurationError(HoldfastError):
+    """An option is unknown, invalid or missing, or a program cannot run as it is written."""
+
+
+class UserFunctionError(HoldfastError):
+    """A user's function raised.
+
+    Raise it ``from`` the user's exception, so that the user's traceback travels with it.
+
+    Attributes:
+        uid: The operator.
+        key: The key that was being processed, None outside of a keyed call.
+        epoch: The epoch, None if it is not known.
+    """
+
+    def __init__(self, uid: str, key: Any, epoch: int | None, message: str) -> None:
+        super().__init__(message)
+        self.uid = uid
+        self.key = key
+        self.epoch = epoch
+
+
+class OutputTypeError(HoldfastError):
+    """A produced value or row does not match its declared type.
+
+    Attributes:
+        uid: The operator, None if it is not known.
+        row: Position of the row in its batch, None if it is not about one row.
+        field: Name of the field, None for the row as a whole.
+        declared: The declared type as DDL.
+    """
+
+    def __init__(
+        self,
+        uid: str | None,
+        message: str,
+        *,
+        row: int | None = None,
+        field: str | None = None,
+        declared: str | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.uid = uid
+        self.row = row
+        self.field = field
+        self.declared = declared
+
+
+class NullKeyError(HoldfastError):
+    """The key of a row is null as a whole; composite keys may have null parts.
+
+    Attributes:
+        uid: The operator, None if it is not known where the error is raised.
+        row: Position of the first such row in its batch, None if it is not known.
+    """
+
+    def __init__(self, uid: str | None = None, message: str | None = None, *, row: int | None = None) -> None:
+        if message is None:
+            where = f" of operator {uid!r}" if uid is not None else ""
+            which = f" of row {row} of its batch" if row is not None else ""
+            message = f"The key{which}{where} is null. Filter such rows out or give them a key before key_by."
+        super().__init__(message)
+        self.uid = uid
+        self.row = row
+
+
+class StateError(HoldfastError):
+    """State was used in a way that its kind or its descriptor does not allow."""
+
+
+class StateMigrationError(StateError):
+    """Restored state does not fit the type that the program now declares for it."""
+
+
+class CheckpointFailureReason(Enum):
+    """Why a checkpoint did not complete; the value is the reason in words."""
+
+    # Refused before anything was triggered.
+    PERIODIC_SCHEDULER_SHUTDOWN = "Periodic checkpoint scheduler is shut down."
+    TOO_MANY_CHECKPOINT_REQUESTS = "The maximum number of queued checkpoint requests exceeded."
+    MINIMUM_TIME_BETWEEN_CHECKPOINTS = "The minimum time between checkpoints has not elapsed yet; it will be triggered."
+    NOT_ALL_REQUIRED_TASKS_RUNNING = "Not all required tasks are currently running."
+    IO_EXCEPTION = "An I/O problem occurred while the checkpoint was triggered."
+    BLOCKING_OUTPUT_EXIST = "Blocking output edge exists in running tasks."
+    # While it ran.
+    CHECKPOINT_ASYNC_EXCEPTION = "The asynchronous part of a task's snapshot failed."
+    CHANNEL_STATE_SHARED_STREAM_EXCEPTION = "Another subtask that shares the channel state file failed."
+    CHECKPOINT_EXPIRED = "Checkpoint expired before completing."
+    CHECKPOINT_SUBSUMED = "A newer checkpoint completed first."
+    CHECKPOINT_DECLINED = "A task declined the checkpoint."
+    CHECKPOINT_DECLINED_TASK_NOT_READY = "A task was not ready: not yet running or initialised."
+    CHECKPOINT_DECLINED_TASK_CLOSING = "A task was closing."
+    CHECKPOINT_DECLINED_SUBSUMED = "A task saw the barrier of a newer checkpoint."
+    CHECKPOINT_DECLINED_TIME_OUT = "The driver's own deadline for the checkpoint has passed."
+    CHECKPOINT_DECLINED_ALIGNMENT_LIMIT_EXCEEDED = "The alignment limit was exceeded (never raised)."
+    CHECKPOINT_DECLINED_ON_CANCELLATION_BARRIER = "A task got a cancellation marker from one of its inputs."
+    CHECKPOINT_DECLINED_INPUT_END_OF_STREAM = "One of a task's inputs has ended."
+    CHECKPOINT_COORDINATOR_SHUTDOWN = "Checkpoint coordinator is shut down."
+    CHECKPOINT_COORDINATOR_SUSPEND = "Checkpoint coordinator is suspended."
+    JOB_FAILOVER_REGION = "A part of the job is being restarted."
+    TASK_FAILURE = "A task has failed."
+    TASK_CHECKPOINT_FAILURE = "A task's own part of the checkpoint failed."
+    TASK_FAILURE_DURING_CHECKPOINT = "A task died after its run was written."
+    UNKNOWN_TASK_CHECKPOINT_NOTIFICATION_FAILURE = "A notification came for an unknown task."
+    FINALIZE_CHECKPOINT_FAILURE = "Writing the checkpoint's metadata or its pointer failed."
+    TRIGGER_CHECKPOINT_FAILURE = "Triggering the checkpoint failed."
+
+    @property
+    def message(self) -> str:
+        """The reason in words."""
+        return self.value
+
+    @property
+    def is_pre_flight(self) -> bool:
+        """Whether the request was refused before anything was triggered."""
+        return self in _PRE_FLIGHT
+
+    @property
+    def counts_as_failure(self) -> bool:
+        """Whether it counts towards the number of tolerable failed checkpoints."""
+        return self in _COUNTED
+
+
+_PRE_FLIGHT = frozenset(
+    {
+        CheckpointFailureReason.PERIODIC_SCHEDULER_SHUTDOWN,
+        CheckpointFailureReason.TOO_MANY_CHECKPOINT_REQUESTS,
+        CheckpointFailureReason.MINIMUM_TIME_BETWEEN_CHECKPOINTS,
+        CheckpointFailureReason.NOT_ALL_REQUIRED_TASKS_RUNNING,
+        CheckpointFailureReason.IO_EXCEPTION,
+        CheckpointFailureReason.BLOCKING_OUTPUT_EXIST,
+    }
+)
+_COUNTED = frozenset(
+    {
+        CheckpointFailureReason.IO_EXCEPTION,
+        CheckpointFailureReason.CHECKPOINT_ASYNC_EXCEPTION,
+        CheckpointFailureReason.CHECKPOINT_DECLINED,
+        CheckpointFailureReason.CHECKPOINT_EXPIRED,
+        CheckpointFailureReason.FINALIZE_CHECKPOINT_FAILURE,
+    }
+)
+
+
+class CheckpointError(HoldfastError):
+    """A checkpoint did not complete.
+
+    Takes a reason or a text, then a further text or the cause: ``CheckpointError(reason)``,
+    ``CheckpointError(reason, "chk-7: ...")``, ``CheckpointError(reason, cause)``, ``CheckpointError("...", cause)``.
+
+    Attributes:
+        reason: The reason; None if only a text was given.
+    """
+
+    def __init__(
+        self,
+        reason: CheckpointFailureReason | str,
+        message: str | BaseException | None = None,
+        cause: BaseException | None = None,
+    ) -> None:
+        if isinstance(message, BaseException):
+            message, cause = None, message
+        head = reason.message if isinstance(reason, CheckpointFailureReason) else reason
+        super().__init__(f"{head} {message}" if message else head)
+        self.reason = reason if isinstance(reason, CheckpointFailureReason) else None
+        if cause is not None:
+            self.__cause__ = cause
+
+    def get_checkpoint_failure_reason(self) -> CheckpointFailureReason | None:
+        """Return the reason, or None if only a text was given."""
+        return self.reason
+
+
+class RestoreError(HoldfastError):
+    """A restore was refused before it changed anything.
+
+    Attributes:
+        missing_uids: Operators with state in the checkpoint that the program does not have.
+        new_uids: Operators of the program that the checkpoint does not know.
+    """
+
+    def __init__(
+        self, missing_uids: Iterable[str] = (), new_uids: Iterable[str] = (), message: str | None = None
+    ) -> None:
+        self.missing_uids = tuple(missing_uids)
+        self.new_uids = tuple(new_uids)
+        if message is None:
+            message = (
+                f"The checkpoint has state for operators that the program does not have: {list(self.missing_uids)!r}; "
+                f"operators of the program without state in it: {list(self.new_uids)!r}. Give the renamed operators "
+                "their old uid, or drop the state with execution.state-recovery.ignore-unclaimed-state: true."
+            )
+        super().__init__(message)
+
+
+class CorruptFileError(HoldfastError):
+    """A file is truncated, has a flipped bit, or is not what its name says.
+
+    Attributes:
+        path: The file.
+        offset: Where the damage was seen, in bytes; None if it is not known.
+    """
+
+    def __init__(self, path: str, offset: int | None, message: str) -> None:
+        at = f" at byte {offset}" if offset is not None else ""
+        super().__init__(f"File {path!r} is damaged{at}: {message}")
+        self.path = path
+        self.offset = offset
+
+
+class FormatVersionError(HoldfastError):
+    """A file was written by a newer version of Holdfast.
+
+    Attributes:
+        path: The file.
+        found: The format version in the file.
+        supported: The newest version that this release reads.
+    """
+
+    def __init__(self, path: str, found: int, supported: int) -> None:
+        super().__init__(
+            f"File {path!r} has format version {found}, this release reads versions up to {supported}. "
+            "Upgrade Holdfast, or restore a checkpoint of the older release."
+        )
+        self.path = path
+        self.found = found
+        self.supported = supported
+
+
+class FencedError(HoldfastError):
+    """Somebody with a higher token leads: stop, and delete or write nothing more."""
+
+
+class ConflictError(HoldfastError):
+    """A compare-and-set lost against a concurrent write; nothing happened."""
+
+
+class PossibleInconsistentStateError(HoldfastError):
+    """A write may or may not have happened: discard nothing that it may refer to."""
+
+
+class AlreadyExistError(HoldfastError):
+    """What was to be created is there already."""
+
+
+class NotExistError(HoldfastError):
+    """What was asked for is not there."""
+
+
+class StorageError(HoldfastError):
+    """An operation on storage failed for good: disk full, permission denied, and the like."""
+
+
+class InconsistentEpochError(HoldfastError):
+    """Acknowledgements of an epoch disagree about what was read; the epoch must run again.
+
+    Attributes:
+        details: Which subtasks disagree about what.
+    """
+
+    def __init__(self, details: Any) -> None:
+        super().__init__(f"The acknowledgements of the epoch disagree: {details}. The epoch runs again.")
+        self.details = details
+
+
+class JobExecutionError(HoldfastError):
+    """A job ended FAILED; the cause is its last failure."""
+
+    def __init__(self, message: str, cause: BaseException | None = None) -> None:
+        super().__init__(message)
+        if cause is not None:
+            self.__cause__ = cause
+
+
+# The names under which Flink's users know them.
+IllegalConfigurationError = ConfigurationError
+IllegalConfigurationException = ConfigurationError
+StateMigrationException = StateMigrationError
+CheckpointException = CheckpointError
+AlreadyExistException = AlreadyExistError
+NotExistException = NotExistError
+PossibleInconsistentStateException = PossibleInconsistentStateError
+JobExecutionException = JobExecutionError

@@ -1,0 +1,1 @@
+"""Ids, time, key groups, options and other things that everything else stands on."""
