@@ -1,0 +1,1 @@
+"""The engine-independent heart: graph, plan, task, epochs, job master."""

@@ -1,0 +1,156 @@
+"""What a user function sees of the task that it runs in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from holdfast.errors import ConfigurationError
+from holdfast.runtime.function import KeyedProcessFunction, OutputTag, ProcessFunction, RuntimeContext, TimerService
+from holdfast.state.backend import AbstractKeyedStateBackend
+
+BACKEND = "holdfast.backend"
+CONTEXT = "holdfast.context"
+"""Keys of a deep copy's memo under which handles and contexts find the task they are re-bound to."""
+
+MIN_WATERMARK = -(2**63)
+MAX_WATERMARK = 2**63 - 1
+
+
+@dataclass(frozen=True)
+class SubtaskInfo:
+    """Facts about one subtask of one operator in one epoch; times are milliseconds since 1970."""
+
+    uid: str
+    name: str = ""
+    job_id: str = ""
+    subtask: int = 0
+    parallelism: int = 1
+    max_parallelism: int = 128
+    epoch: int = 1
+    attempt_number: int = 0
+    processing_time: int = 0
+    watermark: int = MIN_WATERMARK
+    is_restored: bool = False
+    parameters: Mapping[str, str] = field(default_factory=dict)
+
+
+class SubtaskContext(RuntimeContext):
+    """The runtime context given to `open`; copies of a function get the one of their own task."""
+
+    def __init__(self, info: SubtaskInfo, backend: AbstractKeyedStateBackend | None) -> None:
+        self._info = info
+        self._backend = backend
+
+    def __deepcopy__(self, memo: dict[Any, Any]) -> SubtaskContext:
+        bound = memo.get(CONTEXT, self)
+        assert isinstance(bound, SubtaskContext)
+        return bound
+
+    def get_task_name(self) -> str:
+        return self._info.name
+
+    def get_index_of_this_subtask(self) -> int:
+        return self._info.subtask
+
+    def get_number_of_parallel_subtasks(self) -> int:
+        return self._info.parallelism
+
+    def get_max_number_of_parallel_subtasks(self) -> int:
+        return self._info.max_parallelism
+
+    def get_attempt_number(self) -> int:
+        return self._info.attempt_number
+
+    def get_job_parameter(self, key: str, default_value: str | None = None) -> str | None:
+        return self._info.parameters.get(key, default_value)
+
+    def get_job_id(self) -> str:
+        return self._info.job_id
+
+    def is_restored(self) -> bool:
+        return self._info.is_restored
+
+    def get_state(self, state_descriptor: Any) -> Any:
+        return self._state(state_descriptor)
+
+    def get_list_state(self, state_descriptor: Any) -> Any:
+        return self._state(state_descriptor)
+
+    def get_map_state(self, state_descriptor: Any) -> Any:
+        return self._state(state_descriptor)
+
+    def get_reducing_state(self, state_descriptor: Any) -> Any:
+        return self._state(state_descriptor)
+
+    def get_aggregating_state(self, state_descriptor: Any) -> Any:
+        return self._state(state_descriptor)
+
+    def get_folding_state(self, state_descriptor: Any) -> Any:
+        return self._state(state_descriptor)
+
+    def _state(self, descriptor: Any) -> Any:
+        if self._backend is None:
+            raise ConfigurationError(
+                f"operator {self._info.uid!r} asked for keyed state {descriptor.get_name()!r}, but its stream is not keyed: call key_by() before it"
+            )
+        return self._backend.get_partitioned_state(None, None, descriptor)
+
+
+class ElementContext(KeyedProcessFunction.OnTimerContext, ProcessFunction.Context):
+    """The context of `process_element` and `on_timer`; one object a task, its fields move with the element."""
+
+    def __init__(self, info: SubtaskInfo, backend: AbstractKeyedStateBackend | None) -> None:
+        self._info = info
+        self._backend = backend
+        self._timers = None if backend is None else SubtaskTimerService(info, backend)
+        self.side_outputs: dict[str, list[Any]] = {}
+        self.element_timestamp: int | None = None
+        self.domain: Any = None
+
+    def timestamp(self) -> int | None:
+        return self.element_timestamp
+
+    def get_current_key(self) -> Any:
+        if self._backend is None:
+            raise ConfigurationError(f"operator {self._info.uid!r} asked for the current key, but its stream is not keyed: call key_by() before it")
+        return self._backend.get_current_key()
+
+    def timer_service(self) -> TimerService:
+        if self._timers is None:
+            raise ConfigurationError(f"operator {self._info.uid!r} asked for timers, but its stream is not keyed: call key_by() before it")
+        return self._timers
+
+    def time_domain(self) -> Any:
+        return self.domain
+
+    def output(self, tag: OutputTag, value: Any) -> None:
+        self.side_outputs.setdefault(tag.tag_id, []).append(value)
+
+
+class SubtaskTimerService(TimerService):
+    """Timers of the current key. The processing time is that of the epoch and stands still within it."""
+
+    def __init__(self, info: SubtaskInfo, backend: AbstractKeyedStateBackend) -> None:
+        self._backend = backend
+        self._processing_time = info.processing_time
+        self.watermark = info.watermark
+
+    def current_processing_time(self) -> int:
+        return self._processing_time
+
+    def current_watermark(self) -> int:
+        return self.watermark
+
+    def register_processing_time_timer(self, timestamp: int) -> None:
+        self._backend.timers.register_processing_time_timer(timestamp)
+
+    def register_event_time_timer(self, timestamp: int) -> None:
+        self._backend.timers.register_event_time_timer(timestamp)
+
+    def delete_processing_time_timer(self, timestamp: int) -> None:
+        self._backend.timers.delete_processing_time_timer(timestamp)
+
+    def delete_event_time_timer(self, timestamp: int) -> None:
+        self._backend.timers.delete_event_time_timer(timestamp)

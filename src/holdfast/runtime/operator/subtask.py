@@ -1,0 +1,206 @@
+"""One subtask of one operator for one epoch: elements in, elements out, state changed on the way.
+
+This is the hot path. A call handles a whole batch; per element there is the user's function, one slot assignment and nothing else.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from holdfast.errors import HoldfastError, UserFunctionError
+from holdfast.runtime.function import TimeDomain
+from holdfast.runtime.operator.context import ElementContext, SubtaskContext, SubtaskInfo
+from holdfast.runtime.operator.failure import user_error
+from holdfast.runtime.operator.opened import OpenedOperator
+from holdfast.state.backend import AbstractKeyedStateBackend
+from holdfast.state.descriptor import ValueStateDescriptor
+
+REDUCE_STATE = "_reduce"
+
+
+class OperatorSubtask:
+    """Runs the elements of one epoch through one operator.
+
+    Args:
+        opened: The operator, opened in this process.
+        info: Who and when this subtask is.
+        backend: Its keyed state, with the version of the epoch opened; None for operators without keys.
+    """
+
+    def __init__(self, opened: OpenedOperator, info: SubtaskInfo, backend: AbstractKeyedStateBackend | None = None) -> None:
+        self.info = info
+        self.backend = backend
+        self.context = ElementContext(info, backend)
+        self._spec = opened.spec
+        self.function, self._call = opened.bind(SubtaskContext(info, backend), backend)
+        self._keyed_runs = {"map": self._map, "flat_map": self._flat_map, "filter": self._filter, "process": self._process, "reduce": self._reduce}
+
+    @property
+    def side_outputs(self) -> dict[str, list[Any]]:
+        """What was sent to each tag since the last call of `take_side_outputs`."""
+        return self.context.side_outputs
+
+    def take_side_outputs(self) -> dict[str, list[Any]]:
+        """Returns and forgets the side outputs."""
+        taken, self.context.side_outputs = self.context.side_outputs, {}
+        return taken
+
+    def process(
+        self,
+        elements: Sequence[Any],
+        dict_keys: Sequence[Any] | None = None,
+        hashes: Any = None,
+        timestamps: Sequence[int | None] | None = None,
+    ) -> list[Any]:
+        """Processes a batch and returns what came out, in order.
+
+        Args:
+            elements: The batch.
+            dict_keys: Canonical key of each element (see `holdfast.types.key`); None for operators without keys.
+            hashes: Hash of each key, a uint64 array.
+            timestamps: Event time of each element in milliseconds, if elements have one.
+
+        Raises:
+            UserFunctionError: The function raised; names operator, key and epoch and ends with the user's traceback.
+        """
+        out: list[Any] = []
+        try:
+            if self.backend is None:
+                self._run_narrow(elements, out)
+            else:
+                slots = self.backend.prepare(dict_keys, hashes)  # type: ignore[arg-type]
+                if timestamps is None:
+                    self._keyed_runs[self._spec.shape](elements, slots, out)
+                else:
+                    self._run_stamped(elements, slots, timestamps, out)
+        except HoldfastError:
+            raise
+        except Exception as error:
+            raise self._user_error(error, "processing an element") from error
+        return out
+
+    def advance_watermark(self, watermark: int) -> list[Any]:
+        """Fires the event-time timers up to `watermark` and returns what they emitted."""
+        timers = self.context._timers
+        if self.backend is None or timers is None:
+            return []
+        timers.watermark = watermark
+        return self._fire(TimeDomain.EVENT_TIME, lambda fire: self.backend.timers.advance_watermark(watermark, fire))  # type: ignore[union-attr]
+
+    def fire_processing_time(self, now: int) -> list[Any]:
+        """Fires the processing-time timers that are due at `now` and returns what they emitted."""
+        if self.backend is None:
+            return []
+        return self._fire(TimeDomain.PROCESSING_TIME, lambda fire: self.backend.timers.fire_processing(now, fire))  # type: ignore[union-attr]
+
+    def _fire(self, domain: Any, run: Callable[[Callable[[int], None]], None]) -> list[Any]:
+        out: list[Any] = []
+        handler = getattr(self.function, "on_timer", None)
+        if handler is None:
+            return out
+        context = self.context
+
+        def fire(timestamp: int) -> None:
+            context.domain = domain
+            context.element_timestamp = timestamp
+            emitted = handler(timestamp, context)
+            if emitted is not None:
+                out.extend(emitted)
+
+        try:
+            run(fire)
+        except HoldfastError:
+            raise
+        except Exception as error:
+            raise self._user_error(error, "firing a timer") from error
+        finally:
+            context.element_timestamp = None
+        return out
+
+    def _run_narrow(self, elements: Sequence[Any], out: list[Any]) -> None:
+        call, shape = self._call, self._spec.shape
+        if shape == "map":
+            out.extend(map(call, elements))
+        elif shape == "filter":
+            out.extend(filter(call, elements))
+        elif shape == "flat_map":
+            for emitted in map(call, elements):
+                if emitted is not None:
+                    out.extend(emitted)
+        else:
+            context = self.context
+            for element in elements:
+                emitted = call(element, context)
+                if emitted is not None:
+                    out.extend(emitted)
+
+    def _process(self, elements: Iterable[Any], slots: Iterable[Any], out: list[Any]) -> None:
+        backend, call, context, extend = self.backend, self._call, self.context, out.extend
+        assert backend is not None
+        if inspect.isgeneratorfunction(call):
+            for element, slot in zip(elements, slots, strict=True):
+                backend.slot = slot
+                extend(call(element, context))
+            return
+        for element, slot in zip(elements, slots, strict=True):
+            backend.slot = slot
+            emitted = call(element, context)
+            if emitted is not None:
+                extend(emitted)
+
+    def _map(self, elements: Iterable[Any], slots: Iterable[Any], out: list[Any]) -> None:
+        backend, call, append = self.backend, self._call, out.append
+        assert backend is not None
+        for element, slot in zip(elements, slots, strict=True):
+            backend.slot = slot
+            append(call(element))
+
+    def _flat_map(self, elements: Iterable[Any], slots: Iterable[Any], out: list[Any]) -> None:
+        backend, call, extend = self.backend, self._call, out.extend
+        assert backend is not None
+        for element, slot in zip(elements, slots, strict=True):
+            backend.slot = slot
+            emitted = call(element)
+            if emitted is not None:
+                extend(emitted)
+
+    def _filter(self, elements: Iterable[Any], slots: Iterable[Any], out: list[Any]) -> None:
+        backend, call, append = self.backend, self._call, out.append
+        assert backend is not None
+        for element, slot in zip(elements, slots, strict=True):
+            backend.slot = slot
+            if call(element):
+                append(element)
+
+    def _reduce(self, elements: Iterable[Any], slots: Iterable[Any], out: list[Any]) -> None:
+        backend, call, append = self.backend, self._call, out.append
+        assert backend is not None
+        state = backend.get_partitioned_state(None, None, ValueStateDescriptor(REDUCE_STATE, self._spec.input_type))
+        value, update = state.value, state.update
+        for element, slot in zip(elements, slots, strict=True):
+            backend.slot = slot
+            before = value()
+            after = element if before is None else call(before, element)
+            update(after)
+            append(after)
+
+    def _run_stamped(self, elements: Sequence[Any], slots: Sequence[Any], timestamps: Sequence[int | None], out: list[Any]) -> None:
+        run = self._keyed_runs[self._spec.shape]
+        try:
+            for element, slot, timestamp in zip(elements, slots, timestamps, strict=True):
+                self.context.element_timestamp = timestamp
+                run((element,), (slot,), out)
+        finally:
+            self.context.element_timestamp = None
+
+    def _user_error(self, error: Exception, doing: str) -> UserFunctionError:
+        key = None
+        if self.backend is not None:
+            try:
+                key = self.backend.get_current_key()
+            except HoldfastError:
+                key = None
+        return user_error(error, self.info.uid, key, self.info.epoch, doing)
+
