@@ -7,6 +7,10 @@ VENV := .venv
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.setup-done
 
+# Spark starts its Python workers by this name, and would otherwise take whatever python3 is on the path.
+export PYSPARK_PYTHON := $(CURDIR)/$(PY)
+export PYSPARK_DRIVER_PYTHON := $(CURDIR)/$(PY)
+
 .PHONY: help setup test test-nojvm test-spark lint types layers lock
 
 help: ## List the targets

