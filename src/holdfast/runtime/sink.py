@@ -1,0 +1,259 @@
+"""Sinks: how output leaves a job exactly once.
+
+Writers run in the tasks and only *stage*: what they write must be durable, and visible to nobody. Each hands back committables,
+which become part of the epoch's checkpoint. After the commit point the driver hands them to the committer, and again after a
+recovery, so a commit must be idempotent for ever::
+
+    task    create_writer -> write | write_batch* -> flush -> prepare_commit -> close      (abort if the attempt fails)
+                                                        |
+    driver                     checkpoint complete  ->  Committer.commit([CommitRequest, ...])
+
+Nobody calls a writer twice for one epoch and attempt; an epoch that runs again has new writers under other file names. What a
+failed attempt has staged is removed by `sweep`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from holdfast.kernel.ids import OperatorID, new_nonce
+from holdfast.storage.naming import FileName
+from holdfast.types.type_information import TypeInformation
+
+Committable = Any
+"""A JSON value: it is stored in `_metadata`, and read again by whoever recovers the job."""
+
+OWNER_DIGITS = 8
+
+
+@dataclass(frozen=True)
+class WriterInitContext:
+    """What a writer is told: one subtask of one sink in one attempt of one epoch.
+
+    Attributes:
+        job_id: The job, 32 hexadecimal digits.
+        uid: The sink.
+        epoch: The epoch, from 1.
+        subtask: Number of the subtask, from 0.
+        parallelism: Number of subtasks.
+        attempt: The attempt of the epoch.
+        token: The leader's fencing token.
+        input_type: Type of the elements.
+        staging_dir: A directory of the job that survives until the files in it are swept; URI or path.
+        processing_time: The epoch's processing time, in milliseconds.
+        watermark: The watermark at the end of the epoch before, in milliseconds.
+    """
+
+    job_id: str
+    uid: str
+    epoch: int
+    subtask: int
+    parallelism: int
+    attempt: int
+    token: int
+    input_type: TypeInformation
+    staging_dir: str
+    processing_time: int = 0
+    watermark: int = -(2**63)
+
+    @property
+    def owner(self) -> str:
+        """The sink in file names: eight hexadecimal digits derived from its uid."""
+        return owner_of(self.uid)
+
+    def file_name(self, suffix: str) -> str:
+        """A new name that nobody else uses, which carries token, epoch and attempt so that a sweeper can judge it."""
+        name = FileName(self.token, self.epoch, self.attempt, self.owner, self.subtask, new_nonce())
+        return name.format(suffix)
+
+
+@dataclass(frozen=True)
+class CommitterInitContext:
+    """What a committer, and a sweep, is told.
+
+    Attributes:
+        job_id: The job, 32 hexadecimal digits.
+        uid: The sink.
+        staging_dir: The same directory as that of the writers.
+        services: What the engine offers by name, for instance `read_parquet(paths) -> DataFrame`.
+    """
+
+    job_id: str
+    uid: str
+    staging_dir: str
+    services: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def owner(self) -> str:
+        """The sink in file names, as in `WriterInitContext`."""
+        return owner_of(self.uid)
+
+
+def owner_of(uid: str) -> str:
+    """The part of a file name that names the operator."""
+    return OperatorID.from_uid(uid).to_hex()[:OWNER_DIGITS]
+
+
+class WriterContext(ABC):
+    """What is known beside an element that is written."""
+
+    @abstractmethod
+    def timestamp(self) -> int | None:
+        """Event time of the element in milliseconds; None if the stream has none."""
+
+    @abstractmethod
+    def current_watermark(self) -> int:
+        """The watermark in milliseconds."""
+
+
+class _Writer(ABC):
+    """The life of a writer, whichever way it is fed."""
+
+    def flush(self, end_of_input: bool) -> None:
+        """Makes everything written so far durable; the last call before `prepare_commit`.
+
+        Args:
+            end_of_input: Whether the job ends with this epoch, so that no later one can take what is still held back.
+        """
+
+    def prepare_commit(self) -> list[Committable]:
+        """Returns what the committer needs to make the staged output visible; JSON values."""
+        return []
+
+    def close(self) -> None:
+        """Releases resources after `prepare_commit`."""
+
+    def abort(self) -> None:
+        """The attempt has failed: releases resources and removes what was staged, as far as it can. May not be called at all."""
+
+
+class SinkWriter(_Writer):
+    """Stages the output of one subtask, element by element.
+
+    A writer that also defines `write_batch(batch: pyarrow.RecordBatch)` is fed with whole batches instead; see `BatchSinkWriter`.
+    """
+
+    @abstractmethod
+    def write(self, element: Any, context: WriterContext) -> None:
+        """Stages one element."""
+
+
+class BatchSinkWriter(_Writer):
+    """Stages the output of one subtask in Arrow batches, without making Python objects of the rows."""
+
+    @abstractmethod
+    def write_batch(self, batch: pa.RecordBatch) -> None:
+        """Stages one batch: a column for each field of a row type, otherwise one column `value`."""
+
+
+class CommitRequest:
+    """One committable that is to be committed, and the committer's answer for it.
+
+    A request without an answer counts as committed when `Committer.commit` returns.
+
+    Attributes:
+        committable: What the writer handed out.
+        epoch: The epoch that wrote it.
+        subtask: The subtask that wrote it.
+        checkpoint_id: The completed checkpoint that names it.
+        number_of_retries: How often the committer asked for a retry of it before.
+    """
+
+    def __init__(
+        self, committable: Committable, *, epoch: int, subtask: int, checkpoint_id: int, number_of_retries: int = 0
+    ) -> None:
+        self.committable = committable
+        self.epoch = epoch
+        self.subtask = subtask
+        self.checkpoint_id = checkpoint_id
+        self.number_of_retries = number_of_retries
+        self._answer = "committed"
+        self._reason: BaseException | None = None
+
+    @property
+    def answer(self) -> str:
+        """`committed`, `already`, `retry`, `known` (dropped) or `unknown` (fails the job)."""
+        return self._answer
+
+    @property
+    def reason(self) -> BaseException | None:
+        """Why it was not committed, if the committer said so."""
+        return self._reason
+
+    def get_committable(self) -> Committable:
+        """The committable; Flink's name."""
+        return self.committable
+
+    def get_number_of_retries(self) -> int:
+        """How often it was retried before; Flink's name."""
+        return self.number_of_retries
+
+    def retry_later(self, reason: BaseException | None = None) -> None:
+        """Asks for another try of the same committable, up to `sink.committer.retries` times."""
+        self._settle("retry", reason)
+
+    def update_and_retry_later(self, committable: Committable, reason: BaseException | None = None) -> None:
+        """Asks for another try with a changed committable, for instance with what is left of it.
+
+        The change lives in this process only: after a recovery the committable of the checkpoint comes again.
+        """
+        self.committable = committable
+        self._settle("retry", reason)
+
+    def signal_already_committed(self) -> None:
+        """Says that an earlier try has committed it: a success."""
+        self._settle("already", None)
+
+    def signal_failed_with_known_reason(self, reason: BaseException) -> None:
+        """Gives it up on purpose: it is logged, counted as failed, and the job goes on."""
+        self._settle("known", reason)
+
+    def signal_failed_with_unknown_reason(self, reason: BaseException) -> None:
+        """Fails the job, which commits it again when it recovers."""
+        self._settle("unknown", reason)
+
+    def _settle(self, answer: str, reason: BaseException | None) -> None:
+        self._answer = answer
+        self._reason = reason
+
+
+class Committer(ABC):
+    """Makes staged output visible, in the driver, after the checkpoint that names it is complete."""
+
+    @abstractmethod
+    def commit(self, requests: Sequence[CommitRequest]) -> None:
+        """Commits the committables of one epoch; epochs come in their order.
+
+        It must be idempotent for ever: after a crash the same committables come again, perhaps long after they were committed, perhaps
+        while a deposed leader commits them as well. A request for which nothing is said counts as committed; an exception stands for
+        `signal_failed_with_unknown_reason` of all requests.
+        """
+
+    def close(self) -> None:
+        """Releases resources at the end of the job attempt."""
+
+
+class Sink(ABC):
+    """Where a stream ends. It is pickled in the driver and used in tasks, so it holds settings and no connections."""
+
+    @abstractmethod
+    def create_writer(self, context: WriterInitContext) -> SinkWriter | BatchSinkWriter:
+        """A writer for one subtask, epoch and attempt."""
+
+    def create_committer(self, context: CommitterInitContext) -> Committer | None:
+        """The committer of a job attempt; None for sinks that have nothing to commit (at least once, or only for show)."""
+        return None
+
+    def sweep(self, context: CommitterInitContext, is_dead: Callable[[FileName], bool]) -> int:
+        """Removes staged files of dead attempts and returns how many.
+
+        Args:
+            context: The same as for the committer.
+            is_dead: Whether a file name belongs to an attempt that can no longer be committed. Only such files may be removed.
+        """
+        return 0
