@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import secrets
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Self
 
 from holdfast.errors import ConfigurationError
@@ -17,9 +17,9 @@ _HEX_DIGITS = 32
 
 @dataclass(frozen=True, order=True, slots=True)
 class AbstractID:
-    """128 bits, written as 32 lower-case hexadecimal digits."""
+    """128 bits, written as 32 lower-case hexadecimal digits; a new random one if none are given."""
 
-    hex: str
+    hex: str = field(default_factory=lambda: secrets.token_hex(_HEX_DIGITS // 2))
 
     def __post_init__(self) -> None:
         if len(self.hex) != _HEX_DIGITS or set(self.hex) - set("0123456789abcdef"):
@@ -44,7 +44,7 @@ class AbstractID:
     @classmethod
     def generate(cls) -> Self:
         """Draw a new random id."""
-        return cls(secrets.token_hex(_HEX_DIGITS // 2))
+        return cls()
 
     def to_hex(self) -> str:
         """Return the 32 hexadecimal digits."""

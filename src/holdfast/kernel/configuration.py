@@ -1,0 +1,238 @@
+"""The settings of a job: values by key, as a program, a file or a command line gave them."""
+
+from __future__ import annotations
+
+import difflib
+import logging
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeVar
+
+from holdfast.errors import ConfigurationError
+from holdfast.kernel.option import ConfigOption, all_keys, convert, expectation, is_free, options_for
+
+T = TypeVar("T")
+_log = logging.getLogger(__name__)
+_notified: set[str] = set()
+
+
+class Configuration:
+    """Values by key; typed access is by `ConfigOption`.
+
+    A value stays as it was set and is converted when it is read; one whose option is known is also checked when it
+    is set. If both a current and a deprecated key are set, the current one wins.
+    """
+
+    def __init__(self, values: Mapping[str, Any] | None = None) -> None:
+        self._values: dict[str, Any] = {}
+        for key, value in (values or {}).items():
+            self.set(key, value)
+
+    @classmethod
+    def from_properties(cls, properties: Iterable[str]) -> Configuration:
+        """Read ``key=value`` texts, as on a command line.
+
+        Raises:
+            ConfigurationError: A text has no ``=`` or no key.
+        """
+        result = cls()
+        for text in properties:
+            key, equals, value = text.partition("=")
+            if not equals or not key.strip():
+                raise ConfigurationError(f"{text!r} is not of the form key=value.")
+            result.set(key.strip(), value.strip())
+        return result
+
+    def set(self, option: ConfigOption[Any] | str, value: Any) -> Configuration:
+        """Set a value and return self.
+
+        Raises:
+            ConfigurationError: The value does not fit the option.
+        """
+        key = option.key if isinstance(option, ConfigOption) else option
+        if value is None:
+            raise ConfigurationError(f"Option {key!r} cannot be set to None. Use remove() to unset it.")
+        for known in options_for(key):
+            known.parse(value, key)
+        self._values[key] = value
+        return self
+
+    def get(self, option: ConfigOption[T], default: T | None = None) -> T:
+        """Return the value of an option, else `default` if it is given, else the option's own default.
+
+        Raises:
+            ConfigurationError: What was set does not fit the option.
+        """
+        key = self._key_set(option)
+        if key is None:
+            return option.default if default is None else default
+        return option.parse(self._values[key], key)
+
+    def contains(self, option: ConfigOption[Any] | str) -> bool:
+        """Whether a value is set, under the current key or an older one."""
+        if isinstance(option, ConfigOption):
+            return self._key_set(option) is not None
+        return self._raw(option) is not None
+
+    contains_key = contains
+    __contains__ = contains
+
+    def remove(self, option: ConfigOption[Any] | str) -> bool:
+        """Unset an option under all of its keys and return whether it was set."""
+        keys = list(option.keys()) if isinstance(option, ConfigOption) else [option]
+        return any([self._values.pop(key, None) is not None for key in keys])  # noqa: C419 - all must be removed
+
+    remove_config = remove
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return a copy of the values as they were set."""
+        return dict(self._values)
+
+    def key_set(self) -> frozenset[str]:
+        """Return the keys that are set."""
+        return frozenset(self._values)
+
+    def clone(self) -> Configuration:
+        """Return a copy."""
+        result = Configuration()
+        result._values.update(self._values)
+        return result
+
+    def add_all(self, other: Configuration | Mapping[str, Any], prefix: str = "") -> Configuration:
+        """Set all values of another configuration here, each key after the prefix, and return self."""
+        values = other._values if isinstance(other, Configuration) else other
+        for key, value in values.items():
+            self.set(prefix + key, value)
+        return self
+
+    def overriding(self, other: Configuration) -> tuple[Configuration, dict[str, Any]]:
+        """Put these values over those of another configuration.
+
+        A deprecated key here overrides the current key there as well. Neither configuration is changed.
+
+        Returns:
+            The combination, and the values of `other` that lost against a different one, by the key there.
+        """
+        values, replaced = other.to_dict(), {}
+        for key, value in self._values.items():
+            rivals = {key}.union(*(option.keys() for option in options_for(key)))
+            for rival in sorted(rivals & values.keys()):
+                old = values.pop(rival)
+                if old != value:
+                    replaced[rival] = old
+        result = Configuration()
+        result._values = values | self._values
+        return result, replaced
+
+    def validate(self) -> None:
+        """Refuse unknown keys and values that do not fit; knows the options of all modules imported so far.
+
+        Raises:
+            ConfigurationError: It lists all problems; for an unknown key also the nearest known ones.
+        """
+        problems = []
+        for key, value in sorted(self._values.items()):
+            known = options_for(key)
+            if not known and not is_free(key):
+                problems.append(_unknown(key))
+            for option in known:
+                try:
+                    option.parse(value, key)
+                except ConfigurationError as error:
+                    problems.append(str(error))
+        if problems:
+            raise ConfigurationError(" ".join(problems))
+
+    def set_string(self, key: str, value: str) -> Configuration:
+        """Set a text."""
+        return self._set_as(str, key, value)
+
+    def set_integer(self, key: str, value: int) -> Configuration:
+        """Set a whole number."""
+        return self._set_as(int, key, value)
+
+    set_long = set_integer
+
+    def set_float(self, key: str, value: float) -> Configuration:
+        """Set a number."""
+        return self._set_as(float, key, value)
+
+    set_double = set_float
+
+    def set_boolean(self, key: str, value: bool) -> Configuration:
+        """Set true or false."""
+        return self._set_as(bool, key, value)
+
+    def set_bytearray(self, key: str, value: bytes | bytearray) -> Configuration:
+        """Set bytes, for a key that is not an option's."""
+        return self.set(key, bytes(value))
+
+    def get_string(self, key: str, default: str | None = None) -> str | None:
+        """Return a value as text."""
+        return self._get_as(str, key, default)
+
+    def get_integer(self, key: str, default: int | None = None) -> int | None:
+        """Return a value as a whole number."""
+        return self._get_as(int, key, default)
+
+    get_long = get_integer
+
+    def get_float(self, key: str, default: float | None = None) -> float | None:
+        """Return a value as a number."""
+        return self._get_as(float, key, default)
+
+    get_double = get_float
+
+    def get_boolean(self, key: str, default: bool | None = None) -> bool | None:
+        """Return a value as true or false."""
+        return self._get_as(bool, key, default)
+
+    def get_bytearray(self, key: str, default: bytes | None = None) -> bytearray | None:
+        """Return bytes that were set with `set_bytearray`."""
+        value = self._values.get(key, default)
+        return None if value is None else bytearray(value)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Configuration) and self._values == other._values
+
+    __hash__ = None  # type: ignore[assignment]  # it can change
+
+    def __repr__(self) -> str:
+        return f"Configuration({self._values!r})"
+
+    def _key_set(self, option: ConfigOption[Any]) -> str | None:
+        """The key under which a value of the option is set; says once a process that it is deprecated."""
+        for key in option.keys():  # noqa: SIM118 - not a mapping
+            if key in self._values:
+                if key in option.deprecated_keys and key not in _notified:
+                    _notified.add(key)
+                    _log.warning("Option %r is deprecated, use %r.", key, option.key)
+                return key
+        return None
+
+    def _raw(self, key: str) -> Any:
+        for option in options_for(key)[:1]:
+            found = self._key_set(option)
+            if found is not None:
+                return self._values[found]
+        return self._values.get(key)
+
+    def _set_as(self, kind: type, key: str, value: Any) -> Configuration:
+        return self.set(key, _as(kind, key, value))
+
+    def _get_as(self, kind: type[T], key: str, default: T | None) -> T | None:
+        value = self._raw(key)
+        return default if value is None else _as(kind, key, value)
+
+
+def _as(kind: type[T], key: str, value: Any) -> T:
+    try:
+        result: T = convert(kind, value)
+    except (ValueError, TypeError) as error:
+        raise ConfigurationError(f"Option {key!r}: {value!r} is not {expectation(kind)}.") from error
+    return result
+
+
+def _unknown(key: str) -> str:
+    nearest = difflib.get_close_matches(key, sorted(all_keys()), n=3, cutoff=0.6)
+    hint = f"Did you mean {' or '.join(map(repr, nearest))}?" if nearest else "No known option has a similar name."
+    return f"Option {key!r} is unknown. {hint}"
