@@ -1,0 +1,1 @@
+"""High availability: leader election and retrieval, and the stores that outlive a driver."""
