@@ -4,8 +4,8 @@ A function object is pickled in the driver, opened once per worker process and j
 
     __init__ (driver) --pickle--> open(runtime_context) --copy per task--> process_element(...)* --> close()
 
-Fields of `self` are therefore a cache and never state: what an element leaves in them may be gone at the next epoch, or be there
-once more than expected. State lives in the handles that `open` gets from its runtime context.
+Fields of `self` are therefore a cache and never state: what an element leaves in them may be gone at the next epoch, or
+be there once more than expected. State lives in the handles that `open` gets from its runtime context.
 
 Wherever a function object with a single method is taken, a plain Python callable is taken too.
 """
@@ -88,21 +88,21 @@ class RuntimeContext(KeyedStateStore):
         return f"{self.get_task_name()} ({subtask}/{self.get_number_of_parallel_subtasks()})"
 
 
-class Function(ABC):
+class Function:
     """The root of all functions. Both methods may be left out."""
 
     def open(self, runtime_context: RuntimeContext) -> None:
         """Prepares the function; runs once per worker process and job attempt, and not once an epoch."""
 
     def close(self) -> None:
-        """Releases what `open` took; runs when the worker process lets the function go. A killed process does not call it."""
+        """Releases what `open` took when the worker process lets the function go; a killed process does not."""
 
 
 class RichFunction(Function):
     """A function that uses `open` and `close`; every function may, this is the name for those that say so."""
 
 
-class MapFunction(Function):
+class MapFunction(Function, ABC):
     """One element in, one element out."""
 
     @abstractmethod
@@ -114,7 +114,7 @@ class RichMapFunction(MapFunction, RichFunction):
     """A map function with `open` and `close`; on a keyed stream it may have state."""
 
 
-class FlatMapFunction(Function):
+class FlatMapFunction(Function, ABC):
     """One element in, any number out."""
 
     @abstractmethod
@@ -126,7 +126,7 @@ class RichFlatMapFunction(FlatMapFunction, RichFunction):
     """A flat-map function with `open` and `close`; on a keyed stream it may have state."""
 
 
-class FilterFunction(Function):
+class FilterFunction(Function, ABC):
     """Decides for each element whether it stays."""
 
     @abstractmethod
@@ -142,8 +142,8 @@ class RichReduceFunction(ReduceFunction, RichFunction):
     """A reduce function with `open` and `close`."""
 
 
-class KeySelector(Function):
-    """Computes the key of an element in Python; naming columns in `key_by` is faster, because Spark computes their hash."""
+class KeySelector(Function, ABC):
+    """Computes the key of an element in Python; columns named in `key_by` are faster: Spark computes their hash."""
 
     @abstractmethod
     def get_key(self, value: Any) -> Any:
@@ -153,7 +153,8 @@ class KeySelector(Function):
 class OutputTag:
     """Names a side output and the type of its elements.
 
-    Two tags of one name are the same tag. A function sends to it by `ctx.output(tag, value)`, or as in PyFlink by `yield tag, value`.
+    Two tags of one name are the same tag. A function sends to it by `ctx.output(tag, value)`, or as in PyFlink by
+    `yield tag, value`.
 
     Args:
         tag_id: The name, not empty.
@@ -217,7 +218,7 @@ class TimerService(ABC):
         """Takes back an event-time timer of exactly this timestamp; no such timer is no error."""
 
 
-class ProcessFunction(Function):
+class ProcessFunction(Function, ABC):
     """Sees each element with its context and emits any number of elements, also to side outputs."""
 
     class Context(ABC):
@@ -240,7 +241,7 @@ class ProcessFunction(Function):
         """Yields what is to be emitted for `value`."""
 
 
-class KeyedProcessFunction(Function):
+class KeyedProcessFunction(Function, ABC):
     """A process function on a keyed stream: with state and timers for each key."""
 
     class Context(ABC):
@@ -287,7 +288,7 @@ class CheckpointedFunction(ABC):
 
     @abstractmethod
     def snapshot_state(self, context: FunctionSnapshotContext) -> None:
-        """Puts what is still in fields of `self` into state; runs at the end of each epoch, before the state is written."""
+        """Puts what is still in fields of `self` into state; runs at the end of each epoch, before state is written."""
 
 
 MapLike = MapFunction | Callable[[Any], Any]

@@ -1,14 +1,14 @@
 """Sinks: how output leaves a job exactly once.
 
-Writers run in the tasks and only *stage*: what they write must be durable, and visible to nobody. Each hands back committables,
-which become part of the epoch's checkpoint. After the commit point the driver hands them to the committer, and again after a
-recovery, so a commit must be idempotent for ever::
+Writers run in the tasks and only *stage*: what they write must be durable, and visible to nobody. Each hands back
+committables, which become part of the epoch's checkpoint. After the commit point the driver hands them to the
+committer, and again after a recovery, so a commit must be idempotent for ever::
 
-    task    create_writer -> write | write_batch* -> flush -> prepare_commit -> close      (abort if the attempt fails)
+    task    create_writer -> write | write_batch* -> flush -> prepare_commit -> close    (abort if the attempt fails)
                                                         |
     driver                     checkpoint complete  ->  Committer.commit([CommitRequest, ...])
 
-Nobody calls a writer twice for one epoch and attempt; an epoch that runs again has new writers under other file names. What a
+A writer lives for one attempt at one epoch; an epoch that runs again has new writers with other file names. What a
 failed attempt has staged is removed by `sweep`.
 """
 
@@ -111,7 +111,7 @@ class WriterContext(ABC):
         """The watermark in milliseconds."""
 
 
-class _Writer(ABC):
+class _Writer:
     """The life of a writer, whichever way it is fed."""
 
     def flush(self, end_of_input: bool) -> None:
@@ -129,13 +129,14 @@ class _Writer(ABC):
         """Releases resources after `prepare_commit`."""
 
     def abort(self) -> None:
-        """The attempt has failed: releases resources and removes what was staged, as far as it can. May not be called at all."""
+        """The attempt has failed: releases resources and removes what was staged, if it can; may never be called."""
 
 
-class SinkWriter(_Writer):
+class SinkWriter(_Writer, ABC):
     """Stages the output of one subtask, element by element.
 
-    A writer that also defines `write_batch(batch: pyarrow.RecordBatch)` is fed with whole batches instead; see `BatchSinkWriter`.
+    A writer that also defines `write_batch(batch: pyarrow.RecordBatch)` is fed with whole batches instead; see
+    `BatchSinkWriter`.
     """
 
     @abstractmethod
@@ -143,7 +144,7 @@ class SinkWriter(_Writer):
         """Stages one element."""
 
 
-class BatchSinkWriter(_Writer):
+class BatchSinkWriter(_Writer, ABC):
     """Stages the output of one subtask in Arrow batches, without making Python objects of the rows."""
 
     @abstractmethod
@@ -229,12 +230,12 @@ class Committer(ABC):
     def commit(self, requests: Sequence[CommitRequest]) -> None:
         """Commits the committables of one epoch; epochs come in their order.
 
-        It must be idempotent for ever: after a crash the same committables come again, perhaps long after they were committed, perhaps
-        while a deposed leader commits them as well. A request for which nothing is said counts as committed; an exception stands for
-        `signal_failed_with_unknown_reason` of all requests.
+        It must be idempotent for ever: after a crash the same committables come again, perhaps long after they were
+        committed, perhaps while a deposed leader commits them as well. A request for which nothing is said counts as
+        committed; an exception stands for `signal_failed_with_unknown_reason` of all requests.
         """
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 - not every committer holds something
         """Releases resources at the end of the job attempt."""
 
 
@@ -246,7 +247,7 @@ class Sink(ABC):
         """A writer for one subtask, epoch and attempt."""
 
     def create_committer(self, context: CommitterInitContext) -> Committer | None:
-        """The committer of a job attempt; None for sinks that have nothing to commit (at least once, or only for show)."""
+        """The committer of a job attempt; None for a sink with nothing to commit (at least once, or only for show)."""
         return None
 
     def sweep(self, context: CommitterInitContext, is_dead: Callable[[FileName], bool]) -> int:
@@ -254,6 +255,6 @@ class Sink(ABC):
 
         Args:
             context: The same as for the committer.
-            is_dead: Whether a file name belongs to an attempt that can no longer be committed. Only such files may be removed.
+            is_dead: Whether a name belongs to an attempt that can no longer be committed; only such files may go.
         """
         return 0

@@ -1,0 +1,231 @@
+"""Drives the committers of a job with what its completed checkpoints name.
+
+The job master calls `commit` after each completed checkpoint, and again after a recovery with what it finds in the
+checkpoint restored. Each sink is committed epoch by epoch in their order. What happens to a request::
+
+    committed, already -> done
+    known              -> logged, counted, dropped
+    retry              -> again after a pause, up to `sink.committer.retries` times, then as unknown
+    unknown, exception -> this sink stops here, the other sinks go on, and the error is raised at the end
+
+An error fails the job attempt; the next attempt commits the same committables again. So nothing is remembered here.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any, Final
+
+from holdfast.errors import StorageError
+from holdfast.kernel import fault
+from holdfast.kernel.clock import Clock, SystemClock
+from holdfast.kernel.option import ConfigOption
+from holdfast.runtime.sink import CommitRequest, Committer, CommitterInitContext, Sink
+from holdfast.storage.naming import FileName
+
+logger = logging.getLogger(__name__)
+
+COMMITTER_RETRIES: Final = ConfigOption(
+    "sink.committer.retries",
+    int,
+    10,
+    "How often a committable is tried again when its committer asks for it, before the job fails and recovers.",
+)
+
+_FIRST_PAUSE: Final = 0.1
+_LONGEST_PAUSE: Final = 5.0
+
+Entry = Mapping[str, Any]
+"""One committable as `_metadata` holds it: `{"epoch": int, "subtask": int, "value": JSON}`."""
+
+
+@dataclass(frozen=True)
+class CommitReport:
+    """What one call of `commit` did.
+
+    Attributes:
+        committed: Committables that are visible now, those of earlier tries included.
+        dropped: Committables that their committer gave up on purpose.
+    """
+
+    committed: int = 0
+    dropped: int = 0
+
+    def __add__(self, other: CommitReport) -> CommitReport:
+        return CommitReport(self.committed + other.committed, self.dropped + other.dropped)
+
+
+class Committing:
+    """The committers of one job attempt.
+
+    Args:
+        sinks: The job's sinks by uid.
+        job_id: The job, 32 hexadecimal digits.
+        staging_dir: The directory given to writers as theirs.
+        services: What the engine offers to committers by name.
+        retries: See `sink.committer.retries`.
+        clock: Measures the pauses between tries.
+        is_stopped: Asked before each further try; once true nothing more is tried and the last error is raised.
+    """
+
+    def __init__(
+        self,
+        sinks: Mapping[str, Sink],
+        *,
+        job_id: str,
+        staging_dir: str,
+        services: Mapping[str, Any] | None = None,
+        retries: int = COMMITTER_RETRIES.default,
+        clock: Clock | None = None,
+        is_stopped: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._sinks = dict(sinks)
+        self._contexts = {
+            uid: CommitterInitContext(job_id, uid, staging_dir, dict(services or {})) for uid in self._sinks
+        }
+        self._committers: dict[str, Committer | None] = {}
+        self._retries = retries
+        self._clock = clock or SystemClock()
+        self._is_stopped = is_stopped
+
+    def commit(self, checkpoint_id: int, committables: Mapping[str, Iterable[Entry]]) -> CommitReport:
+        """Makes visible what a completed checkpoint names; blocks until it is, or has failed.
+
+        Args:
+            checkpoint_id: The completed checkpoint.
+            committables: Its committables by sink uid. Those of a sink that the job no longer has are an error:
+                dropping them would lose output that the checkpoint promised.
+
+        Raises:
+            StorageError: Some could not be committed. All sinks were tried; its cause is the first failure, its notes
+                name the others.
+        """
+        report = CommitReport()
+        failures: list[StorageError] = []
+        for uid in sorted(committables):
+            entries = list(committables[uid])
+            if entries:
+                try:
+                    report += self._commit_sink(uid, checkpoint_id, entries)
+                except StorageError as error:
+                    failures.append(error)
+        if failures:
+            for other in failures[1:]:
+                failures[0].add_note(f"also: {other}")
+            raise failures[0]
+        return report
+
+    def sweep(self, is_dead: Callable[[FileName], bool]) -> int:
+        """Lets every sink remove the staged files of dead attempts; returns how many went."""
+        return sum(sink.sweep(self._contexts[uid], is_dead) for uid, sink in sorted(self._sinks.items()))
+
+    def close(self) -> None:
+        """Closes the committers that were used; an error is logged, because nothing depends on them any more."""
+        for uid, committer in self._committers.items():
+            if committer is not None:
+                try:
+                    committer.close()
+                except Exception:
+                    logger.exception("close() of the committer of sink %r failed", uid)
+        self._committers.clear()
+
+    def _commit_sink(self, uid: str, checkpoint_id: int, entries: Sequence[Entry]) -> CommitReport:
+        committer = self._committer_of(uid, len(entries))
+        report = CommitReport()
+        for epoch, group in groupby(sorted(entries, key=_epoch_and_subtask), key=lambda entry: int(entry["epoch"])):
+            requests = [
+                CommitRequest(entry["value"], epoch=epoch, subtask=int(entry["subtask"]), checkpoint_id=checkpoint_id)
+                for entry in group
+            ]
+            report += self._commit_epoch(uid, committer, requests)
+        return report
+
+    def _commit_epoch(self, uid: str, committer: Committer, requests: Sequence[CommitRequest]) -> CommitReport:
+        report = CommitReport()
+        pause = _FIRST_PAUSE
+        while True:
+            _try_once(uid, committer, requests)
+            report += _count(uid, requests)
+            waiting = [request for request in requests if request.answer == "retry"]
+            if not waiting:
+                return report
+            if waiting[0].number_of_retries >= self._retries or self._is_stopped():
+                raise _failure(uid, waiting, f"after {waiting[0].number_of_retries} retries") from _reason(waiting)
+            logger.warning(
+                "sink %r: %d committables of epoch %d were not committed, next try in %.1f s: %s",
+                uid, len(waiting), waiting[0].epoch, pause, _reason(waiting) or "the committer asked for it",
+            )  # fmt: skip
+            self._clock.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE)
+            requests = [_next_try(request) for request in waiting]
+
+    def _committer_of(self, uid: str, count: int) -> Committer:
+        if uid not in self._sinks:
+            raise StorageError(
+                f"The checkpoint names {count} committables of the sink {uid!r}, which the program does not have. "
+                "Bring the sink back under this uid, so that its output is committed; afterwards it may go."
+            )
+        if uid not in self._committers:
+            self._committers[uid] = self._sinks[uid].create_committer(self._contexts[uid])
+        committer = self._committers[uid]
+        if committer is None:
+            raise StorageError(
+                f"The writers of the sink {uid!r} handed out {count} committables, but its create_committer() returns "
+                "None. Return a Committer there, or no committables from prepare_commit()."
+            )
+        return committer
+
+
+def _try_once(uid: str, committer: Committer, requests: Sequence[CommitRequest]) -> None:
+    try:
+        with fault.point("sink.commit"):
+            committer.commit(requests)
+    except Exception as error:
+        raise _failure(uid, requests, "") from error
+    lost = [request for request in requests if request.answer == "unknown"]
+    if lost:
+        raise _failure(uid, lost, "") from _reason(lost)
+
+
+def _count(uid: str, requests: Sequence[CommitRequest]) -> CommitReport:
+    for request in requests:
+        if request.answer == "known":
+            logger.error(
+                "sink %r gave up the committable %r of epoch %d, subtask %d: %s",
+                uid, request.committable, request.epoch, request.subtask, request.reason,
+            )  # fmt: skip
+    return CommitReport(
+        committed=sum(request.answer in ("committed", "already") for request in requests),
+        dropped=sum(request.answer == "known" for request in requests),
+    )
+
+
+def _next_try(request: CommitRequest) -> CommitRequest:
+    return CommitRequest(
+        request.committable,
+        epoch=request.epoch,
+        subtask=request.subtask,
+        checkpoint_id=request.checkpoint_id,
+        number_of_retries=request.number_of_retries + 1,
+    )
+
+
+def _failure(uid: str, requests: Sequence[CommitRequest], how: str) -> StorageError:
+    first = requests[0]
+    reason = f": {_reason(requests)}" if _reason(requests) else ""
+    return StorageError(
+        f"Failed to commit {len(requests)} committables of the sink {uid!r} from epoch {first.epoch} (checkpoint "
+        f"{first.checkpoint_id}){' ' + how if how else ''}{reason}. The checkpoint is complete and names them; they "
+        "are committed when the job runs again."
+    )
+
+
+def _reason(requests: Sequence[CommitRequest]) -> BaseException | None:
+    return next((request.reason for request in requests if request.reason is not None), None)
+
+
+def _epoch_and_subtask(entry: Entry) -> tuple[int, int]:
+    return int(entry["epoch"]), int(entry["subtask"])

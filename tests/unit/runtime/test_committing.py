@@ -1,0 +1,296 @@
+"""Committers are driven in epoch order, as often as they ask, and nothing a checkpoint names is dropped by accident."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.errors import StorageError
+from holdfast.kernel import fault
+from holdfast.kernel.clock import ManualClock
+from holdfast.runtime.committing import CommitReport, Committing
+from holdfast.runtime.sink import (
+    BatchSinkWriter,
+    CommitRequest,
+    Committer,
+    CommitterInitContext,
+    Sink,
+    SinkWriter,
+    WriterInitContext,
+)
+from holdfast.storage.naming import FileName
+
+
+class Outside:
+    """The outside world: an append-only journal, and what is visible in it (each committable once)."""
+
+    def __init__(self) -> None:
+        self.journal: list[tuple[int, int, Any]] = []
+        self.visible: set[str] = set()
+        self.calls = 0
+
+    def take(self, request: CommitRequest) -> bool:
+        self.journal.append((request.epoch, request.subtask, request.committable))
+        new = request.committable not in self.visible
+        self.visible.add(request.committable)
+        return new
+
+
+class JournalCommitter(Committer):
+    def __init__(self, outside: Outside, behave: Callable[[CommitRequest], None] | None) -> None:
+        self._outside = outside
+        self._behave = behave
+        self.closed = False
+
+    def commit(self, requests: Sequence[CommitRequest]) -> None:
+        self._outside.calls += 1
+        for request in requests:
+            if self._behave is not None:
+                self._behave(request)
+            if request.answer == "committed" and not self._outside.take(request):
+                request.signal_already_committed()
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class JournalSink(Sink):
+    """Test sink over an `Outside` in this process."""
+
+    def __init__(self, outside: Outside, behave: Callable[[CommitRequest], None] | None = None) -> None:
+        self.outside = outside
+        self.behave = behave
+        self.committers: list[JournalCommitter] = []
+        self.swept: list[str] = []
+
+    def create_writer(self, context: WriterInitContext) -> SinkWriter | BatchSinkWriter:
+        raise AssertionError("the driver creates no writers")
+
+    def create_committer(self, context: CommitterInitContext) -> Committer:
+        self.committers.append(JournalCommitter(self.outside, self.behave))
+        return self.committers[-1]
+
+    def sweep(self, context: CommitterInitContext, is_dead: Callable[[FileName], bool]) -> int:
+        self.swept.append(context.uid)
+        return 1
+
+
+class ShowSink(JournalSink):
+    """A sink without a committer."""
+
+    def create_committer(self, context: CommitterInitContext) -> Any:
+        return None
+
+
+class Impatient(ManualClock):
+    """A manual clock on which whoever sleeps is woken at once; it remembers the pauses."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pauses: list[float] = []
+
+    def sleep(self, seconds: float, wake: threading.Event | None = None) -> bool:
+        self.pauses.append(seconds)
+        self.advance(round(seconds * 1000))
+        return False
+
+
+def entries(*pairs: tuple[int, int]) -> list[dict[str, Any]]:
+    return [{"epoch": epoch, "subtask": subtask, "value": f"{epoch}/{subtask}"} for epoch, subtask in pairs]
+
+
+def committing(sinks: dict[str, Sink], **options: Any) -> Committing:
+    return Committing(sinks, job_id="0" * 32, staging_dir="/nowhere", **options)
+
+
+@pytest.fixture(autouse=True)
+def no_faults() -> Iterator[None]:
+    yield
+    fault.clear()
+
+
+def test_a_checkpoint_of_several_epochs_is_committed_in_their_order_once_per_epoch() -> None:
+    outside = Outside()
+    driver = committing({"out": JournalSink(outside)})
+
+    report = driver.commit(7, {"out": entries((3, 1), (2, 0), (3, 0), (2, 1))})
+
+    assert outside.journal == [(2, 0, "2/0"), (2, 1, "2/1"), (3, 0, "3/0"), (3, 1, "3/1")]
+    assert outside.calls == 2
+    assert report == CommitReport(committed=4)
+
+
+def test_what_is_committed_again_after_a_recovery_is_visible_once() -> None:
+    outside = Outside()
+    for checkpoint_id in (7, 7, 8):
+        report = committing({"out": JournalSink(outside)}).commit(checkpoint_id, {"out": entries((2, 0), (2, 1))})
+        assert report == CommitReport(committed=2)
+
+    assert outside.visible == {"2/0", "2/1"}
+
+
+def test_requests_that_ask_for_a_retry_are_tried_again_alone_with_growing_pauses() -> None:
+    outside, clock = Outside(), Impatient()
+
+    def busy(request: CommitRequest) -> None:
+        if request.subtask == 1 and request.get_number_of_retries() < 3:
+            request.retry_later(ConnectionError("try later"))
+
+    report = committing({"out": JournalSink(outside, busy)}, clock=clock).commit(
+        7, {"out": entries((2, 0), (2, 1), (3, 0))}
+    )
+
+    assert report == CommitReport(committed=3)
+    assert outside.journal == [(2, 0, "2/0"), (2, 1, "2/1"), (3, 0, "3/0")], "epoch 3 waits for all of epoch 2"
+    assert clock.pauses == [0.1, 0.2, 0.4]
+
+
+def test_a_committer_may_hand_back_what_is_left_of_a_committable() -> None:
+    outside = Outside()
+
+    def half(request: CommitRequest) -> None:
+        if request.get_committable() == "2/0":
+            request.update_and_retry_later("the rest of 2/0")
+
+    committing({"out": JournalSink(outside, half)}, clock=Impatient()).commit(7, {"out": entries((2, 0))})
+
+    assert outside.visible == {"the rest of 2/0"}
+
+
+def test_when_the_retries_are_used_up_the_job_fails_and_says_why() -> None:
+    outside, clock = Outside(), Impatient()
+
+    def never(request: CommitRequest) -> None:
+        request.retry_later(ConnectionError("the table is locked"))
+
+    driver = committing({"out": JournalSink(outside, never)}, retries=2, clock=clock)
+    with pytest.raises(StorageError, match=r"Failed to commit 2 committables of the sink 'out' from epoch 4.*2 retries"
+                                           ".*the table is locked") as caught:  # fmt: skip
+        driver.commit(7, {"out": entries((4, 0), (4, 1), (5, 0))})
+
+    assert isinstance(caught.value.__cause__, ConnectionError)
+    assert outside.calls == 3
+    assert outside.visible == set(), "epoch 5 must not be visible before epoch 4"
+
+
+def test_nothing_is_retried_once_the_job_is_told_to_stop() -> None:
+    outside, clock = Outside(), Impatient()
+    sink = JournalSink(outside, lambda request: request.retry_later())
+    driver = committing({"out": sink}, clock=clock, is_stopped=lambda: True)
+
+    with pytest.raises(StorageError, match="Failed to commit 1 committables"):
+        driver.commit(7, {"out": entries((4, 0))})
+
+    assert clock.pauses == []
+
+
+def test_a_failure_with_a_known_reason_is_logged_counted_and_passed_over(caplog: pytest.LogCaptureFixture) -> None:
+    outside = Outside()
+
+    def expired(request: CommitRequest) -> None:
+        if request.subtask == 0:
+            request.signal_failed_with_known_reason(TimeoutError("the transaction has expired"))
+
+    with caplog.at_level(logging.ERROR):
+        report = committing({"out": JournalSink(outside, expired)}).commit(7, {"out": entries((2, 0), (2, 1))})
+
+    assert report == CommitReport(committed=1, dropped=1)
+    assert outside.visible == {"2/1"}
+    assert "'2/0' of epoch 2, subtask 0: the transaction has expired" in caplog.text
+
+
+@pytest.mark.parametrize("how", ["signals", "raises"])
+def test_a_failure_with_an_unknown_reason_fails_the_job_after_all_other_sinks_were_tried(how: str) -> None:
+    bad, good, worse = Outside(), Outside(), Outside()
+
+    def fail(request: CommitRequest) -> None:
+        error = ValueError(f"no such table for {request.committable}")
+        if how == "raises":
+            raise error
+        request.signal_failed_with_unknown_reason(error)
+
+    driver = committing({"bad": JournalSink(bad, fail), "good": JournalSink(good), "worse": JournalSink(worse, fail)})
+    with pytest.raises(StorageError, match=r"sink 'bad' from epoch 2 \(checkpoint 7\)") as caught:
+        driver.commit(7, {uid: entries((2, 0)) for uid in ("worse", "good", "bad")})
+
+    assert isinstance(caught.value.__cause__, ValueError)
+    assert "sink 'worse'" in caught.value.__notes__[0]
+    assert good.visible == {"2/0"}
+
+
+def test_committables_of_a_sink_that_is_gone_are_never_dropped_silently() -> None:
+    with pytest.raises(StorageError, match="1 committables of the sink 'old', which the program does not have"):
+        committing({"new": JournalSink(Outside())}).commit(7, {"old": entries((2, 0))})
+
+
+def test_committables_without_a_committer_are_an_error_of_the_sink() -> None:
+    with pytest.raises(StorageError, match=r"create_committer\(\) returns None"):
+        committing({"show": ShowSink(Outside())}).commit(7, {"show": entries((2, 0))})
+
+
+def test_sinks_with_nothing_to_commit_need_no_committer() -> None:
+    sink = ShowSink(Outside())
+    assert committing({"show": sink}).commit(7, {"show": []}) == CommitReport()
+
+
+def test_one_committer_serves_a_job_attempt_and_is_closed_with_it() -> None:
+    sink = JournalSink(Outside())
+    driver = committing({"out": sink})
+    driver.commit(7, {"out": entries((2, 0))})
+    driver.commit(8, {"out": entries((3, 0))})
+    driver.close()
+
+    assert [committer.closed for committer in sink.committers] == [True]
+
+
+def test_sweeping_asks_every_sink() -> None:
+    sinks: dict[str, Sink] = {"a": JournalSink(Outside()), "b": JournalSink(Outside())}
+    assert committing(sinks).sweep(lambda name: True) == 2
+
+
+def test_a_crash_at_the_fault_point_is_repaired_by_committing_again() -> None:
+    for spec in ("before:sink.commit:2=raise", "after:sink.commit:2=raise", "lost:sink.commit:2=raise"):
+        outside = Outside()
+        wanted = {"out": entries((2, 0), (3, 0), (4, 0))}
+        fault.install(spec)
+        with pytest.raises(StorageError, match="Fault injected"):
+            committing({"out": JournalSink(outside)}).commit(7, wanted)
+        committing({"out": JournalSink(outside)}).commit(7, wanted)
+
+        assert outside.visible == {"2/0", "3/0", "4/0"}, spec
+
+
+@given(
+    pairs=st.lists(st.tuples(st.integers(1, 6), st.integers(0, 3)), unique=True, max_size=12),
+    moods=st.lists(st.sampled_from(["commit", "retry", "raise", "unknown"]), max_size=30),
+)
+def test_whatever_the_committer_answers_committing_until_it_returns_makes_everything_visible_in_order(
+    pairs: list[tuple[int, int]], moods: list[str]
+) -> None:
+    outside, left = Outside(), list(moods)
+
+    def moody(request: CommitRequest) -> None:
+        mood = left.pop() if left else "commit"
+        if mood == "raise":
+            raise RuntimeError("bad day")
+        if mood == "retry":
+            request.retry_later()
+        if mood == "unknown":
+            request.signal_failed_with_unknown_reason(RuntimeError("bad day"))
+
+    while True:
+        try:
+            committing({"out": JournalSink(outside, moody)}, clock=Impatient()).commit(7, {"out": entries(*pairs)})
+            break
+        except StorageError:
+            continue
+
+    assert outside.visible == {f"{epoch}/{subtask}" for epoch, subtask in pairs}
+    first_seen = list(dict.fromkeys(epoch for epoch, _, _ in outside.journal))
+    assert first_seen == sorted(first_seen)
