@@ -1,0 +1,125 @@
+"""File systems: where checkpoints, registers and handles live.
+
+Every write is durable when it returns (content and name), and a file appears under its name whole or not at all. No
+path is ever written twice: a write over an existing path is refused.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
+from typing import BinaryIO, NamedTuple
+
+
+class FileStatus(NamedTuple):
+    """One entry of a directory.
+
+    Attributes:
+        name: The name without the directory.
+        size: In bytes; 0 for a directory.
+        mtime: Time of the last change in milliseconds since 1970, by the clock of the file server.
+        is_directory: Whether it is a directory.
+    """
+
+    name: str
+    size: int
+    mtime: int
+    is_directory: bool = False
+
+
+# The method `list` below hides the type within the class.
+_Listing = list[FileStatus]
+_Names = list[str]
+
+
+class FileSystem(ABC):
+    """A place for files, by path or URI.
+
+    All methods block. Errors: `NotExistError`, `AlreadyExistError`, `StorageError` (failed for good, nothing happened
+    to the target path), and for `create_exclusive` also `PossibleInconsistentStateError`.
+    """
+
+    @abstractmethod
+    def read(self, path: str, offset: int = 0, length: int | None = None) -> bytes:
+        """Return the bytes of a file from an offset; fewer than asked for if it ends before."""
+
+    @abstractmethod
+    def open_input(self, path: str) -> BinaryIO:
+        """Open a file for reading; the caller closes it."""
+
+    @abstractmethod
+    def mmap(self, path: str) -> memoryview:
+        """Return the whole file, mapped where that is possible; it stays readable after the file was deleted."""
+
+    @abstractmethod
+    def open_output(self, path: str) -> AbstractContextManager[BinaryIO]:
+        """Open a new file that appears, whole and durable, when the context is left without an error.
+
+        Raises:
+            AlreadyExistError: On leaving the context, if something has that path by then.
+        """
+
+    def write_atomic(self, path: str, data: bytes | memoryview | Iterable[bytes | memoryview]) -> None:
+        """Write a new file, whole and durable; missing directories are made.
+
+        Raises:
+            AlreadyExistError: Something has that path already.
+        """
+        with self.open_output(path) as out:
+            if isinstance(data, bytes | bytearray | memoryview):
+                out.write(data)
+            else:
+                for chunk in data:
+                    out.write(chunk)
+
+    @abstractmethod
+    def create_exclusive(self, path: str, data: bytes) -> None:
+        """Create a file with its content if, and only if, nobody else has; what compare-and-set is built on.
+
+        Of any number of processes on any number of hosts exactly one succeeds.
+
+        Raises:
+            AlreadyExistError: Somebody was faster, or it was this call itself, whose first answer got lost: compare
+                the content.
+            PossibleInconsistentStateError: It is not known whether the file was created.
+            StorageError: It was not created, or this storage has no such operation.
+        """
+
+    @abstractmethod
+    def list(self, path: str) -> _Listing:
+        """Return the entries of a directory in order of name; none if it does not exist."""
+
+    @abstractmethod
+    def list_names(self, path: str) -> _Names:
+        """Return the names in a directory in no order; none if it does not exist. Cheaper than `list`."""
+
+    @abstractmethod
+    def status(self, path: str) -> FileStatus:
+        """Return size and time of a file."""
+
+    @abstractmethod
+    def exists(self, path: str) -> bool:
+        """Whether there is a file or a directory."""
+
+    @abstractmethod
+    def mkdirs(self, path: str) -> None:
+        """Make a directory and those above it, durably; nothing happens if it is there."""
+
+    @abstractmethod
+    def delete(self, path: str) -> bool:
+        """Delete a file; returns whether it was there."""
+
+    @abstractmethod
+    def delete_directory(self, path: str) -> bool:
+        """Delete a directory if it is empty; returns whether it is gone."""
+
+    @abstractmethod
+    def rename(self, source: str, target: str) -> None:
+        """Move a file, durably, and never over another.
+
+        Not atomic against a crash: after one both names may be there.
+
+        Raises:
+            AlreadyExistError: Something has the target path already.
+        """

@@ -1,0 +1,24 @@
+"""Choosing the file system of a path or URI, and the names that the rest of the package imports."""
+
+from __future__ import annotations
+
+from holdfast.errors import ConfigurationError
+from holdfast.storage.file import FileStatus, FileSystem
+from holdfast.storage.local import LocalFileSystem
+from holdfast.storage.path import join, local_path
+
+__all__ = ["FileStatus", "FileSystem", "LocalFileSystem", "file_system_for", "join", "local_path"]
+
+
+def file_system_for(uri: str) -> FileSystem:
+    """Return the file system of a path or URI.
+
+    Raises:
+        ConfigurationError: The path is empty or its scheme is not known.
+    """
+    if not uri:
+        raise ConfigurationError("An empty path names no directory; give one, such as file:///data/checkpoints.")
+    if local_path(uri) is not None:
+        return LocalFileSystem()
+    scheme = uri.partition("://")[0]
+    raise ConfigurationError(f"No file system for scheme {scheme!r} of {uri!r}; known are file:// and plain paths.")

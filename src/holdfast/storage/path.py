@@ -1,0 +1,40 @@
+"""Paths and URIs as text."""
+
+from __future__ import annotations
+
+from urllib.parse import unquote, urlsplit
+
+from holdfast.errors import ConfigurationError
+
+
+def join(directory: str, *names: str) -> str:
+    """Return the path or URI of something in a directory."""
+    return "/".join([directory.rstrip("/"), *names])
+
+
+def parent(path: str) -> str:
+    """Return the directory of a path or URI."""
+    head, slash, _ = path.rstrip("/").rpartition("/")
+    return head or slash or "."
+
+
+def base_name(path: str) -> str:
+    """Return the last part of a path or URI."""
+    return path.rstrip("/").rpartition("/")[2]
+
+
+def is_absolute(path: str) -> bool:
+    """Whether a path or URI means the same place wherever it is written."""
+    return path.startswith(("/", "file:")) or "://" in path
+
+
+def local_path(uri: str) -> str | None:
+    """Return the local path that a path or ``file:`` URI means, or None for another scheme."""
+    if uri.startswith("file:"):
+        parts = urlsplit(uri)
+        if parts.netloc not in ("", "localhost"):
+            raise ConfigurationError(
+                f"{uri!r} names a host; write file:///path for a path of this machine (three slashes)."
+            )
+        return unquote(parts.path)
+    return None if "://" in uri else uri

@@ -1,0 +1,141 @@
+"""What the fenced register of a job holds, and its form in bytes."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Final, Self
+
+from holdfast.errors import CorruptFileError
+from holdfast.storage.document import decode_document, encode_document
+
+KIND: Final = "register"
+FORMAT_VERSION: Final = 1
+WINDOW: Final = 64
+"""How many versions back a writer can be told for certain whether its write was recorded."""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointPointer:
+    """Where a completed checkpoint is, and what its document must be.
+
+    Attributes:
+        checkpoint_id: The checkpoint.
+        path: Its document, relative to the job directory, or absolute if it is elsewhere (a restored savepoint).
+        length: Size of the document in bytes.
+        digest: SHA-256 of the document in hexadecimal.
+        token: Token of the leader that completed it.
+        is_savepoint: Whether it belongs to the user: its files are never deleted by the job.
+    """
+
+    checkpoint_id: int
+    path: str
+    length: int
+    digest: str
+    token: int
+    is_savepoint: bool = False
+
+    def __post_init__(self) -> None:
+        _require(type(self.checkpoint_id) is int and self.checkpoint_id >= 1, "checkpoint_id", self.checkpoint_id)
+        _require(type(self.path) is str and bool(self.path), "path", self.path)
+        _require(type(self.length) is int and self.length >= 0, "length", self.length)
+        _require(type(self.digest) is str, "digest", self.digest)
+        _require(type(self.token) is int and self.token >= 0, "token", self.token)
+        _require(type(self.is_savepoint) is bool, "is_savepoint", self.is_savepoint)
+
+
+@dataclass(frozen=True, slots=True)
+class RegisterState:
+    """One version of a register.
+
+    Attributes:
+        version: Counts the writes, from 1; 0 is a register that nobody has written.
+        token: The highest token that was raised; only its owner can write.
+        next_checkpoint_id: The lowest checkpoint id that nobody has reserved.
+        checkpoints: The retained completed checkpoints; the last one is what a recovery starts from.
+        terminal: The job's terminal status, once it has one.
+        notified: The newest checkpoint of which all sinks are known to have been told.
+        owner: Who raised the token, for messages.
+    """
+
+    version: int = 0
+    token: int = 0
+    next_checkpoint_id: int = 1
+    checkpoints: tuple[CheckpointPointer, ...] = ()
+    terminal: str | None = None
+    notified: int = 0
+    owner: str = ""
+
+    def __post_init__(self) -> None:
+        for name in ("version", "token", "next_checkpoint_id", "notified"):
+            value = getattr(self, name)
+            _require(type(value) is int and value >= 0, name, value)
+        _require(self.next_checkpoint_id >= 1, "next_checkpoint_id", self.next_checkpoint_id)
+        _require(self.terminal is None or type(self.terminal) is str, "terminal", self.terminal)
+        _require(type(self.owner) is str, "owner", self.owner)
+        paths = [pointer.path for pointer in self.checkpoints]
+        _require(len(set(paths)) == len(paths), "checkpoints (one path twice)", paths)
+        for pointer in self.checkpoints:
+            _require(pointer.checkpoint_id < self.next_checkpoint_id, "checkpoint_id (never reserved)", pointer)
+
+    @property
+    def newest(self) -> CheckpointPointer | None:
+        """The checkpoint that a recovery starts from, None if there is none."""
+        return self.checkpoints[-1] if self.checkpoints else None
+
+
+@dataclass(frozen=True, slots=True)
+class RegisterRecord:
+    """A version together with who wrote it and the versions before it.
+
+    Attributes:
+        state: The version.
+        history: Nonces of the writes, newest first, of this version and up to 63 before it.
+    """
+
+    state: RegisterState
+    history: tuple[str, ...]
+
+    @property
+    def nonce(self) -> str:
+        """The nonce of the write that made this version; empty if nobody has written."""
+        return self.history[0] if self.history else ""
+
+    def successor(self, state: RegisterState, nonce: str) -> RegisterRecord:
+        """Return the record of the next version with a new state."""
+        numbered = replace(state, version=self.state.version + 1)
+        return RegisterRecord(numbered, (nonce, *self.history[: WINDOW - 1]))
+
+    def encode(self) -> bytes:
+        """Return the record as a document."""
+        body: dict[str, Any] = asdict(self.state)
+        body["history"] = list(self.history)
+        return encode_document(KIND, FORMAT_VERSION, body)
+
+    @classmethod
+    def decode(cls, data: bytes, path: str) -> Self:
+        """Read a record.
+
+        Args:
+            data: The document.
+            path: Where it was, for errors.
+
+        Raises:
+            CorruptFileError: It is not a whole, unchanged record.
+            FormatVersionError: It was written by a newer version.
+        """
+        body = decode_document(data, path, KIND, FORMAT_VERSION)
+        try:
+            history = tuple(body.pop("history"))
+            _require(all(type(nonce) is str for nonce in history), "history", history)
+            pointers = tuple(CheckpointPointer(**pointer) for pointer in body.pop("checkpoints"))
+            return cls(RegisterState(**body, checkpoints=pointers), history)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise CorruptFileError(path, None, f"a field of the register is missing or wrong: {error}.") from error
+
+
+def _require(holds: bool, field: str, value: object) -> None:
+    if not holds:
+        raise ValueError(f"{field} of a register cannot be {value!r}")
+
+
+GENESIS: Final = RegisterRecord(RegisterState(), ())
