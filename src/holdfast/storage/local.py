@@ -1,5 +1,3 @@
-# os and os.path are several times faster than pathlib, and this is on the hot path.
-# ruff: noqa: PTH
 """The local file system, or a shared one that is mounted.
 
 A new file is written under a temporary name, synced, linked to its name with a hard link (which, unlike a rename,
