@@ -1,0 +1,427 @@
+"""What every state handle store must do, as a pytest class.
+
+A test module derives from :class:`StateHandleStoreContract` and gives the fixture ``store_backend``::
+
+    class TestZooKeeperStateHandleStore(StateHandleStoreContract):
+        @pytest.fixture
+        def store_backend(self): ...
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis.stateful import run_state_machine_as_test
+
+from holdfast.errors import (
+    AlreadyExistError,
+    ConflictError,
+    CorruptFileError,
+    FencedError,
+    FormatVersionError,
+    HoldfastError,
+    NotExistError,
+    PossibleInconsistentStateError,
+    StorageError,
+)
+from holdfast.storage.document import encode_document
+from holdfast.testing.state_handle_store_backend import (
+    FlakyStorage,
+    Moment,
+    ProcessDied,
+    StateHandleStoreBackend,
+    Store,
+    die,
+    fail_storage,
+)
+from holdfast.testing.state_handle_store_machine import StateHandleStoreMachine
+
+_MUTATORS: dict[str, Callable[[Store], object]] = {
+    "add_and_lock": lambda store: store.add_and_lock("new", "fresh"),
+    "replace": lambda store: store.replace("kept", store.exists("kept"), "changed"),
+    "release_and_try_remove": lambda store: store.release_and_try_remove("kept"),
+    "clear_entries": lambda store: store.clear_entries(),
+}
+
+
+@pytest.mark.timeout(180)
+class StateHandleStoreContract:
+    """The behaviour of state handle stores over any backend."""
+
+    # How many histories the state machine tries; slow backends try fewer.
+    machine_examples = 60
+    machine_steps = 25
+
+    @pytest.fixture
+    def store_backend(self) -> Iterator[StateHandleStoreBackend]:
+        """The backend under test; the one fixture that a derived class gives."""
+        raise RuntimeError("A class derived from StateHandleStoreContract gives the fixture store_backend.")
+
+    @pytest.fixture
+    def storage(self, tmp_path: Path) -> FlakyStorage:
+        """Where the states go."""
+        return FlakyStorage(tmp_path / "states")
+
+    @pytest.fixture
+    def store(self, store_backend: StateHandleStoreBackend, storage: FlakyStorage) -> Store:
+        """A store that checks no leadership."""
+        return store_backend.open(storage)
+
+    # Adding and reading.
+
+    def test_what_was_added_is_read_by_every_process(
+        self, store_backend: StateHandleStoreBackend, storage: FlakyStorage, store: Store
+    ) -> None:
+        handle = store.add_and_lock("job-1", "plan one")
+        assert handle.retrieve_state() == "plan one"
+        other = store_backend.open(storage)
+        assert other.get_and_lock("job-1").retrieve_state() == "plan one"
+        assert other.exists("job-1").is_existing()
+        assert other.get_all_handles() == ["job-1"]
+        assert len(storage.files) == 1
+
+    def test_a_pointer_is_small_however_large_the_state(
+        self, store_backend: StateHandleStoreBackend, store: Store
+    ) -> None:
+        store.add_and_lock("large", "x" * 3_000_000)
+        pointer = store_backend.read_pointer("large")
+        assert pointer is not None and len(pointer) <= 1024
+        assert len(store.get_and_lock("large").retrieve_state()) == 3_000_000
+
+    def test_a_name_is_added_once(self, storage: FlakyStorage, store: Store) -> None:
+        store.add_and_lock("job-1", "first")
+        with pytest.raises(AlreadyExistError, match="job-1"):
+            store.add_and_lock("job-1", "second")
+        assert store.get_and_lock("job-1").retrieve_state() == "first"
+        assert len(storage.files) == 1
+
+    def test_what_was_never_added_does_not_exist(self, storage: FlakyStorage, store: Store) -> None:
+        assert not store.exists("nobody").is_existing()
+        with pytest.raises(NotExistError, match="nobody"):
+            store.get_and_lock("nobody")
+        with pytest.raises(NotExistError, match="nobody"):
+            store.replace("nobody", store.exists("nobody"), "something")
+        assert store.release_and_try_remove("nobody") is True
+        store.release("nobody")
+        assert store.get_all_and_lock() == []
+        assert storage.files == []
+
+    def test_all_entries_are_found(self, store: Store) -> None:
+        for number in (3, 1, 2):
+            store.add_and_lock(f"{number:019d}", f"checkpoint {number}")
+        found = sorted((name, handle.retrieve_state()) for handle, name in store.get_all_and_lock())
+        assert found == [(f"{number:019d}", f"checkpoint {number}") for number in (1, 2, 3)]
+        assert sorted(store.get_all_handles()) == [name for name, _ in found]
+
+    def test_a_state_that_cannot_be_stored_leaves_no_pointer(
+        self, store_backend: StateHandleStoreBackend, storage: FlakyStorage, store: Store
+    ) -> None:
+        storage.before_store = fail_storage
+        with pytest.raises(StorageError):
+            store.add_and_lock("job-1", "plan")
+        assert store_backend.pointer_names() == []
+
+    # Replacing.
+
+    def test_replacing_swaps_the_pointer_and_discards_the_old_state(self, storage: FlakyStorage, store: Store) -> None:
+        store.add_and_lock("job-1", "old")
+        before = storage.files
+        store.replace("job-1", store.exists("job-1"), "new")
+        assert store.get_and_lock("job-1").retrieve_state() == "new"
+        assert len(storage.files) == 1
+        assert storage.files != before
+
+    def test_replacing_a_stale_version_is_refused_where_versions_are_compared(
+        self, store_backend: StateHandleStoreBackend, storage: FlakyStorage, store: Store
+    ) -> None:
+        store.add_and_lock("job-1", "first")
+        stale = store.exists("job-1")
+        store.replace("job-1", stale, "second")
+        if store_backend.compares_versions:
+            with pytest.raises(ConflictError, match="job-1"):
+                store.replace("job-1", stale, "third")
+        else:
+            store.replace("job-1", stale, "second")
+        assert store.get_and_lock("job-1").retrieve_state() == "second"
+        assert len(storage.files) == 1
+
+    # Removing, in three steps.
+
+    def test_removing_deletes_pointer_and_state(
+        self, store_backend: StateHandleStoreBackend, storage: FlakyStorage, store: Store
+    ) -> None:
+        store.add_and_lock("job-1", "plan")
+        assert store.release_and_try_remove("job-1") is True
+        assert storage.files == []
+        assert store_backend.pointer_names() == []
+        assert store.release_and_try_remove("job-1") is True
+        store.add_and_lock("job-1", "another plan")
+        assert store.get_and_lock("job-1").retrieve_state() == "another plan"
+
+    def test_an_entry_whose_state_cannot_be_discarded_is_hidden_until_it_can(
+        self, store_backend: StateHandleStoreBackend, storage: FlakyStorage, store: Store
+    ) -> None:
+        store.add_and_lock("job-1", "plan")
+        storage.before_discard = fail_storage
+        with pytest.raises(StorageError):
+            store.release_and_try_remove("job-1")
+        self._is_hidden(store_backend, store, "job-1")
+        with pytest.raises(StorageError):
+            store.release_and_try_remove("job-1")
+        storage.spare()
+        assert store.release_and_try_remove("job-1") is True
+        assert storage.files == []
+        assert store_backend.pointer_names() == []
+
+    @pytest.mark.parametrize("step", ["before_discard", "after_discard"])
+    def test_a_removal_that_a_crash_cut_short_is_finished_by_a_deleter(
+        self, store_backend: StateHandleStoreBackend, storage: FlakyStorage, store: Store, step: str
+    ) -> None:
+        self._half_delete(store_backend, storage, store, step)
+        other = store_backend.open(storage)
+        self._is_hidden(store_backend, other, "job-1")
+        assert other.release_and_try_remove("job-1") is True
+        assert storage.files == []
+        assert store_backend.pointer_names() == []
+
+    @pytest.mark.parametrize("step", ["before_discard", "after_discard"])
+    def test_a_removal_that_a_crash_cut_short_is_finished_by_an_add(
+        self, store_backend: StateHandleStoreBackend, storage: FlakyStorage, store: Store, step: str
+    ) -> None:
+        self._half_delete(store_backend, storage, store, step)
+        other = store_backend.open(storage)
+        other.add_and_lock("job-1", "the next plan")
+        assert other.get_and_lock("job-1").retrieve_state() == "the next plan"
+        assert len(storage.files) == 1
+
+    def test_a_half_deleted_entry_cannot_be_replaced(
+        self, store_backend: StateHandleStoreBackend, storage: FlakyStorage, store: Store
+    ) -> None:
+        self._half_delete(store_backend, storage, store, "before_discard")
+        other = store_backend.open(storage)
+        with pytest.raises(HoldfastError):
+            other.replace("job-1", other.exists("job-1"), "the next plan")
+        assert not other.exists("job-1").is_existing()
+        assert len(storage.files) <= 1
+
+    def test_clearing_removes_pointers_and_keeps_state(
+        self, store_backend: StateHandleStoreBackend, storage: FlakyStorage, store: Store
+    ) -> None:
+        store.add_and_lock("job-1", "one")
+        store.add_and_lock("job-2", "two")
+        store.clear_entries()
+        assert store_backend.pointer_names() == []
+        assert store.get_all_and_lock() == []
+        assert len(storage.files) == 2
+
+    # Locks.
+
+    def test_what_another_process_has_locked_is_not_removed(
+        self, store_backend: StateHandleStoreBackend, storage: FlakyStorage, store: Store
+    ) -> None:
+        if not store_backend.has_locks:
+            pytest.skip("this store has no locks: only the leader removes")
+        store.add_and_lock("job-1", "plan")
+        other = store_backend.open(storage)
+        other.get_and_lock("job-1")
+        assert store.release_and_try_remove("job-1") is False
+        assert other.get_and_lock("job-1").retrieve_state() == "plan"
+        other.release("job-1")
+        assert store.release_and_try_remove("job-1") is True
+        assert storage.files == []
+
+    def test_the_locks_of_a_dead_process_go_with_it(
+        self, store_backend: StateHandleStoreBackend, storage: FlakyStorage, store: Store
+    ) -> None:
+        other = store_backend.open(storage)
+        other.add_and_lock("job-1", "plan")
+        other.get_all_and_lock()
+        store_backend.crash(other)
+        assert store.get_and_lock("job-1").retrieve_state() == "plan"
+        assert store.release_and_try_remove("job-1") is True
+
+    def test_releasing_keeps_everything(self, storage: FlakyStorage, store: Store) -> None:
+        for name in ("job-1", "job-2", "job-3"):
+            store.add_and_lock(name, name)
+        store.release("job-1")
+        store.release("job-1")
+        store.release_all()
+        assert sorted(store.get_all_handles()) == ["job-1", "job-2", "job-3"]
+        assert all(store.exists(name).is_existing() for name in ("job-1", "job-2", "job-3"))
+        assert len(storage.files) == 3
+
+    # Fencing.
+
+    @pytest.mark.parametrize("mutator", _MUTATORS)
+    def test_without_leadership_every_mutator_is_fenced_and_changes_nothing(
+        self, store_backend: StateHandleStoreBackend, storage: FlakyStorage, mutator: str
+    ) -> None:
+        store_backend.elect("leader-a")
+        store = store_backend.open(storage, "leader-a")
+        store.add_and_lock("kept", "as it was")
+        store.release_all()
+        store_backend.elect("leader-b")
+        files, pointers = storage.files, store_backend.pointer_names()
+        with pytest.raises(FencedError):
+            _MUTATORS[mutator](store)
+        assert storage.files == files
+        assert store_backend.pointer_names() == pointers
+        successor = store_backend.open(storage, "leader-b")
+        assert successor.get_and_lock("kept").retrieve_state() == "as it was"
+        _MUTATORS[mutator](successor)
+
+    def test_reading_needs_no_leadership(self, store_backend: StateHandleStoreBackend, storage: FlakyStorage) -> None:
+        store_backend.elect("leader-a")
+        store_backend.open(storage, "leader-a").add_and_lock("job-1", "plan")
+        store_backend.elect("leader-b")
+        reader = store_backend.open(storage, "leader-a")
+        assert reader.get_and_lock("job-1").retrieve_state() == "plan"
+        assert [name for _, name in reader.get_all_and_lock()] == ["job-1"]
+        assert reader.exists("job-1").is_existing()
+
+    # Damage.
+
+    def test_a_damaged_pointer_is_an_error_by_name_and_skipped_in_a_listing(
+        self, store_backend: StateHandleStoreBackend, store: Store
+    ) -> None:
+        store.add_and_lock("job-1", "one")
+        store.add_and_lock("job-2", "two")
+        store.release_all()
+        store_backend.write_pointer("job-1", b"\x00 not a pointer")
+        with pytest.raises(CorruptFileError, match="job-1"):
+            store.get_and_lock("job-1")
+        assert [name for _, name in store.get_all_and_lock()] == ["job-2"]
+        assert store.release_and_try_remove("job-1") is True
+        assert store_backend.pointer_names() == ["job-2"]
+
+    def test_a_damaged_pointer_may_be_overwritten_where_it_counts_as_absent(
+        self, store_backend: StateHandleStoreBackend, store: Store
+    ) -> None:
+        store.add_and_lock("job-1", "one")
+        store.release_all()
+        store_backend.write_pointer("job-1", b"{}")
+        if store_backend.overwrites_damage:
+            assert not store.exists("job-1").is_existing()
+            store.add_and_lock("job-1", "again")
+            assert store.get_and_lock("job-1").retrieve_state() == "again"
+        else:
+            with pytest.raises(AlreadyExistError):
+                store.add_and_lock("job-1", "again")
+
+    def test_a_pointer_of_a_newer_version_is_refused_and_kept(
+        self, store_backend: StateHandleStoreBackend, storage: FlakyStorage, store: Store
+    ) -> None:
+        store.add_and_lock("job-1", "one")
+        store.release_all()
+        written = store_backend.read_pointer("job-1")
+        assert written is not None
+        body = json.loads(written)
+        newer = encode_document(body["kind"], 99, {"handle": body["handle"], "surprise": True})
+        store_backend.write_pointer("job-1", newer)
+        for refused in (
+            lambda: store.get_and_lock("job-1"),
+            lambda: store.get_all_and_lock(),
+            lambda: store.release_and_try_remove("job-1"),
+        ):
+            with pytest.raises(FormatVersionError, match="job-1"):
+                refused()
+        assert len(storage.files) == 1
+        assert store_backend.read_pointer("job-1") == newer
+
+    # Lost answers.
+
+    @pytest.mark.parametrize("moment", [Moment.REFUSED, Moment.SILENT, Moment.LOST])
+    def test_an_add_whose_fate_is_unknown_discards_nothing(
+        self, store_backend: StateHandleStoreBackend, storage: FlakyStorage, store: Store, moment: Moment
+    ) -> None:
+        store_backend.strike(store, moment)
+        try:
+            store.add_and_lock("job-1", "plan")
+            outcome = "added"
+        except PossibleInconsistentStateError:
+            outcome = "unknown"
+        except HoldfastError:
+            outcome = "failed"
+        store_backend.spare(store)
+        present = store.exists("job-1").is_existing()
+        if outcome == "added":
+            assert present
+        if outcome == "failed":
+            assert moment is not Moment.LOST
+            assert not present
+            assert storage.files == []
+        if outcome == "unknown":
+            assert moment is not Moment.REFUSED
+            assert len(storage.files) == 1
+        if present:
+            assert store.get_and_lock("job-1").retrieve_state() == "plan"
+
+    @pytest.mark.parametrize("moment", [Moment.REFUSED, Moment.SILENT, Moment.LOST])
+    def test_a_replacement_whose_fate_is_unknown_discards_nothing(
+        self, store_backend: StateHandleStoreBackend, storage: FlakyStorage, store: Store, moment: Moment
+    ) -> None:
+        store.add_and_lock("job-1", "old")
+        version = store.exists("job-1")
+        store_backend.strike(store, moment)
+        try:
+            store.replace("job-1", version, "new")
+            expected, files = {"new"}, 1
+        except PossibleInconsistentStateError:
+            assert moment is not Moment.REFUSED
+            expected, files = {"old", "new"}, 2
+        except HoldfastError:
+            assert moment is not Moment.LOST
+            expected, files = {"old"}, 1
+        store_backend.spare(store)
+        assert store.get_and_lock("job-1").retrieve_state() in expected
+        assert len(storage.files) == files
+
+    @pytest.mark.parametrize("moment", [Moment.REFUSED, Moment.SILENT, Moment.LOST])
+    @pytest.mark.parametrize("after", [0, 1, 2])
+    def test_a_removal_whose_fate_is_unknown_can_be_repeated(
+        self, store_backend: StateHandleStoreBackend, storage: FlakyStorage, store: Store, moment: Moment, after: int
+    ) -> None:
+        store.add_and_lock("job-1", "plan")
+        store_backend.strike(store, moment, after)
+        try:
+            assert store.release_and_try_remove("job-1") is True
+        except HoldfastError:
+            if store.exists("job-1").is_existing():
+                assert store.get_and_lock("job-1").retrieve_state() == "plan"
+        store_backend.spare(store)
+        assert store.release_and_try_remove("job-1") is True
+        assert storage.files == []
+        assert store_backend.pointer_names() == []
+
+    def test_any_history_of_writes_crashes_and_lost_answers_keeps_the_promises(
+        self, store_backend: StateHandleStoreBackend, tmp_path: Path
+    ) -> None:
+        """Two-phase deletion and everything else, step by step, against a model (Hypothesis)."""
+        run_state_machine_as_test(
+            lambda: StateHandleStoreMachine(store_backend, tmp_path),  # type: ignore[arg-type]  # any factory does
+            settings=settings(
+                max_examples=self.machine_examples,
+                stateful_step_count=self.machine_steps,
+                deadline=None,
+                suppress_health_check=list(HealthCheck),
+            ),
+        )
+
+    def _is_hidden(self, backend: StateHandleStoreBackend, store: Store, name: str) -> None:
+        assert name in backend.pointer_names()
+        assert not store.exists(name).is_existing()
+        assert store.get_all_and_lock() == []
+        with pytest.raises(NotExistError, match=name):
+            store.get_and_lock(name)
+
+    def _half_delete(self, backend: StateHandleStoreBackend, storage: FlakyStorage, store: Store, step: str) -> None:
+        store.add_and_lock("job-1", "plan")
+        setattr(storage, step, die)
+        with pytest.raises(ProcessDied):
+            store.release_and_try_remove("job-1")
+        storage.spare()
+        backend.crash(store)
