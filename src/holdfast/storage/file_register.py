@@ -28,6 +28,7 @@ from holdfast.errors import (
     StorageError,
 )
 from holdfast.storage.file import FileSystem
+from holdfast.storage.local import final_name
 from holdfast.storage.path import join
 from holdfast.storage.register import GENESIS, WINDOW, FencedRegister, Lease, RegisterRecord
 
@@ -116,15 +117,17 @@ class FileRegister(FencedRegister):
         for version in range(first, last + 1):
             self._fs.delete(self._path(version))
 
-    def _sweep(self, newest: int) -> None:
-        """Delete what nobody needs: versions behind the window, files in holes, temporary files.
+    def _sweep(self, own: int) -> None:
+        """Delete what nobody needs: versions behind the window, files in holes, files that were never finished.
 
-        A temporary file may belong to a writer that still runs. It is fenced, and without the file it finds that out.
+        A temporary file for a version up to the own one is of a writer that died or is fenced; later ones may be of
+        a leader with a higher token, whose files are not ours to delete.
         """
-        self._trim(newest - WINDOW)
+        self._trim(own - WINDOW)
         for name in sorted(self._fs.list_names(self._directory)):
-            match = _VERSION.fullmatch(name)
-            if name.endswith(".tmp") or (match is not None and int(match[1]) <= newest - WINDOW):
+            temporary_of = final_name(name)
+            match = _VERSION.fullmatch(temporary_of or name)
+            if match is not None and int(match[1]) <= (own if temporary_of else own - WINDOW):
                 self._fs.delete(join(self._directory, name))
 
     def _versions(self) -> list[int]:

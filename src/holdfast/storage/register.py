@@ -91,7 +91,7 @@ class FencedRegister(ABC):
         """Write a version and find out what became of it.
 
         Returns:
-            None if it was recorded, otherwise the newest version, which proves that it was not.
+            None if it was recorded; otherwise the newest version, in whose history it is not.
 
         Raises:
             PossibleInconsistentStateError: It cannot be found out.
@@ -125,10 +125,6 @@ class FencedRegister(ABC):
             raise FencedError(
                 f"The register went back from version {base.state.version} to {newest.state.version}: somebody removed "
                 "or replaced it. This leader stops and changes nothing."
-            ) from error
-        if later >= WINDOW and newest.state.token == new.state.token:
-            raise PossibleInconsistentStateError(
-                f"Whether version {version} of the register was written is no longer known: {later} versions followed."
             ) from error
         return newest
 
@@ -190,7 +186,7 @@ class Lease:
             except (FencedError, PossibleInconsistentStateError) as error:
                 self._ended = error
                 raise
-            if newest is None:
+            if newest is None or self._has_recorded(newest, record):
                 self._record = record
                 return record.state
             self._require_own(newest.state)
@@ -229,6 +225,16 @@ class Lease:
             if isinstance(error, OSError):
                 raise translate(error, "write", "the register") from error
             raise
+
+    def _has_recorded(self, newest: RegisterRecord, record: RegisterRecord) -> bool:
+        found = newest.has_recorded(record)
+        if found is None:
+            self._ended = PossibleInconsistentStateError(
+                f"Whether version {record.state.version} of the register was written is no longer known: it is at "
+                f"version {newest.state.version}, written by {newest.state.owner!r}. Nothing is deleted."
+            )
+            raise self._ended
+        return found
 
     def _checked(self, old: RegisterState, new: RegisterState) -> RegisterState:
         if new.next_checkpoint_id < old.next_checkpoint_id or new.notified < old.notified:

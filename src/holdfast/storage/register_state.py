@@ -90,10 +90,12 @@ class RegisterRecord:
     Attributes:
         state: The version.
         history: Nonces of the writes, newest first, of this version and up to 63 before it.
+        raised: Up to 64 tokens, newest first, each with the version that raised it.
     """
 
     state: RegisterState
     history: tuple[str, ...]
+    raised: tuple[tuple[int, int], ...] = ()
 
     @property
     def nonce(self) -> str:
@@ -103,12 +105,29 @@ class RegisterRecord:
     def successor(self, state: RegisterState, nonce: str) -> RegisterRecord:
         """Return the record of the next version with a new state."""
         numbered = replace(state, version=self.state.version + 1)
-        return RegisterRecord(numbered, (nonce, *self.history[: WINDOW - 1]))
+        raised = self.raised
+        if state.token != self.state.token:
+            raised = ((state.token, numbered.version), *raised[: WINDOW - 1])
+        return RegisterRecord(numbered, (nonce, *self.history[: WINDOW - 1]), raised)
+
+    def has_recorded(self, older: RegisterRecord) -> bool | None:
+        """Tell whether a write of a lease is among the versions before this one; None if it is no longer known.
+
+        The nonces tell it for the last 64 versions. Before that, every version between the raising of the writer's
+        token and that of the next one is the writer's own.
+        """
+        if older.nonce in self.history:
+            return True
+        if self.state.version - older.state.version < WINDOW:
+            return False
+        next_raised = dict(self.raised).get(older.state.token + 1)
+        return None if next_raised is None else older.state.version < next_raised
 
     def encode(self) -> bytes:
         """Return the record as a document."""
         body: dict[str, Any] = asdict(self.state)
-        body["history"] = list(self.history)
+        body["history"] = self.history
+        body["raised"] = self.raised
         return encode_document(KIND, FORMAT_VERSION, body)
 
     @classmethod
@@ -127,8 +146,10 @@ class RegisterRecord:
         try:
             history = tuple(body.pop("history"))
             _require(all(type(nonce) is str for nonce in history), "history", history)
+            raised = tuple((token, version) for token, version in body.pop("raised"))
+            _require(all(type(number) is int for pair in raised for number in pair), "raised", raised)
             pointers = tuple(CheckpointPointer(**pointer) for pointer in body.pop("checkpoints"))
-            return cls(RegisterState(**body, checkpoints=pointers), history)
+            return cls(RegisterState(**body, checkpoints=pointers), history, raised)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise CorruptFileError(path, None, f"a field of the register is missing or wrong: {error}.") from error
 
