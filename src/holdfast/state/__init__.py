@@ -1,0 +1,1 @@
+"""State: descriptors, handles, timers, runs, versions and backends."""

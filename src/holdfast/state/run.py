@@ -1,0 +1,356 @@
+"""Run files: immutable, sorted, checksummed containers of state; what an epoch changed is one of them.
+
+`write_run` makes one, `open_run` maps one. Nothing is loaded when a run is opened: its footer is read and checked once
+a process, and the blocks of a segment are checked when the segment is touched first. `holdfast.state.run_footer`
+describes the layout.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import xxhash
+
+from holdfast.errors import CorruptFileError, StorageError
+from holdfast.kernel import fault
+from holdfast.kernel.key_group import KeyGroupRange, key_groups_of
+from holdfast.state.run_footer import (
+    ALIGNMENT,
+    HEADER,
+    Footer,
+    RunMeta,
+    SegmentEntry,
+    block_digests,
+    encode_trailer,
+    footer_digest,
+    read_footer,
+)
+from holdfast.storage.file_system import FileSystem, join
+from holdfast.storage.path import is_absolute
+
+HASH: Final = "hash"
+_OPEN_RUNS: Final = 4096
+
+
+@dataclass(frozen=True)
+class RunHandle:
+    """Names one run and says enough about it to tell whether the file is the one that was written.
+
+    Attributes:
+        path: Relative to the job directory; no other run ever has it, so it is the run's id.
+        size: Of the whole file in bytes.
+        footer_offset: Where the footer begins.
+        digest: SHA-256 of the footer, hexadecimal.
+        key_groups: First and last key group of the subtask that wrote it.
+        rows: Number of rows of each state.
+        token: Fencing token of the leader for whom it was written.
+        epoch: The epoch in which it was written.
+        least_timers: Time of the least timer left by domain ("event", "processing"), None if there is none.
+    """
+
+    path: str
+    size: int
+    footer_offset: int
+    digest: str
+    key_groups: tuple[int, int]
+    rows: Mapping[str, int]
+    token: int
+    epoch: int
+    least_timers: Mapping[str, int | None] = field(default_factory=dict)
+
+    @property
+    def range(self) -> KeyGroupRange:
+        """The key groups as a range."""
+        return KeyGroupRange(*self.key_groups)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the handle as JSON."""
+        return {
+            "path": self.path,
+            "size": self.size,
+            "footer_offset": self.footer_offset,
+            "digest": self.digest,
+            "key_groups": list(self.key_groups),
+            "rows": dict(self.rows),
+            "token": self.token,
+            "epoch": self.epoch,
+            "least_timers": dict(self.least_timers),
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> RunHandle:
+        """Read a handle from JSON."""
+        first, last = value["key_groups"]
+        return cls(
+            value["path"],
+            value["size"],
+            value["footer_offset"],
+            value["digest"],
+            (first, last),
+            dict(value["rows"]),
+            value["token"],
+            value["epoch"],
+            dict(value["least_timers"]),
+        )
+
+    def __hash__(self) -> int:
+        return hash((self.path, self.digest))
+
+
+@dataclass(frozen=True)
+class SegmentData:
+    """A segment to be written.
+
+    Attributes:
+        table: Its rows, sorted, with a column `hash` (uint64) in an order in which key groups ascend.
+        schema: What it holds, JSON for the footer.
+    """
+
+    table: pa.Table
+    schema: Mapping[str, Any]
+
+
+class RunWriter:
+    """Collects segments and writes them as one run."""
+
+    def __init__(self, fs: FileSystem, root: str) -> None:
+        self._fs = fs
+        self._root = root
+        self._chunks: list[bytes | memoryview] = [HEADER]
+        self._offset = len(HEADER)
+        self._entries: dict[str, SegmentEntry] = {}
+
+    def add(self, name: str, segment: SegmentData, max_parallelism: int) -> None:
+        """Append a segment.
+
+        Args:
+            name: Name of the state.
+            segment: What to write.
+            max_parallelism: Number of key groups of the operator.
+        """
+        data = _encode(segment.table)
+        hashes = segment.table.column(HASH).to_numpy()
+        groups = key_groups_of(hashes, max_parallelism)
+        first = np.flatnonzero(np.diff(groups, prepend=-1))
+        self._entries[name] = SegmentEntry(
+            name,
+            self._offset,
+            len(data),
+            segment.table.num_rows,
+            tuple(groups[first].tolist()),
+            tuple(first.tolist()),
+            segment.schema,
+        )
+        self._append(data)
+        self._append(bytes(-len(data) % ALIGNMENT))
+
+    def finish(self, path: str, meta: RunMeta) -> RunHandle:
+        """Write the file, whole and durable, and return its handle.
+
+        Args:
+            path: Relative to the root; must not exist.
+            meta: Facts about the run.
+
+        Raises:
+            StorageError: It could not be written.
+            AlreadyExistError: The path is taken.
+        """
+        footer = Footer(meta, self._entries, tuple(block_digests(self._chunks))).encode()
+        trailer = encode_trailer(self._offset, footer)
+        target = _place(self._root, path)
+        try:
+            with fault.point("run.write"):
+                self._fs.write_atomic(target, [*self._chunks, footer, trailer])
+        except OSError as error:
+            raise StorageError(f"The run {target!r} could not be written: {error}.") from error
+        return RunHandle(
+            path,
+            self._offset + len(footer) + len(trailer),
+            self._offset,
+            footer_digest(footer),
+            (meta.key_groups.start, meta.key_groups.end),
+            {name: entry.rows for name, entry in self._entries.items()},
+            meta.token,
+            meta.epoch,
+            dict(meta.least_timers),
+        )
+
+    def _append(self, data: bytes | memoryview) -> None:
+        if len(data):
+            self._chunks.append(data)
+            self._offset += len(data)
+
+
+def write_run(fs: FileSystem, root: str, path: str, segments: Mapping[str, SegmentData], meta: RunMeta) -> RunHandle:
+    """Write one run with all its segments; see `RunWriter`."""
+    writer = RunWriter(fs, root)
+    for name in sorted(segments):
+        writer.add(name, segments[name], meta.max_parallelism)
+    return writer.finish(path, meta)
+
+
+class Segment:
+    """The rows of one state in one run, mapped."""
+
+    def __init__(self, run: RunReader, entry: SegmentEntry) -> None:
+        self.entry = entry
+        self._run = run
+
+    @cached_property
+    def table(self) -> pa.Table:
+        """All rows, without a copy.
+
+        Raises:
+            CorruptFileError: A block of the segment is not what was written.
+        """
+        entry = self.entry
+        data = self._run.verified(entry.offset, entry.length)
+        try:
+            return pa.ipc.open_file(pa.py_buffer(data)).read_all()
+        except (pa.ArrowException, OSError) as error:
+            raise CorruptFileError(self._run.path, entry.offset, f"segment {entry.name!r}: {error}.") from error
+
+    @cached_property
+    def hash(self) -> npt.NDArray[np.uint64]:
+        """The hash of each row."""
+        hashes: npt.NDArray[np.uint64] = self.table.column(HASH).to_numpy()
+        return hashes
+
+    def range(self, key_groups: KeyGroupRange) -> slice:
+        """Return the rows of a range of key groups."""
+        return self.entry.range(key_groups)
+
+    def __len__(self) -> int:
+        return self.entry.rows
+
+
+class RunReader:
+    """One mapped run."""
+
+    def __init__(self, path: str, view: memoryview, footer: Footer, footer_offset: int) -> None:
+        self.path = path
+        self.meta = footer.meta
+        self._view = view
+        self._footer = footer
+        self._end = footer_offset
+        self._checked = bytearray(len(footer.blocks))
+        self._segments = {name: Segment(self, entry) for name, entry in footer.segments.items()}
+
+    def segment(self, name: str) -> Segment | None:
+        """Return the segment of a state, None if the run has none."""
+        return self._segments.get(name)
+
+    def segment_names(self) -> list[str]:
+        """Return the names of the states in the run."""
+        return list(self._segments)
+
+    def verified(self, offset: int, length: int) -> memoryview:
+        """Return a stretch of the file after checking the blocks that it lies in, each once a process.
+
+        Raises:
+            CorruptFileError: A block is not what was written.
+        """
+        size = self._footer.block_size
+        for block in range(offset // size, -(-(offset + length) // size)):
+            if not self._checked[block]:
+                self._check(block)
+        return self._view[offset : offset + length]
+
+    def verify(self) -> None:
+        """Check every byte of the file.
+
+        Raises:
+            CorruptFileError: A block is not what was written.
+        """
+        for block in range(len(self._footer.blocks)):
+            self._check(block)
+
+    def _check(self, block: int) -> None:
+        start = block * self._footer.block_size
+        end = min(start + self._footer.block_size, self._end)
+        if xxhash.xxh3_64_intdigest(self._view[start:end]) != self._footer.blocks[block]:
+            raise CorruptFileError(self.path, start, f"the checksum of bytes {start} to {end} does not match.")
+        self._checked[block] = 1
+
+
+def open_run(fs: FileSystem, root: str, handle: RunHandle) -> RunReader:
+    """Map a run and check that it is the one that the handle names; a process does both once.
+
+    Raises:
+        CorruptFileError: Truncated, changed, or another file than the handle says.
+        FormatVersionError: Written by a newer version.
+        NotExistError: The file is gone.
+    """
+    path = _place(root, handle.path)
+    status = fs.status(path)
+    identity = (handle.digest, status.size, status.mtime)
+    with _lock:
+        known = _open.get(path)
+        if known is not None and known[0] == identity:
+            _open.move_to_end(path)
+            return known[1]
+    run = _map(fs, path, handle)
+    with _lock:
+        _open[path] = (identity, run)
+        while len(_open) > _OPEN_RUNS:
+            _open.popitem(last=False)
+    return run
+
+
+def forget_runs() -> None:
+    """Forget which runs this process has mapped and checked."""
+    with _lock:
+        _open.clear()
+
+
+def handle_of(fs: FileSystem, root: str, path: str) -> RunHandle:
+    """Return the handle of a run of which nothing but the path is known, after checking its footer against its trailer.
+
+    Raises:
+        CorruptFileError: Truncated or changed.
+        FormatVersionError: Written by a newer version.
+    """
+    target = _place(root, path)
+    view = fs.mmap(target)
+    offset, data = read_footer(view, target)
+    footer = Footer.decode(data, target, offset)
+    rows = {name: entry.rows for name, entry in footer.segments.items()}
+    meta = footer.meta
+    groups = (meta.key_groups.start, meta.key_groups.end)
+    return RunHandle(
+        path, len(view), offset, footer_digest(data), groups, rows, meta.token, meta.epoch, dict(meta.least_timers)
+    )
+
+
+_open: OrderedDict[str, tuple[tuple[str, int, int], RunReader]] = OrderedDict()
+_lock = threading.Lock()
+
+
+def _place(root: str, path: str) -> str:
+    return path if is_absolute(path) else join(root, path)
+
+
+def _map(fs: FileSystem, path: str, handle: RunHandle) -> RunReader:
+    view = fs.mmap(path)
+    if len(view) != handle.size:
+        at = min(len(view), handle.size)
+        raise CorruptFileError(path, at, f"it has {len(view)} bytes, but {handle.size} were written.")
+    offset, data = read_footer(view, path)
+    if offset != handle.footer_offset or footer_digest(data) != handle.digest:
+        raise CorruptFileError(path, offset, "its footer is not the one that was written.")
+    return RunReader(path, view, Footer.decode(data, path, offset), offset)
+
+
+def _encode(table: pa.Table) -> memoryview:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, table.schema) as writer:
+        writer.write_table(table.combine_chunks())
+    return memoryview(sink.getvalue())
