@@ -1,0 +1,29 @@
+"""``repartitionById`` and ``mapInArrow`` in a ``foreachBatch`` that does nothing else: the fixed cost of a micro-batch.
+
+It writes nothing, whatever the sink is. ``small_epoch.py`` compares with it.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.streaming import DataStreamWriter
+
+from benchmarks.engines.floor import pass_through
+from benchmarks.input_files import DDL
+from benchmarks.spark_session import SparkEngine
+from benchmarks.workload import PARALLELISM, Engine, Workload
+
+
+def run_batch(frame: DataFrame, epoch: int) -> None:
+    subtask = F.pmod(F.xxhash64("key"), F.lit(PARALLELISM)).cast("int")
+    placed = frame.repartitionById(PARALLELISM, subtask).mapInArrow(pass_through, DDL)
+    placed.write.format("noop").mode("overwrite").save()
+
+
+def plan(workload: Workload, stream: DataFrame) -> DataStreamWriter:
+    return stream.writeStream.foreachBatch(run_batch)
+
+
+def make_engine(workload: Workload) -> Engine:
+    return SparkEngine(workload, plan)

@@ -1,0 +1,77 @@
+"""Holdfast with its default backend: a plain generator with one ``ValueState``, every row emitted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from benchmarks.input_files import Source
+from benchmarks.spark_session import EpochClock, read_epochs, start_session
+from benchmarks.workload import PARALLELISM, Engine, Workload
+from holdfast.common import Configuration, Types
+from holdfast.datastream import ParquetFileSink, StreamExecutionEnvironment
+from holdfast.datastream.functions import KeyedProcessFunction, RuntimeContext
+from holdfast.datastream.state import ValueStateDescriptor
+from holdfast.runtime.sink import BatchSinkWriter, Sink, WriterInitContext
+
+
+class Counter(KeyedProcessFunction):
+    """Counts the rows of a key."""
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        self._count = runtime_context.get_state(ValueStateDescriptor("count", Types.LONG()))
+
+    def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> Iterator[tuple[str, int, int]]:
+        count = (self._count.value() or 0) + 1
+        self._count.update(count)
+        yield value[0], value[1], count
+
+
+class DiscardingWriter(BatchSinkWriter):
+    """Drops every batch."""
+
+    def write_batch(self, batch: pa.RecordBatch) -> None:
+        pass
+
+
+class DiscardingSink(Sink):
+    """Computes everything and keeps nothing."""
+
+    def create_writer(self, context: WriterInitContext) -> DiscardingWriter:
+        return DiscardingWriter()
+
+
+class HoldfastEngine:
+    """The same job again and again: each run takes what is new, from its newest completed checkpoint, and ends."""
+
+    def __init__(self, workload: Workload) -> None:
+        self._workload = workload
+        self._source = Source(workload)
+        self._session = start_session("keyed-count")
+        self._clock = EpochClock()
+        self._session.streams.addListener(self._clock)
+
+    def run(self, epochs: int) -> Sequence[float]:
+        self._source.add(epochs)
+        configuration = Configuration()
+        configuration.set_string("execution.trigger", "available-now")
+        configuration.set_string("execution.checkpointing.dir", f"{self._workload.workspace}/checkpoints")
+        configuration.set_string("parallelism.default", str(PARALLELISM))
+        environment = StreamExecutionEnvironment.get_execution_environment(configuration, spark=self._session)
+        stream = environment.from_dataframe(read_epochs(self._session, self._source))
+        counted = (
+            stream.key_by("key").process(Counter(), output_type="key string, value bigint, count bigint").uid("counter")
+        )
+        discarded = self._workload.sink == "discard"
+        counted.sink_to(DiscardingSink() if discarded else ParquetFileSink(f"{self._workload.workspace}/output"))
+        environment.execute("keyed-count")
+        return self._clock.take(epochs)
+
+    def close(self) -> None:
+        self._session.stop()
+
+
+def make_engine(workload: Workload) -> Engine:
+    return HoldfastEngine(workload)

@@ -1,0 +1,114 @@
+"""PyFlink 2.3 in thread mode with the hashmap backend, in an environment of its own.
+
+Everything that is not the operator favours it: the rows are made in its JVM instead of read from files, and its sink
+drops them. It checkpoints to files every ten seconds, exactly once. An epoch is a stretch of as many rows as one of the
+others has; the operator notes the time when it has seen its share of one.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.workload import PARALLELISM, Engine, Workload
+
+REQUIREMENT = "apache-flink==2.3.0"
+
+
+def interpreter(cache: Path) -> str:
+    """The Python of PyFlink's environment, which is made once: its dependencies contradict those of Spark."""
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    folder = cache / f"{REQUIREMENT.replace('==', '-')}-python-{version}"
+    python, finished = folder / "bin" / "python", folder / ".finished"
+    if not finished.exists():
+        sys.stderr.write(f"making an environment for {REQUIREMENT} in {folder} (once, about 850 MB)\n")
+        subprocess.run([sys.executable, "-m", "venv", "--clear", str(folder)], check=True, stdout=sys.stderr)
+        install = [str(python), "-m", "pip", "install", "--quiet", REQUIREMENT, "setuptools<80"]
+        subprocess.run(install, check=True, stdout=sys.stderr)
+        finished.touch()
+    return str(python)
+
+
+class PyFlinkEngine:
+    """One bounded job a run; the JVM stays, the state does not, so a run begins with an epoch that is not measured."""
+
+    def __init__(self, workload: Workload) -> None:
+        self._workload = workload
+        self._runs = 0
+
+    def run(self, epochs: int) -> Sequence[float]:
+        self._runs += 1
+        marks = Path(self._workload.workspace) / f"marks-{self._runs}"
+        marks.mkdir(parents=True)
+        started = time.time()
+        run_job(self._workload, epochs, marks)
+        return epoch_seconds(marks, epochs, started)
+
+    def close(self) -> None:
+        pass
+
+
+def run_job(workload: Workload, epochs: int, marks: Path) -> None:
+    """Counts so many epochs and blocks until the job has finished."""
+    from pyflink.common import Configuration, Types
+    from pyflink.datastream import KeyedProcessFunction, RuntimeContext, StreamExecutionEnvironment
+    from pyflink.datastream.state import ValueStateDescriptor
+    from pyflink.table import StreamTableEnvironment
+
+    class Counter(KeyedProcessFunction):
+        def open(self, runtime_context: RuntimeContext) -> None:
+            self._count = runtime_context.get_state(ValueStateDescriptor("count", Types.LONG()))
+            self._seen = 0
+            self._epoch = workload.rows // PARALLELISM
+            self._marks = (marks / f"{runtime_context.get_index_of_this_subtask()}").open("a", buffering=1)
+
+        def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> Iterator[tuple[str, int, int]]:
+            count = (self._count.value() or 0) + 1
+            self._count.update(count)
+            self._seen += 1
+            if self._seen == self._epoch:
+                self._seen = 0
+                self._marks.write(f"{time.time()}\n")
+            yield value[0], value[1], count
+
+    configuration = Configuration()
+    configuration.set_string("python.execution-mode", "thread")
+    configuration.set_string("python.executable", sys.executable)
+    configuration.set_string("state.backend.type", "hashmap")
+    configuration.set_string("execution.checkpointing.interval", "10 s")
+    configuration.set_string(
+        "execution.checkpointing.dir", (Path(workload.workspace) / "checkpoints").resolve().as_uri()
+    )
+    environment = StreamExecutionEnvironment.get_execution_environment(configuration)
+    environment.set_parallelism(PARALLELISM)
+    tables = StreamTableEnvironment.create(environment)
+    # A margin of one epoch: the keys do not fall evenly on the subtasks, and each must see its share of every epoch.
+    tables.execute_sql(
+        f"""create temporary table numbers (id bigint, val bigint, ts bigint) with (
+            'connector' = 'datagen', 'number-of-rows' = '{workload.rows * (epochs + 1)}',
+            'fields.id.min' = '0', 'fields.id.max' = '{workload.keys - 1}',
+            'fields.val.min' = '0', 'fields.val.max' = '999999')"""
+    )
+    rows = tables.sql_query("select concat('key-', lpad(cast(id as string), 9, '0')), val, ts from numbers")
+    counted = (
+        tables.to_data_stream(rows)
+        .key_by(lambda row: row[0], key_type=Types.STRING())
+        .process(Counter(), output_type=Types.TUPLE([Types.STRING(), Types.LONG(), Types.LONG()]))
+    )
+    tables.execute_sql("create temporary table nowhere (a string, b bigint, c bigint) with ('connector' = 'blackhole')")
+    tables.from_data_stream(counted).execute_insert("nowhere").wait()
+
+
+def epoch_seconds(marks: Path, epochs: int, started: float) -> list[float]:
+    """From the times at which each subtask had seen its share of an epoch; the slower one counts."""
+    times = [[float(line) for line in path.read_text().split()][:epochs] for path in sorted(marks.iterdir())]
+    ends = [max(of_epoch) for of_epoch in zip(*times, strict=True)]
+    return [end - begin for begin, end in zip([started, *ends], ends, strict=False)]
+
+
+def make_engine(workload: Workload) -> Engine:
+    return PyFlinkEngine(workload)

@@ -1,0 +1,58 @@
+"""Rows per second of a counter per key: string key and two longs, every row emitted, all durable writes on.
+
+    python benchmarks/keyed_count.py [--engine a,b] [--sink parquet|discard] [--rounds 5] [--rows N] [--keys N] [--json]
+
+With the Parquet sink every engine writes its rows exactly once, except PyFlink, whose sink drops them. With ``discard``
+nobody writes rows. ``spark-native`` emits one row a key and epoch, the others one an input row.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+if str(ROOT) not in sys.path:  # started by its path
+    sys.path.insert(0, str(ROOT))
+
+from benchmarks import contest  # noqa: E402
+from benchmarks.workload import SINKS, Workload, chosen_engines  # noqa: E402
+
+ENGINES = ("holdfast", "floor", "spark-native", "spark-tws", "pyflink")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description="Rows per second of a counter per key.")
+    parser.add_argument("--engine", default=",".join(ENGINES), help="names, separated by commas (default: %(default)s)")
+    parser.add_argument("--sink", choices=SINKS, default="parquet")
+    parser.add_argument("--rows", type=int, default=200_000, help="rows an epoch (default: %(default)s)")
+    parser.add_argument("--keys", type=int, default=100_000, help="distinct keys (default: %(default)s)")
+    parser.add_argument("--rounds", type=int, default=5, help="rounds in which the engines take turns")
+    parser.add_argument("--warm-up", type=int, default=3, help="epochs before the first round")
+    parser.add_argument("--epochs", type=int, default=2, help="measured epochs a round, after one to settle")
+    parser.add_argument("--cache", type=Path, default=ROOT / ".bench", help="generated input and environments")
+    parser.add_argument("--json", action="store_true", help="print JSON lines only")
+    chosen = parser.parse_args(arguments)
+    engines = chosen_engines(chosen.engine)
+    workload = Workload(chosen.rows, chosen.keys, chosen.sink, inputs="", workspace="")
+    course = contest.Course(chosen.warm_up, chosen.rounds, settling=1, epochs=chosen.epochs)
+    results = contest.hold(engines, workload, course, chosen.cache.resolve())
+
+    floor = next((result.rows_per_second for result in results if result.engine == "floor"), None)
+    if not chosen.json:
+        print(f"{'engine':<14} {'rows/s':>10} {'of floor':>9}   {chosen.rows:,} rows an epoch, {chosen.keys:,} keys")
+    for result in results:
+        ratio = round(result.rows_per_second / floor, 4) if floor else None
+        if chosen.json:
+            facts = {"rows": chosen.rows, "keys": chosen.keys, "sink": chosen.sink, "ratio_to_floor": ratio}
+            print(json.dumps(result.to_json() | facts))
+        else:
+            share = f"{ratio:.2f}" if ratio is not None else "-"
+            print(f"{result.engine:<14} {result.rows_per_second:>10,.0f} {share:>9}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,123 @@
+"""The Spark that all Spark engines of a benchmark share, and the clock that measures their epochs."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming import DataStreamWriter, StreamingQueryListener
+
+from benchmarks.input_files import DDL, Source
+from benchmarks.workload import PARALLELISM, Workload
+from holdfast.spark.java import ensure_java
+
+SETTINGS = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.shuffle.partitions": str(PARALLELISM),
+    "spark.sql.adaptive.enabled": "false",
+    # Twice Spark's default: larger batches help every engine with Python workers, the floor included.
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "20000",
+    "spark.sql.streaming.stateStore.providerClass": (
+        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+    ),
+}
+
+
+def start_session(name: str) -> SparkSession:
+    """A session on two cores of this machine."""
+    ensure_java()
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    builder = SparkSession.builder.master(f"local[{PARALLELISM}]").appName(name)
+    for key, value in SETTINGS.items():
+        builder = builder.config(key, value)
+    session = builder.getOrCreate()
+    session.sparkContext.setLogLevel("ERROR")
+    return session
+
+
+class EpochClock(StreamingQueryListener):
+    """Collects Spark's own measure of every batch with input: from its trigger to the end of its commit log entry.
+
+    It hears of every query of the session, also of those that an engine starts inside, so that all are measured by
+    the same clock.
+    """
+
+    def __init__(self) -> None:
+        self._seconds: list[float] = []
+        self._told = threading.Condition()
+
+    def onQueryStarted(self, event) -> None:
+        pass
+
+    def onQueryIdle(self, event) -> None:
+        pass
+
+    def onQueryTerminated(self, event) -> None:
+        pass
+
+    def onQueryProgress(self, event) -> None:
+        if event.progress.numInputRows > 0:
+            with self._told:
+                self._seconds.append(event.progress.durationMs["triggerExecution"] / 1000)
+                self._told.notify_all()
+
+    def take(self, epochs: int, patience: float = 60.0) -> Sequence[float]:
+        """The next epochs, in order; waits a little, because Spark tells listeners on a thread of its own."""
+        deadline = time.monotonic() + patience
+        with self._told:
+            while len(self._seconds) < epochs:
+                if not self._told.wait(deadline - time.monotonic()):
+                    raise RuntimeError(f"Spark reported {len(self._seconds)} epochs with input instead of {epochs}")
+            taken, self._seconds = self._seconds[:epochs], self._seconds[epochs:]
+        if self._seconds:
+            raise RuntimeError(f"Spark reported {len(self._seconds)} epochs more than the {epochs} that were asked for")
+        return taken
+
+
+class SparkEngine:
+    """An engine that is one streaming query; each run takes what is new and ends, and the session stays warm.
+
+    Args:
+        workload: The sizes.
+        plan: From the input to the writer of the query, without checkpoint location and trigger.
+    """
+
+    def __init__(self, workload: Workload, plan: Callable[[Workload, DataFrame], DataStreamWriter]) -> None:
+        self._workload = workload
+        self._plan = plan
+        self._source = Source(workload)
+        self._session = start_session("keyed-count")
+        self._clock = EpochClock()
+        self._session.streams.addListener(self._clock)
+
+    def run(self, epochs: int) -> Sequence[float]:
+        self._source.add(epochs)
+        stream = read_epochs(self._session, self._source)
+        writer = self._plan(self._workload, stream)
+        query = (
+            writer.option("checkpointLocation", f"{self._workload.workspace}/checkpoint")
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+        return self._clock.take(epochs)
+
+    def close(self) -> None:
+        self._session.stop()
+
+
+def read_epochs(session: SparkSession, source: Source) -> DataFrame:
+    """The source as a stream of one file an epoch."""
+    return session.readStream.schema(DDL).option("maxFilesPerTrigger", 1).parquet(str(source.directory))
+
+
+def file_sink(workload: Workload, rows: DataFrame) -> DataStreamWriter:
+    """Spark's exactly-once file sink, or its sink that drops everything after computing it."""
+    if workload.sink == "discard":
+        return rows.writeStream.format("noop")
+    return rows.writeStream.format("parquet").option("path", f"{workload.workspace}/output")

@@ -1,0 +1,74 @@
+"""What every engine of a benchmark does: the sizes, where its files lie, and the protocol that it answers to.
+
+Only the standard library is imported here: engines that live in an environment of their own read it too.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Protocol
+
+ENGINES = "benchmarks.engines"
+PARALLELISM = 2
+SINKS = ("parquet", "discard")
+
+
+@dataclass(frozen=True)
+class Workload:
+    """One measurement.
+
+    Attributes:
+        rows: Rows an epoch.
+        keys: Number of distinct keys, drawn uniformly.
+        sink: ``parquet`` writes every row to Parquet files exactly once, ``discard`` writes none.
+        inputs: Directory of generated epochs, shared by all engines and kept for the next run.
+        workspace: Directory of this engine alone: its source, its state, its output.
+    """
+
+    rows: int
+    keys: int
+    sink: str
+    inputs: str
+    workspace: str
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    @staticmethod
+    def from_json(text: str) -> Workload:
+        return Workload(**json.loads(text))
+
+
+class Engine(Protocol):
+    """A counter per key under one engine, which stays alive between rounds."""
+
+    def run(self, epochs: int) -> Sequence[float]:
+        """Processes so many more epochs and returns the seconds that each took."""
+
+    def close(self) -> None:
+        """Ends everything that it started."""
+
+
+def engine_names() -> list[str]:
+    """All engines there are: one file each in ``benchmarks/engines``, named with dashes."""
+    folder = Path(__file__).parent / "engines"
+    return sorted(path.stem.replace("_", "-") for path in folder.glob("[a-z]*.py"))
+
+
+def chosen_engines(text: str) -> list[str]:
+    """The engines of a command line, separated by commas; a name that does not exist ends the program."""
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    for name in names:
+        if name not in engine_names():
+            raise SystemExit(f"there is no engine {name!r}: choose from {', '.join(engine_names())}")
+    return names
+
+
+def engine_module(name: str) -> ModuleType:
+    """The module of an engine, with ``make_engine(workload)`` and perhaps ``interpreter(cache)``."""
+    return importlib.import_module(f"{ENGINES}.{name.replace('-', '_')}")
