@@ -72,8 +72,16 @@ class StateHandleStoreBackend(ABC):
         """
 
     @abstractmethod
+    def interrupt(self, store: Store, action: Callable[[], None], after: int = 0) -> None:
+        """Pause the store just before one of its requests to the backend, and do this meanwhile, once.
+
+        The request that is meant is the next one, or that after ``after`` more. Reads count as well where the backend
+        can stop them; writes always count.
+        """
+
+    @abstractmethod
     def spare(self, store: Store) -> None:
-        """Forget a strike that has not struck."""
+        """Forget a strike or an interruption that has not happened."""
 
     @abstractmethod
     def read_pointer(self, name: str) -> bytes | None:

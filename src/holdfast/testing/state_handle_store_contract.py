@@ -48,6 +48,10 @@ _MUTATORS: dict[str, Callable[[Store], object]] = {
 }
 
 
+def _content(store: Store) -> dict[str, str]:
+    return {name: handle.retrieve_state() for handle, name in store.get_all_and_lock()}
+
+
 @pytest.mark.timeout(180)
 class StateHandleStoreContract:
     """The behaviour of state handle stores over any backend."""
@@ -273,6 +277,39 @@ class StateHandleStoreContract:
         successor = store_backend.open(storage, "leader-b")
         assert successor.get_and_lock("kept").retrieve_state() == "as it was"
         _MUTATORS[mutator](successor)
+
+    @pytest.mark.parametrize("after", range(6))
+    @pytest.mark.parametrize("mutator", _MUTATORS)
+    def test_a_leader_that_is_deposed_between_two_of_its_steps_is_fenced(
+        self, store_backend: StateHandleStoreBackend, storage: FlakyStorage, mutator: str, after: int
+    ) -> None:
+        store_backend.elect("leader-a")
+        store = store_backend.open(storage, "leader-a")
+        store.add_and_lock("kept", "as it was")
+        found: list[dict[str, str]] = []
+
+        def depose() -> None:
+            store_backend.elect("leader-b")
+            successor = store_backend.open(storage, "leader-b")
+            found.append(_content(successor))
+            successor.release_all()
+
+        store_backend.interrupt(store, depose, after)
+        try:
+            _MUTATORS[mutator](store)
+        except FencedError:
+            assert found, "fenced by nobody"
+        else:
+            assert not found, "a deposed leader changed something after its successor had read"
+        store_backend.spare(store)
+        assert found or after > 0
+        if found:
+            successor = store_backend.open(storage, "leader-b")
+            assert _content(successor) == found[0]
+            store.release_all()
+            for name in ("kept", "new"):
+                assert successor.release_and_try_remove(name) is True
+            assert len(storage.files) <= (1 if mutator == "clear_entries" else 0)
 
     def test_reading_needs_no_leadership(self, store_backend: StateHandleStoreBackend, storage: FlakyStorage) -> None:
         store_backend.elect("leader-a")

@@ -181,6 +181,7 @@ class StateHandleStoreMachine(RuleBasedStateMachine):
         except NotExistError:
             text = None
         assert text in possible, f"{name!r} is {text!r}, which is none of {possible!r}"
+        assert self._stores[process].exists(name).is_existing() == (text is not None)
         self._possible[name] = {text}
 
     def _try(self, process: int, fault: Fault, action: object) -> BaseException | None:

@@ -1,0 +1,1 @@
+"""High availability within one process, for tests and mini clusters: everything is memory."""

@@ -1,0 +1,1 @@
+"""High availability over ZooKeeper; the only package that imports kazoo."""
