@@ -1,0 +1,1 @@
+"""Types of values: their Arrow form, their rows, keys and serializers."""

@@ -1,0 +1,153 @@
+"""Rows: tuples whose fields have names.
+
+A row is immutable, compares equal to a plain tuple of the same values, and unpacks like one. The names belong to a
+class that is made once for all rows with the same names, so a row costs little more than a tuple, and reading a field
+by attribute as little as an index. Reading by index or by ``row["name"]`` costs a Python call; unpacking is cheapest.
+"""
+
+from __future__ import annotations
+
+from collections import _tuplegetter  # type: ignore[attr-defined]
+from collections.abc import Iterable, Sequence
+from itertools import repeat
+from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
+
+_new = tuple.__new__
+_get = tuple.__getitem__
+
+
+class Row(tuple[Any, ...]):
+    """Values, with names (``Row(a=1, b='x')``) or without (``Row(1, 'x')``).
+
+    ``row.a``, ``row["a"]`` and ``row[0]`` read a field. A field whose name is that of a method of this class
+    (`as_dict`, `make` and so on) is read by ``row["as_dict"]`` only; one named ``count`` or ``index`` hides the
+    method of tuples. As in PyFlink, ``Row("a", "b")`` may be called to make rows with these names.
+    """
+
+    __slots__ = ()
+
+    _names: ClassVar[tuple[str, ...]] = ()
+    """Names of the fields; empty for a row without names."""
+
+    _positions: ClassVar[dict[str, int]] = {}
+
+    def __new__(cls, *values: Any, **fields: Any) -> Self:
+        """Make a row of values, or of named fields."""
+        if fields:
+            if values:
+                raise TypeError("A Row takes values or named fields, not both.")
+            return cast("Self", _new(row_class(tuple(fields)), fields.values()))
+        if cls._names and len(values) != len(cls._names):
+            raise TypeError(f"Row{cls._names!r} takes {len(cls._names)} values, not {len(values)}: {values!r}.")
+        return _new(cls, values)
+
+    @classmethod
+    def make(cls, values: Iterable[Any]) -> Self:
+        """Make a row from its values in order; their number is not checked."""
+        return _new(cls, values)
+
+    @classmethod
+    def make_all(cls, columns: Sequence[Sequence[Any]]) -> list[Self]:
+        """Make rows from columns of equal length."""
+        return make_rows(cls, columns)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the values by name.
+
+        Raises:
+            TypeError: The row has no names.
+        """
+        names = type(self)._names
+        if not names and len(self):
+            raise TypeError(f"{self!r} has no field names.")
+        return dict(zip(names, self, strict=True))
+
+    def get_fields_by_names(self, names: Iterable[str]) -> list[Any]:
+        """Return the values of some fields, in the order asked for."""
+        return [self[name] for name in names]
+
+    def __getitem__(self, item: Any) -> Any:
+        if item.__class__ is str:
+            try:
+                return _get(self, type(self)._positions[item])
+            except KeyError:
+                raise KeyError(f"No field {item!r}; the row has {list(type(self)._names)!r}.") from None
+        return _get(self, item)
+
+    if not TYPE_CHECKING:  # so that type checkers take any attribute for a field
+
+        def __getattr__(self, name: str) -> Any:
+            if name in self._positions:
+                return self[name]
+            raise AttributeError(f"No field {name!r}; the row has {list(type(self)._names)!r}.")
+
+    else:
+
+        def __getattr__(self, name: str) -> Any: ...
+
+    def __call__(self, *values: Any) -> Row:
+        """Make a row with the values of this one as its names."""
+        if not all(isinstance(name, str) for name in self):
+            raise TypeError(f"Only a Row of field names can be called to make rows, not {self!r}.")
+        return row_class(tuple(self))(*values)
+
+    def __repr__(self) -> str:
+        names = type(self)._names
+        if not names:
+            return f"Row({', '.join(map(repr, self))})"
+        return f"Row({', '.join(f'{name}={value!r}' for name, value in zip(names, self, strict=False))})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return revive, (type(self)._names, tuple(self))
+
+
+_METHODS = frozenset(name for name in vars(Row) if name not in ("count", "index")) | {"__class__", "__dict__"}
+_classes: dict[tuple[str, ...], type[Row]] = {}
+
+
+def row_class(names: Iterable[str]) -> type[Row]:
+    """Return the class of rows with these field names, always the same one for the same names.
+
+    Raises:
+        TypeError: A name occurs twice or is not text.
+    """
+    key = tuple(names)
+    known = _classes.get(key)
+    if known is not None:
+        return known
+    if not key:
+        return Row
+    if len(set(key)) != len(key) or not all(isinstance(name, str) for name in key):
+        raise TypeError(f"The names of a row's fields must be distinct texts, not {list(key)!r}.")
+    members: dict[str, Any] = {
+        name: _tuplegetter(position, f"Field {name}.") for position, name in enumerate(key) if name not in _METHODS
+    }
+    members |= {
+        "__slots__": (),
+        "__module__": Row.__module__,
+        "__qualname__": "Row",
+        "_names": key,
+        "_positions": {name: position for position, name in enumerate(key)},
+    }
+    # Two threads may come here for the same names; both must get the same class.
+    return _classes.setdefault(key, type("Row", (Row,), members))
+
+
+def field_names_of(cls: type[Any]) -> tuple[str, ...]:
+    """Return the names of the fields of a class of rows or named tuples; empty for any other class."""
+    if issubclass(cls, Row):
+        return cls._names
+    names = getattr(cls, "_fields", ())
+    return names if issubclass(cls, tuple) and isinstance(names, tuple) else ()
+
+
+def make_rows(cls: type[Any], columns: Sequence[Sequence[Any]]) -> list[Any]:
+    """Make rows of a class of `row_class`, or of plain tuples' subclasses, from columns of equal length."""
+    if not columns:
+        return []
+    return list(map(_new, repeat(cls), zip(*columns, strict=True)))
+
+
+def revive(names: tuple[str, ...], values: tuple[Any, ...]) -> Row:
+    """Make a row again from what was pickled."""
+    return _new(row_class(names), values)

@@ -1,0 +1,286 @@
+"""Types with a fixed number of fields: rows and tuples."""
+
+from __future__ import annotations
+
+import re
+from abc import abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import repeat
+from typing import Any, Final
+
+import pyarrow as pa
+
+from holdfast.errors import ConfigurationError, OutputTypeError
+from holdfast.types.abstract_type import (
+    Compatibility,
+    TypeInformation,
+    nested_error,
+    register_type,
+    type_from_json,
+)
+from holdfast.types.atomic_type import with_nulls
+from holdfast.types.row import Row, field_names_of, make_rows, row_class
+from holdfast.types.serializer import TypeSerializerSchemaCompatibility
+
+_PLAIN_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+def quoted(name: str) -> str:
+    """Return a field's name as Spark SQL writes it."""
+    return name if _PLAIN_NAME.fullmatch(name) else "`" + name.replace("`", "``") + "`"
+
+
+class StructTypeInformation(TypeInformation):
+    """What rows and tuples have in common: a fixed number of fields."""
+
+    ddl = ""
+    arrow_type = pa.null()
+    is_immutable = False
+
+    def __init__(self, names: Iterable[str], types: Iterable[TypeInformation]) -> None:
+        self.names = tuple(names)
+        self.types = tuple(types)
+        if len(self.names) != len(self.types):
+            raise ConfigurationError(f"{len(self.names)} names for {len(self.types)} types: {list(self.names)!r}.")
+        if len(set(self.names)) != len(self.names):
+            raise ConfigurationError(f"The names of fields must differ: {list(self.names)!r}.")
+        for part in self.types:
+            if not isinstance(part, TypeInformation):
+                raise ConfigurationError(f"{part!r} is not a type. Use Types.* or holdfast.types.convert.to_type().")
+        fields = [pa.field(name, part.arrow_type) for name, part in zip(self.names, self.types, strict=True)]
+        self.arrow_type = pa.struct(fields)
+        parts = (f"{quoted(name)}: {part.ddl}" for name, part in zip(self.names, self.types, strict=True))
+        self.ddl = f"struct<{', '.join(parts)}>"
+        self.is_immutable = all(part.is_immutable for part in self.types)
+
+    @property
+    @abstractmethod
+    def row_type(self) -> type[Any]:
+        """The class of values."""
+
+    @abstractmethod
+    def arrange(self, value: Any) -> Sequence[Any]:
+        """Return the values of one element in the order of the fields, not yet checked.
+
+        Raises:
+            OutputTypeError: It is not such an element, or its fields are others.
+        """
+
+    def get_field_names(self) -> list[str]:
+        """Return the names of the fields."""
+        return list(self.names)
+
+    def get_field_types(self) -> list[TypeInformation]:
+        """Return the types of the fields."""
+        return list(self.types)
+
+    def adopt(self, value: Any) -> Any:
+        """Check one element and all of its fields."""
+        if value is None:
+            return None
+        parts = []
+        for name, part, item in zip(self.names, self.types, self.arrange(value), strict=True):
+            try:
+                parts.append(part.adopt(item))
+            except OutputTypeError as error:
+                raise nested_error(error, name) from None
+        return tuple.__new__(self.row_type, parts)
+
+    def copy(self, value: Any) -> Any:
+        """Return an element whose parts are copies."""
+        if value is None or self.is_immutable:
+            return value
+        return tuple.__new__(self.row_type, map(_copy, self.types, value))
+
+    def to_array(self, values: Sequence[Any]) -> pa.Array:
+        """Convert a column of elements."""
+        nothing = (None,) * len(self.types)
+        rows = [nothing if value is None else self.arrange(value) for value in values]
+        columns = zip(*rows, strict=True) if rows else repeat((), len(self.types))
+        arrays = [part.to_array(column) for part, column in zip(self.types, columns, strict=True)]
+        missing = pa.array([value is None for value in values], pa.bool_())
+        if not arrays:
+            return pa.array([None if value is None else {} for value in values], self.arrow_type)
+        return pa.StructArray.from_arrays(arrays, fields=list(self.arrow_type), mask=missing)
+
+    def read(self, array: pa.Array) -> list[Any]:
+        """Convert an array to Python."""
+        # flatten() carries the nulls of the whole into the parts, field() does not; either will do here.
+        columns = [part.to_list(column) for part, column in zip(self.types, array.flatten(), strict=True)]
+        if not columns:
+            return with_nulls([tuple.__new__(self.row_type) for _ in range(len(array))], array)
+        return with_nulls(make_rows(self.row_type, columns), array)
+
+    def to_plain(self, value: Any) -> Any:
+        """Return a plain tuple."""
+        if value is None:
+            return None
+        return tuple(part.to_plain(item) for part, item in zip(self.types, value, strict=True))
+
+    def from_plain(self, plain: Any) -> Any:
+        """Make an element again."""
+        if plain is None:
+            return None
+        if not isinstance(plain, tuple) or len(plain) != len(self.types):
+            raise self.mismatch(plain)
+        return tuple.__new__(
+            self.row_type, (part.from_plain(item) for part, item in zip(self.types, plain, strict=True))
+        )
+
+
+def _copy(part: TypeInformation, value: Any) -> Any:
+    return part.copy(value)
+
+
+class RowTypeInformation(StructTypeInformation):
+    """Rows with named fields; as a stream's element type, one Arrow column a field."""
+
+    def __init__(self, names: Iterable[str], types: Iterable[TypeInformation]) -> None:
+        super().__init__(names, types)
+        self._row_class = row_class(self.names) if self.names else Row
+        self._positional = self.names == tuple(f"f{position}" for position in range(len(self.names)))
+        self.arrow_schema = pa.schema(list(self.arrow_type))
+
+    @property
+    def row_type(self) -> type[Any]:
+        """The class of the rows."""
+        return self._row_class
+
+    @property
+    def schema_ddl(self) -> str:
+        """The fields as Spark SQL writes the schema of a table."""
+        return ", ".join(f"{quoted(name)} {part.ddl}" for name, part in zip(self.names, self.types, strict=True))
+
+    def field_names(self) -> list[str]:
+        """Return the names of the fields."""
+        return list(self.names)
+
+    def to_json(self) -> Any:
+        """Return the fields in order."""
+        fields = [{"name": n, "type": t.to_json()} for n, t in zip(self.names, self.types, strict=True)]
+        return {"type": "row", "fields": fields}
+
+    def arrange(self, value: Any) -> Sequence[Any]:
+        """Return the values in order: by name where the element has names, else by position."""
+        if isinstance(value, Mapping):
+            order = self.order_of(tuple(value))
+            return list(value.values()) if order is None else [value[name] for name in self.names]
+        if not isinstance(value, (tuple, list)):
+            raise self.mismatch(value, "a Row, tuple, list or dict is needed")
+        # Rows of PySpark carry their names in the instance.
+        names = field_names_of(type(value)) or tuple(getattr(value, "__fields__", ()))
+        if len(value) != len(self.types):
+            raise self.mismatch(value, f"it has {len(value)} fields instead of {len(self.types)}")
+        order = self.order_of(names)
+        if order is None:
+            return value
+        items = tuple(value)
+        return [items[position] for position in order]
+
+    def order_of(self, names: tuple[str, ...]) -> list[int] | None:
+        """Return where the fields stand in elements with these names; None if by position.
+
+        Raises:
+            OutputTypeError: The names are others than the declared ones.
+        """
+        if not names or names == self.names:
+            return None
+        if set(names) == set(self.names):
+            return [names.index(name) for name in self.names]
+        if self._positional and len(names) == len(self.names):
+            return None
+        missing = [name for name in self.names if name not in names]
+        unknown = [name for name in names if name not in self.names]
+        raise OutputTypeError(
+            None,
+            f"an element has the fields {list(names)!r}, declared is {self}: "
+            f"missing are {missing!r}, unknown are {unknown!r}",
+            declared=str(self),
+        )
+
+    def _resolve_other(self, old: TypeInformation) -> Compatibility:
+        if not isinstance(old, RowTypeInformation):
+            return super()._resolve_other(old)
+        before = dict(zip(old.names, old.types, strict=True))
+        answers = [
+            part.resolve_compatibility(before[name])
+            for name, part in zip(self.names, self.types, strict=True)
+            if name in before
+        ]
+        if not answers and self.names and old.names:
+            return TypeSerializerSchemaCompatibility.incompatible(f"{old} and {self} have no field in common")
+        if old.names != self.names:
+            changed = f"fields {list(old.names)!r} become {list(self.names)!r}"
+            answers.append(TypeSerializerSchemaCompatibility.compatible_after_migration(changed))
+        return TypeSerializerSchemaCompatibility.worst(answers)
+
+    def migrate(self, value: Any, old: TypeInformation) -> Any:
+        """Take fields over by name; new ones are None, removed ones are dropped."""
+        if value is None:
+            return None
+        assert isinstance(old, RowTypeInformation)
+        before = dict(zip(old.names, zip(old.types, value, strict=True), strict=True))
+        parts = []
+        for name, part in zip(self.names, self.types, strict=True):
+            old_type, item = before.get(name, (part, None))
+            parts.append(part.migrate(item, old_type))
+        return self._row_class.make(parts)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return RowTypeInformation, (self.names, self.types)
+
+
+class TupleTypeInformation(StructTypeInformation):
+    """Plain tuples of fixed length; a struct with fields f0, f1 and so on."""
+
+    def __init__(self, types: Iterable[TypeInformation]) -> None:
+        parts = tuple(types)
+        super().__init__([f"f{position}" for position in range(len(parts))], parts)
+
+    @property
+    def row_type(self) -> type[Any]:
+        """The class of values, which is tuple."""
+        return tuple
+
+    def to_json(self) -> Any:
+        """Return the types of the parts."""
+        return {"type": "tuple", "types": [part.to_json() for part in self.types]}
+
+    def arrange(self, value: Any) -> Sequence[Any]:
+        """Return the values in order."""
+        if not isinstance(value, (tuple, list)):
+            raise self.mismatch(value, "a tuple is needed")
+        if len(value) != len(self.types):
+            raise self.mismatch(value, f"it has {len(value)} parts instead of {len(self.types)}")
+        return value
+
+    def _resolve_other(self, old: TypeInformation) -> Compatibility:
+        if not isinstance(old, TupleTypeInformation) or len(old.types) != len(self.types):
+            return super()._resolve_other(old)
+        return TypeSerializerSchemaCompatibility.worst(
+            part.resolve_compatibility(before) for part, before in zip(self.types, old.types, strict=True)
+        )
+
+    def migrate(self, value: Any, old: TypeInformation) -> Any:
+        """Convert each part."""
+        if value is None:
+            return None
+        assert isinstance(old, TupleTypeInformation)
+        return tuple(
+            part.migrate(item, before) for part, item, before in zip(self.types, value, old.types, strict=True)
+        )
+
+    def __str__(self) -> str:
+        return f"tuple<{', '.join(map(str, self.types))}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return TupleTypeInformation, (self.types,)
+
+
+def _read_row(document: dict[str, Any]) -> TypeInformation:
+    fields = document["fields"]
+    return RowTypeInformation([f["name"] for f in fields], [type_from_json(f["type"]) for f in fields])
+
+
+register_type("row", _read_row)
+register_type("tuple", lambda document: TupleTypeInformation(map(type_from_json, document["types"])))
