@@ -246,6 +246,13 @@ class Sink(ABC):
     def create_writer(self, context: WriterInitContext) -> SinkWriter | BatchSinkWriter:
         """A writer for one subtask, epoch and attempt."""
 
+    def check_input(self, element_type: TypeInformation) -> None:  # noqa: B027 - most sinks take everything
+        """Looks at the type of the stream when the program connects the two.
+
+        Raises:
+            ConfigurationError: The sink cannot write elements of this type.
+        """
+
     def create_committer(self, context: CommitterInitContext) -> Committer | None:
         """The committer of a job attempt; None for a sink with nothing to commit (at least once, or only for show)."""
         return None

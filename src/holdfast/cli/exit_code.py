@@ -1,0 +1,55 @@
+"""What the exit codes of every verb mean, and how an error becomes one."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final, NoReturn
+
+from holdfast.errors import ConfigurationError, FencedError, HoldfastError, JobExecutionError, RestoreError
+
+ENDED: Final = 0
+FAILED: Final = 1
+USAGE: Final = 2
+FENCED: Final = 3
+REFUSED_RESTORE: Final = 4
+
+_CODES: Final[tuple[tuple[type[BaseException], int], ...]] = (
+    (FencedError, FENCED),
+    (RestoreError, REFUSED_RESTORE),
+    (ConfigurationError, USAGE),
+    (HoldfastError, FAILED),
+)
+
+logger = logging.getLogger(__name__)
+
+
+def exit_code_of(error: BaseException) -> int:
+    """The exit code for an error; a failed job is judged by what made it fail."""
+    if isinstance(error, JobExecutionError) and error.__cause__ is not None:
+        return max(FAILED, exit_code_of(error.__cause__))
+    for kind, code in _CODES:
+        if isinstance(error, kind):
+            return code
+    return FAILED
+
+
+@contextmanager
+def errors_to_exit_codes() -> Iterator[None]:
+    """Ends the process with the right exit code when an error of Holdfast leaves the block; others pass."""
+    try:
+        yield
+    except HoldfastError as error:
+        _leave(error)
+
+
+def _leave(error: HoldfastError) -> NoReturn:
+    sys.stderr.write(f"{type(error).__name__}: {error}\n")
+    for note in getattr(error, "__notes__", ()):
+        sys.stderr.write(f"  {note}\n")
+    logger.debug("the error came from\n%s", "".join(traceback.format_exception(error)))
+    sys.stderr.flush()
+    sys.exit(exit_code_of(error))

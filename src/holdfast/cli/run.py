@@ -1,0 +1,103 @@
+"""`holdfast run SCRIPT`: runs a program in this process, with options that win over its own."""
+
+from __future__ import annotations
+
+import logging
+import os
+import runpy
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import click
+
+from holdfast.cli.exit_code import errors_to_exit_codes
+from holdfast.datastream.launch import launching
+from holdfast.errors import ConfigurationError
+from holdfast.kernel.configuration import Configuration
+
+RECOVERY_PATH = "execution.state-recovery.path"
+IGNORE_UNCLAIMED = "execution.state-recovery.ignore-unclaimed-state"
+CLAIM_MODE = "execution.state-recovery.claim-mode"
+START_FRESH = "execution.state-recovery.fresh"
+
+
+@click.command(context_settings={"ignore_unknown_options": False})
+@click.argument("script", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("args", nargs=-1, type=click.UNPROCESSED)
+@click.option("-D", "properties", multiple=True, metavar="KEY=VALUE", help="Set an option; it wins over the program's.")
+@click.option("-s", "--from-savepoint", "path", metavar="PATH", help="Start from this checkpoint or savepoint.")
+@click.option("-n", "--allow-non-restored-state", is_flag=True, help="Drop state of operators that the job has not.")
+@click.option(
+    "--claim-mode",
+    type=click.Choice(["NO_CLAIM", "CLAIM"], case_sensitive=False),
+    help="Who owns the snapshot of -s: nobody (default), or the job, which may delete it.",
+)
+@click.option("--fresh", is_flag=True, help="Start without state, although there are checkpoints of the job.")
+def run(
+    script: Path,
+    args: tuple[str, ...],
+    properties: tuple[str, ...],
+    path: str | None,
+    allow_non_restored_state: bool,
+    claim_mode: str | None,
+    fresh: bool,
+) -> None:
+    """Runs SCRIPT, a Python program that executes a job; ARGS after -- are its own.
+
+    Exit codes: 0 the job ended, 1 it failed, 2 wrong usage or a program that cannot run, 3 fenced: another process has
+    taken over, 4 the restore was refused.
+    """
+    if fresh and path is not None:
+        raise click.UsageError("--fresh starts without state, -s PATH from a given one: choose one of them.")
+    if claim_mode is not None and path is None:
+        raise click.UsageError("--claim-mode is about the snapshot of -s PATH, which is missing.")
+    with errors_to_exit_codes():
+        _log_to_stderr()
+        options = _options(properties, path, allow_non_restored_state, claim_mode, fresh)
+        with launching(options), _as_main_program(script, args):
+            runpy.run_path(str(script), run_name="__main__")
+
+
+def _options(
+    properties: tuple[str, ...], path: str | None, allow_non_restored: bool, claim_mode: str | None, fresh: bool
+) -> Configuration:
+    # The environment knows the options of all packages; without it a mistyped key would be found only at execute().
+    import holdfast.datastream.environment  # noqa: F401
+
+    options = Configuration.from_properties(properties)
+    if path is not None:
+        options.set(RECOVERY_PATH, _absolute(path))
+    if allow_non_restored:
+        options.set(IGNORE_UNCLAIMED, True)
+    if claim_mode is not None:
+        options.set(CLAIM_MODE, claim_mode.upper())
+    if fresh:
+        options.set(START_FRESH, True)
+    options.validate()
+    return options
+
+
+def _absolute(path: str) -> str:
+    return path if "://" in path or path.startswith("file:") else str(Path(path).absolute())
+
+
+@contextmanager
+def _as_main_program(script: Path, args: tuple[str, ...]) -> Iterator[None]:
+    """The script sees the arguments and the import path that `python SCRIPT ARGS` would give it."""
+    argv, import_path = sys.argv, sys.path[:]
+    sys.argv = [str(script), *args]
+    sys.path.insert(0, str(script.resolve().parent))
+    try:
+        yield
+    finally:
+        sys.argv, sys.path[:] = argv, import_path
+
+
+def _log_to_stderr() -> None:
+    level = os.environ.get("HOLDFAST_LOG_LEVEL", "INFO").upper()
+    if level not in logging.getLevelNamesMapping():
+        raise ConfigurationError(f"HOLDFAST_LOG_LEVEL: {level!r} is none of DEBUG, INFO, WARNING, ERROR.")
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.getLogger("holdfast").setLevel(level)

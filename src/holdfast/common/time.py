@@ -1,0 +1,54 @@
+"""Lengths of time under their PyFlink names; they are `datetime.timedelta`, taken wherever a length of time is."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+
+class TimeSpan(timedelta):
+    """A length of time."""
+
+    def to_milliseconds(self) -> int:
+        """The length in whole milliseconds."""
+        return self // timedelta(milliseconds=1)
+
+    to_millis = to_milliseconds
+
+
+class Time:
+    """Makes lengths of time: `Time.seconds(10)`."""
+
+    @staticmethod
+    def milliseconds(milliseconds: int) -> TimeSpan:
+        """So many milliseconds."""
+        return TimeSpan(milliseconds=milliseconds)
+
+    @staticmethod
+    def seconds(seconds: int) -> TimeSpan:
+        """So many seconds."""
+        return TimeSpan(seconds=seconds)
+
+    @staticmethod
+    def minutes(minutes: int) -> TimeSpan:
+        """So many minutes."""
+        return TimeSpan(minutes=minutes)
+
+    @staticmethod
+    def hours(hours: int) -> TimeSpan:
+        """So many hours."""
+        return TimeSpan(hours=hours)
+
+    @staticmethod
+    def days(days: int) -> TimeSpan:
+        """So many days of 24 hours."""
+        return TimeSpan(days=days)
+
+
+class Duration:
+    """Makes lengths of time: `Duration.of_seconds(10)`."""
+
+    of_millis = Time.milliseconds
+    of_seconds = Time.seconds
+    of_minutes = Time.minutes
+    of_hours = Time.hours
+    of_days = Time.days

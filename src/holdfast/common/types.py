@@ -1,0 +1,5 @@
+"""Rows under their PyFlink name."""
+
+from holdfast.types.row import Row
+
+__all__ = ["Row"]

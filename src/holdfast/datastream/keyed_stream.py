@@ -1,0 +1,76 @@
+"""Keyed streams: partitioned by a key, so that the operators on them have state and timers for each key."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NoReturn, Self
+
+from holdfast.datastream.operation import operator_spec, order_columns
+from holdfast.datastream.stream import DataStream
+from holdfast.errors import ConfigurationError
+from holdfast.runtime.function import KeyedProcessFunction, ReduceLike
+from holdfast.runtime.graph import KeyedNode, KeySpec, Node, Shape
+
+if TYPE_CHECKING:
+    from holdfast.datastream.environment import StreamExecutionEnvironment
+
+
+class KeyedStream(DataStream):
+    """A stream partitioned by a key. `map`, `flat_map`, `filter`, `process` and `reduce` on it have keyed state.
+
+    Everything else (`union`, sinks, `key_by` again) treats it as the stream that it was made from.
+    """
+
+    def __init__(self, environment: StreamExecutionEnvironment, node: Node, key: KeySpec) -> None:
+        super().__init__(environment, node)
+        self._key = key
+
+    def order_by(self, *columns: str) -> KeyedStream:
+        """Orders the rows of one key within an epoch by these columns, instead of those given to `key_by`.
+
+        Raises:
+            ConfigurationError: A column does not exist.
+        """
+        order = order_columns(columns, self.get_type())
+        return KeyedStream(self._environment, self._node, replace(self._key, order_by=order))
+
+    def process(self, func: KeyedProcessFunction | Callable[..., Any], output_type: Any = None) -> DataStream:
+        """Passes each element to a function with state and timers for its key; `output_type` as in `map`."""
+        return self._apply("process", func, output_type)
+
+    def reduce(self, func: ReduceLike) -> DataStream:
+        """Combines the elements of each key into one, and emits the combination after each element."""
+        return self._apply("reduce", func, None)
+
+    def name(self, name: str) -> NoReturn:
+        """Refused: a partitioning is no step of its own."""
+        self._refuse("name()")
+
+    def uid(self, uid: str) -> NoReturn:
+        """Refused: a partitioning is no step of its own."""
+        self._refuse("uid()")
+
+    def set_parallelism(self, parallelism: int) -> Self:
+        """Refused: a partitioning is no step of its own."""
+        self._refuse("set_parallelism()")
+
+    def set_max_parallelism(self, max_parallelism: int) -> Self:
+        """Refused: a partitioning is no step of its own."""
+        self._refuse("set_max_parallelism()")
+
+    def _refuse(self, what: str) -> NoReturn:
+        raise ConfigurationError(
+            f"{what} directly after key_by(): call it on the operator that follows, for instance after process()."
+        )
+
+    def _apply(self, shape: Shape, function: Any, output_type: Any) -> DataStream:
+        spec = operator_spec(shape, function, self.get_type(), output_type, keyed=True)
+        node = KeyedNode(
+            inputs=(self._node,),
+            name=f"keyed_{shape}" if shape != "reduce" else shape,
+            element_type=spec.output_type,
+            operator=spec,
+            key=self._key,
+        )
+        return DataStream(self._environment, node)

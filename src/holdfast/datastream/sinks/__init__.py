@@ -1,0 +1,29 @@
+"""Sinks: where streams end. All of them stand on the public interface of `holdfast.runtime.sink`."""
+
+from holdfast.datastream.sinks.epoch import ForEachEpochSink
+from holdfast.datastream.sinks.parquet import ParquetFileSink
+from holdfast.datastream.sinks.printing import PrintSink
+from holdfast.runtime.sink import (
+    BatchSinkWriter,
+    CommitRequest,
+    Committer,
+    CommitterInitContext,
+    Sink,
+    SinkWriter,
+    WriterContext,
+    WriterInitContext,
+)
+
+__all__ = [
+    "BatchSinkWriter",
+    "CommitRequest",
+    "Committer",
+    "CommitterInitContext",
+    "ForEachEpochSink",
+    "ParquetFileSink",
+    "PrintSink",
+    "Sink",
+    "SinkWriter",
+    "WriterContext",
+    "WriterInitContext",
+]

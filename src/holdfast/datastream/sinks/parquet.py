@@ -1,0 +1,135 @@
+"""Parquet files, exactly once.
+
+A task writes into a hidden folder of the output directory, under a name without `.parquet`, which no reader follows
+(Spark, pyarrow, DuckDB, Polars); after the commit point the driver moves each file, within the file system, to its
+final name::
+
+    <path>/.holdfast/<job>-<sink>/<token>-<epoch>-...staged    ->    <path>/part-<epoch>-<subtask>-<nonce>.parquet
+
+No reader ever sees a row of an epoch whose checkpoint is not complete. The files of one epoch appear one after the
+other, so a reader may see a part of them while they are being committed.
+
+Commits may be repeated for ever. A staged file that is gone while the final one is there was committed. If neither is
+there, output that a checkpoint promised is lost, and that is an error.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from holdfast.datastream.sinks.staging import ParquetFormat, ParquetStaging, require_columns
+from holdfast.errors import AlreadyExistError, NotExistError, StorageError
+from holdfast.runtime.sink import CommitRequest, Committer, CommitterInitContext, Sink, WriterInitContext
+from holdfast.storage.file_system import file_system_for, join, local_path
+from holdfast.storage.naming import FileName
+from holdfast.types.type_information import TypeInformation
+
+logger = logging.getLogger(__name__)
+
+STAGING_FOLDER: Final = ".holdfast"
+STAGED_SUFFIX: Final = ".staged"
+
+
+class ParquetFileSink(Sink):
+    """Writes a stream into a directory of Parquet files, exactly once.
+
+    Args:
+        path: The directory; it is made if it is missing. A relative path is taken from the driver's working directory.
+        compression: `snappy`, `zstd`, `lz4`, `gzip` or `none`.
+        use_dictionary: Whether columns are dictionary-encoded, or the names of those that are. Off by default: it
+            costs time, and gains only for columns with few distinct values.
+
+    Raises:
+        ConfigurationError: There is no file system for the path, or an unknown compression.
+    """
+
+    def __init__(
+        self, path: str | os.PathLike[str], *, compression: str = "snappy", use_dictionary: bool | Sequence[str] = False
+    ) -> None:
+        self.path = absolute(os.fspath(path))
+        file_system_for(self.path)
+        dictionary = use_dictionary if isinstance(use_dictionary, bool) else tuple(use_dictionary)
+        self.format = ParquetFormat(compression, dictionary)
+
+    def check_input(self, element_type: TypeInformation) -> None:
+        """Refuses a stream of undeclared type."""
+        require_columns("ParquetFileSink", element_type)
+
+    def create_writer(self, context: WriterInitContext) -> ParquetStaging:
+        """Stages a file in the hidden folder."""
+        staged = context.file_name(STAGED_SUFFIX)
+        name = FileName.parse(staged)
+        assert name is not None
+        committable = {
+            "directory": self.path,
+            "staged": join(folder_of(context.job_id, context.owner), staged),
+            "final": f"part-{context.epoch:09d}-{context.subtask:05d}-{name.nonce}.parquet",
+        }
+        directory = join(self.path, folder_of(context.job_id, context.owner))
+        return ParquetStaging(directory, staged, committable, self.format)
+
+    def create_committer(self, context: CommitterInitContext) -> Committer:
+        """Moves staged files to their final names."""
+        return _MovingCommitter()
+
+    def sweep(self, context: CommitterInitContext, is_dead: Callable[[FileName], bool]) -> int:
+        """Deletes the staged files of dead attempts of this sink in this job."""
+        directory = join(self.path, folder_of(context.job_id, context.owner))
+        fs = file_system_for(directory)
+        swept = 0
+        for listed in fs.list_names(directory):
+            name = FileName.parse(listed)
+            if name is not None and is_dead(name):
+                swept += fs.delete(join(directory, listed))
+        return swept
+
+    def __repr__(self) -> str:
+        return f"ParquetFileSink({self.path!r})"
+
+
+class _MovingCommitter(Committer):
+    def commit(self, requests: Sequence[CommitRequest]) -> None:
+        for request in requests:
+            if not _move(request.committable):
+                request.signal_already_committed()
+
+
+def _move(committable: dict[str, Any]) -> bool:
+    """Moves one staged file to its final name; returns False if that was done before.
+
+    The directory is the one that the writer used, which may not be where the sink writes today.
+    """
+    directory = committable["directory"]
+    staged, final = join(directory, committable["staged"]), join(directory, committable["final"])
+    fs = file_system_for(directory)
+    try:
+        fs.rename(staged, final)
+        return True
+    except AlreadyExistError:
+        fs.delete(staged)  # an earlier try linked the final name, and died before it removed the staged one
+        return False
+    except NotExistError as error:
+        if fs.exists(final):
+            return False
+        raise StorageError(
+            f"The file {staged!r} with {committable['rows']} rows was staged, and a completed checkpoint names it, "
+            f"but neither it nor {final!r} is there: somebody has deleted or moved it. If it was consumed after it "
+            "was committed, put any file in its place under the final name for this one commit; otherwise restore "
+            "the directory."
+        ) from error
+
+
+def folder_of(job_id: str, owner: str) -> str:
+    """Where one sink of one job stages, relative to the output directory."""
+    return join(STAGING_FOLDER, f"{job_id}-{owner}")
+
+
+def absolute(path: str) -> str:
+    """The path as tasks on other hosts can use it: absolute, or a URI as it is."""
+    if path.startswith("file:") or local_path(path) is None:
+        return path
+    return str(Path(path).absolute())

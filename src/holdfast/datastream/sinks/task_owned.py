@@ -1,0 +1,29 @@
+"""Staged files in the job's own directory, which committers read and checkpoints own.
+
+Unlike those of `ParquetFileSink` they stay where they are when they have been committed: as long as a checkpoint names
+them they can be committed again. Their committables are `{"file": name, "rows": n, "bytes": n}`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from holdfast.runtime.sink import CommitRequest, CommitterInitContext
+from holdfast.storage.file_system import file_system_for, join
+from holdfast.storage.naming import FileName
+
+
+def staged_paths(context: CommitterInitContext, requests: Sequence[CommitRequest]) -> list[str]:
+    """Where the files of these requests are, by subtask."""
+    return [join(context.staging_dir, request.committable["file"]) for request in requests]
+
+
+def sweep_task_owned(context: CommitterInitContext, is_dead: Callable[[FileName], bool]) -> int:
+    """Deletes the files of one sink that no checkpoint names and no attempt can name any more."""
+    fs = file_system_for(context.staging_dir)
+    swept = 0
+    for listed in fs.list_names(context.staging_dir):
+        name = FileName.parse(listed)
+        if name is not None and name.owner == context.owner and is_dead(name):
+            swept += fs.delete(join(context.staging_dir, listed))
+    return swept
