@@ -22,7 +22,6 @@ from holdfast.runtime.function import (
 )
 from holdfast.runtime.graph import KeySpec, OperatorSpec, Shape
 from holdfast.types.convert import to_type
-from holdfast.types.ddl import parse_schema
 from holdfast.types.type_information import RowTypeInformation, TypeInformation
 
 _METHODS: dict[str, tuple[str, type[Any], str]] = {
@@ -85,18 +84,12 @@ def declared_type(output_type: Any, where: str) -> TypeInformation:
     Raises:
         ConfigurationError: It is none of these.
     """
-    if not isinstance(output_type, str):
-        return to_type(output_type)
     try:
         return to_type(output_type)
-    except ConfigurationError as no_type:
-        try:
-            return parse_schema(output_type)
-        except ConfigurationError as no_schema:
-            raise ConfigurationError(
-                f"the output_type {output_type!r} of {where}() is neither a type such as 'bigint' ({no_type}) nor "
-                f"columns such as 'key string, n bigint' ({no_schema})"
-            ) from no_schema
+    except ConfigurationError as error:
+        raise ConfigurationError(
+            f"{where}(): {error} A type is written as 'bigint', columns as 'key string, n bigint'."
+        ) from error
 
 
 def key_spec(key: Any, key_type: Any, order_by: Any, input_type: TypeInformation) -> KeySpec:
@@ -165,7 +158,7 @@ def _check_columns(columns: tuple[str, ...], where: str, input_type: TypeInforma
             f"{where} names the columns {list(columns)!r}, but the elements of this stream are {input_type.ddl!r} and "
             "have no columns: declare output_type='name type, ...' at the operator before it, or key by a function."
         )
-    known = input_type.field_names()
+    known = input_type.get_field_names()
     missing = [column for column in columns if column not in known]
     if missing:
         raise ConfigurationError(f"{where}: there is no column {missing[0]!r}; the stream has {list(known)!r}.")
@@ -175,10 +168,10 @@ def _check_key_type(columns: tuple[str, ...], key_type: Any, input_type: TypeInf
     if key_type is None:
         return
     assert isinstance(input_type, RowTypeInformation)
-    if isinstance(key_type, str) and key_type in input_type.field_names():
+    if isinstance(key_type, str) and key_type in input_type.get_field_names():
         names = [*columns, key_type]
         raise ConfigurationError(f"key_by() takes several columns as one list: key_by({names!r}).")
-    types = dict(zip(input_type.field_names(), input_type.field_types(), strict=True))
+    types = dict(zip(input_type.get_field_names(), input_type.get_field_types(), strict=True))
     declared = declared_type(key_type, "key_by")
     if len(columns) == 1 and declared != types[columns[0]]:
         raise ConfigurationError(

@@ -7,6 +7,7 @@ checkpoint restored. Each sink is committed epoch by epoch in their order. What 
     known              -> logged, counted, dropped
     retry              -> again after a pause, up to `sink.committer.retries` times, then as unknown
     unknown, exception -> this sink stops here, the other sinks go on, and the error is raised at the end
+    FencedError        -> everything stops at once: another leader commits
 
 An error fails the job attempt; the next attempt commits the same committables again. So nothing is remembered here.
 """
@@ -19,7 +20,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, Final
 
-from holdfast.errors import StorageError
+from holdfast.errors import FencedError, StorageError
 from holdfast.kernel import fault
 from holdfast.kernel.clock import Clock, SystemClock
 from holdfast.kernel.option import ConfigOption
@@ -153,7 +154,7 @@ class Committing:
             if not waiting:
                 return report
             if waiting[0].number_of_retries >= self._retries or self._is_stopped():
-                raise _failure(uid, waiting, f"after {waiting[0].number_of_retries} retries") from _reason(waiting)
+                raise _failure(uid, waiting, _reason(waiting)) from _reason(waiting)
             logger.warning(
                 "sink %r: %d committables of epoch %d were not committed, next try in %.1f s: %s",
                 uid, len(waiting), waiting[0].epoch, pause, _reason(waiting) or "the committer asked for it",
@@ -183,11 +184,13 @@ def _try_once(uid: str, committer: Committer, requests: Sequence[CommitRequest])
     try:
         with fault.point("sink.commit"):
             committer.commit(requests)
+    except FencedError:
+        raise
     except Exception as error:
-        raise _failure(uid, requests, "") from error
+        raise _failure(uid, requests, error) from error
     lost = [request for request in requests if request.answer == "unknown"]
     if lost:
-        raise _failure(uid, lost, "") from _reason(lost)
+        raise _failure(uid, lost, _reason(lost)) from _reason(lost)
 
 
 def _count(uid: str, requests: Sequence[CommitRequest]) -> CommitReport:
@@ -213,13 +216,14 @@ def _next_try(request: CommitRequest) -> CommitRequest:
     )
 
 
-def _failure(uid: str, requests: Sequence[CommitRequest], how: str) -> StorageError:
+def _failure(uid: str, requests: Sequence[CommitRequest], reason: BaseException | None) -> StorageError:
     first = requests[0]
-    reason = f": {_reason(requests)}" if _reason(requests) else ""
+    tries = f" after {first.number_of_retries} retries" if first.number_of_retries else ""
+    why = f": {reason}" if reason is not None else ""
     return StorageError(
         f"Failed to commit {len(requests)} committables of the sink {uid!r} from epoch {first.epoch} (checkpoint "
-        f"{first.checkpoint_id}){' ' + how if how else ''}{reason}. The checkpoint is complete and names them; they "
-        "are committed when the job runs again."
+        f"{first.checkpoint_id}){tries}{why}. The checkpoint is complete and names them; they are committed when the "
+        "job runs again."
     )
 
 

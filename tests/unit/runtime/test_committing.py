@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.errors import StorageError
+from holdfast.errors import FencedError, StorageError
 from holdfast.kernel import fault
 from holdfast.kernel.clock import ManualClock
 from holdfast.runtime.committing import CommitReport, Committing
@@ -222,6 +222,19 @@ def test_a_failure_with_an_unknown_reason_fails_the_job_after_all_other_sinks_we
     assert isinstance(caught.value.__cause__, ValueError)
     assert "sink 'worse'" in caught.value.__notes__[0]
     assert good.visible == {"2/0"}
+
+
+def test_a_committer_that_was_fenced_stops_everything_at_once() -> None:
+    bad, good = Outside(), Outside()
+
+    def fenced(request: CommitRequest) -> None:
+        raise FencedError("a higher token owns the transactions")
+
+    driver = committing({"bad": JournalSink(bad, fenced), "good": JournalSink(good)})
+    with pytest.raises(FencedError):
+        driver.commit(7, {uid: entries((2, 0)) for uid in ("bad", "good")})
+
+    assert good.visible == set()
 
 
 def test_committables_of_a_sink_that_is_gone_are_never_dropped_silently() -> None:
