@@ -1,0 +1,1 @@
+"""Coordinator, completed checkpoints, savepoints, restore, retention."""

@@ -1,0 +1,128 @@
+"""Hooks that take part in checkpoints on the job master's side."""
+
+from __future__ import annotations
+
+import base64
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from concurrent.futures import Executor, Future
+from typing import Any, Generic, TypeVar
+
+from holdfast.errors import CheckpointError, CheckpointFailureReason, StateError
+from holdfast.storage.handle import StateSerializer
+
+T = TypeVar("T")
+_log = logging.getLogger(__name__)
+
+
+class MasterTriggerRestoreHook(ABC, Generic[T]):
+    """Something that is told before the tasks are, and whose state is part of the checkpoint."""
+
+    @abstractmethod
+    def get_identifier(self) -> str:
+        """Return its name, under which its state is found again."""
+
+    @abstractmethod
+    def trigger_checkpoint(self, checkpoint_id: int, timestamp: int, executor: Executor | None) -> Future[T] | T | None:
+        """Prepare a checkpoint; return its state, a future of it, or None."""
+
+    @abstractmethod
+    def restore_checkpoint(self, checkpoint_id: int, state: T | None) -> None:
+        """Take back the state of a checkpoint; None if it had none."""
+
+    def create_checkpoint_data_serializer(self) -> StateSerializer[T] | None:
+        """Return what makes bytes of its state; None for a hook that never has any."""
+        return None
+
+    def reset(self) -> None:
+        """Begin anew: there is no checkpoint to go back to."""
+
+    def close(self) -> None:
+        """Let go of everything."""
+
+
+class MasterHooks:
+    """The hooks of one job, in the order in which they were added."""
+
+    def __init__(self) -> None:
+        self._hooks: dict[str, MasterTriggerRestoreHook[Any]] = {}
+
+    @property
+    def identifiers(self) -> list[str]:
+        """The names of the hooks."""
+        return list(self._hooks)
+
+    def add(self, hook: MasterTriggerRestoreHook[Any]) -> bool:
+        """Add a hook; returns False, and keeps the first one, if its name is taken.
+
+        Raises:
+            ValueError: It has no name.
+        """
+        if hook is None:
+            raise TypeError("A master hook cannot be None.")
+        identifier = hook.get_identifier()
+        if not identifier or not identifier.strip():
+            raise ValueError(f"A master hook needs a name, not {identifier!r}.")
+        if identifier in self._hooks:
+            return False
+        self._hooks[identifier] = hook
+        return True
+
+    def trigger(
+        self, identifier: str, checkpoint_id: int, timestamp: int, executor: Executor | None, timeout: float | None
+    ) -> dict[str, Any] | None:
+        """Trigger one hook and return its state as JSON, None if it has none; blocks until it has answered.
+
+        Raises:
+            CheckpointError: It failed, or its state cannot be made bytes.
+        """
+        hook = self._hooks[identifier]
+        try:
+            answer = hook.trigger_checkpoint(checkpoint_id, timestamp, executor)
+            state = answer.result(timeout) if isinstance(answer, Future) else answer
+            if state is None:
+                return None
+            serializer = hook.create_checkpoint_data_serializer()
+            if serializer is None:
+                raise StateError(f"Master hook {identifier!r} returned state but has no serializer for it.")
+            return {"data": base64.b64encode(serializer.to_bytes(state)).decode("ascii")}
+        except Exception as error:
+            raise CheckpointError(
+                CheckpointFailureReason.TRIGGER_CHECKPOINT_FAILURE, f"Master hook {identifier!r}: {error}", error
+            ) from error
+
+    def restore(self, checkpoint_id: int, states: Mapping[str, Any], *, allow_unmatched: bool, path: str = "") -> None:
+        """Give each hook its state, None to those without.
+
+        Raises:
+            StateError: There is state of a hook that was not added, and that is not allowed.
+        """
+        unmatched = sorted(set(states) - set(self._hooks))
+        if unmatched and not allow_unmatched:
+            raise StateError(
+                f"Checkpoint {checkpoint_id} holds state of the master hooks {unmatched!r}, which were not added. Add "
+                "them, or allow state that is not restored."
+            )
+        for identifier, hook in self._hooks.items():
+            stored = states.get(identifier)
+            state = None
+            if stored is not None:
+                serializer = hook.create_checkpoint_data_serializer()
+                if serializer is None:
+                    raise StateError(f"Master hook {identifier!r} has stored state but no serializer for it.")
+                state = serializer.from_bytes(base64.b64decode(stored["data"]), path)
+            hook.restore_checkpoint(checkpoint_id, state)
+
+    def reset(self) -> None:
+        """Tell all hooks that there is no checkpoint to go back to."""
+        for hook in self._hooks.values():
+            hook.reset()
+
+    def close(self) -> None:
+        """Close all hooks; what goes wrong is logged."""
+        for identifier, hook in self._hooks.items():
+            try:
+                hook.close()
+            except Exception:
+                _log.exception("Master hook %r could not be closed.", identifier)
