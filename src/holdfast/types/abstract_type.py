@@ -106,7 +106,7 @@ class TypeInformation(ABC):
 
     def mismatch(self, value: Any, reason: str = "") -> OutputTypeError:
         """Make the error for a value that is not of this type."""
-        text = f"{value!r:.200} of class {type(value).__name__!r} is not of the declared type {self}"
+        text = f"{value!r:.200} of class {type(value).__name__!r} is not of the declared type {self!s:.300}"
         return OutputTypeError(None, f"{text}: {reason}" if reason else text, declared=str(self))
 
     def __str__(self) -> str:
