@@ -135,7 +135,9 @@ class StreamGraph:
     def __init__(self, sinks: Iterable[SinkNode], *, auto_generate_uids: bool = True) -> None:
         self.sinks = tuple(sinks)
         if not self.sinks:
-            raise ConfigurationError("the job has no sink: end a stream with sink_to(), for_each_epoch() or print() before execute()")
+            raise ConfigurationError(
+                "the job has no sink: end a stream with sink_to(), for_each_epoch() or print() before execute()"
+            )
         self.nodes = tuple(_topological(self.sinks))
         self._name_all(auto_generate_uids)
         self._check_parallelism()
@@ -176,7 +178,9 @@ class StreamGraph:
         for node in self.nodes:
             for value, word in ((node.parallelism, "parallelism"), (node.max_parallelism, "max parallelism")):
                 if value is not None and not 1 <= value <= MAX_PARALLELISM:
-                    raise ConfigurationError(f"{word} of {node.name!r} is {value}: it must be between 1 and {MAX_PARALLELISM}")
+                    raise ConfigurationError(
+                        f"{word} of {node.name!r} is {value}: it must be between 1 and {MAX_PARALLELISM}"
+                    )
             if node.parallelism and node.max_parallelism and node.parallelism > node.max_parallelism:
                 raise ConfigurationError(
                     f"parallelism {node.parallelism} of {node.name!r} is above its max parallelism {node.max_parallelism}"

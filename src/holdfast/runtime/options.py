@@ -14,15 +14,16 @@ JOB_ID: Final = ConfigOption[str | None](
     "pipeline.job-id",
     str,
     None,
-    "Id of the job, 32 hexadecimal digits; it names the job's directory. The default is derived from the job's name, so a "
-    "job that is run again under its name resumes.",
+    "Id of the job, 32 hexadecimal digits; it names the job's directory. The default is derived from the job's "
+    "name, so a job that is run again under its name resumes.",
 )
 
 AUTO_GENERATE_UIDS: Final = ConfigOption(
     "pipeline.auto-generate-uids",
     bool,
     True,
-    "Whether operators without a uid get one that is derived from name and position; false makes a missing uid an error.",
+    "Whether operators without a uid get one that is derived from name and position; false makes a missing uid an "
+    "error.",
 )
 
 DEFAULT_PARALLELISM: Final = ConfigOption[int | None](
@@ -36,21 +37,22 @@ MAX_PARALLELISM: Final = ConfigOption[int | None](
     "pipeline.max-parallelism",
     int,
     None,
-    "Number of key groups of operators that set no max parallelism of their own; fixed for the life of their state. The "
-    "default is derived from the parallelism.",
+    "Number of key groups of operators that set no max parallelism of their own; fixed for the life of their state. "
+    "The default is derived from the parallelism.",
 )
 
 EXECUTION_TRIGGER: Final = ConfigOption(
     "execution.trigger",
     str,
     "continuous",
-    "When epochs start: 'continuous' (as soon as there is input), 'available-now' (process what is there now, then stop), or "
-    "an interval such as '10 s'.",
+    "When epochs start: 'continuous' (as soon as there is input), 'available-now' (process what is there now, then "
+    "stop), or an interval such as '10 s'.",
 )
 
 START_FRESH: Final = ConfigOption(
     "execution.state-recovery.fresh",
     bool,
     False,
-    "Whether the job starts without state although there are checkpoints of it, which are kept until newer ones subsume them.",
+    "Whether the job starts without state although there are checkpoints of it, which are kept until newer ones "
+    "subsume them.",
 )

@@ -108,7 +108,7 @@ class Source:
 
     uid: str
     node: Node
-    element_type: RowTypeInformation
+    element_type: TypeInformation
 
 
 @dataclass(frozen=True)
@@ -134,7 +134,12 @@ class JobPlan:
         return [step for level in self.levels for step in level.steps if step.kind == "sink"]
 
 
-def compile_graph(graph: StreamGraph, default_parallelism: int, default_max: int | None = None, stored_max: dict[str, int] | None = None) -> JobPlan:
+def compile_graph(
+    graph: StreamGraph,
+    default_parallelism: int,
+    default_max: int | None = None,
+    stored_max: dict[str, int] | None = None,
+) -> JobPlan:
     """Assigns every step to a level and every crossing to an edge.
 
     Args:
@@ -166,7 +171,9 @@ class _Compiler:
             if isinstance(node, KeyedNode | NarrowNode | SinkNode):
                 self._add_step(node)
         last = max(self._steps)
-        python_start = bool(self._steps.get(0)) or any(e.from_level == 0 and e.key and e.key.spec.selector for e in self._edges)
+        python_start = bool(self._steps.get(0)) or any(
+            e.from_level == 0 and e.key and e.key.spec.selector for e in self._edges
+        )
         levels = [self._level_plan(index) for index in range(0 if python_start else 1, last + 1)]
         return JobPlan(
             sources=tuple(self._sources()),
@@ -189,8 +196,6 @@ class _Compiler:
         for node in frames:
             readers = [c for c in self._graph.consumers(node) if not isinstance(c, FrameTransformNode)]
             if readers:
-                if not isinstance(node.element_type, RowTypeInformation):
-                    raise ConfigurationError(f"the source {node.name!r} has no columns")
                 yield Source(node.identity, node, node.element_type)
 
     def _add_step(self, node: KeyedNode | NarrowNode | SinkNode) -> None:
@@ -217,7 +222,12 @@ class _Compiler:
 
     def _key_plan(self, node: KeyedNode) -> KeyPlan:
         parallelism = node.parallelism or self._parallelism
-        maximum = node.max_parallelism or self._stored_max.get(node.identity) or self._maximum or default_max_parallelism(parallelism)
+        maximum = (
+            node.max_parallelism
+            or self._stored_max.get(node.identity)
+            or self._maximum
+            or default_max_parallelism(parallelism)
+        )
         if parallelism > maximum:
             raise ConfigurationError(
                 f"parallelism {parallelism} of {node.identity!r} is above the max parallelism {maximum} of its state: lower it, or restore into a "
@@ -267,10 +277,12 @@ def _key_columns(node: KeyedNode) -> tuple[tuple[str, ...], TypeInformation | No
         raise ConfigurationError(
             f"{node.name!r} is keyed by the columns {node.key.columns!r}, but its elements are {element.ddl}, not rows: use a key selector"
         )
-    types = dict(zip(element.field_names(), element.field_types(), strict=True))
+    types = dict(zip(element.names, element.types, strict=True))
     missing = [c for c in (*node.key.columns, *node.key.order_by) if c not in types]
     if missing:
-        raise ConfigurationError(f"{node.name!r}: no column {missing[0]!r} in {element.ddl}; key_by and order_by name columns of the stream")
+        raise ConfigurationError(
+            f"{node.name!r}: no column {missing[0]!r} in {element.ddl}; key_by and order_by name columns of the stream"
+        )
     if len(node.key.columns) == 1:
         return node.key.columns, types[node.key.columns[0]]
     return node.key.columns, RowTypeInformation(list(node.key.columns), [types[c] for c in node.key.columns])

@@ -5,4 +5,12 @@ from holdfast.runtime.operator.failure import user_error
 from holdfast.runtime.operator.opened import OpenedOperator
 from holdfast.runtime.operator.subtask import OperatorSubtask
 
-__all__ = ["MAX_WATERMARK", "MIN_WATERMARK", "OpenedOperator", "OperatorSubtask", "SubtaskContext", "SubtaskInfo", "user_error"]
+__all__ = [
+    "MAX_WATERMARK",
+    "MIN_WATERMARK",
+    "OpenedOperator",
+    "OperatorSubtask",
+    "SubtaskContext",
+    "SubtaskInfo",
+    "user_error",
+]

@@ -114,12 +114,16 @@ class ElementContext(KeyedProcessFunction.OnTimerContext, ProcessFunction.Contex
 
     def get_current_key(self) -> Any:
         if self._backend is None:
-            raise ConfigurationError(f"operator {self._info.uid!r} asked for the current key, but its stream is not keyed: call key_by() before it")
+            raise ConfigurationError(
+                f"operator {self._info.uid!r} asked for the current key, but its stream is not keyed: call key_by() before it"
+            )
         return self._backend.get_current_key()
 
     def timer_service(self) -> TimerService:
         if self._timers is None:
-            raise ConfigurationError(f"operator {self._info.uid!r} asked for timers, but its stream is not keyed: call key_by() before it")
+            raise ConfigurationError(
+                f"operator {self._info.uid!r} asked for timers, but its stream is not keyed: call key_by() before it"
+            )
         return self._timers
 
     def time_domain(self) -> Any:

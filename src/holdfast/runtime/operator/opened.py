@@ -49,7 +49,9 @@ class OpenedOperator:
             except Exception as error:
                 raise user_error(error, info.uid, None, info.epoch, "opening") from error
 
-    def bind(self, context: SubtaskContext, backend: AbstractKeyedStateBackend | None) -> tuple[Any, Callable[..., Any]]:
+    def bind(
+        self, context: SubtaskContext, backend: AbstractKeyedStateBackend | None
+    ) -> tuple[Any, Callable[..., Any]]:
         """A fresh copy of the function for one task, and the method or callable that takes its elements."""
         function = _fresh(self._function, {CONTEXT: context, BACKEND: backend})
         return function, method_of(function, self.spec.shape)

@@ -29,13 +29,21 @@ class OperatorSubtask:
         backend: Its keyed state, with the version of the epoch opened; None for operators without keys.
     """
 
-    def __init__(self, opened: OpenedOperator, info: SubtaskInfo, backend: AbstractKeyedStateBackend | None = None) -> None:
+    def __init__(
+        self, opened: OpenedOperator, info: SubtaskInfo, backend: AbstractKeyedStateBackend | None = None
+    ) -> None:
         self.info = info
         self.backend = backend
         self.context = ElementContext(info, backend)
         self._spec = opened.spec
         self.function, self._call = opened.bind(SubtaskContext(info, backend), backend)
-        self._keyed_runs = {"map": self._map, "flat_map": self._flat_map, "filter": self._filter, "process": self._process, "reduce": self._reduce}
+        self._keyed_runs = {
+            "map": self._map,
+            "flat_map": self._flat_map,
+            "filter": self._filter,
+            "process": self._process,
+            "reduce": self._reduce,
+        }
 
     @property
     def side_outputs(self) -> dict[str, list[Any]]:
@@ -186,7 +194,9 @@ class OperatorSubtask:
             update(after)
             append(after)
 
-    def _run_stamped(self, elements: Sequence[Any], slots: Sequence[Any], timestamps: Sequence[int | None], out: list[Any]) -> None:
+    def _run_stamped(
+        self, elements: Sequence[Any], slots: Sequence[Any], timestamps: Sequence[int | None], out: list[Any]
+    ) -> None:
         run = self._keyed_runs[self._spec.shape]
         try:
             for element, slot, timestamp in zip(elements, slots, timestamps, strict=True):
@@ -203,4 +213,3 @@ class OperatorSubtask:
             except HoldfastError:
                 key = None
         return user_error(error, self.info.uid, key, self.info.epoch, doing)
-

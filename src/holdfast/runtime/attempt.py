@@ -1,0 +1,176 @@
+"""One term of one leader: raise the token, restore, then feed epochs until something ends it.
+
+::
+
+    raise token -> read register -> plan -> restore -> commit what the checkpoint names -> epochs ... -> outcome
+         |                                                                                   |
+         +---- FencedError: somebody else leads; this process stops and deletes nothing ------+
+
+Whatever an attempt knows beside the checkpoint it started from is in memory and dies with it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+
+from holdfast.kernel import fault
+from holdfast.kernel.ids import new_nonce
+from holdfast.runtime.checkpointing import EpochCheckpoints, Restored
+from holdfast.runtime.control import JobControl
+from holdfast.runtime.descriptor import JobDescriptor
+from holdfast.runtime.engine import EpochDriver, EpochInput, Outcome
+from holdfast.runtime.epoch import EpochRunner
+from holdfast.runtime.job import Job
+from holdfast.runtime.options import MAX_PARALLELISM
+from holdfast.runtime.plan import JobPlan, compile_graph
+from holdfast.runtime.progress import EpochProgress, ProgressReporter
+from holdfast.runtime.restore import restored_versions, stored_max_parallelism
+from holdfast.storage.job_directory import TASK_OWNED
+from holdfast.storage.naming import FileName
+from holdfast.storage.register import Lease
+
+logger = logging.getLogger(__name__)
+
+NONCE_SUFFIX = ".nonce"
+
+
+class JobAttempt(EpochDriver):
+    """A job attempt. `run` is called once.
+
+    Args:
+        job: The job.
+        lease: The right to write its register, raised for this attempt.
+        number: How many attempts this process made before.
+        restored: What it starts from.
+        control: Requests of other threads.
+        progress: Where epochs are reported.
+    """
+
+    def __init__(
+        self, job: Job, lease: Lease, number: int, restored: Restored, control: JobControl, progress: ProgressReporter
+    ) -> None:
+        self._job = job
+        self._lease = lease
+        self._number = number
+        self._restored = restored
+        self._control = control
+        self._progress = progress
+        self._lock = threading.Lock()
+        self._plan = self._compile()
+        self._checkpoints = EpochCheckpoints(job, lease, self._plan, restored, control)
+        versions = restored_versions(self._plan, restored.operators, restored.allow_non_restored)
+        self._epochs = EpochRunner(
+            self._plan, job.engine, job.clock, restored.epoch, restored.processing_time, versions
+        )
+
+    def _compile(self) -> JobPlan:
+        stored = stored_max_parallelism(self._job.graph, self._restored.operators)
+        maximum = self._job.configuration.get(MAX_PARALLELISM)
+        return compile_graph(self._job.graph, self._job.default_parallelism, maximum, stored)
+
+    def run(self) -> Outcome:
+        """Runs the attempt to its end. Blocks.
+
+        Raises:
+            FencedError: Another leader took over.
+            HoldfastError: What made the attempt fail.
+        """
+        job = self._job
+        try:
+            job.engine.prepare(self._descriptor(), self._restored.positions, self._lease.token)
+            self._checkpoints.commit_restored()
+            outcome = job.engine.drive(self)
+            self._checkpoints.end(self._epochs)
+            return outcome
+        finally:
+            job.engine.close()
+            self._checkpoints.close()
+
+    @property
+    def epoch(self) -> int:
+        return self._epochs.epoch
+
+    @property
+    def stopping(self) -> bool:
+        return self._control.stopping
+
+    def wait(self, seconds: float) -> None:
+        self._control.wait(self._seconds_to_tick(seconds))
+
+    def process(self, epoch_input: EpochInput) -> None:
+        with self._lock:
+            if not self.stopping:
+                self._run_epoch(epoch_input)
+
+    def tick_if_due(self) -> None:
+        if not self._tick_is_due():
+            return
+        with self._lock:
+            if not self.stopping and self._tick_is_due():
+                self._run_epoch(None)
+
+    def _tick_is_due(self) -> bool:
+        if self._control.checkpoint_requested:
+            return True
+        least = self._epochs.least_timer
+        return least is not None and least <= self._job.clock.now_ms()
+
+    def _seconds_to_tick(self, seconds: float) -> float:
+        least = self._epochs.least_timer
+        if least is None:
+            return seconds
+        return max(0.0, min(seconds, (least - self._job.clock.now_ms()) / 1000))
+
+    def _run_epoch(self, epoch_input: EpochInput | None) -> None:
+        started = time.perf_counter()
+        result = self._epochs.run(epoch_input)
+        acknowledged = time.perf_counter()
+        checkpoint_id = self._checkpoints.take(result, self._epochs, epoch_input)
+        completed = time.perf_counter()
+        if checkpoint_id is not None:
+            with fault.point("notify"):
+                self._checkpoints.notify(checkpoint_id)
+        ended = time.perf_counter()
+        self._progress.report(
+            EpochProgress(
+                epoch=self._epochs.epoch,
+                checkpoint_id=checkpoint_id,
+                rows=result.rows,
+                duration_ms=round(1000 * (ended - started), 1),
+                checkpoint_ms=round(1000 * (completed - acknowledged), 1),
+                commit_ms=round(1000 * (ended - completed), 1),
+                state_bytes=self._epochs.state_bytes,
+                position=self._checkpoints.position(),
+            )
+        )
+
+    def _descriptor(self) -> JobDescriptor:
+        job, token = self._job, self._lease.token
+        parameters = {
+            key.removeprefix("pipeline.global-job-parameters."): str(value)
+            for key, value in job.configuration.to_dict().items()
+            if key.startswith("pipeline.global-job-parameters.")
+        }
+        return JobDescriptor(
+            key=f"{job.job_id}-{token}-{new_nonce()}",
+            job_id=str(job.job_id),
+            job_name=job.name,
+            attempt_number=self._number,
+            token=token,
+            job_root=job.directory.path,
+            nonce_file=self._write_nonce(),
+            plan=self._plan,
+            configuration={key: str(value) for key, value in job.configuration.to_dict().items()},
+            parameters=parameters,
+            is_restored=self._restored.checkpoint_id is not None,
+        )
+
+    def _write_nonce(self) -> str:
+        """A file that every worker must see; one that does not has another disk under the same path."""
+        name = FileName.new(self._lease.token, max(self._restored.epoch, 0), 0, "driver", 0).format(NONCE_SUFFIX)
+        relative = f"{TASK_OWNED}/{name}"
+        self._job.directory.create()
+        self._job.directory.fs.create_exclusive(self._job.directory.absolute(relative), b"seen\n")
+        return relative

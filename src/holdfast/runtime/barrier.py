@@ -1,0 +1,181 @@
+"""The barrier row: what a task says about itself when it has read its input and written its run.
+
+One copy goes to every task of the next level, as a row in the reserved control column, so that what is acknowledged is exactly what was
+used: a task lists the attempts whose barriers it read, and the job master accepts an epoch only if all lists agree. A barrier of partition 0 also
+carries the full barriers of the level above, so that they reach the driver through the last level; the others carry only the list.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from holdfast.errors import InconsistentEpochError
+
+TICK = b""
+"""Content of a tick row: it makes sure that a task without input still runs, and says nothing."""
+
+
+@dataclass(frozen=True)
+class StepReport:
+    """What one step of a task did in the epoch.
+
+    Attributes:
+        uid: The step.
+        subtask: Index of the subtask.
+        run: The new run's handle as JSON; None if no state changed.
+        committables: What the sink staged, JSON values.
+        records_in: Elements read.
+        records_out: Elements emitted.
+        least_timer: Time of the least processing-time timer in milliseconds, None if there is none.
+    """
+
+    uid: str
+    subtask: int
+    run: dict[str, Any] | None = None
+    committables: tuple[Any, ...] = ()
+    records_in: int = 0
+    records_out: int = 0
+    least_timer: int | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "uid": self.uid,
+            "subtask": self.subtask,
+            "run": self.run,
+            "committables": list(self.committables),
+            "in": self.records_in,
+            "out": self.records_out,
+            "least_timer": self.least_timer,
+        }
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> StepReport:
+        return cls(
+            value["uid"],
+            value["subtask"],
+            value["run"],
+            tuple(value["committables"]),
+            value["in"],
+            value["out"],
+            value["least_timer"],
+        )
+
+
+@dataclass(frozen=True)
+class Barrier:
+    """One task's acknowledgement of one epoch."""
+
+    level: int
+    partition: int
+    attempt: str
+    steps: tuple[StepReport, ...] = ()
+    read: tuple[tuple[int, str], ...] = ()
+    upstream: tuple[Barrier, ...] = ()
+
+    def to_bytes(self) -> bytes:
+        """The content of the control column."""
+        return json.dumps(self.to_json(), separators=(",", ":")).encode()
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "level": self.level,
+            "partition": self.partition,
+            "attempt": self.attempt,
+            "steps": [step.to_json() for step in self.steps],
+            "read": [list(item) for item in self.read],
+            "upstream": [barrier.to_json() for barrier in self.upstream],
+        }
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> Barrier:
+        return cls(
+            level=value["level"],
+            partition=value["partition"],
+            attempt=value["attempt"],
+            steps=tuple(StepReport.from_json(step) for step in value["steps"]),
+            read=tuple((partition, attempt) for partition, attempt in value["read"]),
+            upstream=tuple(cls.from_json(barrier) for barrier in value["upstream"]),
+        )
+
+    @classmethod
+    def from_bytes(cls, content: bytes) -> Barrier:
+        return cls.from_json(json.loads(content))
+
+
+class BarrierReader:
+    """Collects the barriers that arrive in one task's input."""
+
+    def __init__(self) -> None:
+        self._seen: dict[tuple[int, str], Barrier] = {}
+
+    def take(self, content: bytes) -> None:
+        """Takes one control row; ticks are passed over."""
+        if content != TICK:
+            barrier = Barrier.from_bytes(content)
+            self._seen[barrier.partition, barrier.attempt] = barrier
+
+    def read_list(self) -> tuple[tuple[int, str], ...]:
+        """(partition, attempt) of every barrier read, sorted."""
+        return tuple(sorted(self._seen))
+
+    def barriers(self) -> tuple[Barrier, ...]:
+        """The barriers themselves, in the same order."""
+        return tuple(self._seen[key] for key in sorted(self._seen))
+
+
+@dataclass(frozen=True)
+class EpochReport:
+    """All barriers of an epoch, level by level, known to agree."""
+
+    levels: tuple[tuple[Barrier, ...], ...]
+
+    def steps(self) -> list[StepReport]:
+        """Reports of all subtasks of all steps."""
+        return [step for level in self.levels for barrier in level for step in barrier.steps]
+
+
+def accept(last_level: list[Barrier], tasks: dict[int, int]) -> EpochReport:
+    """Checks that the acknowledged attempts are exactly those whose rows were used.
+
+    Args:
+        last_level: The barriers that the engine's action returned.
+        tasks: Number of tasks of each level; 0 where the source decides (level 0).
+
+    Raises:
+        InconsistentEpochError: A task is missing or answered twice, or two tasks read different attempts of one upstream task. Nothing
+            of the epoch may be used; run it again under a new attempt id.
+    """
+    levels: list[tuple[Barrier, ...]] = []
+    current = tuple(sorted(last_level, key=lambda b: b.partition))
+    for index in sorted(tasks, reverse=True):
+        _check_complete(current, index, tasks[index])
+        levels.append(current)
+        if index - 1 in tasks:
+            current = _upstream_of(current, index)
+        elif any(barrier.read for barrier in current):
+            raise InconsistentEpochError(f"level {index} has no level above it, but its tasks read barriers")
+    return EpochReport(tuple(reversed(levels)))
+
+
+def _check_complete(barriers: tuple[Barrier, ...], index: int, expected: int) -> None:
+    partitions = [barrier.partition for barrier in barriers]
+    wrong = [b.level for b in barriers if b.level != index]
+    if wrong or len(set(partitions)) != len(partitions) or (expected and partitions != list(range(expected))):
+        raise InconsistentEpochError(
+            f"level {index} must be acknowledged by each of its {expected or 'own'} tasks once, but acknowledgements came from partitions {partitions}"
+        )
+
+
+def _upstream_of(current: tuple[Barrier, ...], index: int) -> tuple[Barrier, ...]:
+    lists = {barrier.read for barrier in current}
+    if len(lists) > 1:
+        named = [f"partition {b.partition} read {list(b.read)}" for b in current]
+        raise InconsistentEpochError(
+            f"tasks of level {index} read different attempts of the level above: {'; '.join(named)}"
+        )
+    carrier = next(b for b in current if b.partition == 0)
+    if tuple((b.partition, b.attempt) for b in carrier.upstream) != carrier.read:
+        raise InconsistentEpochError(f"partition 0 of level {index} carries other barriers than it lists")
+    return carrier.upstream

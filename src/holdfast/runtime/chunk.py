@@ -1,0 +1,58 @@
+"""A stretch of elements on its way through a task, as Python objects, as columns, or both.
+
+The other form is made when somebody asks for it: a sink behind an exchange never makes Python objects, a chain of maps never makes columns.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+
+from holdfast.types.arrow import batch_to_elements, elements_to_batch
+from holdfast.types.type_information import TypeInformation
+
+
+class Chunk:
+    """Elements of one type; give it one form at least."""
+
+    __slots__ = ("_batch", "_elements", "type", "uid")
+
+    def __init__(
+        self,
+        type_: TypeInformation,
+        uid: str,
+        *,
+        elements: list[Any] | None = None,
+        batch: pa.RecordBatch | None = None,
+    ) -> None:
+        self.type = type_
+        self.uid = uid
+        self._elements = elements
+        self._batch = batch
+
+    def __len__(self) -> int:
+        if self._elements is not None:
+            return len(self._elements)
+        assert self._batch is not None
+        return int(self._batch.num_rows)
+
+    @property
+    def elements(self) -> list[Any]:
+        """The elements as Python objects: rows, or plain values."""
+        if self._elements is None:
+            assert self._batch is not None
+            self._elements = batch_to_elements(self._batch, self.type)
+        return self._elements
+
+    @property
+    def batch(self) -> pa.RecordBatch:
+        """The elements as columns.
+
+        Raises:
+            OutputTypeError: An element does not match the declared type of the step that made it.
+        """
+        if self._batch is None:
+            assert self._elements is not None
+            self._batch = elements_to_batch(self._elements, self.type, self.uid)
+        return self._batch

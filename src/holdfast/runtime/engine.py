@@ -1,0 +1,86 @@
+"""What the job master needs of an engine: feed epochs, run one, offer services to sinks.
+
+There are two: `holdfast.spark.engine` runs epochs as Spark jobs, `holdfast.testing.epoch_runner` runs them in this process without a JVM. The job
+master, the tasks and everything durable are the same for both.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from enum import Enum
+from typing import Any, Protocol
+
+from holdfast.runtime.barrier import Barrier
+from holdfast.runtime.descriptor import EpochDescriptor, JobDescriptor
+
+
+class Outcome(Enum):
+    """Why an engine stopped feeding epochs."""
+
+    ENDED = "all inputs are bounded and have been consumed"
+    EXHAUSTED = "the trigger has processed what was there"
+    STOPPED = "a stop was asked for"
+
+
+class EpochInput(ABC):
+    """Input of one epoch, opaque to the job master."""
+
+    is_last: bool = False
+    """Whether all inputs are bounded and end with this epoch."""
+
+    @abstractmethod
+    def positions(self) -> dict[str, Any]:
+        """Where the sources stand after this epoch, as JSON for the checkpoint.
+
+        Called after the tasks have acknowledged and before the checkpoint completes; makes durable whatever a recovery needs.
+        """
+
+
+class EpochDriver(Protocol):
+    """The job master as the engine sees it while it feeds epochs."""
+
+    def process(self, epoch_input: EpochInput) -> None:
+        """Runs one data epoch to its end, checkpoint and sinks included. Blocks; raises what failed."""
+
+    def tick_if_due(self) -> None:
+        """Runs an epoch without input if a timer or a requested checkpoint is due."""
+
+    def wait(self, seconds: float) -> None:
+        """Waits until something may be due, a stop is asked for, or the time has passed."""
+
+    @property
+    def epoch(self) -> int:
+        """Number of the epoch that runs, or ran last."""
+
+    @property
+    def stopping(self) -> bool:
+        """Whether no further epoch may start."""
+
+
+class Engine(ABC):
+    """Runs the epochs of one job."""
+
+    @abstractmethod
+    def prepare(self, job: JobDescriptor, positions: Mapping[str, Any] | None, token: int) -> None:
+        """Starts a job attempt: ships the job's functions and seeds the sources with the restored positions (None for a fresh start)."""
+
+    @abstractmethod
+    def drive(self, driver: EpochDriver) -> Outcome:
+        """Feeds epochs until inputs end or a stop is asked for. Blocks; raises what made it fail."""
+
+    @abstractmethod
+    def execute(self, epoch: EpochDescriptor, epoch_input: EpochInput | None) -> list[Barrier]:
+        """Runs the tasks of one attempt at an epoch and returns the barriers of the last level.
+
+        Raises:
+            HoldfastError: What a task raised, or `EngineError` for a failure of the engine itself.
+        """
+
+    @abstractmethod
+    def services(self) -> Mapping[str, Any]:
+        """What committers may use, by name."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Ends the attempt: stops feeding, removes what belongs to this attempt alone. Never raises."""

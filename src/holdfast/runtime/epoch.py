@@ -1,0 +1,137 @@
+"""One epoch after the other: plan, run, acknowledge. What it knows of the job between two checkpoints is in memory only."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from holdfast.errors import InconsistentEpochError
+from holdfast.kernel.clock import Clock
+from holdfast.runtime.barrier import EpochReport, accept
+from holdfast.runtime.descriptor import EpochDescriptor
+from holdfast.runtime.engine import Engine, EpochInput
+from holdfast.runtime.operator import MAX_WATERMARK, MIN_WATERMARK
+from holdfast.runtime.plan import JobPlan
+from holdfast.state.run import RunHandle
+from holdfast.state.version import StateVersion
+
+logger = logging.getLogger(__name__)
+
+MAX_TRIES = 5
+"""How often an epoch is run again in place because its acknowledgements disagree, before the attempt fails."""
+
+
+@dataclass(frozen=True)
+class EpochResult:
+    """An epoch whose tasks have acknowledged consistently; nothing of it is visible yet."""
+
+    descriptor: EpochDescriptor
+    report: EpochReport
+    rows: int
+
+    def committables(self) -> dict[str, list[dict[str, Any]]]:
+        """What the sinks staged, by sink uid, as `_metadata` holds it."""
+        staged: dict[str, list[dict[str, Any]]] = {}
+        for step in self.report.steps():
+            for value in step.committables:
+                entry = {"epoch": self.descriptor.epoch, "subtask": step.subtask, "value": value}
+                staged.setdefault(step.uid, []).append(entry)
+        return staged
+
+
+class EpochRunner:
+    """Runs the epochs of one job attempt.
+
+    Args:
+        plan: The job's levels.
+        engine: Runs the tasks.
+        clock: For processing time.
+        epoch: The last epoch before this attempt; numbers never go back.
+        processing_time: That of the last epoch, in milliseconds; it never goes back either.
+        versions: State version of each keyed operator.
+    """
+
+    def __init__(
+        self,
+        plan: JobPlan,
+        engine: Engine,
+        clock: Clock,
+        epoch: int,
+        processing_time: int,
+        versions: Mapping[str, StateVersion],
+    ) -> None:
+        self._plan = plan
+        self._engine = engine
+        self._clock = clock
+        self._tasks = {level.index: level.tasks for level in plan.levels}
+        self._entries = _entry_steps(plan)
+        self.epoch = epoch
+        self.processing_time = processing_time
+        self.watermark = MIN_WATERMARK
+        self.versions: dict[str, StateVersion] = dict(versions)
+        self.least_timer: int | None = None
+
+    def run(self, epoch_input: EpochInput | None) -> EpochResult:
+        """Runs one epoch; the state versions move on only if it is accepted.
+
+        Raises:
+            InconsistentEpochError: The acknowledgements disagreed in every try.
+            HoldfastError: A task or the engine failed.
+        """
+        self.epoch += 1
+        self.processing_time = max(self._clock.now_ms(), self.processing_time + 1)
+        is_last = epoch_input is not None and epoch_input.is_last
+        watermark = MAX_WATERMARK if is_last else self.watermark
+        for attempt in range(MAX_TRIES):
+            descriptor = EpochDescriptor(
+                epoch=self.epoch,
+                attempt=attempt,
+                processing_time=self.processing_time,
+                watermark=watermark,
+                previous_watermark=self.watermark,
+                versions=dict(self.versions),
+                is_last=is_last,
+            )
+            try:
+                report = accept(self._engine.execute(descriptor, epoch_input), self._tasks)
+            except InconsistentEpochError as error:
+                logger.warning(
+                    "epoch %d is run again (attempt %d of %d): %s", self.epoch, attempt + 2, MAX_TRIES, error
+                )
+                last = error
+                continue
+            self._move_on(report, watermark)
+            rows = sum(step.records_in for step in report.steps() if step.uid in self._entries)
+            return EpochResult(descriptor, report, rows)
+        raise last
+
+    @property
+    def state_bytes(self) -> int:
+        """Size of all run files that the state version names."""
+        return sum(run.size for version in self.versions.values() for run in version.runs)
+
+    def _move_on(self, report: EpochReport, watermark: int) -> None:
+        self.watermark = watermark
+        timers = []
+        for step in sorted(report.steps(), key=lambda s: s.subtask):
+            if step.run is not None:
+                self.versions[step.uid] = self.versions[step.uid].plus(RunHandle.from_json(step.run))
+            if step.least_timer is not None:
+                timers.append(step.least_timer)
+        self.least_timer = min(timers, default=None)
+
+
+def _entry_steps(plan: JobPlan) -> set[str]:
+    """Steps that read a source; the first reader of each source, so that no element is counted twice."""
+    found: dict[str, str] = {}
+    for edge in plan.edges:
+        if edge.origin.kind == "source":
+            found.setdefault(edge.origin.name, edge.consumer)
+    for level in plan.levels:
+        for step in level.steps:
+            for port in step.inputs:
+                if port.kind == "source":
+                    found.setdefault(port.name, step.uid)
+    return set(found.values())

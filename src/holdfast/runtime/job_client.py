@@ -1,0 +1,133 @@
+"""The handle of a job that runs in this process."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+from holdfast.errors import ConfigurationError, HoldfastError
+from holdfast.kernel.ids import JobID
+from holdfast.runtime.job_master import JobMaster
+from holdfast.runtime.status import JobStatus
+
+logger = logging.getLogger(__name__)
+
+
+class JobClient:
+    """Controls one job; safe to use from any thread.
+
+    Args:
+        master: The job's master, which is started in a thread of its own.
+    """
+
+    def __init__(self, master: JobMaster) -> None:
+        self._master = master
+        self._thread = threading.Thread(target=self._run, name=f"holdfast-{master.job.name}", daemon=True)
+        self._failure: BaseException | None = None
+        self._thread.start()
+
+    def get_job_id(self) -> JobID:
+        """The id that names the job's directory."""
+        return self._master.job.job_id
+
+    def get_job_status(self) -> JobStatus:
+        """Where the job is in its life. Does not block."""
+        return self._master.status
+
+    def cancel(self) -> None:
+        """Ends the job for good after the current epoch, and keeps its checkpoints. Does not block."""
+        self._master.control.cancel()
+
+    def stop(self) -> None:
+        """Ends the job after the current epoch, to be resumed later. Does not block."""
+        self._master.control.stop()
+
+    def trigger_checkpoint(self) -> Future[int]:
+        """Asks for a checkpoint at the next epoch boundary, which comes at once if there is no input; the future gets its id."""
+        return self._master.control.request_checkpoint()
+
+    def process_all_available(self) -> None:
+        """Blocks until what the sources hold now has been processed and committed.
+
+        Raises:
+            ConfigurationError: The engine has no sources that grow.
+            HoldfastError: The job failed.
+        """
+        process = getattr(self._master.job.engine, "process_all_available", None)
+        if process is None:
+            raise ConfigurationError("this engine has no sources that grow: use await_termination()")
+        process()
+        if self._master.ended.is_set():
+            self.await_termination()
+
+    def await_termination(self, timeout: float | None = None) -> bool:
+        """Blocks until the job has ended, at most `timeout` seconds; returns whether it has.
+
+        Raises:
+            HoldfastError: The job FAILED, or was fenced.
+        """
+        self._thread.join(timeout)
+        if self._thread.is_alive():
+            return False
+        if self._failure is not None:
+            raise self._failure
+        return True
+
+    @property
+    def last_progress(self) -> dict[str, Any] | None:
+        """The record of the newest epoch, None before the first."""
+        recent = self._master.progress.recent
+        return recent[-1].to_dict() if recent else None
+
+    @property
+    def recent_progress(self) -> list[dict[str, Any]]:
+        """Records of the newest epochs, oldest first."""
+        return [record.to_dict() for record in self._master.progress.recent]
+
+    def exception(self) -> HoldfastError | None:
+        """Why the job failed, None if it did not. Does not block."""
+        return self._master.failure
+
+    def run_to_end(self) -> JobStatus:
+        """Blocks until the job has ended. SIGTERM ends it after the current epoch, and so does an interrupt from the keyboard.
+
+        Raises:
+            HoldfastError: The job FAILED, or was fenced.
+        """
+        with self._stop_on_sigterm():
+            try:
+                while not self.await_termination(0.2):
+                    pass
+            except KeyboardInterrupt:
+                self.stop()
+                self.await_termination()
+                raise
+        return self.get_job_status()
+
+    @contextmanager
+    def _stop_on_sigterm(self) -> Iterator[None]:
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+
+        def stop(number: int, frame: FrameType | None) -> None:
+            logger.info("SIGTERM: the job ends after the current epoch")
+            self.stop()
+
+        before = signal.signal(signal.SIGTERM, stop)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGTERM, before)
+
+    def _run(self) -> None:
+        try:
+            self._master.run()
+        except BaseException as error:
+            self._failure = error

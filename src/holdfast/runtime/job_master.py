@@ -1,0 +1,136 @@
+"""The leader of one job: attempts, restarts, and how the job ends.
+
+::
+
+    CREATED -> RUNNING -> FINISHED     bounded inputs have ended
+                  |  ^ -> SUSPENDED    trigger exhausted, stopped, or fenced by another leader: everything is kept
+                  v  |  -> CANCELED    cancel() was called
+             RESTARTING -> FAILED      the restart strategy gave up, or a new attempt cannot help
+
+A failure in an epoch starts a new attempt in the same process: the token is raised again and the newest completed checkpoint is
+restored, so what a restart does is what another process would do.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from dataclasses import replace
+
+from holdfast.errors import (
+    ConfigurationError,
+    CorruptFileError,
+    FencedError,
+    FormatVersionError,
+    HoldfastError,
+    JobExecutionError,
+    RestoreError,
+    StateMigrationError,
+)
+from holdfast.kernel.backoff import RestartStrategy, restart_strategy_from
+from holdfast.runtime.attempt import JobAttempt
+from holdfast.runtime.checkpointing import is_fresh, restore
+from holdfast.runtime.control import JobControl
+from holdfast.runtime.engine import Outcome
+from holdfast.runtime.job import Job
+from holdfast.runtime.progress import ProgressReporter
+from holdfast.runtime.status import JobStatus
+from holdfast.storage.register import Lease
+
+logger = logging.getLogger(__name__)
+
+FATAL = (ConfigurationError, CorruptFileError, FormatVersionError, RestoreError, StateMigrationError)
+"""Failures that a new attempt would meet again."""
+
+
+class JobMaster:
+    """Runs a job in the calling thread.
+
+    Args:
+        job: The job.
+        progress: Where epochs are reported.
+    """
+
+    def __init__(self, job: Job, progress: ProgressReporter | None = None) -> None:
+        self.job = job
+        self.control = JobControl()
+        self.progress = progress or ProgressReporter(job.name)
+        self.status = JobStatus.CREATED
+        self.failure: HoldfastError | None = None
+        self.ended = threading.Event()
+        self._restart: RestartStrategy = restart_strategy_from(job.configuration, job.clock)
+
+    def run(self) -> JobStatus:
+        """Runs the job to its end and returns how it ended. Blocks.
+
+        Raises:
+            FencedError: Another leader took over; the job itself goes on there.
+            JobExecutionError: The job FAILED; its cause is the last failure.
+        """
+        try:
+            self.status = self._run_attempts()
+        except FencedError as error:
+            self.status, self.failure = JobStatus.SUSPENDED, error
+            raise
+        except HoldfastError as error:
+            self.status, self.failure = JobStatus.FAILED, error
+            if isinstance(error, JobExecutionError):
+                raise
+            raise JobExecutionError(f"job {self.job.name!r} failed: {error}") from error
+        finally:
+            if not self.status.is_terminal_state():
+                self.status = JobStatus.SUSPENDED
+            self.control.end()
+            self.progress.close()
+            self.ended.set()
+        logger.info("job %r ended %s", self.job.name, self.status.value)
+        return self.status
+
+    def _run_attempts(self) -> JobStatus:
+        number = 0
+        while True:
+            try:
+                lease = self.job.register.raise_token(self.job.owner)
+                if lease.state.terminal == JobStatus.FINISHED.value and not is_fresh(self.job):
+                    return self._already_finished()
+                return self._run_attempt(lease, number)
+            except (FencedError, *FATAL):
+                raise
+            except HoldfastError as error:
+                self._wait_for_restart(error)
+                number += 1
+
+    def _run_attempt(self, lease: Lease, number: int) -> JobStatus:
+        restored = restore(self.job, lease, is_first=number == 0)
+        attempt = JobAttempt(self.job, lease, number, restored, self.control, self.progress)
+        self.status = JobStatus.RUNNING
+        outcome = attempt.run()
+        if self.control.cancel_requested:
+            return self._terminal(lease, JobStatus.CANCELED)
+        if outcome is Outcome.ENDED:
+            return self._terminal(lease, JobStatus.FINISHED)
+        return JobStatus.SUSPENDED
+
+    def _wait_for_restart(self, error: HoldfastError) -> None:
+        self._restart.notify_failure(error)
+        if self.control.stopping:
+            logger.warning("the job failed while it was being stopped; its last completed checkpoint stands: %s", error)
+            raise JobExecutionError(f"job {self.job.name!r} failed while it was being stopped: {error}") from error
+        if not self._restart.can_restart():
+            raise JobExecutionError(
+                f"job {self.job.name!r} failed, and {self._restart} allows no further restart: {error}"
+            ) from error
+        self.status = JobStatus.RESTARTING
+        pause = self._restart.get_backoff_time()
+        logger.warning("job %r restarts in %d ms from its last completed checkpoint: %s", self.job.name, pause, error)
+        self.control.wait(pause / 1000)
+
+    def _terminal(self, lease: Lease, status: JobStatus) -> JobStatus:
+        lease.write(lambda state: replace(state, terminal=status.value))
+        return status
+
+    def _already_finished(self) -> JobStatus:
+        logger.warning(
+            "job %r has already FINISHED: nothing is run; start it with --fresh to run it again", self.job.name
+        )
+        return JobStatus.FINISHED

@@ -1,0 +1,80 @@
+"""Where elements leave a task: the edges that cross the exchange below its level."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from holdfast.errors import HoldfastError
+from holdfast.runtime.chunk import Chunk
+from holdfast.runtime.exchange import KEY, KEY_HASH, EdgeLayout
+from holdfast.runtime.operator import user_error
+from holdfast.runtime.plan import Edge, KeyPlan, Level, Port
+
+
+class Outlet:
+    """Packs what leaves one task; `drain` yields it.
+
+    Args:
+        level: The level of the task.
+        partition: Its partition, by which elements without a key are spread over the next level.
+        next_tasks: Number of tasks of the next level, 0 if there is none.
+        epoch: For error messages.
+    """
+
+    def __init__(self, level: Level, partition: int, next_tasks: int, epoch: int) -> None:
+        self.layout = EdgeLayout(level.leaving) if level.leaving else None
+        self._target = partition % next_tasks if next_tasks else None
+        self._epoch = epoch
+        self._by_origin: dict[Port, list[Edge]] = {}
+        for edge in level.leaving:
+            if edge.from_level == level.index:
+                self._by_origin.setdefault(edge.origin, []).append(edge)
+        self._packed: list[pa.RecordBatch] = []
+
+    def origins(self) -> set[Port]:
+        """The ports whose elements leave."""
+        return set(self._by_origin)
+
+    def send(self, port: Port, chunk: Chunk) -> None:
+        """Packs a chunk for every edge that starts at `port`."""
+        for edge in self._by_origin.get(port, ()):
+            batch = chunk.batch
+            if edge.key is not None and edge.key.spec.selector is not None:
+                batch = self._with_key(edge, edge.key, chunk)
+            self.hand_on(edge, batch)
+
+    def hand_on(self, edge: Edge, batch: pa.RecordBatch) -> None:
+        """Packs columns that are already those of the edge."""
+        assert self.layout is not None
+        target = self._target if edge.key is None else None
+        self._packed.append(self.layout.pack(edge, batch, target))
+
+    def drain(self) -> Iterator[pa.RecordBatch]:
+        """Yields what was packed since the last call."""
+        packed, self._packed = self._packed, []
+        yield from packed
+
+    def _with_key(self, edge: Edge, key: KeyPlan, chunk: Chunk) -> pa.RecordBatch:
+        keys = _selected(key, chunk.elements, edge.consumer, self._epoch)
+        dict_keys = [key.codec.dict_key(value) for value in keys]
+        hashes = key.codec.hashes(dict_keys).view(np.int64)
+        batch = chunk.batch
+        names = [*batch.schema.names, KEY, KEY_HASH]
+        return pa.RecordBatch.from_arrays(
+            [*batch.columns, key.codec.storage_array(dict_keys), pa.array(hashes)], names=names
+        )
+
+
+def _selected(key: KeyPlan, elements: list[Any], uid: str, epoch: int) -> list[Any]:
+    selector = key.spec.selector
+    select: Callable[[Any], Any] = getattr(selector, "get_key", selector)  # type: ignore[assignment]
+    try:
+        return list(map(select, elements))
+    except HoldfastError:
+        raise
+    except Exception as error:
+        raise user_error(error, uid, None, epoch, "selecting a key") from error

@@ -1,0 +1,183 @@
+"""One task of one level in one epoch: a pure function from (versions, input rows) to (output rows, barrier).
+
+It opens the base versions, drives every step of the level with the elements that arrive, fires timers when its input has ended, flushes one run a keyed
+step, lets sinks stage, and emits its barrier. Files are written under names of this attempt alone, so an attempt that fails, is
+repeated or wakes up late harms nobody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from holdfast.errors import NotExistError
+from holdfast.kernel.ids import new_nonce
+from holdfast.runtime.barrier import Barrier, BarrierReader, StepReport
+from holdfast.runtime.chunk import Chunk
+from holdfast.runtime.descriptor import EpochDescriptor
+from holdfast.runtime.exchange import BARRIER_SCHEMA, KEY, KEY_HASH, Arrival, EdgeLayout, SourceLayout
+from holdfast.runtime.outlet import Outlet
+from holdfast.runtime.plan import Edge, Port
+from holdfast.runtime.step import KeyedRun, StepRun, open_step
+from holdfast.runtime.worker import LoadedJob
+from holdfast.types.type_information import TypeInformation
+
+
+@dataclass(frozen=True)
+class TaskIdentity:
+    """Which task of the level this is; `attempt` is unique to this execution of it."""
+
+    level: int
+    partition: int
+    attempt: str
+
+    @classmethod
+    def fresh(cls, level: int, partition: int) -> TaskIdentity:
+        """An identity that no other execution has."""
+        return cls(level, partition, new_nonce())
+
+
+class LevelTask:
+    """Runs one level for one partition.
+
+    Args:
+        job: The job attempt as loaded in this process.
+        epoch: The attempt at the epoch.
+        identity: Who this task is.
+        next_tasks: Number of tasks of the level below, each of which gets a copy of the barrier; 0 for the last level.
+    """
+
+    def __init__(self, job: LoadedJob, epoch: EpochDescriptor, identity: TaskIdentity, next_tasks: int) -> None:
+        self._job = job
+        self._identity = identity
+        self._level = job.level(identity.level)
+        self._next_tasks = next_tasks
+        self._barriers = BarrierReader()
+        self._arriving = EdgeLayout(self._level.arriving) if self._level.arriving else None
+        self._outlet = Outlet(self._level, identity.partition, next_tasks, epoch.epoch)
+        self._consumers: dict[Port, list[StepRun]] = {}
+        self._sources = SourceLayout(job.descriptor.plan.sources)
+        self._steps: list[StepRun] = []
+        try:
+            for step in self._level.steps:
+                run = open_step(job, epoch, identity, step, self._level.tasks)
+                if run is not None:
+                    self._steps.append(run)
+        except BaseException:
+            self._abort()
+            raise
+        for run in self._steps:
+            for port in run.step.inputs:
+                self._consumers.setdefault(port, []).append(run)
+        self._side_ports = [port for port in {*self._consumers, *self._outlet.origins()} if port.tag is not None]
+
+    def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yields the elements that leave, then the barrier: a copy for each task below, or one for the driver."""
+        done = False
+        try:
+            for batch in batches:
+                self._take(batch)
+                yield from self._outlet.drain()
+            for run in self._steps:
+                self._emit(run, run.end_of_input())
+                yield from self._outlet.drain()
+            barrier = self._acknowledge()
+            done = True
+            yield self._barrier_rows(barrier)
+        finally:
+            if not done:
+                self._abort()
+
+    def _abort(self) -> None:
+        for run in self._steps:
+            run.abort()
+
+    def _take(self, batch: pa.RecordBatch) -> None:
+        if self._arriving is None:
+            for source, columns in self._sources.unpack(batch):
+                self._deliver(Port("source", source.uid), Chunk(source.element_type, source.uid, batch=columns))
+            return
+        controls, arrivals = self._arriving.unpack(batch)
+        for content in controls:
+            self._barriers.take(content)
+        for arrival in arrivals:
+            self._take_arrival(arrival)
+
+    def _take_arrival(self, arrival: Arrival) -> None:
+        edge = arrival.edge
+        if edge.to_level > self._level.index:
+            self._outlet.hand_on(edge, arrival.batch)
+            return
+        consumer = self._consumer_of(edge)
+        if edge.key is None:
+            self._emit(consumer, consumer.accept(Chunk(edge.element_type, edge.origin.name, batch=arrival.batch)))
+            return
+        assert isinstance(consumer, KeyedRun)
+        self._emit(consumer, consumer.accept_keyed(_elements_of(edge, arrival.batch), *_keys_of(edge, arrival)))
+
+    def _consumer_of(self, edge: Edge) -> StepRun:
+        found = self._consumers.get(Port("edge", edge.name))
+        if not found:
+            raise NotExistError(
+                f"elements for {edge.consumer!r} arrived at partition {self._identity.partition}, which does not run it"
+            )
+        return found[0]
+
+    def _emit(self, run: StepRun, chunk: Chunk | None) -> None:
+        """Hands what a step emitted, side outputs included, to whoever reads it."""
+        for tag, elements in run.side_outputs().items():
+            for port in self._side_ports:
+                if port.name == run.step.uid and port.tag == tag:
+                    self._deliver(port, Chunk(self._type_at(port), run.step.uid, elements=elements))
+        if chunk is not None and len(chunk):
+            self._deliver(Port("step", run.step.uid), chunk)
+
+    def _type_at(self, port: Port) -> TypeInformation:
+        readers = self._consumers.get(port)
+        if readers:
+            return readers[0].step.input_type
+        return next(edge.element_type for edge in self._level.leaving if edge.origin == port)
+
+    def _deliver(self, port: Port, chunk: Chunk) -> None:
+        for run in self._consumers.get(port, ()):
+            self._emit(run, run.accept(chunk))
+        self._outlet.send(port, chunk)
+
+    def _acknowledge(self) -> Barrier:
+        reports: list[StepReport] = [run.report() for run in self._steps]
+        for run in self._steps:
+            run.succeeded()
+        return Barrier(
+            level=self._identity.level,
+            partition=self._identity.partition,
+            attempt=self._identity.attempt,
+            steps=tuple(reports),
+            read=self._barriers.read_list(),
+            upstream=self._barriers.barriers() if self._identity.partition == 0 else (),
+        )
+
+    def _barrier_rows(self, barrier: Barrier) -> pa.RecordBatch:
+        if self._outlet.layout is not None:
+            return self._outlet.layout.control(barrier.to_bytes(), self._next_tasks)
+        return pa.RecordBatch.from_arrays([pa.array([barrier.to_bytes()], pa.binary())], schema=BARRIER_SCHEMA)
+
+
+def _elements_of(edge: Edge, batch: pa.RecordBatch) -> Chunk:
+    if edge.key is not None and edge.key.spec.selector is not None:
+        batch = batch.select([name for name in batch.schema.names if name not in (KEY, KEY_HASH)])
+    return Chunk(edge.element_type, edge.origin.name, batch=batch)
+
+
+def _keys_of(edge: Edge, arrival: Arrival) -> tuple[list[Any], npt.NDArray[np.uint64]]:
+    assert edge.key is not None
+    assert arrival.hashes is not None
+    codec, batch = edge.key.codec, arrival.batch
+    if edge.key.spec.selector is not None:
+        return codec.from_storage(batch.column(batch.schema.get_field_index(KEY))), arrival.hashes
+    columns = [batch.column(batch.schema.get_field_index(name)) for name in edge.key.spec.columns]
+    return codec.dict_keys(columns), arrival.hashes

@@ -1,0 +1,106 @@
+"""What a worker process keeps between the tasks of a job attempt: the unpickled job and its opened functions.
+
+Spark gives a task whichever idle process is free, so everything here is a cache: it is found by the name of the job attempt, and losing it
+costs time only.
+"""
+
+from __future__ import annotations
+
+import logging
+import pickle
+from collections.abc import Callable
+
+from holdfast.errors import ConfigurationError, StorageError
+from holdfast.kernel.configuration import Configuration
+from holdfast.kernel.key_group import KeyGroupRange
+from holdfast.runtime.descriptor import JobDescriptor
+from holdfast.runtime.operator import OpenedOperator, SubtaskInfo
+from holdfast.runtime.plan import Level, Step
+from holdfast.state.backend import AbstractKeyedStateBackend, StateBackend, load_state_backend
+from holdfast.state.environment import TaskEnvironment
+from holdfast.storage.file_system import FileSystem, file_system_for
+
+logger = logging.getLogger(__name__)
+
+_loaded: dict[str, LoadedJob] = {}
+
+
+class LoadedJob:
+    """One job attempt as this process knows it."""
+
+    def __init__(self, descriptor: JobDescriptor) -> None:
+        self.descriptor = descriptor
+        self.file_system: FileSystem = file_system_for(descriptor.job_root)
+        self.configuration = Configuration(dict(descriptor.configuration))
+        self._check_storage_is_shared()
+        self._state_backend: StateBackend = load_state_backend(self.configuration)
+        self._opened: dict[str, OpenedOperator] = {}
+
+    def level(self, index: int) -> Level:
+        """The plan of one level."""
+        return next(level for level in self.descriptor.plan.levels if level.index == index)
+
+    def opened(self, step: Step, info: SubtaskInfo) -> OpenedOperator:
+        """The step's function, opened at the first call in this process."""
+        if step.uid not in self._opened:
+            assert step.operator is not None
+            template = self.keyed_backend(step, info, KeyGroupRange(0, 0)) if step.codec else None
+            self._opened[step.uid] = OpenedOperator(step.operator, info, template)
+        return self._opened[step.uid]
+
+    def keyed_backend(self, step: Step, info: SubtaskInfo, key_groups: KeyGroupRange) -> AbstractKeyedStateBackend:
+        """A keyed state backend for one subtask, without a version yet."""
+        assert step.codec is not None
+        environment = TaskEnvironment(
+            job_id=self.descriptor.job_id,
+            operator=step.uid,
+            subtask=info.subtask,
+            parallelism=step.parallelism,
+            max_parallelism=step.max_parallelism,
+            configuration=self.configuration,
+            processing_time=info.processing_time,
+        )
+        return self._state_backend.create_keyed_state_backend(
+            environment, self.descriptor.job_id, step.uid, step.codec, step.max_parallelism, key_groups, None
+        )
+
+    def close(self) -> None:
+        """Closes every opened function."""
+        for operator in self._opened.values():
+            operator.close()
+
+    def _check_storage_is_shared(self) -> None:
+        path = f"{self.descriptor.job_root}/{self.descriptor.nonce_file}"
+        if not self.file_system.exists(path):
+            raise StorageError(
+                f"this worker cannot see {path!r}, which the driver wrote: the checkpoint directory is not shared between the driver and the "
+                "workers; set execution.checkpointing.dir to a directory that every host mounts under the same path"
+            )
+
+
+def load_job(key: str, content: Callable[[], bytes]) -> LoadedJob:
+    """The job attempt `key`, unpickled and checked at the first call in this process; older attempts of the same job are closed.
+
+    Raises:
+        ConfigurationError: The user's functions cannot be unpickled here, usually because a module is missing on this host.
+        StorageError: The checkpoint directory is not shared.
+    """
+    job = _loaded.get(key)
+    if job is None:
+        try:
+            descriptor: JobDescriptor = pickle.loads(content())
+        except (ImportError, AttributeError) as error:
+            raise ConfigurationError(
+                f"the job's functions cannot be loaded in a worker: {error}; install the missing module on every host, or ship it with "
+                "spark.submit.pyFiles"
+            ) from error
+        for other in [name for name, loaded in _loaded.items() if loaded.descriptor.job_id == descriptor.job_id]:
+            _loaded.pop(other).close()
+        job = _loaded[key] = LoadedJob(descriptor)
+    return job
+
+
+def forget_all() -> None:
+    """Closes and forgets every loaded job: what the death of the process would do."""
+    for key in list(_loaded):
+        _loaded.pop(key).close()

@@ -1,0 +1,189 @@
+"""Epochs as Spark jobs: a streaming query feeds them through `foreachBatch`, each is one linear job with one action."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming import StreamingQuery
+
+from holdfast.errors import ConfigurationError, HoldfastError
+from holdfast.runtime.barrier import Barrier
+from holdfast.runtime.descriptor import EpochDescriptor, JobDescriptor
+from holdfast.runtime.engine import Engine, EpochDriver, EpochInput, Outcome
+from holdfast.runtime.plan import JobPlan, Level
+from holdfast.spark.exchange import build
+from holdfast.spark.failure import translate
+from holdfast.spark.positions import QueryDirectory
+from holdfast.spark.session import epoch_settings, private_session
+from holdfast.spark.source import JobFrames
+from holdfast.spark.trigger import Trigger
+from holdfast.spark.worker import task_function
+from holdfast.storage.job_directory import JobDirectory
+
+logger = logging.getLogger(__name__)
+
+
+class SparkEpochInput(EpochInput):
+    """The batch of a streaming query, or static frames, or both."""
+
+    def __init__(self, frame: DataFrame, positions: Any, is_last: bool) -> None:
+        self.frame = frame
+        self.is_last = is_last
+        self._positions = positions
+
+    def positions(self) -> dict[str, Any]:
+        result: dict[str, Any] = self._positions()
+        return result
+
+
+class SparkEngine(Engine):
+    """Runs one job on a Spark session.
+
+    Args:
+        session: The user's session; its settings are not changed.
+        directory: The job's directory in checkpoint storage.
+        trigger: When Spark starts batches.
+    """
+
+    def __init__(self, session: SparkSession, directory: JobDirectory, trigger: Trigger) -> None:
+        self._user_session = session
+        self._session = private_session(session)
+        self._directory = directory
+        self._trigger = trigger
+        self._query: StreamingQuery | None = None
+        self._private: QueryDirectory | None = None
+        self._broadcast: Any = None
+        self._failure: BaseException | None = None
+
+    def prepare(self, job: JobDescriptor, positions: Mapping[str, Any] | None, token: int) -> None:
+        self._job = job
+        self._plan: JobPlan = job.plan
+        self._frames = JobFrames(job.plan, self._session)
+        self._failure = None
+        self._broadcast = self._session.sparkContext.broadcast(job.to_bytes())
+        self._static_consumed = bool(positions and positions.get("static_consumed"))
+        self._private = QueryDirectory(Path(tempfile.mkdtemp(prefix="holdfast-query-")), self._directory, token)
+        if positions and positions.get("streaming"):
+            if self._frames.streaming is None:
+                raise ConfigurationError(
+                    "the checkpoint has positions of streaming inputs, but this job has none: start with --fresh, or restore the inputs"
+                )
+            self._private.seed(positions["streaming"])
+        self._positions: dict[str, Any] = dict(positions or {})
+
+    def drive(self, driver: EpochDriver) -> Outcome:
+        if self._frames.streaming is None:
+            if not self._static_consumed:
+                assert self._frames.static is not None
+                driver.process(SparkEpochInput(self._frames.static, lambda: {"static_consumed": True}, is_last=True))
+            return Outcome.STOPPED if driver.stopping else Outcome.ENDED
+        self._start_query(self._frames.streaming, driver)
+        assert self._query is not None
+        try:
+            while self._query.isActive and not driver.stopping:
+                driver.tick_if_due()
+                driver.wait(0.05 if self._trigger.ends else 0.2)
+            if driver.stopping:
+                self._query.stop()
+        except HoldfastError:
+            raise
+        except Exception as error:
+            raise translate(error, "running the streaming query") from error
+        return self._outcome(driver)
+
+    def _outcome(self, driver: EpochDriver) -> Outcome:
+        assert self._query is not None
+        if self._failure is not None:
+            raise self._failure
+        if driver.stopping:
+            return Outcome.STOPPED
+        failure = self._query.exception()
+        if failure is not None:
+            raise translate(failure, "running the streaming query") from failure
+        return Outcome.EXHAUSTED
+
+    def _start_query(self, frame: DataFrame, driver: EpochDriver) -> None:
+        assert self._private is not None
+        private = self._private
+
+        def each_batch(batch: DataFrame, batch_id: int) -> None:
+            try:
+                self._run_batch(driver, private, batch, batch_id)
+            except BaseException as error:
+                self._failure = (
+                    error if isinstance(error, HoldfastError) else translate(error, f"running batch {batch_id}")
+                )
+                raise
+
+        writer = (
+            frame.writeStream.foreachBatch(each_batch)
+            .option("checkpointLocation", private.uri)
+            .trigger(**self._trigger.arguments())
+        )
+        try:
+            self._query = writer.start()
+        except Exception as error:
+            raise translate(error, "starting the streaming query") from error
+
+    def _run_batch(self, driver: EpochDriver, private: QueryDirectory, batch: DataFrame, batch_id: int) -> None:
+        epoch_settings(batch.sparkSession)
+        frame = batch if self._static_consumed else self._frames.with_static(batch)
+        assert frame is not None
+
+        def positions() -> dict[str, Any]:
+            streaming = private.positions(batch_id, driver.epoch)
+            return {"streaming": streaming, "static_consumed": True}
+
+        driver.process(SparkEpochInput(frame, positions, is_last=False))
+        self._static_consumed = True
+
+    def execute(self, epoch: EpochDescriptor, epoch_input: EpochInput | None) -> list[Barrier]:
+        session = self._session
+        sources: DataFrame | None = None
+        if epoch_input is not None:
+            assert isinstance(epoch_input, SparkEpochInput)
+            sources = epoch_input.frame
+            session = self._session if self._frames.streaming is None else sources.sparkSession
+        tasks = {level.index: level.tasks for level in self._plan.levels}
+
+        def run_level(frame: DataFrame, level: Level, ddl: str) -> DataFrame:
+            function = task_function(self._job.key, self._broadcast, epoch, level.index, tasks.get(level.index + 1, 0))
+            return frame.mapInArrow(function, ddl)
+
+        try:
+            session.sparkContext.setJobDescription(f"{self._job.job_name}: epoch {epoch.epoch}")
+            rows = build(self._plan, sources, session, run_level).collect()
+        except Exception as error:
+            raise translate(error, f"running epoch {epoch.epoch}") from error
+        return [Barrier.from_bytes(bytes(row[0])) for row in rows]
+
+    def process_all_available(self) -> None:
+        """Blocks until the query has processed what its sources hold now."""
+        if self._query is not None:
+            self._query.processAllAvailable()
+
+    def services(self) -> Mapping[str, Any]:
+        return {"read_parquet": self._read_parquet, "spark": self._user_session}
+
+    def _read_parquet(self, paths: list[str]) -> DataFrame:
+        return self._user_session.read.parquet(*paths)
+
+    def close(self) -> None:
+        try:
+            if self._query is not None and self._query.isActive:
+                self._query.stop()
+            if self._broadcast is not None:
+                self._broadcast.destroy()
+        except Exception as error:
+            logger.debug("closing the attempt: %s", error)
+        self._query = None
+        self._broadcast = None
+        if self._private is not None:
+            shutil.rmtree(self._private.path, ignore_errors=True)
+            self._private = None

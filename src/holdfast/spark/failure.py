@@ -1,0 +1,31 @@
+"""What went wrong in Spark, in terms of our error tree."""
+
+from __future__ import annotations
+
+from py4j.protocol import Py4JNetworkError
+
+from holdfast.errors import HoldfastError
+from holdfast.spark.worker import error_in
+
+
+class EngineError(HoldfastError):
+    """A Spark job or query failed for a reason of its own: a lost executor, a killed worker, an unreadable input."""
+
+
+class EngineLostError(EngineError):
+    """The Spark driver's JVM is gone; only a new process can go on."""
+
+
+def translate(failure: BaseException, doing: str) -> HoldfastError:
+    """The error to raise for an exception of Spark; raise it `from` the exception."""
+    if isinstance(failure, HoldfastError):
+        return failure
+    own = error_in(failure)
+    if own is not None:
+        return own
+    if isinstance(failure, Py4JNetworkError | ConnectionError | EOFError):
+        return EngineLostError(
+            f"the Spark driver's JVM is gone (while {doing}: {type(failure).__name__}); run the job again, it resumes from its last completed "
+            "checkpoint"
+        )
+    return EngineError(f"Spark failed while {doing}: {failure}")

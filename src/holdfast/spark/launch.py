@@ -1,0 +1,69 @@
+"""Starting a job on Spark."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import shutil
+import socket
+import tempfile
+
+from pyspark.sql import SparkSession
+
+from holdfast.checkpoint.options import CHECKPOINTS_DIRECTORY
+from holdfast.kernel.configuration import Configuration
+from holdfast.kernel.ids import JobID
+from holdfast.runtime.graph import StreamGraph
+from holdfast.runtime.job import Job
+from holdfast.runtime.job_client import JobClient
+from holdfast.runtime.job_master import JobMaster
+from holdfast.runtime.options import DEFAULT_PARALLELISM, EXECUTION_TRIGGER, JOB_ID
+from holdfast.spark.engine import SparkEngine
+from holdfast.spark.session import get_or_create
+from holdfast.spark.trigger import Trigger
+from holdfast.storage.file_register import FileRegister
+from holdfast.storage.file_system import file_system_for
+from holdfast.storage.job_directory import JobDirectory
+
+logger = logging.getLogger(__name__)
+
+
+def launch(
+    graph: StreamGraph, job_name: str, configuration: Configuration, session: SparkSession | None = None
+) -> JobClient:
+    """Starts a job in a thread of this process and returns its handle. Does not block.
+
+    Raises:
+        ConfigurationError: An option does not fit, or the session cannot run jobs.
+    """
+    configuration.validate()
+    session = session or get_or_create(configuration)
+    trigger = Trigger.parse(configuration.get(EXECUTION_TRIGGER))
+    root = configuration.get(CHECKPOINTS_DIRECTORY) or _temporary_directory(job_name)
+    job_id = JobID.from_hex(configuration.get(JOB_ID)) if configuration.get(JOB_ID) else JobID.from_name(job_name)
+    directory = JobDirectory(file_system_for(root), root, job_id)
+    directory.create()
+    job = Job(
+        job_id=job_id,
+        name=job_name,
+        graph=graph,
+        configuration=configuration,
+        directory=directory,
+        register=FileRegister(directory.fs, directory.register_dir),
+        engine=SparkEngine(session, directory, trigger),
+        default_parallelism=configuration.get(DEFAULT_PARALLELISM) or session.sparkContext.defaultParallelism,
+        owner=f"{socket.gethostname()}:{os.getpid()}",
+    )
+    return JobClient(JobMaster(job))
+
+
+def _temporary_directory(job_name: str) -> str:
+    root = tempfile.mkdtemp(prefix="holdfast-checkpoints-")
+    atexit.register(shutil.rmtree, root, ignore_errors=True)
+    logger.warning(
+        "execution.checkpointing.dir is not set: job %r keeps its state in %r, which is removed when this process ends, so it cannot be resumed",
+        job_name,
+        root,
+    )
+    return root

@@ -1,0 +1,63 @@
+"""Spark sessions: the user's, and the private one in which epochs are planned."""
+
+from __future__ import annotations
+
+import logging
+
+from pyspark.sql import SparkSession
+
+from holdfast.errors import ConfigurationError
+from holdfast.kernel.configuration import Configuration
+from holdfast.runtime.options import JOB_NAME
+from holdfast.spark.java import ensure_java
+
+logger = logging.getLogger(__name__)
+
+_CHECKSUMS = (
+    "spark.sql.shuffle.orderIndependentChecksum.enabled",
+    "spark.sql.shuffle.orderIndependentChecksum.enableFullRetryOnMismatch",
+)
+
+
+def get_or_create(configuration: Configuration) -> SparkSession:
+    """The active session, or a new one with the `spark.*` settings of the configuration.
+
+    Raises:
+        ConfigurationError: There is no Java that Spark can run on.
+    """
+    active = SparkSession.getActiveSession()
+    if active is not None:
+        return active
+    ensure_java()
+    builder = SparkSession.builder.appName(configuration.get(JOB_NAME) or "holdfast")
+    for key, value in configuration.to_dict().items():
+        if key.startswith("spark."):
+            builder = builder.config(key, value)
+    return builder.getOrCreate()
+
+
+def private_session(session: SparkSession) -> SparkSession:
+    """A clone with the settings that epochs need; the user's session keeps its own.
+
+    Raises:
+        ConfigurationError: The session is a Spark Connect session.
+    """
+    if not hasattr(session, "_jsparkSession"):
+        raise ConfigurationError(
+            "this is a Spark Connect session, on which Holdfast does not run yet: create a classic session (without spark.remote)"
+        )
+    clone = SparkSession(session.sparkContext, session._jsparkSession.cloneSession())
+    epoch_settings(clone)
+    return clone
+
+
+def epoch_settings(session: SparkSession) -> None:
+    """What every epoch runs with.
+
+    Adaptive execution off: with it each shuffle is a job of its own, and two tasks may read different attempts of one upstream task. Shuffle checksums on,
+    where this Spark has them, so that a recomputed map stage with other rows is noticed.
+    """
+    session.conf.set("spark.sql.adaptive.enabled", "false")
+    for key in _CHECKSUMS:
+        if session.conf.get(key, None) not in (None, "true"):
+            session.conf.set(key, "true")

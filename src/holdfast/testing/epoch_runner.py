@@ -1,0 +1,287 @@
+"""Epochs without a JVM: the job master, tasks, checkpoints and sinks of a real job, with an exchange in this process in Spark's place.
+
+Used by tests and simulations. What is durable is durable here too; only Spark's own behaviour is missing. Every batch still crosses the exchange in
+the columns in which Spark would carry it.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from holdfast.kernel.clock import Clock, SystemClock
+from holdfast.kernel.configuration import Configuration
+from holdfast.kernel.ids import JobID
+from holdfast.kernel.key_group import key_groups_of
+from holdfast.runtime import worker
+from holdfast.runtime.barrier import TICK, Barrier
+from holdfast.runtime.descriptor import EpochDescriptor, JobDescriptor
+from holdfast.runtime.engine import Engine, EpochDriver, EpochInput, Outcome
+from holdfast.runtime.exchange import CONTROL, HASH, KEY_HASH, TARGET, EdgeLayout, SourceLayout
+from holdfast.runtime.graph import StreamGraph
+from holdfast.runtime.job import Job
+from holdfast.runtime.job_master import JobMaster
+from holdfast.runtime.plan import Edge, JobPlan, Level
+from holdfast.runtime.progress import ProgressReporter
+from holdfast.runtime.task import LevelTask, TaskIdentity
+from holdfast.storage.file_register import FileRegister
+from holdfast.storage.file_system import LocalFileSystem
+from holdfast.storage.job_directory import JobDirectory
+from holdfast.types.arrow import elements_to_batch
+
+Elements = Sequence[Any]
+Batches = list[pa.RecordBatch]
+
+
+class LocalInput(EpochInput):
+    """The elements of each source in one epoch."""
+
+    def __init__(self, number: int, elements: Mapping[str, Elements], is_last: bool) -> None:
+        self.number = number
+        self.elements = elements
+        self.is_last = is_last
+
+    def positions(self) -> dict[str, Any]:
+        return {"next": self.number + 1}
+
+
+class LocalEngine(Engine):
+    """Runs each task in this process, one after the other.
+
+    Args:
+        inputs: Elements by source uid, for one data epoch after the other.
+        is_bounded: Whether the inputs end with the last of them (the job then ends FINISHED), or have only paused.
+        source_tasks: Number of partitions of each source.
+        amnesia: Forgets everything a worker process caches before each task.
+        interceptor: Called with (level, partition) before each task runs; may raise, to make the task fail.
+    """
+
+    def __init__(
+        self,
+        inputs: Sequence[Mapping[str, Elements]],
+        *,
+        is_bounded: bool = False,
+        source_tasks: int = 2,
+        amnesia: bool = False,
+        interceptor: Callable[[int, int], None] | None = None,
+    ) -> None:
+        self.inputs = list(inputs)
+        self._is_bounded = is_bounded
+        self._source_tasks = source_tasks
+        self._amnesia = amnesia
+        self._interceptor = interceptor or (lambda level, partition: None)
+
+    def prepare(self, job: JobDescriptor, positions: Mapping[str, Any] | None, token: int) -> None:
+        self._key = job.key
+        self._content = job.to_bytes()
+        self._plan: JobPlan = job.plan
+        self._next = int(positions["next"]) if positions else 0
+
+    def drive(self, driver: EpochDriver) -> Outcome:
+        while self._next < len(self.inputs) and not driver.stopping:
+            number = self._next
+            is_last = self._is_bounded and number == len(self.inputs) - 1
+            driver.process(LocalInput(number, self.inputs[number], is_last))
+            self._next = number + 1
+            driver.tick_if_due()
+        if driver.stopping:
+            return Outcome.STOPPED
+        return Outcome.ENDED if self._is_bounded else Outcome.EXHAUSTED
+
+    def execute(self, epoch: EpochDescriptor, epoch_input: EpochInput | None) -> list[Barrier]:
+        sources = self._source_batches(epoch_input)
+        levels = list(self._plan.levels)
+        tasks = {level.index: level.tasks for level in levels}
+        if self._plan.starts_in_python:
+            crossing = self._run_level(levels.pop(0), epoch, sources, tasks.get(1, 0))
+        else:
+            crossing = [
+                _project(self._plan, batches, levels[0].arriving, i % levels[0].tasks)
+                for i, batches in enumerate(sources)
+            ]
+        for position, level in enumerate(levels):
+            layout = EdgeLayout(level.arriving)
+            flat = [batch for batches in crossing for batch in batches]
+            if position == 0:
+                flat.append(layout.control(TICK, level.tasks))
+            placed = exchange(layout, flat, level.tasks)
+            crossing = self._run_level(level, epoch, placed, tasks.get(level.index + 1, 0))
+        return [
+            Barrier.from_bytes(row) for batches in crossing for batch in batches for row in batch.column(0).to_pylist()
+        ]
+
+    def services(self) -> Mapping[str, Any]:
+        return {"read_parquet": lambda paths: pa.concat_tables([pq.read_table(path) for path in paths])}
+
+    def close(self) -> None:
+        worker.forget_all()
+
+    def _run_level(
+        self, level: Level, epoch: EpochDescriptor, inputs: Sequence[Batches], next_tasks: int
+    ) -> list[Batches]:
+        return [
+            list(self._run_task(level, epoch, partition, batches, next_tasks))
+            for partition, batches in enumerate(inputs)
+        ]
+
+    def _run_task(
+        self, level: Level, epoch: EpochDescriptor, partition: int, batches: Batches, next_tasks: int
+    ) -> Iterator[pa.RecordBatch]:
+        if self._amnesia:
+            worker.forget_all()
+        self._interceptor(level.index, partition)
+        job = worker.load_job(self._key, lambda: self._content)
+        task = LevelTask(job, epoch, TaskIdentity.fresh(level.index, partition), next_tasks)
+        yield from task.run(batches)
+
+    def _source_batches(self, epoch_input: EpochInput | None) -> list[Batches]:
+        partitions: list[Batches] = [[] for _ in range(self._source_tasks)]
+        if epoch_input is None:
+            return partitions
+        assert isinstance(epoch_input, LocalInput)
+        layout = SourceLayout(self._plan.sources)
+        for position, source in enumerate(layout.sources):
+            elements = list(epoch_input.elements.get(source.uid, ()))
+            for number, part in enumerate(_split(elements, self._source_tasks)):
+                if part:
+                    batch = elements_to_batch(part, source.element_type, source.uid)
+                    partitions[number].append(batch if layout.flat else _struct_of(layout, position, batch))
+        return partitions
+
+
+def run_job(
+    graph: StreamGraph,
+    directory: Path | str,
+    engine: Engine,
+    configuration: Mapping[str, Any] | None = None,
+    *,
+    name: str = "job",
+    clock: Clock | None = None,
+    parallelism: int = 2,
+) -> JobMaster:
+    """A job master over a directory, ready to `run()`; run it again on the same directory and it resumes."""
+    job_id = JobID.from_name(name)
+    job_directory = JobDirectory(LocalFileSystem(), str(directory), job_id)
+    job_directory.create()
+    job = Job(
+        job_id=job_id,
+        name=name,
+        graph=graph,
+        configuration=Configuration(dict(configuration or {})),
+        directory=job_directory,
+        register=FileRegister(job_directory.fs, job_directory.register_dir),
+        engine=engine,
+        default_parallelism=parallelism,
+        owner=f"epoch-runner-{uuid.uuid4().hex[:8]}",
+        clock=clock or SystemClock(),
+    )
+    return JobMaster(job, ProgressReporter(name))
+
+
+def exchange(layout: EdgeLayout, batches: Iterable[pa.RecordBatch], tasks: int) -> list[Batches]:
+    """What Spark's exchange does: hash, place, and sort where an edge is ordered."""
+    placed: list[Batches] = [[] for _ in range(tasks)]
+    for batch in batches:
+        hashes, subtasks = _placement(layout, batch)
+        carried = batch.drop_columns([TARGET]).append_column(HASH, pa.array(hashes.view(np.int64)))
+        for task in range(tasks):
+            part = carried.filter(pa.array(subtasks == task))
+            if part.num_rows:
+                placed[task].append(part)
+    order = [path for edge in layout.edges if edge.key for path in _order_paths(layout, edge)]
+    return [_sorted(part, order) for part in placed] if order else placed
+
+
+def _placement(layout: EdgeLayout, batch: pa.RecordBatch) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]:
+    rows = batch.num_rows
+    target = batch.column(batch.schema.get_field_index(TARGET))
+    subtasks = target.cast(pa.int64()).fill_null(-1).to_numpy(zero_copy_only=False).copy()
+    hashes = np.zeros(rows, np.uint64)
+    control = batch.column(batch.schema.get_field_index(CONTROL)).is_null().to_numpy(zero_copy_only=False)
+    for edge in layout.edges:
+        if edge.key is None:
+            continue
+        mine = control
+        columns = batch
+        if not layout.flat:
+            column = batch.column(batch.schema.get_field_index(edge.name))
+            mine = column.is_valid().to_numpy(zero_copy_only=False)
+            columns = pa.RecordBatch.from_struct_array(column.filter(pa.array(mine)))
+        else:
+            columns = batch.filter(pa.array(mine))
+        if not mine.any():
+            continue
+        own = _hashes_of(edge, columns)
+        hashes[mine] = own
+        groups = key_groups_of(own, edge.key.max_parallelism).astype(np.int64)
+        subtasks[mine] = groups * edge.key.parallelism // edge.key.max_parallelism
+    return hashes, subtasks
+
+
+def _hashes_of(edge: Edge, columns: pa.RecordBatch) -> npt.NDArray[np.uint64]:
+    assert edge.key is not None
+    if edge.key.spec.selector is not None:
+        given = columns.column(columns.schema.get_field_index(KEY_HASH)).to_numpy(zero_copy_only=False)
+        return np.ascontiguousarray(given).view(np.uint64)
+    arrays = [columns.column(columns.schema.get_field_index(name)) for name in edge.key.spec.columns]
+    return edge.key.codec.hashes(edge.key.codec.dict_keys(arrays))
+
+
+def _order_paths(layout: EdgeLayout, edge: Edge) -> list[tuple[str, ...]]:
+    assert edge.key is not None
+    prefix = () if layout.flat else (edge.name,)
+    return [(*prefix, name) for name in edge.key.spec.order_by]
+
+
+def _sorted(batches: Batches, order: Sequence[tuple[str, ...]]) -> Batches:
+    if not batches:
+        return batches
+    table = pa.Table.from_batches(batches)
+    keys = {f"{i}": _at(table, path) for i, path in enumerate(order)}
+    keys["position"] = pa.chunked_array([pa.array(np.arange(table.num_rows))])
+    by = [(name, "ascending") for name in keys]
+    indices = pc.sort_indices(pa.table(keys), sort_keys=by, null_placement="at_start")
+    return table.take(indices).to_batches()  # type: ignore[no-any-return]
+
+
+def _at(table: pa.Table, path: tuple[str, ...]) -> pa.ChunkedArray:
+    column = table.column(path[0])
+    for name in path[1:]:
+        column = pc.struct_field(column, name)
+    return column
+
+
+def _project(plan: JobPlan, batches: Batches, edges: Sequence[Edge], target: int) -> Batches:
+    """Source columns as edge columns, without Python operators: a row read by several edges is repeated for each."""
+    sources, layout = SourceLayout(plan.sources), EdgeLayout(edges)
+    return [
+        layout.pack(edge, columns, None if edge.key else target)
+        for batch in batches
+        for source, columns in sources.unpack(batch)
+        for edge in edges
+        if edge.origin.name == source.uid
+    ]
+
+
+def _split(elements: list[Any], parts: int) -> list[list[Any]]:
+    size = -(-len(elements) // parts) or 1
+    return [elements[i * size : (i + 1) * size] for i in range(parts)]
+
+
+def _struct_of(layout: SourceLayout, position: int, batch: pa.RecordBatch) -> pa.RecordBatch:
+    columns = []
+    for other, source in enumerate(layout.sources):
+        schema = elements_to_batch([], source.element_type, source.uid).schema
+        if other == position:
+            columns.append(pa.StructArray.from_arrays(batch.columns, fields=list(schema)))
+        else:
+            columns.append(pa.nulls(batch.num_rows, pa.struct(list(schema))))
+    return pa.RecordBatch.from_arrays(columns, names=[layout.column(i) for i in range(len(columns))])
