@@ -113,6 +113,7 @@ class KubernetesApiServer:
     async def _stop_listening(self) -> None:
         self._api.stopping = True
         self._api.open.set()
+        self._api.forget_late()
         self._store.wake()
         if self._runner is not None:
             await self._runner.cleanup()

@@ -152,6 +152,11 @@ class Api:
         else:
             self.log.append(Served(f"late-{verb}", target.type.plural, target.name, "", 200))
 
+    def forget_late(self) -> None:
+        """Give up the requests that were to be carried out late."""
+        for task in self._background:
+            task.cancel()
+
     async def _strike_after(self, fault: Fault) -> None:
         if fault.kind is FaultKind.DROP_AFTER:
             raise DroppedConnection

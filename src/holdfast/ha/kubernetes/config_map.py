@@ -1,0 +1,116 @@
+"""A ConfigMap as the high-availability classes see it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from lightkube.models.meta_v1 import ObjectMeta
+from lightkube.resources.core_v1 import ConfigMap
+
+from holdfast.ha.kubernetes.lease_machine import LeaseRecord
+
+LEADER_ANNOTATION: Final = "control-plane.alpha.kubernetes.io/leader"
+
+
+@dataclass(frozen=True)
+class KubernetesConfigMap:
+    """One version of a ConfigMap; changes are made on copies.
+
+    Attributes:
+        name: Its name.
+        data: Its entries. Not to be changed in place; `with_entries` and `without` make copies.
+        annotations: Its annotations.
+        labels: Its labels.
+        source: The object as the API server gave it, so that nothing of others gets lost in an update; None for a
+            ConfigMap that was not read from a server.
+    """
+
+    name: str
+    data: dict[str, str] = field(default_factory=dict)
+    annotations: dict[str, str] = field(default_factory=dict)
+    labels: dict[str, str] = field(default_factory=dict)
+    source: ConfigMap | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def resource_version(self) -> str | None:
+        """The opaque version of the whole ConfigMap; None if it was not read from a server."""
+        metadata = self.source.metadata if self.source is not None else None
+        return metadata.resourceVersion if metadata is not None else None
+
+    @property
+    def uid(self) -> str | None:
+        """Tells a ConfigMap from a later one of the same name."""
+        metadata = self.source.metadata if self.source is not None else None
+        return metadata.uid if metadata is not None else None
+
+    def get_name(self) -> str:
+        """The name."""
+        return self.name
+
+    def get_data(self) -> dict[str, str]:
+        """The entries."""
+        return self.data
+
+    def get_annotations(self) -> dict[str, str]:
+        """The annotations."""
+        return self.annotations
+
+    def get_labels(self) -> dict[str, str]:
+        """The labels."""
+        return self.labels
+
+    def get_resource_version(self) -> str | None:
+        """The opaque version."""
+        return self.resource_version
+
+    def is_led_by(self, lock_identity: str) -> bool:
+        """Whether this version says that this process leads."""
+        text = self.annotations.get(LEADER_ANNOTATION, "")
+        record = LeaseRecord.parse(text)
+        # Whatever else writes the annotation counts as the holder that it mentions.
+        return lock_identity in text if record is None else record.holder == lock_identity
+
+    def with_entries(self, entries: dict[str, str]) -> KubernetesConfigMap:
+        """A copy with these entries put."""
+        return replace(self, data={**self.data, **entries})
+
+    def without(self, *keys: str) -> KubernetesConfigMap:
+        """A copy without these entries."""
+        return replace(self, data={key: value for key, value in self.data.items() if key not in keys})
+
+    def with_annotation(self, key: str, value: str) -> KubernetesConfigMap:
+        """A copy with this annotation put."""
+        return replace(self, annotations={**self.annotations, key: value})
+
+    @classmethod
+    def of(cls, source: ConfigMap) -> KubernetesConfigMap:
+        """The form of an object of the API."""
+        metadata = source.metadata or ObjectMeta()
+        return cls(
+            name=metadata.name or "",
+            data=dict(source.data or {}),
+            annotations=dict(metadata.annotations or {}),
+            labels=dict(metadata.labels or {}),
+            source=source,
+        )
+
+    def to_object(self) -> ConfigMap:
+        """The object for the API, with the resource version that was read, as an optimistic lock."""
+        if self.source is None:
+            metadata = ObjectMeta(name=self.name, labels=self.labels, annotations=self.annotations)
+            return ConfigMap(metadata=metadata, data=self.data)
+        old = self.source.metadata or ObjectMeta()
+        metadata = ObjectMeta(
+            name=self.name,
+            namespace=old.namespace,
+            uid=old.uid,
+            resourceVersion=old.resourceVersion,
+            labels=self.labels,
+            annotations=self.annotations,
+            finalizers=old.finalizers,
+            ownerReferences=old.ownerReferences,
+        )
+        return ConfigMap(
+            metadata=metadata, data=self.data, binaryData=self.source.binaryData, immutable=self.source.immutable
+        )

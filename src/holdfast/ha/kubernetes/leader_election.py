@@ -1,0 +1,299 @@
+"""The Kubernetes driver of leader election: a lease in an annotation of the cluster's ConfigMap.
+
+The lease stands in the same ConfigMap as what it protects (addresses, plans), so that "is still the leader" and "write"
+are one conditional update.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import uuid
+from collections.abc import Callable
+from typing import Final
+
+from holdfast.errors import AlreadyExistError, ConflictError, HoldfastError, StorageError
+from holdfast.ha.kubernetes.client import KubeClient
+from holdfast.ha.kubernetes.config_map import LEADER_ANNOTATION, KubernetesConfigMap
+from holdfast.ha.kubernetes.lease_machine import LeaseMachine, LeaseRecord, LeaseTimes
+from holdfast.ha.kubernetes.watch import ConfigMapHandler, ConfigMapWatcher
+from holdfast.ha.leader_election import LeaderElectionDriver, LeaderElectionDriverFactory, LeaderElectionListener
+from holdfast.ha.leader_information import LeaderInformation, LeaderInformationRegister
+from holdfast.kernel.clock import Clock, SystemClock
+
+_logger = logging.getLogger(__name__)
+
+LEADER_KEY_PREFIX: Final = "org.apache.flink.k8s.leader."
+_CONFLICT_TRIES: Final = 5
+
+
+def leader_key(component_id: str) -> str:
+    """The entry of a component's leader information."""
+    return LEADER_KEY_PREFIX + component_id
+
+
+def leader_information_of(config_map: KubernetesConfigMap) -> LeaderInformationRegister:
+    """All leader information in a ConfigMap."""
+    return LeaderInformationRegister(
+        {
+            key.removeprefix(LEADER_KEY_PREFIX): LeaderInformation.decode(value)
+            for key, value in config_map.data.items()
+            if key.startswith(LEADER_KEY_PREFIX)
+        }
+    )
+
+
+class KubernetesLeaderElectionDriver(LeaderElectionDriver, ConfigMapHandler):
+    """Campaigns for one process until it is closed.
+
+    One thread reads and writes the lease; another one revokes at the renew deadline, also while a request hangs.
+
+    Args:
+        client: The ConfigMaps.
+        watcher: Follows the cluster's ConfigMap.
+        template: The ConfigMap to be created if there is none.
+        lock_identity: Who this process is.
+        times: The lease's times.
+        listener: Told of grants, revocations and foreign changes.
+        clock: Measures the lease.
+    """
+
+    def __init__(
+        self,
+        client: KubeClient,
+        watcher: ConfigMapWatcher,
+        template: KubernetesConfigMap,
+        lock_identity: str,
+        times: LeaseTimes,
+        listener: LeaderElectionListener,
+        clock: Clock | None = None,
+    ) -> None:
+        self._client = client
+        self._template = template
+        self._name = template.name
+        self._identity = lock_identity
+        self._times = times
+        self._listener = listener
+        self._clock = clock or SystemClock()
+        self._machine = LeaseMachine(lock_identity, times)
+        self._lock = threading.Lock()
+        self._closed = threading.Event()
+        self._renewed = threading.Event()
+        self._wake = threading.Event()
+        self._campaigner = threading.Thread(target=self._campaign, name=f"lease-{self._name}", daemon=True)
+        self._watchdog = threading.Thread(target=self._guard, name=f"lease-deadline-{self._name}", daemon=True)
+        self._subscription = watcher.subscribe(self)
+        self._campaigner.start()
+        self._watchdog.start()
+
+    # What the service asks for.
+
+    def has_leadership(self) -> bool:
+        """Whether the lease is ours by our clock and by what the ConfigMap says now; False if it cannot be read."""
+        with self._lock:
+            self._expire()
+            if not self._machine.leading:
+                return False
+        try:
+            current = self._client.get_config_map(self._name)
+        except HoldfastError as error:
+            _logger.warning("Whether this process leads is not known, so it does not: %s", error)
+            return False
+        if current is None:
+            self._tell_error(
+                f"ConfigMap {self._name!r} does not exist. This indicates that somebody has interfered with the "
+                "cluster."
+            )
+            return False
+        return current.is_led_by(self._identity)
+
+    def publish_leader_information(self, component_id: str, leader_information: LeaderInformation) -> None:
+        """Write a component's information, if the ConfigMap still says in the same write that this process leads."""
+        if leader_information.is_empty:
+            self.delete_leader_information(component_id)
+            return
+        text = leader_information.encode()
+
+        def put(current: KubernetesConfigMap) -> KubernetesConfigMap | None:
+            if not current.is_led_by(self._identity) or current.data.get(leader_key(component_id)) == text:
+                return None
+            return current.with_entries({leader_key(component_id): text})
+
+        self._client.check_and_update_config_map(self._name, put)
+
+    def delete_leader_information(self, component_id: str) -> None:
+        """Remove a component's information, if the ConfigMap still says that this process leads."""
+
+        def drop(current: KubernetesConfigMap) -> KubernetesConfigMap | None:
+            if not current.is_led_by(self._identity) or leader_key(component_id) not in current.data:
+                return None
+            return current.without(leader_key(component_id))
+
+        self._client.check_and_update_config_map(self._name, drop)
+
+    def close(self) -> None:
+        """Leave the campaign and give the lease back; waits for the request that is under way."""
+        self._subscription.close()
+        self._closed.set()
+        self._renewed.set()
+        self._wake.set()
+        for thread in (self._campaigner, self._watchdog):
+            if thread is not threading.current_thread():
+                thread.join()
+        self._release()
+
+    # What the watcher tells.
+
+    def on_config_map(self, config_map: KubernetesConfigMap | None) -> None:
+        """Let the service write back what it confirmed, if somebody else changed it; campaign if the lease is free."""
+        with self._lock:
+            if not self._machine.leading or self._closed.is_set():
+                record = LeaseRecord.parse(config_map.annotations.get(LEADER_ANNOTATION)) if config_map else None
+                if record is None or not record.holder:
+                    self._wake.set()
+                return
+        if config_map is None:
+            self._tell_error(f"ConfigMap {self._name!r} has been deleted externally.")
+        elif config_map.is_led_by(self._identity):
+            self._listener.on_leader_information_register_change(leader_information_of(config_map))
+
+    def on_watch_error(self, error: HoldfastError) -> None:
+        """Pass the error on while leading."""
+        with self._lock:
+            leading = self._machine.leading
+        if leading:
+            self._listener.on_error(error)
+
+    # The two threads.
+
+    def _campaign(self) -> None:
+        while not self._closed.is_set():
+            try:
+                self._look()
+            except HoldfastError as error:
+                _logger.warning("The lease in ConfigMap %r could not be looked at: %s", self._name, error)
+            except Exception as error:
+                # Without this thread nobody would renew: better to say so than to lead until the deadline in silence.
+                _logger.exception("The campaign for ConfigMap %r failed.", self._name)
+                self._listener.on_error(error)
+            with self._lock:
+                pause = self._machine.next_look(self._clock.monotonic())
+            self._clock.sleep(pause, self._wake)
+            self._wake.clear()
+
+    def _look(self) -> None:
+        """Read the lease once and write it if that is due; a few times over if others write as well."""
+        for _ in range(_CONFLICT_TRIES):
+            if self._closed.is_set():
+                return
+            current = self._client.get_config_map(self._name)
+            record = self._observe(current.annotations.get(LEADER_ANNOTATION) if current is not None else None)
+            if record is None:
+                return
+            if current is not None:
+                attempt = self._client.replace_config_map
+                wanted = current.with_annotation(LEADER_ANNOTATION, record.encode())
+            else:
+                attempt = self._client.create_config_map
+                wanted = self._template.with_annotation(LEADER_ANNOTATION, record.encode())
+            if self._try_write(attempt, wanted, record):
+                return
+
+    def _try_write(
+        self,
+        attempt: Callable[[KubernetesConfigMap], KubernetesConfigMap],
+        wanted: KubernetesConfigMap,
+        record: LeaseRecord,
+    ) -> bool:
+        started = self._clock.monotonic()
+        try:
+            attempt(wanted)
+        except (ConflictError, AlreadyExistError):
+            return False
+        with self._lock:
+            if self._closed.is_set():
+                # Granting nothing any more; `close` gives back what was just written.
+                self._machine.wrote(record, started, self._clock.monotonic())
+            elif self._machine.wrote(record, started, self._clock.monotonic()):
+                self._listener.on_grant_leadership(uuid.uuid4())
+        self._renewed.set()
+        return True
+
+    def _observe(self, text: str | None) -> LeaseRecord | None:
+        with self._lock:
+            lost, record = self._machine.observe(text, self._clock.monotonic(), self._clock.now_ms())
+            if lost and not self._closed.is_set():
+                self._listener.on_revoke_leadership()
+        return record
+
+    def _guard(self) -> None:
+        while not self._closed.is_set():
+            self._renewed.clear()
+            with self._lock:
+                self._expire()
+                left = self._machine.deadline - self._clock.monotonic()
+            self._clock.sleep(min(left, self._times.renew_deadline), self._renewed)
+
+    def _expire(self) -> None:
+        """Revoke if the deadline is over; call it with the lock held."""
+        if self._machine.expire(self._clock.monotonic()) and not self._closed.is_set():
+            _logger.warning(
+                "The lease in ConfigMap %r was not renewed in time; this process leads no more.", self._name
+            )
+            self._listener.on_revoke_leadership()
+
+    def _release(self) -> None:
+        with self._lock:
+            record = self._machine.released()
+        try:
+            current = self._client.get_config_map(self._name)
+            if current is not None and current.is_led_by(self._identity):
+                self._client.replace_config_map(current.with_annotation(LEADER_ANNOTATION, record.encode()))
+        except HoldfastError as error:
+            _logger.warning(
+                "The lease in ConfigMap %r was not given back and runs out by itself: %s", self._name, error
+            )
+
+    def _tell_error(self, message: str) -> None:
+        self._listener.on_error(StorageError(message))
+
+
+class KubernetesLeaderElectionDriverFactory(LeaderElectionDriverFactory):
+    """Makes the driver of a process.
+
+    Args:
+        client: The ConfigMaps.
+        watcher: Follows the cluster's ConfigMap.
+        template: The ConfigMap to be created if there is none.
+        lock_identity: Who this process is.
+        times: The lease's times.
+        clock: Measures the lease.
+    """
+
+    def __init__(
+        self,
+        client: KubeClient,
+        watcher: ConfigMapWatcher,
+        template: KubernetesConfigMap,
+        lock_identity: str,
+        times: LeaseTimes,
+        clock: Clock | None = None,
+    ) -> None:
+        self._client = client
+        self._watcher = watcher
+        self._template = template
+        self._lock_identity = lock_identity
+        self._times = times
+        self._clock = clock
+
+    def create(self, leader_election_listener: LeaderElectionListener) -> KubernetesLeaderElectionDriver:
+        """Make a driver; it campaigns at once, in its own threads."""
+        return KubernetesLeaderElectionDriver(
+            self._client,
+            self._watcher,
+            self._template,
+            self._lock_identity,
+            self._times,
+            leader_election_listener,
+            self._clock,
+        )

@@ -1,0 +1,102 @@
+"""The fenced register of a job in a ConfigMap, for people to read with kubectl.
+
+Everything stands in one ConfigMap, so one conditional update decides about all of it::
+
+    register                          version, token, owner, terminal status, nonces of the last writes
+    counter                           the lowest checkpoint id that nobody has reserved
+    checkpointID-0000000000000000042  one entry a retained checkpoint, for people
+
+The entry `register` is the whole record; the others repeat parts of it. Conditional updates compare the version of
+the whole ConfigMap, so a write that was on its way when somebody raised the token is refused by the API server.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import Final
+
+from holdfast.errors import (
+    AlreadyExistError,
+    ConflictError,
+    CorruptFileError,
+    PossibleInconsistentStateError,
+)
+from holdfast.ha.kubernetes.client import KubeClient
+from holdfast.ha.kubernetes.config_map import KubernetesConfigMap
+from holdfast.storage.register import GENESIS, FencedRegister, RegisterRecord
+
+REGISTER_KEY: Final = "register"
+COUNTER_KEY: Final = "counter"
+CHECKPOINT_PREFIX: Final = "checkpointID-"
+_CREATE_TRIES: Final = 3
+
+
+class KubernetesRegister(FencedRegister):
+    """A register in a ConfigMap, which is created by the first write.
+
+    Args:
+        client: The ConfigMaps.
+        template: Name and labels of the ConfigMap.
+    """
+
+    def __init__(self, client: KubeClient, template: KubernetesConfigMap) -> None:
+        self._client = client
+        self._template = template
+        self._name = template.name
+
+    def _load(self) -> RegisterRecord:
+        current = self._client.get_config_map(self._name)
+        return GENESIS if current is None else self._record_of(current)
+
+    def _record_of(self, current: KubernetesConfigMap) -> RegisterRecord:
+        if REGISTER_KEY not in current.data:
+            if any(key.startswith(CHECKPOINT_PREFIX) for key in current.data):
+                raise CorruptFileError(
+                    f"ConfigMap {self._name}", None, f"it names checkpoints and has no entry {REGISTER_KEY!r}."
+                )
+            return GENESIS
+        return RegisterRecord.decode(current.data[REGISTER_KEY].encode(), f"ConfigMap {self._name}/{REGISTER_KEY}")
+
+    def _swap(self, base: RegisterRecord, new: RegisterRecord) -> None:
+        entries = _entries(new)
+
+        def write(current: KubernetesConfigMap) -> KubernetesConfigMap | None:
+            found = self._record_of(current)
+            if found.nonce == new.nonce:
+                return None  # an earlier try of this transaction, whose answer got lost
+            if found != base:
+                raise ConflictError(f"The register is at version {found.state.version} already.")
+            stale = [key for key in current.data if key.startswith(CHECKPOINT_PREFIX) and key not in entries]
+            return current.without(*stale).with_entries(entries)
+
+        if base == GENESIS and self._client.get_config_map(self._name) is None:
+            self._create(entries)
+        else:
+            self._client.check_and_update_config_map(self._name, write)
+
+    def _create(self, entries: dict[str, str]) -> None:
+        """Create the ConfigMap; again if no answer came, because only one of two such requests can succeed."""
+        last: PossibleInconsistentStateError | None = None
+        for _ in range(_CREATE_TRIES):
+            try:
+                self._client.create_config_map(self._template.with_entries(entries))
+                return
+            except AlreadyExistError as error:
+                raise ConflictError(f"ConfigMap {self._name!r} was created, by this request or another.") from error
+            except PossibleInconsistentStateError as error:
+                last = error
+        assert last is not None
+        raise last
+
+    def __repr__(self) -> str:
+        return f"KubernetesRegister({self._name!r})"
+
+
+def _entries(record: RegisterRecord) -> dict[str, str]:
+    state = record.state
+    entries = {REGISTER_KEY: record.encode().decode(), COUNTER_KEY: str(state.next_checkpoint_id)}
+    for pointer in state.checkpoints:
+        text = json.dumps(asdict(pointer), sort_keys=True)
+        entries[f"{CHECKPOINT_PREFIX}{pointer.checkpoint_id:019d}"] = text
+    return entries
