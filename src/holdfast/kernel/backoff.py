@@ -241,9 +241,12 @@ class ExponentialDelayRestartStrategy(RestartStrategy):
         return max(0, self._next_restart - _now(self._clock))
 
     def _delay(self) -> int:
-        # Beyond this exponent the pause is the longest one, and the power might overflow.
-        steps = min(self._attempts, math.ceil(math.log(self._max_ms / self._initial_ms, self._multiplier)))
-        delay = self._initial_ms * self._multiplier**steps
+        try:
+            delay = self._initial_ms * self._multiplier**self._attempts
+        except OverflowError:
+            return self._max_ms
+        if math.isinf(delay):
+            return self._max_ms
         delay += self._rng.uniform(-1, 1) * self._jitter * delay
         return round(min(max(delay, self._initial_ms), self._max_ms))
 

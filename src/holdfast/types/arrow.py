@@ -12,11 +12,10 @@ from typing import Any, Final, NoReturn
 import pyarrow as pa
 
 from holdfast.errors import ConfigurationError, HoldfastError, OutputTypeError
-from holdfast.types.row import Row, field_names_of, make_rows
+from holdfast.types.row import make_rows
 from holdfast.types.type_information import RowTypeInformation, TypeInformation
 
 VALUE_COLUMN: Final = "value"
-_PLAIN: Final = frozenset({tuple, list, Row})
 
 
 def element_schema(element_type: TypeInformation) -> pa.Schema:
@@ -64,11 +63,7 @@ def rows_to_batch(rows: Sequence[Any], row_type: RowTypeInformation, uid: str | 
     if not rows:
         return pa.RecordBatch.from_pylist([], schema=schema)
     try:
-        if not all(_is_in_order(kind, row_type) for kind in set(map(type, rows))):
-            rows = [row_type.arrange(row) for row in rows]
-        columns = list(zip(*rows, strict=True))
-        if len(columns) != len(row_type.types):
-            raise ValueError(f"{len(columns)} fields instead of {len(row_type.types)}")
+        columns = row_type.columns(rows)
         arrays = [part.to_array(column) for part, column in zip(row_type.types, columns, strict=True)]
     except Exception as error:
         _raise_located(rows, row_type, uid, error)
@@ -95,14 +90,6 @@ def columns_to_lists(batch: pa.RecordBatch, element_type: TypeInformation) -> li
             None, f"A batch with the columns {batch.schema.names!r} arrived where {element_type} was declared."
         )
     return [part.to_list(column) for part, column in zip(types, batch.columns, strict=True)]
-
-
-def _is_in_order(kind: type, row_type: RowTypeInformation) -> bool:
-    """Whether all rows of this class have their values in the order of the fields."""
-    if kind in _PLAIN:
-        return True
-    names = field_names_of(kind)
-    return bool(names) and row_type.order_of(names) is None
 
 
 def _raise_located(

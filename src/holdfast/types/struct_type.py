@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import repeat
 from typing import Any, Final
 
 import pyarrow as pa
@@ -66,6 +65,25 @@ class StructTypeInformation(TypeInformation):
             OutputTypeError: It is not such an element, or its fields are others.
         """
 
+    def columns(self, values: Sequence[Any]) -> list[Sequence[Any]]:
+        """Turn elements into columns, not yet checked; None is not an element here.
+
+        Raises:
+            OutputTypeError, ValueError: An element has other fields.
+        """
+        if not values:
+            return [()] * len(self.types)
+        if not all(self.is_in_order(kind) for kind in set(map(type, values))):
+            values = [self.arrange(value) for value in values]
+        columns: list[Sequence[Any]] = list(zip(*values, strict=True))
+        if len(columns) != len(self.types):
+            raise ValueError(f"{len(columns)} fields instead of {len(self.types)}")
+        return columns
+
+    def is_in_order(self, kind: type) -> bool:
+        """Whether all elements of a class have their values in the order of the fields."""
+        return kind is tuple or kind is list or kind is Row
+
     def get_field_names(self) -> list[str]:
         """Return the names of the fields."""
         return list(self.names)
@@ -95,8 +113,7 @@ class StructTypeInformation(TypeInformation):
     def to_array(self, values: Sequence[Any]) -> pa.Array:
         """Convert a column of elements."""
         nothing = (None,) * len(self.types)
-        rows = [nothing if value is None else self.arrange(value) for value in values]
-        columns = zip(*rows, strict=True) if rows else repeat((), len(self.types))
+        columns = self.columns([nothing if value is None else value for value in values])
         arrays = [part.to_array(column) for part, column in zip(self.types, columns, strict=True)]
         missing = pa.array([value is None for value in values], pa.bool_())
         if not arrays:
@@ -176,6 +193,14 @@ class RowTypeInformation(StructTypeInformation):
             return value
         items = tuple(value)
         return [items[position] for position in order]
+
+    def is_in_order(self, kind: type) -> bool:
+        """Whether all elements of a class have their values in the order of the fields."""
+        if super().is_in_order(kind):
+            return True
+        # Rows of PySpark are tuples without names in the class, but with names in the instance.
+        names = field_names_of(kind)
+        return bool(names) and self.order_of(names) is None
 
     def order_of(self, names: tuple[str, ...]) -> list[int] | None:
         """Return where the fields stand in elements with these names; None if by position.
