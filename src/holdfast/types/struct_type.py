@@ -82,7 +82,7 @@ class StructTypeInformation(TypeInformation):
 
     def is_in_order(self, kind: type) -> bool:
         """Whether all elements of a class have their values in the order of the fields."""
-        return kind is tuple or kind is list or kind is Row
+        return issubclass(kind, (tuple, list))
 
     def get_field_names(self) -> list[str]:
         """Return the names of the fields."""
@@ -196,7 +196,7 @@ class RowTypeInformation(StructTypeInformation):
 
     def is_in_order(self, kind: type) -> bool:
         """Whether all elements of a class have their values in the order of the fields."""
-        if super().is_in_order(kind):
+        if kind is tuple or kind is list or kind is Row:
             return True
         # Rows of PySpark are tuples without names in the class, but with names in the instance.
         names = field_names_of(kind)
