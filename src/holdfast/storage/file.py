@@ -115,6 +115,15 @@ class FileSystem(ABC):
         """Delete a directory if it is empty; returns whether it is gone."""
 
     @abstractmethod
+    def link(self, source: str, target: str) -> None:
+        """Give a file that never changes a second name, durably and without copying it.
+
+        Raises:
+            AlreadyExistError: Something has the target path already.
+            StorageError: It cannot be done, for instance between two devices: copy it.
+        """
+
+    @abstractmethod
     def rename(self, source: str, target: str) -> None:
         """Move a file, durably, and never over another.
 

@@ -212,6 +212,18 @@ class LocalFileSystem(FileSystem):
             raise translate(error, "delete", path) from error
         return True
 
+    def link(self, source: str, target: str) -> None:
+        """Make a hard link; missing directories are made."""
+        old, new = _local(source), _local(target)
+        try:
+            _make_directory(os.path.dirname(new) or ".")
+            _link(old, new, target)
+            _sync_directory(os.path.dirname(new))
+        except FileNotFoundError as error:
+            raise translate(error, "link", source) from error
+        except OSError as error:
+            raise translate(error, f"link {source!r} to", target) from error
+
     def rename(self, source: str, target: str) -> None:
         """Move a file, durably, and never over another."""
         old, new = _local(source), _local(target)

@@ -80,6 +80,10 @@ class GatedFileSystem(FileSystem):
         """Delete a directory, gated."""
         return self._pass("delete_directory", self._inner.delete_directory, path)
 
+    def link(self, source: str, target: str) -> None:
+        """Link, gated."""
+        self._pass("link", self._inner.link, source, target)
+
     def rename(self, source: str, target: str) -> None:
         """Rename, gated."""
         self._pass("rename", self._inner.rename, source, target)

@@ -1,0 +1,205 @@
+"""Deletes files that no checkpoint needs, by the rules of `holdfast.checkpoint.retention`."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Final
+
+from holdfast.checkpoint.completed_checkpoint import CompletedCheckpoint
+from holdfast.checkpoint.metadata import CheckpointMetadata
+from holdfast.checkpoint.options import CLEANER_PARALLEL_MODE, GRACE_PERIOD
+from holdfast.checkpoint.recovery import recover
+from holdfast.checkpoint.retention import Deletions, Retention, View
+from holdfast.errors import HoldfastError
+from holdfast.kernel import fault
+from holdfast.kernel.clock import Clock, SystemClock
+from holdfast.kernel.configuration import Configuration
+from holdfast.storage.file_system import FileStatus, join
+from holdfast.storage.job_directory import JobDirectory
+from holdfast.storage.naming import FileName
+from holdfast.storage.os_error import translate
+from holdfast.storage.path import base_name
+from holdfast.storage.register import Lease, RegisterState
+
+_log = logging.getLogger(__name__)
+_THREADS: Final = 4
+
+
+@dataclass(frozen=True)
+class SweepReport:
+    """What a sweep did.
+
+    Attributes:
+        deleted: Paths that were deleted.
+        waiting: How many more may go when their grace period is over.
+    """
+
+    deleted: tuple[str, ...] = ()
+    waiting: int = 0
+
+
+@dataclass(frozen=True)
+class _Document:
+    """What a retained document says, as far as a sweep needs it."""
+
+    token: int
+    epoch: int
+    checkpoint_id: int
+    names: frozenset[FileName]
+
+
+class Sweeper:
+    """Sweeps one job's directory on behalf of its leader. Not safe to use from several threads at a time.
+
+    After its lease was fenced, or a write of it had an unknown outcome, it deletes nothing.
+
+    Args:
+        directory: The job's directory.
+        lease: The leader's right to write the register; raised before the sweeper is made.
+        configuration: Gives the grace period and whether several files are deleted at a time.
+        clock: Measures the grace period.
+    """
+
+    def __init__(
+        self,
+        directory: JobDirectory,
+        lease: Lease,
+        configuration: Configuration | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        options = configuration or Configuration()
+        self._directory = directory
+        self._lease = lease
+        self._clock = clock or SystemClock()
+        self._parallel = options.get(CLEANER_PARALLEL_MODE)
+        self._retention = Retention(options.get(GRACE_PERIOD))
+        self._first_own_id = lease.state.next_checkpoint_id
+        self._documents: dict[str, _Document] = {}
+
+    def sweep(
+        self,
+        live: Iterable[str] = (),
+        pending_ids: Iterable[int] = (),
+        pins: Iterable[CompletedCheckpoint] = (),
+        is_dead_elsewhere: Callable[[Callable[[FileName], bool]], object] | None = None,
+    ) -> SweepReport:
+        """Delete what may go now.
+
+        Args:
+            live: Paths or names of files that the leader has in memory: runs of its current versions, of a compaction.
+            pending_ids: Checkpoints under way.
+            pins: Checkpoints that somebody still reads, restores or copies.
+            is_dead_elsewhere: Called with a function that tells of a file name whether it may go; for those who keep
+                files outside of the job directory, such as sinks.
+
+        Raises:
+            FencedError: Another leader took over; nothing was deleted.
+        """
+        if self._lease.has_ended:
+            return SweepReport()
+        state = self._lease.check()
+        view = self._view(state, live, pending_ids, list(pins))
+        if view is None:
+            return SweepReport()
+        now = round(self._clock.monotonic() * 1000)
+        places = self._list()
+        deletions = self._retention.decide(view, places, self._checkpoint_directories(), now)
+        deleted = self._delete(deletions, places)
+        if is_dead_elsewhere is not None:
+            is_dead_elsewhere(self._retention.dead(view, now))
+        return SweepReport(tuple(deleted), deletions.waiting)
+
+    def _view(
+        self, state: RegisterState, live: Iterable[str], pending_ids: Iterable[int], pins: list[CompletedCheckpoint]
+    ) -> View | None:
+        """Collect what is needed; None if a document cannot be read, because then nobody knows what it names."""
+        documents = self._retained_documents(state)
+        if documents is None:
+            return None
+        documents += [_document(pin.metadata) for pin in pins]
+        named = {name for name in (FileName.parse(base_name(path)) for path in live) if name is not None}
+        own = [document for document in documents if document.token == self._lease.token]
+        return View(
+            token=self._lease.token,
+            last_completed_epoch=max((document.epoch for document in own), default=None),
+            last_completed_id=max((document.checkpoint_id for document in own), default=0),
+            first_own_id=self._first_own_id,
+            named=frozenset(named.union(*(document.names for document in documents))),
+            kept_ids=frozenset({*pending_ids, *(document.checkpoint_id for document in documents)}),
+        )
+
+    def _retained_documents(self, state: RegisterState) -> list[_Document] | None:
+        known = {}
+        for pointer in state.checkpoints:
+            document = self._documents.get(pointer.digest)
+            if document is None:
+                try:
+                    document = _document(recover(self._directory, state, pointer).metadata)
+                except HoldfastError as error:
+                    _log.warning("Nothing is swept, because a retained checkpoint cannot be read: %s", error)
+                    return None
+            known[pointer.digest] = document
+        self._documents = known
+        return list(known.values())
+
+    def _list(self) -> dict[str, str]:
+        """Return the directory of each file by its name; names are unique because of their nonces."""
+        places = {}
+        for directory in (self._directory.shared_dir, self._directory.taskowned_dir):
+            for name in self._directory.fs.list_names(directory):
+                places[name] = directory
+        return places
+
+    def _checkpoint_directories(self) -> list[str]:
+        return self._directory.fs.list_names(self._directory.path)
+
+    def _delete(self, deletions: Deletions, places: dict[str, str]) -> list[str]:
+        tasks: list[tuple[Callable[[str], None], str]] = [
+            (self._delete_file, join(places[name], name)) for name in deletions.files
+        ]
+        tasks += [(self._delete_checkpoint, self._directory.chk_dir(number)) for number in deletions.checkpoints]
+        if self._parallel and len(tasks) > _THREADS:
+            with ThreadPoolExecutor(_THREADS, thread_name_prefix="holdfast-sweep") as pool:
+                done = list(pool.map(lambda task: self._try(*task), tasks))
+        else:
+            done = [self._try(*task) for task in tasks]
+        return [path for path in done if path is not None]
+
+    def _try(self, delete: Callable[[str], None], path: str) -> str | None:
+        """Delete one; what cannot be deleted stays for the next sweep."""
+        try:
+            with fault.point("subsume.delete"):
+                delete(path)
+        except OSError as error:
+            _log.warning("Could not delete %r: %s", path, translate(error, "delete", path))
+            return None
+        except fault.FaultInjectedError:
+            raise
+        except HoldfastError as error:
+            _log.warning("Could not delete %r: %s", path, error)
+            return None
+        return path
+
+    def _delete_file(self, path: str) -> None:
+        self._directory.fs.delete(path)
+
+    def _delete_checkpoint(self, path: str) -> None:
+        """Delete a checkpoint's directory, its document first: what has no document is no checkpoint."""
+        fs = self._directory.fs
+        for status in sorted(fs.list(path), key=_metadata_first):
+            if not status.is_directory:
+                fs.delete(join(path, status.name))
+        fs.delete_directory(path)
+
+
+def _metadata_first(status: FileStatus) -> tuple[bool, str]:
+    return status.name != "_metadata", status.name
+
+
+def _document(metadata: CheckpointMetadata) -> _Document:
+    parsed = (FileName.parse(base_name(text)) for text in metadata.strings())
+    names = frozenset(name for name in parsed if name is not None)
+    return _Document(metadata.token, metadata.epoch, metadata.checkpoint_id, names)
