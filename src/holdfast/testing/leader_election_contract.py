@@ -139,13 +139,14 @@ class Cluster:
         candidates = self.candidates if among is None else among
 
         def leading() -> list[Candidate]:
-            return [c for c in candidates if all(contender.leads for contender in c.contenders.values())]
+            campaigning = [candidate for candidate in candidates if candidate.contenders]
+            return [c for c in campaigning if all(contender.leads for contender in c.contenders.values())]
 
         eventually(lambda: len(leading()) == 1, "exactly one candidate leads", self.backend.patience)
         return leading()[0]
 
     def close(self) -> None:
-        """Close everything and check that nobody heard an error."""
+        """Close everything."""
         for retrieval, process in self._retrievals:
             retrieval.stop()
             process.close()
