@@ -12,15 +12,12 @@ from pathlib import Path
 
 import click
 
+from holdfast.checkpoint.options import CLAIM_MODE, IGNORE_UNCLAIMED_STATE, RECOVERY_PATH
 from holdfast.cli.exit_code import errors_to_exit_codes
 from holdfast.datastream.launch import launching
 from holdfast.errors import ConfigurationError
 from holdfast.kernel.configuration import Configuration
-
-RECOVERY_PATH = "execution.state-recovery.path"
-IGNORE_UNCLAIMED = "execution.state-recovery.ignore-unclaimed-state"
-CLAIM_MODE = "execution.state-recovery.claim-mode"
-START_FRESH = "execution.state-recovery.fresh"
+from holdfast.runtime.options import START_FRESH
 
 
 @click.command(context_settings={"ignore_unknown_options": False})
@@ -70,7 +67,7 @@ def _options(
     if path is not None:
         options.set(RECOVERY_PATH, _absolute(path))
     if allow_non_restored:
-        options.set(IGNORE_UNCLAIMED, True)
+        options.set(IGNORE_UNCLAIMED_STATE, True)
     if claim_mode is not None:
         options.set(CLAIM_MODE, claim_mode.upper())
     if fresh:

@@ -3,7 +3,8 @@
 Importing this package needs no pyspark; executing a job does.
 """
 
-from holdfast.checkpoint.config import CheckpointConfig, CheckpointingMode, ExternalizedCheckpointCleanup
+from holdfast.checkpoint.config import CheckpointConfig
+from holdfast.checkpoint.options import CheckpointingMode, ExternalizedCheckpointCleanup
 from holdfast.datastream.environment import StreamExecutionEnvironment
 from holdfast.datastream.functions import (
     AggregateFunction,

@@ -9,7 +9,8 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from holdfast.checkpoint.config import CheckpointConfig, CheckpointingMode
+from holdfast.checkpoint.config import CheckpointConfig
+from holdfast.checkpoint.options import CheckpointingMode
 from holdfast.datastream.launch import with_options_from_outside
 from holdfast.datastream.operation import declared_type
 from holdfast.datastream.result import CollectedElements, JobExecutionResult
@@ -61,6 +62,15 @@ class StreamExecutionEnvironment:
         if isinstance(configuration, Configuration):
             return cls(configuration.clone(), spark)
         return cls(Configuration(configuration), spark)
+
+    @property
+    def spark(self) -> SparkSession:
+        """The session of the environment; made, or taken over if one is active, when it is asked for first."""
+        from holdfast.spark.session import get_or_create
+
+        if self._spark is None:
+            self._spark = get_or_create(self.get_configuration())
+        return self._spark
 
     def get_configuration(self) -> Configuration:
         """The options in force: those of the program with those of the command line over them; a copy."""
@@ -188,17 +198,10 @@ class StreamExecutionEnvironment:
         """The columns that a function over frames makes of a step's frame."""
         from holdfast.spark.frame import element_type_of, frame_of
 
-        result = function(frame_of(node, self._session()))
+        result = function(frame_of(node, self.spark))
         if not hasattr(result, "schema"):
             raise ConfigurationError(f"transform() takes a function DataFrame -> DataFrame; it returned {result!r}.")
         return element_type_of(result)
-
-    def _session(self) -> SparkSession:
-        from holdfast.spark.session import get_or_create
-
-        if self._spark is None:
-            self._spark = get_or_create(self.get_configuration())
-        return self._spark
 
 
 def _script_name() -> str:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from holdfast.datastream.operation import operator_spec, order_columns
 from holdfast.datastream.stream import DataStream
 from holdfast.errors import ConfigurationError
-from holdfast.runtime.function import KeyedProcessFunction, ReduceLike
+from holdfast.runtime.function import ProcessLike, ReduceLike
 from holdfast.runtime.graph import KeyedNode, KeySpec, Node, Shape
 
 if TYPE_CHECKING:
@@ -35,7 +34,7 @@ class KeyedStream(DataStream):
         order = order_columns(columns, self.get_type())
         return KeyedStream(self._environment, self._node, replace(self._key, order_by=order))
 
-    def process(self, func: KeyedProcessFunction | Callable[..., Any], output_type: Any = None) -> DataStream:
+    def process(self, func: ProcessLike, output_type: Any = None) -> DataStream:
         """Passes each element to a function with state and timers for its key; `output_type` as in `map`."""
         return self._apply("process", func, output_type)
 

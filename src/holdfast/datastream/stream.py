@@ -17,7 +17,7 @@ from holdfast.runtime.function import (
     KeySelectorLike,
     MapLike,
     OutputTag,
-    ProcessFunction,
+    ProcessLike,
 )
 from holdfast.runtime.graph import (
     FrameTransformNode,
@@ -132,7 +132,7 @@ class DataStream(_Named):
         """Keeps the elements for which the function is true."""
         return self._apply("filter", func, None)
 
-    def process(self, func: ProcessFunction | Callable[..., Any], output_type: Any = None) -> DataStream:
+    def process(self, func: ProcessLike, output_type: Any = None) -> DataStream:
         """Passes each element with its context to a function that emits any number of others, also to side outputs."""
         return self._apply("process", func, output_type)
 

@@ -1,7 +1,7 @@
 """Inputs of a job as Spark frames: one streaming frame for all streaming inputs, static ones beside it.
 
-Several inputs are one plan: a union with one nullable struct column an input, split again inside the epoch. Spark refuses to union streaming with
-static, so static inputs join the first epoch.
+Several inputs are one plan: a union with one nullable struct column an input, split again inside the epoch. Spark
+refuses to union streaming with static, so static inputs join the first epoch.
 """
 
 from __future__ import annotations
@@ -37,14 +37,15 @@ class JobFrames:
     """The frames of a job's sources.
 
     Raises:
-        ConfigurationError: An input has reserved columns, or keeps state in Spark itself, which our checkpoints do not cover.
+        ConfigurationError: An input has reserved columns, or keeps state in Spark itself, which our checkpoints do not
+            cover.
     """
 
     def __init__(self, plan: JobPlan, session: SparkSession) -> None:
         self._layout = SourceLayout(plan.sources)
         self._ddl = source_ddl(plan)
         self._session = session
-        frames = [(source, _frame_of(source.node, session)) for source in plan.sources]
+        frames = [(source, frame_of(source.node, session)) for source in plan.sources]
         for source, frame in frames:
             _check(source, frame)
         self.streaming = self._union([(s, f) for s, f in frames if f.isStreaming])
@@ -77,15 +78,16 @@ class JobFrames:
         return columns
 
 
-def _frame_of(node: Node, session: SparkSession) -> DataFrame:
+def frame_of(node: Node, session: SparkSession) -> DataFrame:
+    """The frame of a source and the transforms after it; also asked for while a program is defined, for its columns."""
     if isinstance(node, FrameTransformNode):
-        frame = node.function(_frame_of(node.inputs[0], session))
+        frame = node.function(frame_of(node.inputs[0], session))
         if not isinstance(frame, DataFrame):
             raise ConfigurationError(f"transform() {node.name!r} must return a DataFrame, not {type(frame).__name__}")
         return frame
     assert isinstance(node, SourceNode)
     if node.collection is not None:
-        batch = elements_to_batch(list(node.collection), node.element_type, node.identity)
+        batch = elements_to_batch(list(node.collection), node.element_type, node.uid or node.name)
         return session.createDataFrame(pa.Table.from_batches([batch]), schema=element_ddl(node.element_type))
     frame = node.frame
     assert isinstance(frame, DataFrame)
@@ -96,14 +98,15 @@ def _check(source: Source, frame: DataFrame) -> None:
     reserved = [name for name in frame.columns if name.startswith(RESERVED)]
     if reserved:
         raise ConfigurationError(
-            f"input {source.uid!r} has a column {reserved[0]!r}: names that start with {RESERVED!r} are reserved, rename it"
+            f"input {source.uid!r} has a column {reserved[0]!r}: names that start with {RESERVED!r} are reserved, "
+            "rename it"
         )
     if frame.isStreaming:
         found = _stateful(frame._jdf.queryExecution().analyzed())  # type: ignore[operator]
         if found:
             raise ConfigurationError(
-                f"input {source.uid!r} contains {found}, which keeps state in Spark that a Holdfast checkpoint does not hold: use a keyed operator "
-                "of Holdfast instead, or run it in a query of its own"
+                f"input {source.uid!r} contains {found}, which keeps state in Spark that a Holdfast checkpoint does "
+                "not hold: use a keyed operator of Holdfast instead, or run it in a query of its own"
             )
 
 

@@ -53,7 +53,7 @@ class _PrintingCommitter(Committer):
         self._context = context
 
     def commit(self, requests: Sequence[CommitRequest]) -> None:
-        lines = []
+        lines: list[str] = []
         for request, path in zip(requests, staged_paths(self._context, requests), strict=True):
             prefix = self._prefix(request)
             for batch in read_staged([path]).to_batches():

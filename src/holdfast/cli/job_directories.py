@@ -1,0 +1,62 @@
+"""Finding jobs and checkpoints under a path that somebody typed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from holdfast.checkpoint.completed_checkpoint import CompletedCheckpoint
+from holdfast.checkpoint.recovery import newest
+from holdfast.errors import NotExistError
+from holdfast.kernel.ids import JobID
+from holdfast.storage.file_register import FileRegister
+from holdfast.storage.file_system import file_system_for, join
+from holdfast.storage.job_directory import REGISTER, JobDirectory
+from holdfast.storage.path import base_name, parent
+from holdfast.storage.register_state import RegisterState
+
+_JOB = re.compile(r"[0-9a-f]{32}")
+
+
+def job_directories(path: str) -> Iterator[tuple[JobDirectory, RegisterState]]:
+    """The jobs at a path, with their registers: the path is a job's directory, or one that holds several.
+
+    Raises:
+        NotExistError: The path does not exist.
+    """
+    fs = file_system_for(path)
+    path = path.rstrip("/") or "/"
+    if not fs.exists(path):
+        raise NotExistError(f"There is no directory {path!r}; give the one that is set as execution.checkpointing.dir.")
+    if fs.exists(join(path, REGISTER)):
+        directories = [_directory(path)]
+    else:
+        names = [status.name for status in fs.list(path) if status.is_directory and _JOB.fullmatch(status.name)]
+        directories = [_directory(join(path, name)) for name in names]
+    for directory in directories:
+        yield directory, FileRegister(directory.fs, directory.register_dir).read()
+
+
+def newest_checkpoint(path: str) -> CompletedCheckpoint:
+    """The newest completed checkpoint of the one job at a path.
+
+    Raises:
+        NotExistError: There is no job, no checkpoint, or more than one job.
+        CorruptFileError: The newest one is damaged.
+    """
+    jobs = list(job_directories(path))
+    if len(jobs) != 1:
+        ids = ", ".join(str(directory.job_id) for directory, _ in jobs) or "none"
+        raise NotExistError(f"{path!r} holds not one job but: {ids}. Give the directory of a job or of a checkpoint.")
+    found = newest(*jobs[0])
+    if found is None:
+        raise NotExistError(f"The job in {path!r} has no completed checkpoint yet.")
+    return found
+
+
+def _directory(path: str) -> JobDirectory:
+    name = base_name(path)
+    if _JOB.fullmatch(name):
+        return JobDirectory(file_system_for(path), parent(path), JobID.from_hex(name))
+    # A directory of one job with execution.checkpointing.create-subdir off; its id is in its documents only.
+    return JobDirectory(file_system_for(path), path, JobID.from_name(path), create_subdir=False)

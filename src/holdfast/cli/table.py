@@ -1,0 +1,46 @@
+"""What verbs print: one JSON object a line, or a table for people."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import click
+import humanfriendly
+
+
+def print_json(rows: Iterable[Mapping[str, Any]]) -> None:
+    """One object a line on standard output."""
+    for row in rows:
+        click.echo(json.dumps(row, ensure_ascii=False))
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Columns of equal width, numbers to the right."""
+    lines = [list(columns), *(list(row) for row in rows)]
+    widths = [max(len(line[position]) for line in lines) for position in range(len(columns))]
+    numeric = [all(_is_number(line[position]) for line in lines[1:]) for position in range(len(columns))]
+    for line in lines:
+        cells = [
+            cell.rjust(width) if right else cell.ljust(width)
+            for cell, width, right in zip(line, widths, numeric, strict=True)
+        ]
+        click.echo("  ".join(cells).rstrip())
+
+
+def size(count: int | None) -> str:
+    """A number of bytes for people."""
+    return "-" if count is None else humanfriendly.format_size(count, binary=True)
+
+
+def moment(milliseconds: int | None) -> str:
+    """A time for people, in UTC."""
+    if milliseconds is None:
+        return "-"
+    return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(sep=" ", timespec="milliseconds")[:-6] + "Z"
+
+
+def _is_number(cell: str) -> bool:
+    return not cell or cell[0].isdigit() or cell == "-"

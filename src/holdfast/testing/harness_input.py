@@ -1,0 +1,84 @@
+"""How the harness tells what a function is, and which key an element has."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from holdfast.errors import ConfigurationError, NullKeyError
+from holdfast.runtime.function import KeySelector
+from holdfast.runtime.graph import Shape
+from holdfast.types.convert import to_type
+from holdfast.types.key import key_codec_for
+from holdfast.types.row import Row
+
+_SHAPES: tuple[tuple[str, Shape], ...] = (
+    ("process_element", "process"),
+    ("map", "map"),
+    ("flat_map", "flat_map"),
+    ("filter", "filter"),
+    ("reduce", "reduce"),
+)
+
+
+def shape_of(function: Any) -> Shape:
+    """How a stream would call a function: by its method; a plain callable of two arguments is a process function.
+
+    Raises:
+        ConfigurationError: It is none of the functions that a stream takes.
+    """
+    for method, shape in _SHAPES:
+        if callable(getattr(function, method, None)):
+            return shape
+    if callable(function) and not isinstance(function, type):
+        return "process" if len(inspect.signature(function).parameters) == 2 else "map"
+    raise ConfigurationError(f"the harness runs function objects and callables, not {function!r}.")
+
+
+class ElementKeys:
+    """The keys of elements, as `DataStream.key_by` takes them.
+
+    Args:
+        key_by: A column, several columns, or a selector.
+        key_type: Type of the key; None for untyped Python keys.
+    """
+
+    def __init__(self, key_by: Any, key_type: Any) -> None:
+        self._columns: tuple[str, ...] = ()
+        if isinstance(key_by, str):
+            self._columns = (key_by,)
+        elif isinstance(key_by, KeySelector):
+            self._selector = key_by.get_key
+        elif callable(key_by):
+            self._selector = key_by
+        else:
+            self._columns = tuple(key_by)
+        self.codec = key_codec_for(None if key_type is None else to_type(key_type), self._columns)
+
+    def element(self, value: Any) -> Any:
+        """The element as a function sees it: where columns are keys, a dictionary becomes a row."""
+        return Row(**value) if self._columns and isinstance(value, Mapping) else value
+
+    def of(self, elements: Sequence[Any]) -> tuple[list[Any], npt.NDArray[np.uint64]]:
+        """Canonical keys and hashes of elements.
+
+        Raises:
+            NullKeyError: A key is None.
+        """
+        keys = []
+        for row, element in enumerate(elements):
+            key = self._key(element)
+            if key is None:
+                raise NullKeyError(row=row)
+            keys.append(self.codec.dict_key(key))
+        return keys, self.codec.hashes(keys)
+
+    def _key(self, element: Any) -> Any:
+        if not self._columns:
+            return self._selector(element)
+        parts = tuple(element[column] for column in self._columns)
+        return parts[0] if len(parts) == 1 else parts
