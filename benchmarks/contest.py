@@ -10,12 +10,14 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from benchmarks.workload import Workload, engine_module
 
+PATIENCE = 1800.0  # seconds for the epochs of one round; the slowest engine needs some minutes
 ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -91,7 +93,10 @@ class EngineProcess:
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.write(f"{epochs}\n")
             self._process.stdin.flush()
+        watchdog = threading.Timer(PATIENCE, self._kill)
+        watchdog.start()
         answer = self._process.stdout.readline()
+        watchdog.cancel()
         if not answer:
             text = self._log.read_text(encoding="utf-8", errors="replace")
             raise SystemExit(f"engine {self.name!r} ended with exit code {self._process.wait()}:\n{text[-4000:]}")
@@ -107,9 +112,12 @@ class EngineProcess:
             self._process.stdin.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(timeout=30)
+        self._kill()
+        self._process.wait()
+
+    def _kill(self) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
 
 
 def hold(engines: Sequence[str], workload: Workload, course: Course, cache: Path) -> list[Result]:
@@ -123,6 +131,7 @@ def hold(engines: Sequence[str], workload: Workload, course: Course, cache: Path
     """
     cache.mkdir(parents=True, exist_ok=True)
     measured: dict[str, list[float]] = {name: [] for name in engines}
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # so that the engines are ended too
     with contextlib.ExitStack() as stack:
         directory = tempfile.TemporaryDirectory(prefix="contest-", dir=cache, ignore_cleanup_errors=True)
         workspace = Path(stack.enter_context(directory))

@@ -18,7 +18,7 @@ if str(ROOT) not in sys.path:  # started by its path
     sys.path.insert(0, str(ROOT))
 
 from benchmarks import contest  # noqa: E402
-from benchmarks.workload import SINKS, Workload, chosen_engines  # noqa: E402
+from benchmarks.workload import SINKS, Workload, chosen_engines, sink_of  # noqa: E402
 
 ENGINES = ("holdfast", "floor", "spark-native", "spark-tws", "pyflink")
 
@@ -46,7 +46,12 @@ def main(arguments: list[str] | None = None) -> int:
     for result in results:
         ratio = round(result.rows_per_second / floor, 4) if floor else None
         if chosen.json:
-            facts = {"rows": chosen.rows, "keys": chosen.keys, "sink": chosen.sink, "ratio_to_floor": ratio}
+            facts = {
+                "rows": chosen.rows,
+                "keys": chosen.keys,
+                "sink": sink_of(result.engine, chosen.sink),
+                "ratio_to_floor": ratio,
+            }
             print(json.dumps(result.to_json() | facts))
         else:
             share = f"{ratio:.2f}" if ratio is not None else "-"

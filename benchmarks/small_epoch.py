@@ -17,7 +17,7 @@ if str(ROOT) not in sys.path:  # started by its path
     sys.path.insert(0, str(ROOT))
 
 from benchmarks import contest  # noqa: E402
-from benchmarks.workload import SINKS, Workload, chosen_engines  # noqa: E402
+from benchmarks.workload import SINKS, Workload, chosen_engines, sink_of  # noqa: E402
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -44,7 +44,10 @@ def main(arguments: list[str] | None = None) -> int:
         added = round(1000 * (result.median_seconds - bare), 1) if bare is not None else None
         if chosen.json:
             print(
-                json.dumps(result.to_json() | {"rows": chosen.rows, "sink": chosen.sink, "added_milliseconds": added})
+                json.dumps(
+                    result.to_json()
+                    | {"rows": chosen.rows, "sink": sink_of(result.engine, chosen.sink), "added_milliseconds": added}
+                )
             )
         else:
             print(

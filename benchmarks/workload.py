@@ -70,5 +70,10 @@ def chosen_engines(text: str) -> list[str]:
 
 
 def engine_module(name: str) -> ModuleType:
-    """The module of an engine, with ``make_engine(workload)`` and perhaps ``interpreter(cache)``."""
+    """The module of an engine, with ``make_engine(workload)`` and perhaps ``interpreter(cache)`` and ``SINK``."""
     return importlib.import_module(f"{ENGINES}.{name.replace('-', '_')}")
+
+
+def sink_of(name: str, chosen: str) -> str:
+    """The sink that an engine really uses: two have only one, whatever was chosen."""
+    return str(getattr(engine_module(name), "SINK", chosen))

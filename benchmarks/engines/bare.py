@@ -14,6 +14,8 @@ from benchmarks.input_files import DDL
 from benchmarks.spark_session import SparkEngine
 from benchmarks.workload import PARALLELISM, Engine, Workload
 
+SINK = "noop"  # whatever the others write to
+
 
 def run_batch(frame: DataFrame, epoch: int) -> None:
     subtask = F.pmod(F.xxhash64("key"), F.lit(PARALLELISM)).cast("int")

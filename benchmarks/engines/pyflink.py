@@ -7,15 +7,19 @@ others has; the operator notes the time when it has seen its share of one.
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+import sysconfig
 import time
+import uuid
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from benchmarks.workload import PARALLELISM, Engine, Workload
 
+SINK = "blackhole"  # whatever the others write to
 REQUIREMENT = "apache-flink==2.3.0"
 
 
@@ -39,6 +43,8 @@ class PyFlinkEngine:
     def __init__(self, workload: Workload) -> None:
         self._workload = workload
         self._runs = 0
+        # The interpreter inside Flink's JVM knows nothing of a virtual environment.
+        os.environ["PYTHONPATH"] = os.pathsep.join([os.environ.get("PYTHONPATH", ""), sysconfig.get_path("purelib")])
 
     def run(self, epochs: int) -> Sequence[float]:
         self._runs += 1
@@ -64,7 +70,7 @@ def run_job(workload: Workload, epochs: int, marks: Path) -> None:
             self._count = runtime_context.get_state(ValueStateDescriptor("count", Types.LONG()))
             self._seen = 0
             self._epoch = workload.rows // PARALLELISM
-            self._marks = (marks / f"{runtime_context.get_index_of_this_subtask()}").open("a", buffering=1)
+            self._marks = (marks / uuid.uuid4().hex).open("a", buffering=1)  # one file a subtask
 
         def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> Iterator[tuple[str, int, int]]:
             count = (self._count.value() or 0) + 1
@@ -79,6 +85,7 @@ def run_job(workload: Workload, epochs: int, marks: Path) -> None:
     configuration.set_string("python.execution-mode", "thread")
     configuration.set_string("python.executable", sys.executable)
     configuration.set_string("state.backend.type", "hashmap")
+    configuration.set_string("restart-strategy.type", "none")
     configuration.set_string("execution.checkpointing.interval", "10 s")
     configuration.set_string(
         "execution.checkpointing.dir", (Path(workload.workspace) / "checkpoints").resolve().as_uri()
