@@ -11,7 +11,7 @@ STAMP := $(VENV)/.setup-done
 export PYSPARK_PYTHON := $(CURDIR)/$(PY)
 export PYSPARK_DRIVER_PYTHON := $(CURDIR)/$(PY)
 
-.PHONY: help setup test test-nojvm test-spark lint types layers lock
+.PHONY: help setup demo soak bench test test-nojvm test-spark lint types layers lock
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -20,6 +20,17 @@ $(STAMP): pyproject.toml requirements-dev.lock requirements-java.lock scripts/se
 	@bash scripts/setup.sh
 
 setup: $(STAMP) ## Make .venv: pinned dependencies, Holdfast, and Java if the machine has none
+
+# Without a description, so `make help` does not promise them: they need the streaming job.
+demo: $(STAMP)
+	$(PY) examples/flights/demo.py
+
+bench: $(STAMP)
+	$(PY) benchmarks/keyed_count.py
+	$(PY) benchmarks/small_epoch.py
+
+soak: $(STAMP)
+	$(PY) -m pytest tests -m soak --timeout 0
 
 test: $(STAMP) ## Run all tests
 	$(PY) -m pytest tests -m "not soak"

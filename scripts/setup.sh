@@ -5,26 +5,26 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 venv=.venv
-apt_line="sudo apt-get install -y git make python3 python3-venv"
 
-fail() {
-    printf 'make: %s\nmake: on Debian or Ubuntu: %s\n' "$1" "$apt_line" >&2
+fail() { # what is wrong, which Python to install
+    printf 'make: %s; on Debian or Ubuntu: sudo apt-get install -y git make %s %s-venv\n' "$1" "$2" "$2" >&2
     exit 1
 }
 
-command -v git >/dev/null || fail "git is missing"
+command -v git >/dev/null || fail "git is missing" python3
+command -v python3 >/dev/null || [ -n "${PYTHON:-}" ] || fail "python3 is missing" python3
 
 python=""
-for candidate in ${PYTHON:-python3 python3.13 python3.12 python3.11}; do
+for candidate in ${PYTHON:-python3 python3.14 python3.13 python3.12 python3.11}; do
     if command -v "$candidate" >/dev/null && "$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then
         python=$candidate
         break
     fi
 done
-[ -n "$python" ] || fail "no Python 3.11 or newer was found"
-"$python" -c 'import venv, ensurepip' 2>/dev/null || fail "the venv module of $python is missing"
+[ -n "$python" ] || fail "${PYTHON:-python3} is older than 3.11" python3.11
+"$python" -c 'import venv, ensurepip' 2>/dev/null || fail "the venv module of $python is missing" "${python##*/}"
 
-if [ -x "$venv/bin/python" ] && ! "$venv/bin/python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
+if [ -e "$venv" ] && ! "$venv/bin/python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
     rm -rf .venv # its interpreter is gone or too old
 fi
 if [ ! -x "$venv/bin/pip" ]; then

@@ -1,0 +1,68 @@
+"""The pieces of the benchmarks that need no engine: the input, the registry, and the arithmetic."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from benchmarks import contest, keyed_count
+from benchmarks.engines import pyflink
+from benchmarks.input_files import Source, epoch_file
+from benchmarks.workload import Workload, chosen_engines, engine_names
+
+
+@pytest.fixture
+def workload(tmp_path: Path) -> Workload:
+    return Workload(2_000, 50, "parquet", inputs=str(tmp_path / "inputs"), workspace=str(tmp_path / "engine"))
+
+
+def test_every_engine_of_the_comparison_is_one_file() -> None:
+    assert set(keyed_count.ENGINES) <= set(engine_names())
+    assert chosen_engines("floor, spark-tws") == ["floor", "spark-tws"]
+
+
+def test_an_engine_that_does_not_exist_is_refused_with_those_that_do() -> None:
+    with pytest.raises(SystemExit, match=r"no engine 'flor': choose from bare, floor, holdfast, pyflink"):
+        chosen_engines("floor,flor")
+
+
+def test_a_workload_reaches_the_process_of_its_engine_unchanged(workload: Workload) -> None:
+    assert Workload.from_json(workload.to_json()) == workload
+
+
+def test_all_engines_get_the_same_epochs_with_all_keys(workload: Workload, tmp_path: Path) -> None:
+    first = pq.read_table(epoch_file(workload, 0))
+    other = Workload(2_000, 50, "parquet", inputs=str(tmp_path / "elsewhere"), workspace=workload.workspace)
+    assert first.equals(pq.read_table(epoch_file(other, 0)))
+    assert not first.equals(pq.read_table(epoch_file(workload, 1)))
+    assert [str(field.type) for field in first.schema] == ["string", "int64", "int64"]
+    assert first.num_rows == 2_000
+    assert len(first["key"].unique()) == 50
+
+
+def test_epochs_appear_in_the_source_when_they_are_asked_for_oldest_first(workload: Workload) -> None:
+    source = Source(workload)
+    source.add(2)
+    source.add(1)
+    files = sorted(source.directory.iterdir(), key=lambda path: path.stat().st_mtime)
+    assert [path.name for path in files] == [f"epoch-{number:06d}.parquet" for number in range(3)]
+    assert len({path.stat().st_mtime for path in files}) == 3
+
+
+def test_a_result_is_the_median_of_its_rounds() -> None:
+    result = contest.Result("floor", 100, (0.5, 0.2, 10.0))
+    assert result.rows_per_second == 200.0
+    assert result.to_json() == {
+        "engine": "floor",
+        "rows_per_second": 200.0,
+        "milliseconds_per_epoch": 500.0,
+        "rounds": [200.0, 500.0, 10.0],
+    }
+
+
+def test_an_epoch_of_pyflink_ends_when_its_slower_subtask_has_seen_its_share(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("101.0\n102.0\n103.5\n")
+    (tmp_path / "b").write_text("100.5\n104.0\n")
+    assert pyflink.epoch_seconds(tmp_path, 2, started=100.0) == [1.0, 3.0]
