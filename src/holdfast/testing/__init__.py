@@ -1,1 +1,47 @@
-"""Test tools that ship with Holdfast; they may import anything, and nothing imports them."""
+"""Test tools that ship with Holdfast; they may import anything, and nothing imports them.
+
+Each name is imported when it is first used, so that a test of a function does not need kazoo, and so on.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from holdfast.kernel.clock import ManualClock
+    from holdfast.testing.harness import OperatorHarness
+    from holdfast.testing.kubernetes import KubernetesApiServer
+    from holdfast.testing.leader_election_contract import LeaderElectionContract
+    from holdfast.testing.state_handle_store_contract import StateHandleStoreContract
+    from holdfast.testing.tcp_proxy import TcpProxy
+    from holdfast.testing.zookeeper import ZooKeeperEnsemble, ZooKeeperServer
+
+_MODULES = {
+    "KubernetesApiServer": "holdfast.testing.kubernetes",
+    "LeaderElectionContract": "holdfast.testing.leader_election_contract",
+    "ManualClock": "holdfast.kernel.clock",
+    "OperatorHarness": "holdfast.testing.harness",
+    "StateHandleStoreContract": "holdfast.testing.state_handle_store_contract",
+    "TcpProxy": "holdfast.testing.tcp_proxy",
+    "ZooKeeperEnsemble": "holdfast.testing.zookeeper",
+    "ZooKeeperServer": "holdfast.testing.zookeeper",
+}
+
+__all__ = [
+    "KubernetesApiServer",
+    "LeaderElectionContract",
+    "ManualClock",
+    "OperatorHarness",
+    "StateHandleStoreContract",
+    "TcpProxy",
+    "ZooKeeperEnsemble",
+    "ZooKeeperServer",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a tool when it is first used."""
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(_MODULES[name]), name)

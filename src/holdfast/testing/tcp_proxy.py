@@ -1,0 +1,167 @@
+"""A TCP proxy that cuts, stalls, delays and loses answers, for tests of what a network does."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from contextlib import suppress
+from enum import Enum
+from types import TracebackType
+from typing import Final, Self
+
+_CHUNK: Final = 65536
+
+
+class _Mode(Enum):
+    PASS = "bytes pass"
+    CUT = "connections are closed, and new ones as well"
+    STALL = "connections stay open and nothing passes"
+    LOSE_ANSWERS = "requests pass, answers are thrown away"
+
+
+class TcpProxy:
+    """Listens on a free local port and forwards to one server; safe to use from several threads.
+
+    Args:
+        host: The server's host.
+        port: The server's port.
+    """
+
+    def __init__(self, host: str, port: int) -> None:
+        self._target = (host, port)
+        self._changed = threading.Condition()
+        self._mode = _Mode.PASS
+        self._delay = 0.0
+        self._loses_next_answer = False
+        self._is_closed = False
+        self._sockets: set[socket.socket] = set()
+        self._listener = socket.create_server(("127.0.0.1", 0), backlog=64)
+        self.host: Final = "127.0.0.1"
+        self.port: Final[int] = self._listener.getsockname()[1]
+        self.address: Final = f"127.0.0.1:{self.port}"
+        threading.Thread(target=self._accept, name=f"proxy-{self.port}", daemon=True).start()
+
+    def cut(self) -> None:
+        """Close all connections and every new one, until :meth:`mend`."""
+        self._set(_Mode.CUT)
+        self._drop()
+
+    def stall(self) -> None:
+        """Let nothing pass in either direction while connections stay open, until :meth:`mend`."""
+        self._set(_Mode.STALL)
+
+    def lose_answers(self) -> None:
+        """Let requests pass and throw away what the server answers, until :meth:`mend`."""
+        self._set(_Mode.LOSE_ANSWERS)
+
+    def lose_next_answer(self) -> None:
+        """Throw away the next thing the server says, close that connection, and then let everything pass."""
+        with self._changed:
+            self._loses_next_answer = True
+
+    def delay(self, seconds: float) -> None:
+        """Hold everything back for a time, in both directions."""
+        with self._changed:
+            self._delay = seconds
+
+    def mend(self) -> None:
+        """Let everything pass again; what a stall held back is delivered, what was lost stays lost."""
+        with self._changed:
+            lost = self._mode is _Mode.LOSE_ANSWERS
+            self._mode, self._delay, self._loses_next_answer = _Mode.PASS, 0.0, False
+            self._changed.notify_all()
+        if lost:
+            self._drop()  # a stream that lacks some bytes is of no use to anybody
+
+    def close(self) -> None:
+        """End the proxy and its connections."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify_all()
+        # Shut down first: closing alone does not wake a thread that accepts.
+        with suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self._drop()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _set(self, mode: _Mode) -> None:
+        with self._changed:
+            self._mode = mode
+            self._changed.notify_all()
+
+    def _drop(self) -> None:
+        with self._changed:
+            sockets, self._sockets = self._sockets, set()
+        for connection in sockets:
+            _hang_up(connection)
+
+    def _accept(self) -> None:
+        while not self._is_closed:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._connect, args=(client,), daemon=True).start()
+
+    def _connect(self, client: socket.socket) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._mode is not _Mode.STALL or self._is_closed)
+            refused = self._mode is _Mode.CUT or self._is_closed
+        if refused:
+            _hang_up(client)
+            return
+        try:
+            server = socket.create_connection(self._target, timeout=5)
+        except OSError:
+            _hang_up(client)
+            return
+        server.settimeout(None)
+        for connection in (client, server):
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        with self._changed:
+            self._sockets |= {client, server}
+        threading.Thread(target=self._pump, args=(server, client, True), daemon=True).start()
+        self._pump(client, server, False)
+
+    def _pump(self, source: socket.socket, target: socket.socket, is_answer: bool) -> None:
+        try:
+            while data := source.recv(_CHUNK):
+                with self._changed:
+                    delay = self._delay
+                if delay:
+                    time.sleep(delay)
+                with self._changed:
+                    self._changed.wait_for(lambda: self._mode is not _Mode.STALL or self._is_closed)
+                    if self._mode is _Mode.CUT or self._is_closed:
+                        break
+                    if is_answer and self._mode is _Mode.LOSE_ANSWERS:
+                        continue
+                    if is_answer and self._loses_next_answer:
+                        self._loses_next_answer = False
+                        break
+                target.sendall(data)
+        except OSError:
+            pass
+        finally:
+            for connection in (source, target):
+                _hang_up(connection)
+            with self._changed:
+                self._sockets -= {source, target}
+
+    def __repr__(self) -> str:
+        return f"TcpProxy({self.address} -> {self._target[0]}:{self._target[1]}, {self._mode.value})"
+
+
+def _hang_up(connection: socket.socket) -> None:
+    with suppress(OSError):
+        connection.shutdown(socket.SHUT_RDWR)
+    connection.close()
