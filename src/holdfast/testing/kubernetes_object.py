@@ -152,7 +152,12 @@ class Decoder:
         fields = self._check(value, dict, self._kind, path)
         self.unknown.extend(f"{path}.{key}".lstrip(".") for key in fields if key not in schema)
         read = {key: self.decode(schema[key], fields[key], f"{path}.{key}") for key in schema if key in fields}
-        return {key: entry for key, entry in read.items() if entry is not None}
+        # A typed server does not keep empty maps and lists.
+        return {
+            key: entry
+            for key, entry in read.items()
+            if entry is not None and (entry or not isinstance(schema[key], (Mapping, Sequence)))
+        }
 
     def _scalar(self, schema: Any, value: object, path: str) -> Any:
         if schema is Flag:

@@ -17,6 +17,7 @@ import yaml
 from lightkube import KubeConfig
 from lightkube.config.client_adapter import Client as open_http_client
 from lightkube.config.client_adapter import ConnectionParams
+from lightkube.config.models import User
 
 from holdfast.errors import PossibleInconsistentStateError, StorageError
 from holdfast.ha.kubernetes import KubeClient, KubernetesConfigMap
@@ -62,6 +63,11 @@ class KubernetesCluster:
         base = f"/apis/{group}/v1" if group else "/api/v1"
         path = f"{base}/namespaces/{self.namespace}/{plural}"
         return f"{path}/{name}" if name else path
+
+    def open_http(self, token: str) -> httpx2.Client:
+        """A plain client of somebody else."""
+        config = self.config._replace(user=User(token=token))
+        return open_http_client(config, ConnectionParams(timeout=httpx2.Timeout(30)))
 
     def connection(self, kubeconfig: Path | None = None, seconds: float = 10.0) -> KubernetesConnection:
         """A connection to the namespace."""
