@@ -181,6 +181,9 @@ def print_checkpoints(checkpoints: list[dict[str, object]]) -> None:
     """A small table; times of completion are shown as they are stored if they are not milliseconds."""
     print(f"  {'id':>4}  {'epoch':>5}  {'completed at':<23}  {'bytes':>12}  {'new bytes':>12}  status")
     for entry in checkpoints:
+        if entry["status"] != "COMPLETED":
+            print(f"  {entry['id']:>4}  {entry['status']}")
+            continue
         completed = entry["completed_at"]
         if isinstance(completed, (int, float)):
             completed = dt.datetime.fromtimestamp(completed / 1000).isoformat(sep=" ", timespec="milliseconds")
