@@ -11,10 +11,9 @@ from benchmarks.input_files import Source
 from benchmarks.spark_session import EpochClock, read_epochs, start_session
 from benchmarks.workload import PARALLELISM, Engine, Workload
 from holdfast.common import Configuration, Types
-from holdfast.datastream import ParquetFileSink, StreamExecutionEnvironment
+from holdfast.datastream import BatchSinkWriter, ParquetFileSink, Sink, StreamExecutionEnvironment, WriterInitContext
 from holdfast.datastream.functions import KeyedProcessFunction, RuntimeContext
 from holdfast.datastream.state import ValueStateDescriptor
-from holdfast.runtime.sink import BatchSinkWriter, Sink, WriterInitContext
 
 
 class Counter(KeyedProcessFunction):
