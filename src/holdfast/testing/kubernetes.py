@@ -228,10 +228,10 @@ class KubernetesApiServer:
         self._call(lambda: setattr(self._api.watches, "bookmark_seconds", seconds))
 
     def silence_watches(self, on: bool = True) -> None:
-        """Keep the watches' connections open and send nothing at all."""
+        """Keep the connections of the watches that are open now, and send nothing on them any more."""
 
         def silence() -> None:
-            self._api.watches.silent = on
+            self._api.watches.silent_upto = self._api.watches.begun if on else 0
             self._store.wake()
 
         self._call(silence)
@@ -250,7 +250,7 @@ class KubernetesApiServer:
 
         def shut() -> None:
             self._api.open.clear()
-            self._api.watches.silent = True
+            self._api.watches.silent_upto = self._api.watches.begun
 
         self._call(shut)
 
@@ -259,7 +259,7 @@ class KubernetesApiServer:
 
         def reopen() -> None:
             self._api.open.set()
-            self._api.watches.silent = False
+            self._api.watches.silent_upto = 0
             self._store.wake()
 
         self._call(reopen)

@@ -27,14 +27,17 @@ class WatchControl:
     """What a test may do to all watches.
 
     Attributes:
-        silent: connections stay open and nothing is sent, not even at their time limit.
+        begun: how many watches have begun.
+        silent_upto: the connections of the first so many stay open and nothing is sent on them any more, not even at
+            their time limit: the other end is gone and nobody said so.
         generation: a watch ends without a farewell when this number is no longer the one it began with.
         bookmark_seconds: how often a watch that asked for bookmarks gets one.
         gone_as_status: compacted history is answered by the HTTP status 410 instead of an ERROR event. A real server
             may do either; clients have to understand both.
     """
 
-    silent: bool = False
+    begun: int = 0
+    silent_upto: int = 0
     generation: int = 0
     bookmark_seconds: float = 1.0
     gone_as_status: bool = False
@@ -48,6 +51,8 @@ class Watch:
         self._target = target
         self._control = control
         self._generation = control.generation
+        control.begun += 1
+        self._number = control.begun
         self._selector: Selector = target.selector()
         query = target.query
         self._bookmarks = query.get("allowWatchBookmarks") in ("true", "1")
@@ -82,7 +87,7 @@ class Watch:
         while not closed():
             if self._generation != self._control.generation:
                 return False
-            if self._control.silent:
+            if self._number <= self._control.silent_upto:
                 await self._store.wait(0.5)
                 continue
             try:

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx2
 import yaml
@@ -25,6 +26,7 @@ from holdfast.ha.kubernetes.connection import KubernetesConnection
 from holdfast.kernel.clock import SystemClock
 from holdfast.testing.kubernetes import KubernetesApiServer
 from holdfast.testing.state_handle_store_backend import Moment, ProcessDied
+from holdfast.testing.tcp_proxy import TcpProxy
 
 REAL = "HOLDFAST_TEST_KUBECONFIG"
 
@@ -74,6 +76,20 @@ class KubernetesCluster:
         config = KubeConfig.from_file(kubeconfig or self.kubeconfig).get()
         assert config is not None
         return KubernetesConnection(config, self.namespace, seconds)
+
+    def proxied(self) -> tuple[TcpProxy, Path]:
+        """A proxy in front of the API server and a kubeconfig that goes through it."""
+        url = urlsplit(self.config.cluster.server)
+        proxy = TcpProxy(url.hostname or "127.0.0.1", url.port or (443 if url.scheme == "https" else 80))
+        config = yaml.safe_load(self.kubeconfig.read_text())
+        for cluster in config["clusters"]:
+            # The certificate of a real server does not name the proxy.
+            cluster["cluster"] = {"server": f"{url.scheme}://{proxy.address}"}
+            if url.scheme == "https":
+                cluster["cluster"]["insecure-skip-tls-verify"] = True
+        path = self.directory / f"kubeconfig-{proxy.port}"
+        path.write_text(yaml.safe_dump(config))
+        return proxy, path
 
     def client(self, kind: type[Any] = KubeClient, **arguments: Any) -> Any:
         """A client of the namespace, closed with the cluster."""

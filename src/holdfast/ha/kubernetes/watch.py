@@ -35,7 +35,7 @@ _logger = logging.getLogger(__name__)
 
 _FIRST_DELAY: Final = 0.1
 _LAST_DELAY: Final = 5.0
-_GRACE_SECONDS: Final = 5.0
+_JOIN_SECONDS: Final = 5.0
 
 
 class ConfigMapHandler(ABC):
@@ -96,17 +96,24 @@ class ConfigMapWatcher:
     Args:
         connection: The API server.
         name: The ConfigMap.
-        watch_seconds: After so long the server ends a watch and a new one begins. A connection that died without a
-            word is noticed soon after that.
+        watch_seconds: After so long the server ends a watch and a new one begins.
+        grace_seconds: A connection that is silent for longer than that beyond the end of its watch is dead.
         clock: Sleeps between two tries.
     """
 
     def __init__(
-        self, connection: KubernetesConnection, name: str, *, watch_seconds: float = 30.0, clock: Clock | None = None
+        self,
+        connection: KubernetesConnection,
+        name: str,
+        *,
+        watch_seconds: float = 30.0,
+        grace_seconds: float = 5.0,
+        clock: Clock | None = None,
     ) -> None:
         self._connection = connection
         self._name = name
         self._watch_seconds = max(1, round(watch_seconds))
+        self._grace_seconds = grace_seconds
         self._clock = clock or SystemClock()
         self._lock = threading.Lock()
         self._subscriptions: list[Subscription] = []
@@ -150,8 +157,8 @@ class ConfigMapWatcher:
         if response is not None:
             _hang_up(response)
         if started and threading.current_thread() not in (self._reader, self._teller):
-            self._teller.join(_GRACE_SECONDS)
-            self._reader.join(_GRACE_SECONDS)
+            self._teller.join(_JOIN_SECONDS)
+            self._reader.join(_JOIN_SECONDS)
 
     def _tell(self) -> None:
         while (item := self._news.get()) is not None:
@@ -217,7 +224,7 @@ class ConfigMapWatcher:
             "timeoutSeconds": self._watch_seconds,
         }
         # A live server ends the watch at the time limit; silence beyond it means that the connection is dead.
-        timeout = httpx2.Timeout(connection.request_seconds, read=self._watch_seconds + _GRACE_SECONDS)
+        timeout = httpx2.Timeout(connection.request_seconds, read=self._watch_seconds + self._grace_seconds)
         path = f"/api/v1/namespaces/{connection.namespace}/configmaps"
         with connection.watches.stream("GET", path, params=parameters, timeout=timeout) as response:
             if response.status_code >= 400:
