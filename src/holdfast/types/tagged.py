@@ -62,7 +62,7 @@ def decode(data: bytes) -> Any:
     """
     try:
         value, end = _read(data, 0)
-    except (IndexError, struct.error, UnicodeDecodeError, ArithmeticError, ValueError) as error:
+    except (IndexError, struct.error, ArithmeticError, ValueError, TypeError, RecursionError) as error:
         raise TaggedValueError(f"These bytes are not a tagged value: {data[:64]!r}.") from error
     if end != len(data):
         raise TaggedValueError(f"{len(data) - end} bytes too many after a tagged value: {data[:64]!r}.")
