@@ -8,6 +8,7 @@ from enum import Enum
 from typing import BinaryIO
 
 from holdfast.checkpoint.metadata import CheckpointMetadata, encode
+from holdfast.errors import NotExistError
 from holdfast.storage.file import FileSystem
 from holdfast.storage.handle import StateObject
 from holdfast.storage.job_directory import METADATA_NAME
@@ -106,12 +107,13 @@ class FileCheckpointLocation(CheckpointStorageLocation):
     """A directory with a `_metadata` file.
 
     Attributes:
+        fs: Its file system.
         path: The directory.
         reference: What tasks are told.
     """
 
     def __init__(self, fs: FileSystem, path: str, reference: CheckpointStorageLocationReference) -> None:
-        self._fs = fs
+        self.fs = fs
         self.path = path
         self.reference = reference
 
@@ -131,15 +133,22 @@ class FileCheckpointLocation(CheckpointStorageLocation):
     def write_metadata(self, metadata: CheckpointMetadata) -> bytes:
         """Write the document; the directory is made with it."""
         data = encode(metadata)
-        self._fs.create_exclusive(self.metadata_path, data)
+        self.fs.create_exclusive(self.metadata_path, data)
         return data
+
+    def holds(self, data: bytes) -> bool:
+        """Whether the document is there with these bytes."""
+        try:
+            return self.fs.read(self.metadata_path) == data
+        except NotExistError:
+            return False
 
     def dispose_on_failure(self) -> None:
         """Delete the files of the directory, and the directory."""
-        for status in self._fs.list(self.path):
+        for status in self.fs.list(self.path):
             if not status.is_directory:
-                self._fs.delete(join(self.path, status.name))
-        self._fs.delete_directory(self.path)
+                self.fs.delete(join(self.path, status.name))
+        self.fs.delete_directory(self.path)
 
     def __repr__(self) -> str:
         return f"FileCheckpointLocation({self.path!r})"

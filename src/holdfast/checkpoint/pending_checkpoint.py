@@ -64,6 +64,9 @@ class PendingCheckpoint:
         location: Where it will be; None until that was decided.
         master_states: State of the master hooks that have answered.
         failure: Why it was aborted.
+        is_disposed: Whether it was aborted or has completed.
+        is_triggered: Whether all tasks were asked.
+        is_finalizing: Whether its document and pointer are being written; from then on it cannot be aborted.
     """
 
     def __init__(
@@ -90,6 +93,7 @@ class PendingCheckpoint:
         self.failure: CheckpointError | None = None
         self.is_disposed = False
         self.is_triggered = False
+        self.is_finalizing = False
         self._missing = dict.fromkeys(self.tasks)
         self._missing_hooks = set(master_hooks)
         self._states: dict[str, dict[int, OperatorSubtaskState]] = {}
