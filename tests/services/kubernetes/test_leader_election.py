@@ -300,7 +300,7 @@ def test_nothing_is_heard_after_close(candidates: Candidates) -> None:
 def follow(
     cluster: KubernetesCluster, name: str = "lock"
 ) -> tuple[DefaultLeaderRetrievalService, ConfigMapWatcher, RecordingRetrievalListener]:
-    watcher = ConfigMapWatcher(cluster.connection(), name, watch_seconds=2)
+    watcher = ConfigMapWatcher(cluster.connection(), name, watch_seconds=2, grace_seconds=1)
     service = DefaultLeaderRetrievalService(retrieval_driver_factory(watcher, "dispatcher"))
     listener = RecordingRetrievalListener()
     service.start(listener)

@@ -1,17 +1,42 @@
-"""High availability on Kubernetes: the lease, the addresses, the plans and each job's register are in ConfigMaps."""
+"""High availability on Kubernetes: the lease, the addresses, the plans and each job's register are in ConfigMaps.
 
-from holdfast.ha.kubernetes.client import FlinkKubeClient, KubeClient
-from holdfast.ha.kubernetes.config_map import LEADER_ANNOTATION, KubernetesConfigMap
-from holdfast.ha.kubernetes.leader_election import (
-    KubernetesLeaderElectionDriver,
-    KubernetesLeaderElectionDriverFactory,
-)
-from holdfast.ha.kubernetes.leader_retrieval import KubernetesLeaderRetrievalDriver
-from holdfast.ha.kubernetes.lease_machine import LeaseTimes
-from holdfast.ha.kubernetes.register import KubernetesRegister
-from holdfast.ha.kubernetes.state_handle_store import KubernetesStateHandleStore
+The names of this package are loaded when they are first asked for, so that its options are known also where the
+Kubernetes client is not installed.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from holdfast.errors import ConfigurationError
 from holdfast.storage.handle import RetrievableStateHandle, RetrievableStateStorageHelper
 from holdfast.storage.state_handle_store import StringResourceVersion
+
+if TYPE_CHECKING:
+    from holdfast.ha.kubernetes.client import FlinkKubeClient, KubeClient
+    from holdfast.ha.kubernetes.config_map import LEADER_ANNOTATION, KubernetesConfigMap
+    from holdfast.ha.kubernetes.leader_election import (
+        KubernetesLeaderElectionDriver,
+        KubernetesLeaderElectionDriverFactory,
+    )
+    from holdfast.ha.kubernetes.leader_retrieval import KubernetesLeaderRetrievalDriver
+    from holdfast.ha.kubernetes.lease_machine import LeaseTimes
+    from holdfast.ha.kubernetes.register import KubernetesRegister
+    from holdfast.ha.kubernetes.state_handle_store import KubernetesStateHandleStore
+
+_MODULES = {
+    "LEADER_ANNOTATION": "config_map",
+    "FlinkKubeClient": "client",
+    "KubeClient": "client",
+    "KubernetesConfigMap": "config_map",
+    "KubernetesLeaderElectionDriver": "leader_election",
+    "KubernetesLeaderElectionDriverFactory": "leader_election",
+    "KubernetesLeaderRetrievalDriver": "leader_retrieval",
+    "KubernetesRegister": "register",
+    "KubernetesStateHandleStore": "state_handle_store",
+    "LeaseTimes": "lease_machine",
+}
 
 __all__ = [
     "LEADER_ANNOTATION",
@@ -28,3 +53,17 @@ __all__ = [
     "RetrievableStateStorageHelper",
     "StringResourceVersion",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    module = _MODULES.get(name)
+    if module is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        return getattr(import_module(f"{__name__}.{module}"), name)
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.startswith("holdfast"):
+            raise
+        raise ConfigurationError(
+            f"High availability on Kubernetes needs the package {error.name!r}: pip install 'holdfast[kubernetes]'."
+        ) from error

@@ -153,9 +153,18 @@ class KubernetesLeaderElectionDriver(LeaderElectionDriver, ConfigMapHandler):
                     self._wake.set()
                 return
         if config_map is None:
-            self._tell_error(f"ConfigMap {self._name!r} has been deleted externally.")
+            self._check_deleted()
         elif config_map.is_led_by(self._identity):
             self._listener.on_leader_information_register_change(leader_information_of(config_map))
+
+    def _check_deleted(self) -> None:
+        """Report that the ConfigMap is gone, unless the watch is behind and does not know yet that it was created."""
+        try:
+            deleted = self._client.get_config_map(self._name) is None
+        except HoldfastError:
+            return  # the campaign sees to it
+        if deleted:
+            self._tell_error(f"ConfigMap {self._name!r} has been deleted externally.")
 
     def on_watch_error(self, error: HoldfastError) -> None:
         """Pass the error on while leading."""

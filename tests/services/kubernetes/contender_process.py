@@ -1,0 +1,95 @@
+"""A process that campaigns and, while it leads, completes checkpoints in a fenced register; it prints what happens.
+
+python -m tests.services.kubernetes.contender_process KUBECONFIG NAMESPACE NAME IDENTITY FIRST_ID
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+import uuid
+from pathlib import Path
+
+from lightkube import KubeConfig
+
+from holdfast.errors import ConflictError, FencedError, HoldfastError
+from holdfast.ha.kubernetes import KubeClient, KubernetesConfigMap, KubernetesLeaderElectionDriverFactory, LeaseTimes
+from holdfast.ha.kubernetes.connection import KubernetesConnection
+from holdfast.ha.kubernetes.register import KubernetesRegister
+from holdfast.ha.kubernetes.watch import ConfigMapWatcher
+from holdfast.ha.leader_election import LeaderElectionListener
+from holdfast.ha.leader_information import LeaderInformation, LeaderInformationRegister
+from holdfast.testing.register_contract import completing
+
+TIMES = LeaseTimes(lease_duration=2.0, renew_deadline=1.5, retry_period=0.3)
+
+
+def say(*words: object) -> None:
+    sys.stdout.write(" ".join(str(word) for word in words) + "\n")
+    sys.stdout.flush()
+
+
+class Leading(LeaderElectionListener):
+    """Works from each grant on until it is fenced; being revoked only makes it stop sooner."""
+
+    def __init__(self, register: KubernetesRegister, identity: str, first_id: int) -> None:
+        self._register = register
+        self._identity = identity
+        self._next = first_id
+        self._term: threading.Event | None = None
+
+    def on_grant_leadership(self, leader_session_id: uuid.UUID) -> None:
+        say("granted", leader_session_id)
+        self._term = threading.Event()
+        threading.Thread(target=self._work, args=(self._term,), daemon=True).start()
+
+    def on_revoke_leadership(self) -> None:
+        say("revoked")
+        if self._term is not None:
+            self._term.set()
+
+    def on_leader_information_change(self, component_id: str, leader_information: LeaderInformation) -> None:
+        raise AssertionError
+
+    def on_leader_information_register_change(self, register: LeaderInformationRegister) -> None:
+        pass
+
+    def on_error(self, error: BaseException) -> None:
+        say("error", repr(error))
+
+    def _work(self, ended: threading.Event) -> None:
+        try:
+            lease = self._register.raise_token(self._identity)
+            say("leads", lease.token)
+            while not ended.wait(0.02):
+                checkpoint_id, self._next = self._next, self._next + 1
+                try:
+                    lease.write(completing(checkpoint_id, token=lease.token))
+                except ConflictError:
+                    continue
+                say("wrote", checkpoint_id, lease.token)
+        except FencedError:
+            say("fenced")
+        except HoldfastError as error:
+            say("failed", repr(error))
+
+
+def main() -> None:
+    kubeconfig, namespace, name, identity, first_id = sys.argv[1:]
+    config = KubeConfig.from_file(Path(kubeconfig)).get()
+    assert config is not None
+    client = KubeClient(KubernetesConnection(config, namespace, 1.0))
+    watcher = ConfigMapWatcher(client.connection, name, watch_seconds=5)
+    register = KubernetesRegister(client, KubernetesConfigMap(f"{name}-job"))
+    factory = KubernetesLeaderElectionDriverFactory(client, watcher, KubernetesConfigMap(name), identity, TIMES)
+    factory.create(Leading(register, identity, int(first_id)))
+    say("started")
+    parent = os.getppid()
+    while os.getppid() == parent:
+        time.sleep(0.2)
+
+
+if __name__ == "__main__":
+    main()
