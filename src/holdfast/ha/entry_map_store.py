@@ -24,23 +24,16 @@ from holdfast.errors import (
     HoldfastError,
     NotExistError,
     PossibleInconsistentStateError,
-    StorageError,
 )
 from holdfast.ha.entry_map import EntryMap, EntryMapBackend, Leadership
-from holdfast.storage.handle import (
-    RetrievableStateHandle,
-    RetrievableStateStorageHelper,
-    decode_pointer,
-    encode_pointer,
-)
+from holdfast.ha.pointer import decode_marked, encode_marked
+from holdfast.storage.handle import RetrievableStateHandle, RetrievableStateStorageHelper
 from holdfast.storage.state_handle_store import IntegerResourceVersion, StateHandleStore
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
 Change = Callable[[EntryMap], EntryMap]
 _ATTEMPTS: Final = 100
-_POINTER_LIMIT: Final = 1024
-_MARK: Final = "marked_for_deletion"
 
 
 class EntryMapStateHandleStore(StateHandleStore[T, IntegerResourceVersion]):
@@ -140,7 +133,9 @@ class EntryMapStateHandleStore(StateHandleStore[T, IntegerResourceVersion]):
                 _log.warning("Removing entry %r of %s: it cannot be read, so nothing can recover it.", name, self)
                 return current.without(name)
             handle, is_marked = found
-            content = current.entries[name].content if is_marked else _encode(name, handle, is_marked=True)
+            content = (
+                current.entries[name].content if is_marked else encode_marked(name, handle, is_marked=True).decode()
+            )
             marked.append((handle, content))
             return current if is_marked else current.with_entry(name, content)
 
@@ -178,9 +173,7 @@ class EntryMapStateHandleStore(StateHandleStore[T, IntegerResourceVersion]):
         raise ConflictError(f"Could not read {self} in {_ATTEMPTS} attempts, because others kept writing. Try again.")
 
     def _decode_strictly(self, current: EntryMap, name: str) -> tuple[RetrievableStateHandle[T], bool]:
-        content = current.entries[name].content.encode()
-        handle, marks = decode_pointer(content, f"{self}/{name}", self._storage)
-        return handle, marks.get(_MARK, False)
+        return decode_marked(current.entries[name].content.encode(), f"{self}/{name}", self._storage)
 
     def _decode(self, current: EntryMap, name: str) -> tuple[RetrievableStateHandle[T], bool] | None:
         """Handle and deletion mark of an entry; None if there is none, or if it is damaged."""
@@ -250,7 +243,7 @@ class EntryMapStateHandleStore(StateHandleStore[T, IntegerResourceVersion]):
     def _store(self, name: str, state: T) -> tuple[RetrievableStateHandle[T], str]:
         handle = self._storage.store(state)
         try:
-            return handle, _encode(name, handle, is_marked=False)
+            return handle, encode_marked(name, handle, is_marked=False).decode()
         except HoldfastError:
             handle.discard_state()
             raise
@@ -276,13 +269,3 @@ def _without(current: EntryMap, name: str, content: str) -> EntryMap:
     """Remove an entry if it is still this one: others may have finished the removal and added the name again."""
     entry = current.entries.get(name)
     return current.without(name) if entry is not None and entry.content == content else current
-
-
-def _encode(name: str, handle: RetrievableStateHandle[T], *, is_marked: bool) -> str:
-    content = encode_pointer(handle, **{_MARK: is_marked})
-    if len(content) > _POINTER_LIMIT:
-        raise StorageError(
-            f"The pointer of {name!r} has {len(content)} bytes, more than {_POINTER_LIMIT}: choose a shorter "
-            "high-availability.storageDir."
-        )
-    return content.decode()

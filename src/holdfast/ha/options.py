@@ -1,0 +1,190 @@
+"""Options of high availability; those of Kubernetes are in ``holdfast.ha.kubernetes.option``."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Final
+
+from holdfast.kernel.option import ConfigOption, Duration
+
+_MAX_INTEGER: Final = 2**31 - 1
+
+
+class ZooKeeperAcl(Enum):
+    """Who may read and change what Holdfast writes to ZooKeeper."""
+
+    OPEN = "open"
+    CREATOR = "creator"
+
+
+class CleanupStrategy(Enum):
+    """How often the clean-up of a finished job is tried again."""
+
+    EXPONENTIAL_DELAY = "exponential-delay"
+    FIXED_DELAY = "fixed-delay"
+    NONE = "none"
+    OFF = "off"
+    DISABLE = "disable"
+
+
+HA_TYPE: Final[ConfigOption[str]] = ConfigOption(
+    "high-availability.type",
+    str,
+    "none",
+    "none (or standalone), embedded, filesystem, zookeeper, kubernetes, or the class path of a "
+    "HighAvailabilityServicesFactory.",
+    deprecated_keys=("high-availability", "recovery.mode"),
+)
+HA_CLUSTER_ID: Final[ConfigOption[str]] = ConfigOption(
+    "high-availability.cluster-id",
+    str,
+    "/default",
+    "Names the cluster. Processes with one id, one backend and one storage directory are candidates of one election.",
+)
+HA_STORAGE_PATH: Final[ConfigOption[str | None]] = ConfigOption(
+    "high-availability.storageDir",
+    str,
+    None,
+    "Where the state behind the pointers is kept; all processes of the cluster must reach it. Mandatory except for the "
+    "types none and embedded.",
+)
+HA_JOB_MANAGER_PORT: Final[ConfigOption[str]] = ConfigOption(
+    "high-availability.jobmanager.port",
+    str,
+    "0",
+    "The port, or the range of ports, of the job manager; 0 takes a free one.",
+)
+
+HA_ZOOKEEPER_QUORUM: Final[ConfigOption[str | None]] = ConfigOption(
+    "high-availability.zookeeper.quorum",
+    str,
+    None,
+    "The ZooKeeper servers as host:port, separated by commas. Mandatory for the type zookeeper.",
+)
+HA_ZOOKEEPER_ROOT: Final[ConfigOption[str]] = ConfigOption(
+    "high-availability.zookeeper.path.root", str, "/flink", "The node under which every cluster has its own."
+)
+HA_ZOOKEEPER_EXECUTION_PLANS_PATH: Final[ConfigOption[str]] = ConfigOption(
+    "high-availability.zookeeper.path.execution-plans",
+    str,
+    "/execution-plans",
+    "The node of submitted execution plans.",
+)
+HA_ZOOKEEPER_APPLICATIONS_PATH: Final[ConfigOption[str]] = ConfigOption(
+    "high-availability.zookeeper.path.applications", str, "/applications", "The node of submitted applications."
+)
+ZOOKEEPER_SESSION_TIMEOUT: Final[ConfigOption[int]] = ConfigOption(
+    "high-availability.zookeeper.client.session-timeout",
+    Duration,
+    60_000,
+    "How long a silent process keeps its session, and with it leadership and locks.",
+)
+ZOOKEEPER_CONNECTION_TIMEOUT: Final[ConfigOption[int]] = ConfigOption(
+    "high-availability.zookeeper.client.connection-timeout",
+    Duration,
+    15_000,
+    "How long connecting, and one request, may take.",
+)
+ZOOKEEPER_RETRY_WAIT: Final[ConfigOption[int]] = ConfigOption(
+    "high-availability.zookeeper.client.retry-wait", Duration, 5_000, "The pause before a request is first tried again."
+)
+ZOOKEEPER_MAX_RETRY_WAIT: Final[ConfigOption[int]] = ConfigOption(
+    "high-availability.zookeeper.client.max-retry-wait",
+    Duration,
+    60_000,
+    "The longest pause before a request is tried again; pauses double.",
+)
+ZOOKEEPER_MAX_RETRY_ATTEMPTS: Final[ConfigOption[int]] = ConfigOption(
+    "high-availability.zookeeper.client.max-retry-attempts", int, 3, "How often a request is tried again."
+)
+ZOOKEEPER_CLIENT_ACL: Final[ConfigOption[ZooKeeperAcl]] = ConfigOption(
+    "high-availability.zookeeper.client.acl",
+    ZooKeeperAcl,
+    ZooKeeperAcl.OPEN,
+    "open, or creator, which needs high-availability.zookeeper.client.authorization.",
+)
+ZOOKEEPER_CLIENT_AUTHORIZATION: Final[ConfigOption[str | None]] = ConfigOption(
+    "high-availability.zookeeper.client.authorization",
+    str,
+    None,
+    "How the client proves who it is, as scheme:credential, for instance digest:user:password.",
+)
+ZOOKEEPER_TOLERATE_SUSPENDED_CONNECTIONS: Final[ConfigOption[bool]] = ConfigOption(
+    "high-availability.zookeeper.client.tolerate-suspended-connections",
+    bool,
+    False,
+    "Whether a leader goes on leading while its connection is lost and its session may still live.",
+)
+ZOOKEEPER_ENSEMBLE_TRACKER: Final[ConfigOption[bool]] = ConfigOption(
+    "high-availability.zookeeper.client.ensemble-tracker",
+    bool,
+    True,
+    "Accepted and without effect: the client uses the servers of high-availability.zookeeper.quorum and no others.",
+)
+
+FILE_SYSTEM_LEASE_DURATION: Final[ConfigOption[int]] = ConfigOption(
+    "high-availability.filesystem.leader-election.lease-duration",
+    Duration,
+    15_000,
+    "How long candidates wait, after they saw the leader renew its lease for the last time, before one takes over.",
+)
+FILE_SYSTEM_RENEW_DEADLINE: Final[ConfigOption[int]] = ConfigOption(
+    "high-availability.filesystem.leader-election.renew-deadline",
+    Duration,
+    10_000,
+    "How long a leader goes on leading without having renewed its lease; shorter than the lease duration.",
+)
+FILE_SYSTEM_RETRY_PERIOD: Final[ConfigOption[int]] = ConfigOption(
+    "high-availability.filesystem.leader-election.retry-period",
+    Duration,
+    2_000,
+    "How often a leader renews its lease and the others look at it; shorter than the renew deadline.",
+)
+
+JOB_RESULT_STORE_PATH: Final[ConfigOption[str | None]] = ConfigOption(
+    "job-result-store.storage-path",
+    str,
+    None,
+    "Where the results of finished jobs are kept; by default "
+    "<high-availability.storageDir>/job-result-store/<cluster id>.",
+)
+JOB_RESULT_STORE_DELETE_ON_COMMIT: Final[ConfigOption[bool]] = ConfigOption(
+    "job-result-store.delete-on-commit",
+    bool,
+    True,
+    "Whether a result is deleted once everything of its job was cleaned up.",
+)
+APPLICATION_RESULT_STORE_PATH: Final[ConfigOption[str | None]] = ConfigOption(
+    "application-result-store.storage-path",
+    str,
+    None,
+    "Where the results of finished applications are kept; by default "
+    "<high-availability.storageDir>/application-result-store/<cluster id>.",
+)
+APPLICATION_RESULT_STORE_DELETE_ON_COMMIT: Final[ConfigOption[bool]] = ConfigOption(
+    "application-result-store.delete-on-commit",
+    bool,
+    True,
+    "Whether a result is deleted once everything of its application was cleaned up.",
+)
+CLEANUP_STRATEGY: Final[ConfigOption[CleanupStrategy]] = ConfigOption(
+    "cleanup-strategy.type",
+    CleanupStrategy,
+    CleanupStrategy.EXPONENTIAL_DELAY,
+    "How the clean-up of a finished job is tried again: exponential-delay, fixed-delay, or none (off, disable).",
+)
+CLEANUP_EXPONENTIAL_INITIAL_BACKOFF: Final[ConfigOption[int]] = ConfigOption(
+    "cleanup-strategy.exponential-delay.initial-backoff", Duration, 1_000, "The first pause; pauses double."
+)
+CLEANUP_EXPONENTIAL_MAX_BACKOFF: Final[ConfigOption[int]] = ConfigOption(
+    "cleanup-strategy.exponential-delay.max-backoff", Duration, 3_600_000, "The longest pause."
+)
+CLEANUP_EXPONENTIAL_ATTEMPTS: Final[ConfigOption[int]] = ConfigOption(
+    "cleanup-strategy.exponential-delay.attempts", int, _MAX_INTEGER, "How often the clean-up is tried again."
+)
+CLEANUP_FIXED_DELAY: Final[ConfigOption[int]] = ConfigOption(
+    "cleanup-strategy.fixed-delay.delay", Duration, 60_000, "The pause between two attempts."
+)
+CLEANUP_FIXED_ATTEMPTS: Final[ConfigOption[int]] = ConfigOption(
+    "cleanup-strategy.fixed-delay.attempts", int, _MAX_INTEGER, "How often the clean-up is tried again."
+)
