@@ -175,10 +175,18 @@ class StreamExecutionEnvironment:
 
         configuration = self.get_configuration()
         configuration.validate()
-        graph = StreamGraph(self._sinks, auto_generate_uids=configuration.get(AUTO_GENERATE_UIDS))
-        name = job_name or configuration.get(JOB_NAME) or _script_name()
+        graph = self.get_stream_graph()
         self._sinks = []
+        name = job_name or configuration.get(JOB_NAME) or _script_name()
         return launch(graph, name, configuration, self._spark)
+
+    def get_stream_graph(self) -> StreamGraph:
+        """The program as it was defined so far, each step with its uid.
+
+        Raises:
+            ConfigurationError: It has no sink, uses a uid twice, or lacks one where none may be derived.
+        """
+        return StreamGraph(self._sinks, auto_generate_uids=self.get_configuration().get(AUTO_GENERATE_UIDS))
 
     def _add_sink(self, node: SinkNode) -> None:
         self._sinks.append(node)
@@ -196,7 +204,8 @@ class StreamExecutionEnvironment:
 
     def _transformed_type(self, node: Node, function: Callable[[Any], Any]) -> TypeInformation:
         """The columns that a function over frames makes of a step's frame."""
-        from holdfast.spark.frame import element_type_of, frame_of
+        from holdfast.spark.frame import element_type_of
+        from holdfast.spark.source import frame_of
 
         result = function(frame_of(node, self.spark))
         if not hasattr(result, "schema"):

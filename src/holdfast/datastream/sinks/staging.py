@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from typing import Any, BinaryIO, Final
 
@@ -99,15 +99,16 @@ class ParquetStaging(BatchSinkWriter):
             self._write_row_group()
         if self._writer is None:
             return
-        with fault.point("sink.stage"):
-            try:
+        try:
+            with fault.point("sink.stage"):
                 self._writer.close()
                 assert self._file is not None
-                self._bytes = self._file.tell()
-            except BaseException:
-                self._leave(*sys.exc_info())
-                raise
-            self._leave(None, None, None)
+                size = self._file.tell()
+                self._leave(None, None, None)
+        except BaseException:
+            self._leave(*sys.exc_info())
+            raise
+        self._bytes = size
 
     def prepare_commit(self) -> list[Committable]:
         """What was staged: one committable, or none if there were no rows."""
@@ -119,10 +120,8 @@ class ParquetStaging(BatchSinkWriter):
         """Removes the file as far as it was written."""
         if self._output is not None:
             error = InterruptedError("the attempt has failed")
-            try:
+            with suppress(Exception):  # the context manager reports the error that it was left with
                 self._leave(InterruptedError, error, None)
-            except Exception:  # the context manager reports the error that it was left with
-                return
 
     def _write_row_group(self) -> None:
         table = pa.Table.from_batches(self._waiting)
@@ -140,9 +139,15 @@ class ParquetStaging(BatchSinkWriter):
 
     def _leave(self, *exception: Any) -> None:
         """Leaves the file's context: the file is durable then, or removed and the error translated."""
-        output, self._output, self._file, self._writer = self._output, None, None, None
-        if output is not None:
-            output.__exit__(*exception)
+        output, writer = self._output, self._writer
+        self._output = self._file = self._writer = None
+        if output is None:
+            return
+        if writer is not None and writer.is_open:
+            with suppress(Exception):  # the file is thrown away; its writer must not try again when it is collected
+                writer.close()
+            writer.is_open = False
+        output.__exit__(*exception)
 
 
 def read_staged(paths: Sequence[str]) -> pa.Table:

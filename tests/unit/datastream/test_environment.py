@@ -1,0 +1,100 @@
+"""Options reach the environment from the program and from outside, and those from outside win."""
+
+from __future__ import annotations
+
+import logging
+import sys
+
+import pytest
+
+from holdfast.common import Configuration, Time
+from holdfast.datastream import CheckpointingMode, StreamExecutionEnvironment
+from holdfast.datastream.environment import _script_name
+from holdfast.datastream.launch import launching
+from holdfast.errors import ConfigurationError
+
+get_environment = StreamExecutionEnvironment.get_execution_environment
+
+
+def test_an_environment_takes_a_configuration_or_a_dictionary_and_keeps_its_own_copy() -> None:
+    given = Configuration({"parallelism.default": 3})
+    env = get_environment(given)
+    env.configure({"execution.trigger": "available-now"})
+    given.set("parallelism.default", 5)
+
+    assert env.get_parallelism() == 3
+    assert get_environment({"parallelism.default": "4"}).get_parallelism() == 4
+    assert get_environment().get_parallelism() is None
+    assert env.get_configuration().to_dict() == {"parallelism.default": 3, "execution.trigger": "available-now"}
+
+
+def test_setters_are_options() -> None:
+    env = get_environment()
+    env.set_parallelism(4).set_max_parallelism(64).enable_checkpointing(30_000, CheckpointingMode.EXACTLY_ONCE)
+    env.get_checkpoint_config().set_checkpoint_timeout(20_000)
+
+    options = env.get_configuration().to_dict()
+
+    assert options["parallelism.default"] == 4
+    assert options["pipeline.max-parallelism"] == 64
+    assert options["execution.checkpointing.interval"] == 30_000
+    assert options["execution.checkpointing.timeout"] == 20_000
+    assert env.get_max_parallelism() == 64
+
+
+def test_options_from_outside_win_over_the_program_whenever_it_sets_its_own(caplog: pytest.LogCaptureFixture) -> None:
+    with launching(Configuration({"parallelism.default": 8, "pipeline.name": "night"})):
+        env = get_environment({"parallelism.default": 2})
+        env.set_parallelism(3)
+        with caplog.at_level(logging.INFO):
+            options = env.get_configuration()
+
+    assert options.to_dict() == {"parallelism.default": 8, "pipeline.name": "night"}
+    assert "option parallelism.default: the program's value 3 is replaced from the command line" in caplog.text
+    assert get_environment({"parallelism.default": 2}).get_parallelism() == 2, "outside of launching() nothing is left"
+
+
+def test_an_option_from_outside_replaces_an_older_key_of_the_program() -> None:
+    with launching(Configuration({"state.backend.type": "hashmap"})):
+        env = get_environment({"state.backend": "memory"})
+        assert env.get_configuration().to_dict() == {"state.backend.type": "hashmap"}
+
+
+def test_a_missing_uid_is_derived_unless_the_option_says_otherwise(caplog: pytest.LogCaptureFixture) -> None:
+    env = get_environment()
+    env.from_collection([1, 2], "bigint").print()
+    with caplog.at_level(logging.WARNING):
+        (sink,) = env.get_stream_graph().sinks
+    assert sink.uid == "print-1"
+    assert "no uid was set for 'print'" in caplog.text
+
+    strict = get_environment({"pipeline.auto-generate-uids": False})
+    strict.from_collection([1, 2], "bigint").print()
+    with pytest.raises(ConfigurationError, match="these steps have no uid: 'print'"):
+        strict.get_stream_graph()
+
+
+def test_a_program_without_a_sink_is_refused() -> None:
+    env = get_environment()
+    env.from_collection([1, 2], "bigint")
+    with pytest.raises(ConfigurationError, match="the job has no sink"):
+        env.execute("nothing")
+
+
+def test_unknown_options_are_refused_before_anything_runs() -> None:
+    env = get_environment({"execution.chekpointing.interval": 1})
+    env.from_collection([1, 2], "bigint").print()
+    with pytest.raises(ConfigurationError, match=r"execution\.checkpointing\.interval"):
+        env.execute("typo")
+
+
+def test_a_job_without_a_name_has_that_of_its_script(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["/somewhere/flights_job.py", "--input", "x"])
+    assert _script_name() == "flights_job"
+    monkeypatch.setattr(sys, "argv", ["-c"])
+    assert _script_name() == "holdfast-job"
+
+
+def test_lengths_of_time_are_written_as_in_pyflink() -> None:
+    assert Time.minutes(2).to_milliseconds() == 120_000
+    assert Configuration({"execution.checkpointing.interval": Time.seconds(3)}).to_dict()
