@@ -1,4 +1,5 @@
-"""The ledger on the epoch runner: a whole job in one process without a JVM, for stories that kill it at every fault point."""
+"""The ledger on the epoch runner: a whole job in one process without a JVM, for stories that kill it at every fault "
+"point."""
 
 from __future__ import annotations
 

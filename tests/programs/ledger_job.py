@@ -18,6 +18,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from tests.stories.ledger import Ledger, Parity
 
+ENTRY = "payment bigint, account string, seq bigint, total bigint, distinct_amounts bigint, last_three bigint"
 HAZARDS = ("none", "kill-worker", "kill-executor", "raise", "slow", "lottery")
 
 
@@ -131,7 +132,7 @@ def main() -> None:
         stream.key_by("account", order_by=["payment"])
         .process(
             HazardousLedger(hazard if arguments.where == "ledger" else quiet),
-            output_type="payment bigint, account string, seq bigint, total bigint, distinct_amounts bigint, last_three bigint",
+            output_type=ENTRY,
         )
         .uid("ledger")
     )
@@ -140,8 +141,7 @@ def main() -> None:
             entries.key_by(lambda entry: entry.total % 2, key_type="bigint")
             .process(
                 HazardousParity(hazard if arguments.where == "parity" else quiet),
-                output_type="payment bigint, account string, seq bigint, total bigint, distinct_amounts bigint, last_three bigint, "
-                "parity_seq bigint",
+                output_type=f"{ENTRY}, parity_seq bigint",
             )
             .uid("parity")
         )

@@ -1,7 +1,7 @@
 """A ledger: payments keyed by account, numbered and summed up, and an auditor who judges the output from outside.
 
-Used by stories about crashes: whatever happened, the output must hold each payment once, numbered 1, 2, 3 ... in each account without gap or repeat, with
-the right running total.
+Used by stories about crashes: whatever happened, the output must hold each payment once, numbered 1, 2, 3 ... in each
+account without gap or repeat, with the right running total.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ ENTRY = parse_schema(
     "payment bigint, account string, seq bigint, total bigint, distinct_amounts bigint, last_three bigint"
 )
 FINAL = parse_schema(
-    "payment bigint, account string, seq bigint, total bigint, distinct_amounts bigint, last_three bigint, parity_seq bigint"
+    "payment bigint, account string, seq bigint, total bigint, distinct_amounts bigint, last_three bigint, "
+    "parity_seq bigint"
 )
 
 

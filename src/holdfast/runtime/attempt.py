@@ -27,13 +27,9 @@ from holdfast.runtime.options import MAX_PARALLELISM
 from holdfast.runtime.plan import JobPlan, compile_graph
 from holdfast.runtime.progress import EpochProgress, ProgressReporter
 from holdfast.runtime.restore import restored_versions, stored_max_parallelism
-from holdfast.storage.job_directory import TASK_OWNED
-from holdfast.storage.naming import FileName
 from holdfast.storage.register import Lease
 
 logger = logging.getLogger(__name__)
-
-NONCE_SUFFIX = ".nonce"
 
 
 class JobAttempt(EpochDriver):
@@ -131,7 +127,7 @@ class JobAttempt(EpochDriver):
         completed = time.perf_counter()
         if checkpoint_id is not None:
             with fault.point("notify"):
-                self._checkpoints.notify(checkpoint_id)
+                self._checkpoints.notify(checkpoint_id, self._epochs)
         ended = time.perf_counter()
         self._progress.report(
             EpochProgress(
@@ -160,17 +156,9 @@ class JobAttempt(EpochDriver):
             attempt_number=self._number,
             token=token,
             job_root=job.directory.path,
-            nonce_file=self._write_nonce(),
+            nonce_file=self._checkpoints.nonce_file,
             plan=self._plan,
             configuration={key: str(value) for key, value in job.configuration.to_dict().items()},
             parameters=parameters,
             is_restored=self._restored.checkpoint_id is not None,
         )
-
-    def _write_nonce(self) -> str:
-        """A file that every worker must see; one that does not has another disk under the same path."""
-        name = FileName.new(self._lease.token, max(self._restored.epoch, 0), 0, "driver", 0).format(NONCE_SUFFIX)
-        relative = f"{TASK_OWNED}/{name}"
-        self._job.directory.create()
-        self._job.directory.fs.create_exclusive(self._job.directory.absolute(relative), b"seen\n")
-        return relative

@@ -1,8 +1,10 @@
 """The barrier row: what a task says about itself when it has read its input and written its run.
 
-One copy goes to every task of the next level, as a row in the reserved control column, so that what is acknowledged is exactly what was
-used: a task lists the attempts whose barriers it read, and the job master accepts an epoch only if all lists agree. A barrier of partition 0 also
-carries the full barriers of the level above, so that they reach the driver through the last level; the others carry only the list.
+One copy goes to every task of the next level, as a row in the reserved control column, so that what is acknowledged
+is exactly what was
+used: a task lists the attempts whose barriers it read, and the job master accepts an epoch only if all lists agree. A
+barrier of partition 0 also carries the full barriers of the level above, so that they reach the driver through the
+last level; the others carry only the list.
 """
 
 from __future__ import annotations
@@ -144,8 +146,8 @@ def accept(last_level: list[Barrier], tasks: dict[int, int]) -> EpochReport:
         tasks: Number of tasks of each level; 0 where the source decides (level 0).
 
     Raises:
-        InconsistentEpochError: A task is missing or answered twice, or two tasks read different attempts of one upstream task. Nothing
-            of the epoch may be used; run it again under a new attempt id.
+        InconsistentEpochError: A task is missing or answered twice, or two tasks read different attempts of one
+            upstream task. Nothing of the epoch may be used; run it again under a new attempt id.
     """
     levels: list[tuple[Barrier, ...]] = []
     current = tuple(sorted(last_level, key=lambda b: b.partition))
@@ -164,7 +166,8 @@ def _check_complete(barriers: tuple[Barrier, ...], index: int, expected: int) ->
     wrong = [b.level for b in barriers if b.level != index]
     if wrong or len(set(partitions)) != len(partitions) or (expected and partitions != list(range(expected))):
         raise InconsistentEpochError(
-            f"level {index} must be acknowledged by each of its {expected or 'own'} tasks once, but acknowledgements came from partitions {partitions}"
+            f"level {index} must be acknowledged by each of its {expected or 'own'} tasks once, but acknowledgements "
+            f"came from partitions {partitions}"
         )
 
 

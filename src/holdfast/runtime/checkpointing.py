@@ -1,7 +1,7 @@
 """How epochs become checkpoints: when one is due, what it names, and what happens after its pointer is written.
 
-An epoch that completes no checkpoint keeps its versions in memory and its output staged; both go into the next checkpoint, and a failure before that loses
-them together, as in Flink.
+An epoch that completes no checkpoint keeps its versions in memory and its output staged; both go into the next
+checkpoint, and a failure before that loses them together, as in Flink.
 """
 
 from __future__ import annotations
@@ -9,10 +9,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from holdfast.checkpoint import recovery
+from holdfast.checkpoint.adoption import adopt
+from holdfast.checkpoint.completed_checkpoint import CompletedCheckpoint
 from holdfast.checkpoint.metadata import CheckpointMetadata, OperatorMetadata
 from holdfast.checkpoint.options import (
     CHECKPOINTING_INTERVAL,
@@ -30,9 +32,13 @@ from holdfast.runtime.epoch import EpochResult, EpochRunner
 from holdfast.runtime.job import Job
 from holdfast.runtime.options import START_FRESH
 from holdfast.runtime.plan import JobPlan
+from holdfast.storage.job_directory import TASK_OWNED
+from holdfast.storage.naming import FileName
 from holdfast.storage.register import Lease
 
 logger = logging.getLogger(__name__)
+
+NONCE_SUFFIX = ".nonce"
 
 
 @dataclass(frozen=True)
@@ -42,7 +48,9 @@ class Restored:
     Attributes:
         checkpoint_id: The checkpoint, None for a fresh start.
         epoch: Its epoch, or the highest that is known to have completed: numbers never go back.
-        committables: Staged output that it names and that may not be committed yet.
+        is_committed: Whether all sinks are known to have committed what the checkpoint names.
+        allow_non_restored: Whether state without an operator is dropped.
+        retained: The checkpoints that the register names and that can be read.
     """
 
     checkpoint_id: int | None = None
@@ -51,7 +59,9 @@ class Restored:
     lineage: str = ""
     operators: tuple[OperatorMetadata, ...] = ()
     positions: Mapping[str, Any] | None = None
+    is_committed: bool = False
     allow_non_restored: bool = False
+    retained: tuple[CompletedCheckpoint, ...] = ()
 
 
 def is_fresh(configuration: Configuration) -> bool:
@@ -60,40 +70,54 @@ def is_fresh(configuration: Configuration) -> bool:
 
 
 def restore(job: Job, lease: Lease, *, is_first: bool) -> Restored:
-    """What the next attempt starts from: the newest completed checkpoint, or what was asked for at the start of the process.
+    """What the next attempt starts from: the newest completed checkpoint, or what the process was started with.
 
     Args:
         job: The job.
         lease: Raised before, so that nobody else can complete a checkpoint any more.
-        is_first: Whether this is the first attempt of the process; a restart always takes the newest completed checkpoint of this run.
+        is_first: Whether this is the first attempt of the process; a restart takes the newest checkpoint.
 
     Raises:
         CorruptFileError: The checkpoint is damaged; names it and proposes the one before.
         NotExistError: The checkpoint asked for is not there.
     """
-    options = job.configuration
-    newest = recovery.newest(job.directory, lease.state)
-    epoch = newest.metadata.epoch if newest else 0
-    processing_time = newest.metadata.processing_time if newest else 0
-    asked = options.get(RECOVERY_PATH)
-    if is_first and asked:
-        chosen = recovery.load(asked)
-        metadata = recovery.adopt(chosen, job.directory, lease.token)
-        return _restored(
-            metadata, options, max(epoch, metadata.epoch), max(processing_time, metadata.processing_time), new_nonce()
+    options, state = job.configuration, lease.state
+    asked = options.get(RECOVERY_PATH) if is_first else None
+    fresh = is_first and is_fresh(options)
+    if asked or fresh:
+        found = recovery.readable(job.directory, state)
+        retained = tuple(item for _, item in found if isinstance(item, CompletedCheckpoint))
+    else:
+        retained = tuple(recovery.recover_all(job.directory, state))
+    epoch = max((checkpoint.metadata.epoch for checkpoint in retained), default=0)
+    processing_time = max((checkpoint.metadata.processing_time for checkpoint in retained), default=0)
+    if asked:
+        metadata = adopt(recovery.load(asked), job.directory, lease.token)
+        start = _restored(metadata, options, new_nonce())
+        return replace(
+            start,
+            epoch=max(epoch, start.epoch),
+            processing_time=max(processing_time, start.processing_time),
+            retained=retained,
         )
-    if newest is None or (is_first and is_fresh(options)):
-        return Restored(epoch=epoch, processing_time=processing_time, lineage=new_nonce())
-    return _restored(newest.metadata, options, epoch, processing_time, newest.metadata.lineage)
+    if fresh or not retained:
+        return Restored(epoch=epoch, processing_time=processing_time, lineage=new_nonce(), retained=retained)
+    metadata = retained[-1].metadata
+    start = _restored(metadata, options, metadata.lineage)
+    return replace(
+        start,
+        epoch=max(epoch, start.epoch),
+        processing_time=max(processing_time, start.processing_time),
+        is_committed=state.notified >= metadata.checkpoint_id,
+        retained=retained,
+    )
 
 
-def _restored(
-    metadata: CheckpointMetadata, options: Configuration, epoch: int, processing_time: int, lineage: str
-) -> Restored:
+def _restored(metadata: CheckpointMetadata, options: Configuration, lineage: str) -> Restored:
     return Restored(
         checkpoint_id=metadata.checkpoint_id,
-        epoch=epoch,
-        processing_time=processing_time,
+        epoch=metadata.epoch,
+        processing_time=metadata.processing_time,
         lineage=lineage,
         operators=metadata.operators,
         positions=metadata.source_positions,
@@ -110,7 +134,8 @@ class EpochCheckpoints:
         self._restored = restored
         self._control = control
         self._interval = job.configuration.get(CHECKPOINTING_INTERVAL) or 0
-        self._checkpointer = Checkpointer(job, lease)
+        self._lease = lease
+        self._checkpointer = Checkpointer(job, lease, list(restored.retained))
         self._committing = Committing(
             {step.uid: step.sink for step in plan.sinks()},
             job_id=str(job.job_id),
@@ -124,11 +149,20 @@ class EpochCheckpoints:
         self._positions: Mapping[str, Any] | None = restored.positions
         self._last_completion = job.clock.now_ms()
         self._pending_epochs = 0
+        self._notified = 0
+        self.nonce_file = self._write_nonce()
+
+    def _write_nonce(self) -> str:
+        """A file that every worker must see; one that does not has another disk under the same path."""
+        name = FileName.new(self._lease.token, self._restored.epoch, 0, "driver", 0).format(NONCE_SUFFIX)
+        relative = f"{TASK_OWNED}/{name}"
+        self._job.directory.fs.create_exclusive(self._job.directory.absolute(relative), b"seen\n")
+        return relative
 
     def commit_restored(self) -> None:
         """Commits what the restored checkpoint names, because nobody knows whether it was committed."""
         checkpoint_id = self._restored.checkpoint_id
-        if checkpoint_id is not None:
+        if checkpoint_id is not None and not self._restored.is_committed:
             self._committing.commit(checkpoint_id, _committables(self._restored.operators))
 
     def take(self, result: EpochResult, epochs: EpochRunner, epoch_input: EpochInput | None) -> int | None:
@@ -148,17 +182,26 @@ class EpochCheckpoints:
             return None
         return self._complete(epochs, requests)
 
-    def notify(self, checkpoint_id: int) -> None:
-        """Everything that follows the pointer write: sinks commit, old checkpoints go."""
+    def notify(self, checkpoint_id: int, epochs: EpochRunner) -> None:
+        """Everything that follows the pointer write: sinks commit, what no checkpoint needs any more goes."""
         staged, self._staged = self._staged, {}
         self._committing.commit(checkpoint_id, staged)
-        self._checkpointer.committed(checkpoint_id)
+        self._checkpointer.notified(checkpoint_id)
+        self._notified = checkpoint_id
+        self._sweep(epochs)
 
     def end(self, epochs: EpochRunner) -> None:
-        """The attempt ends without a failure: what is pending completes, and the register learns that all sinks have been told."""
+        """Ends the attempt: what is pending completes, and the register learns that all sinks have been told."""
         if self._pending_epochs:
-            self.notify(self._complete(epochs, []))
-        self._checkpointer.end()
+            self.notify(self._complete(epochs, []), epochs)
+        notified = self._notified
+        if notified:
+            self._lease.write(lambda state: replace(state, notified=max(state.notified, notified)))
+            self._sweep(epochs, now=True)
+
+    def _sweep(self, epochs: EpochRunner, *, now: bool = False) -> None:
+        live = [run.path for version in epochs.versions.values() for run in version.runs]
+        self._checkpointer.sweep([*live, self.nonce_file], self._committing.sweep, now=now)
 
     def position(self) -> str:
         """Where the sources stand, as short text."""

@@ -1,6 +1,7 @@
 """A stretch of elements on its way through a task, as Python objects, as columns, or both.
 
-The other form is made when somebody asks for it: a sink behind an exchange never makes Python objects, a chain of maps never makes columns.
+The other form is made when somebody asks for it: a sink behind an exchange never makes Python objects, a chain of
+maps never makes columns.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from holdfast.state.version import StateVersion
 
 @dataclass(frozen=True)
 class JobDescriptor:
-    """Everything that does not change while a job attempt lives. It is shipped once, pickled, from the driver to its own workers.
+    """Everything that stays while a job attempt lives; shipped once, pickled, from the driver to its own workers.
 
     Attributes:
         key: Unique name of the job attempt; a worker opens functions anew when it changes.

@@ -1,7 +1,7 @@
 """What the job master needs of an engine: feed epochs, run one, offer services to sinks.
 
-There are two: `holdfast.spark.engine` runs epochs as Spark jobs, `holdfast.testing.epoch_runner` runs them in this process without a JVM. The job
-master, the tasks and everything durable are the same for both.
+There are two: `holdfast.spark.engine` runs epochs as Spark jobs, `holdfast.testing.epoch_runner` runs them in this
+process without a JVM. The job master, the tasks and everything durable are the same for both.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ class EpochInput(ABC):
     def positions(self) -> dict[str, Any]:
         """Where the sources stand after this epoch, as JSON for the checkpoint.
 
-        Called after the tasks have acknowledged and before the checkpoint completes; makes durable whatever a recovery needs.
+        Called after the tasks have acknowledged and before the checkpoint completes; makes durable whatever a
+        recovery needs.
         """
 
 
@@ -63,7 +64,7 @@ class Engine(ABC):
 
     @abstractmethod
     def prepare(self, job: JobDescriptor, positions: Mapping[str, Any] | None, token: int) -> None:
-        """Starts a job attempt: ships the job's functions and seeds the sources with the restored positions (None for a fresh start)."""
+        """Starts a job attempt: ships the functions and seeds the sources (positions None: from their start)."""
 
     @abstractmethod
     def drive(self, driver: EpochDriver) -> Outcome:

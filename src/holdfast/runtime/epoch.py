@@ -1,4 +1,4 @@
-"""One epoch after the other: plan, run, acknowledge. What it knows of the job between two checkpoints is in memory only."""
+"""One epoch after the other: plan, run, acknowledge; what it knows between checkpoints is in memory only."""
 
 from __future__ import annotations
 

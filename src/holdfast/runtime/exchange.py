@@ -1,9 +1,10 @@
 """Columns in which elements cross an exchange between two levels.
 
-Reserved columns start with `__hf_`. `__hf_control` is null for elements and holds a barrier (or nothing, for a tick) for control rows;
-`__hf_target` says to which task a row goes that is not placed by its key. The elements of a single edge stand in columns of their own names; where several
-edges cross the same exchange, each has one struct column. The engine adds `__hf_hash` on the way; the key of an edge with a Python selector travels in
-`__hf_key`, with its hash beside it.
+Reserved columns start with `__hf_`. `__hf_control` is null for elements and holds a barrier (or nothing, for a tick)
+for control rows; `__hf_target` says to which task a row goes that is not placed by its key. The elements of a single
+edge stand in columns of their own names; where several edges cross the same exchange, each has one struct column. The
+engine adds `__hf_hash` on the way; the key of an edge with a Python selector travels in `__hf_key`, with its hash
+beside it.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ def edge_schema(edge: Edge) -> pa.Schema:
 
 @dataclass(frozen=True)
 class Arrival:
-    """Elements of one edge as they arrived: their columns, and the key hash of each (None if they were not placed by key)."""
+    """Elements of one edge as they arrived; `hashes` is None if they were not placed by key."""
 
     edge: Edge
     batch: pa.RecordBatch
@@ -112,7 +113,7 @@ class EdgeLayout:
 
 
 class SourceLayout:
-    """Columns in which the sources of a job arrive at level 0: those of a single source, or one struct column a source."""
+    """Columns in which sources arrive at level 0: those of a single source, or one struct column a source."""
 
     def __init__(self, sources: Sequence[Source]) -> None:
         self.sources = tuple(sources)

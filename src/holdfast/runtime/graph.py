@@ -1,7 +1,8 @@
 """The logical graph of a job: what a program asked for, before anything is planned.
 
-`holdfast.datastream` builds these nodes and nothing else; `holdfast.runtime.plan` turns them into levels. Nodes are immutable
-after `StreamGraph` has named them, and they hold user functions and opaque frames, so they live in the driver only.
+`holdfast.datastream` builds these nodes and nothing else; `holdfast.runtime.plan` turns them into levels. Nodes are
+immutable after `StreamGraph` has named them, and they hold user functions and opaque frames, so they live in the
+driver only.
 """
 
 from __future__ import annotations
@@ -129,7 +130,8 @@ class StreamGraph:
         auto_generate_uids: Whether a missing uid is derived from name and position (with one warning) or is an error.
 
     Raises:
-        ConfigurationError: No sink, a uid used twice, an impossible parallelism, or a missing uid that may not be derived.
+        ConfigurationError: No sink, a uid used twice, an impossible parallelism, or a missing uid that may not be
+            derived.
     """
 
     def __init__(self, sinks: Iterable[SinkNode], *, auto_generate_uids: bool = True) -> None:
@@ -156,17 +158,20 @@ class StreamGraph:
             if node.uid is not None:
                 if node.uid in taken:
                     raise ConfigurationError(
-                        f"the uid {node.uid!r} is used by two steps, {taken[node.uid].name!r} and {node.name!r}: give each its own"
+                        f"the uid {node.uid!r} is used by two steps, {taken[node.uid].name!r} and {node.name!r}: "
+                        "give each its own"
                     )
                 taken[node.uid] = node
         stateful = [n.name for n in self.nodes if n.uid is None and isinstance(n, KeyedNode | SinkNode)]
         if stateful and not auto_generate_uids:
             raise ConfigurationError(
-                f"these steps have no uid: {', '.join(map(repr, stateful))}; call .uid('...') on each, or set pipeline.auto-generate-uids"
+                f"these steps have no uid: {', '.join(map(repr, stateful))}; call .uid('...') on each, or set "
+                "pipeline.auto-generate-uids"
             )
         if stateful:
             logger.warning(
-                "no uid was set for %s: derived from name and position, so inserting a step before one of them loses its state; call .uid('...')",
+                "no uid was set for %s: derived from name and position, so inserting a step before one of them loses "
+                "its state; call .uid('...')",
                 ", ".join(map(repr, stateful)),
             )
         for position, node in enumerate(self.nodes):
@@ -183,7 +188,8 @@ class StreamGraph:
                     )
             if node.parallelism and node.max_parallelism and node.parallelism > node.max_parallelism:
                 raise ConfigurationError(
-                    f"parallelism {node.parallelism} of {node.name!r} is above its max parallelism {node.max_parallelism}"
+                    f"parallelism {node.parallelism} of {node.name!r} is above its max parallelism "
+                    f"{node.max_parallelism}"
                 )
 
 

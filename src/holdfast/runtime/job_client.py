@@ -49,7 +49,7 @@ class JobClient:
         self._master.control.stop()
 
     def trigger_checkpoint(self) -> Future[int]:
-        """Asks for a checkpoint at the next epoch boundary, which comes at once if there is no input; the future gets its id."""
+        """Asks for a checkpoint at the next epoch boundary, or at once if there is no input; the future gets its id."""
         return self._master.control.request_checkpoint()
 
     def process_all_available(self) -> None:
@@ -95,7 +95,7 @@ class JobClient:
         return self._master.failure
 
     def run_to_end(self) -> JobStatus:
-        """Blocks until the job has ended. SIGTERM ends it after the current epoch, and so does an interrupt from the keyboard.
+        """Blocks until the job has ended; SIGTERM and an interrupt from the keyboard end it after the current epoch.
 
         Raises:
             HoldfastError: The job FAILED, or was fenced.

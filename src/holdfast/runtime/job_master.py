@@ -7,8 +7,8 @@
                   v  |  -> CANCELED    cancel() was called
              RESTARTING -> FAILED      the restart strategy gave up, or a new attempt cannot help
 
-A failure in an epoch starts a new attempt in the same process: the token is raised again and the newest completed checkpoint is
-restored, so what a restart does is what another process would do.
+A failure in an epoch starts a new attempt in the same process: the token is raised again and the newest completed
+checkpoint is restored, so what a restart does is what another process would do.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class JobMaster:
         while True:
             try:
                 lease = self.job.register.raise_token(self.job.owner)
-                if lease.state.terminal == JobStatus.FINISHED.value and not is_fresh(self.job):
+                if lease.state.terminal == JobStatus.FINISHED.value and not is_fresh(self.job.configuration):
                     return self._already_finished()
                 return self._run_attempt(lease, number)
             except (FencedError, *FATAL):
@@ -101,6 +101,8 @@ class JobMaster:
                 number += 1
 
     def _run_attempt(self, lease: Lease, number: int) -> JobStatus:
+        if lease.state.terminal is not None:
+            lease.write(lambda state: replace(state, terminal=None))
         restored = restore(self.job, lease, is_first=number == 0)
         attempt = JobAttempt(self.job, lease, number, restored, self.control, self.progress)
         self.status = JobStatus.RUNNING

@@ -1,12 +1,13 @@
 """From a logical graph to levels: which operators share a task, and what crosses each exchange.
 
-A **level** is one Python stage of the Spark job of an epoch. Level 0 has no exchange before it: it is what the source's own partitions run,
-and it exists only if something needs Python before the first exchange. A keyed operator stands one level below its deepest input; narrow
-operators and sinks are chained into the level of their input. All operators of a level share its tasks (subtask i of each runs in task i),
-so that the job of an epoch is one linear chain of exchanges and one Spark action, without a cache between actions.
+A **level** is one Python stage of the Spark job of an epoch. Level 0 has no exchange before it: it is what the
+source's own partitions run, and it exists only if something needs Python before the first exchange. A keyed operator
+stands one level below its deepest input; narrow operators and sinks are chained into the level of their input. All
+operators of a level share its tasks (subtask i of each runs in task i), so that the job of an epoch is one linear
+chain of exchanges and one Spark action, without a cache between actions.
 
-An **edge** carries elements from one level to a later one. Where several edges cross the same exchange each has a struct column of its own;
-an edge that spans several exchanges is handed on untouched by the levels in between.
+An **edge** carries elements from one level to a later one. Where several edges cross the same exchange each has a
+struct column of its own; an edge that spans several exchanges is handed on untouched by the levels in between.
 """
 
 from __future__ import annotations
@@ -186,7 +187,8 @@ class _Compiler:
         depth = max((self._level[other] for other in node.inputs), default=0)
         if isinstance(node, FrameTransformNode) and not _is_frame(node.inputs[0]):
             raise ConfigurationError(
-                f"transform() of {node.name!r} follows a Python operator: frames end at the first Python operator, so call transform() "
+                f"transform() of {node.name!r} follows a Python operator: frames end at the first Python operator, "
+                "so call transform() "
                 "before it, or write to a sink and read that in a job of its own"
             )
         return depth + 1 if isinstance(node, KeyedNode) else depth
@@ -230,7 +232,8 @@ class _Compiler:
         )
         if parallelism > maximum:
             raise ConfigurationError(
-                f"parallelism {parallelism} of {node.identity!r} is above the max parallelism {maximum} of its state: lower it, or restore into a "
+                f"parallelism {parallelism} of {node.identity!r} is above the max parallelism {maximum} of its "
+                "state: lower it, or restore into a "
                 "job whose state was written with a higher one"
             )
         names, key_type = _key_columns(node)
@@ -275,7 +278,8 @@ def _key_columns(node: KeyedNode) -> tuple[tuple[str, ...], TypeInformation | No
     element = node.operator.input_type
     if not isinstance(element, RowTypeInformation):
         raise ConfigurationError(
-            f"{node.name!r} is keyed by the columns {node.key.columns!r}, but its elements are {element.ddl}, not rows: use a key selector"
+            f"{node.name!r} is keyed by the columns {node.key.columns!r}, but its elements are {element.ddl}, not "
+            "rows: use a key selector"
         )
     types = dict(zip(element.names, element.types, strict=True))
     missing = [c for c in (*node.key.columns, *node.key.order_by) if c not in types]

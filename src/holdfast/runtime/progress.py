@@ -51,7 +51,8 @@ class EpochProgress:
         """The record as one line of text."""
         checkpoint = "-" if self.checkpoint_id is None else str(self.checkpoint_id)
         return (
-            f"epoch {self.epoch}: {self.rows:,} rows, {self.rows_per_second:,.0f} rows/s, state {humanfriendly.format_size(self.state_bytes, binary=True)}, "
+            f"epoch {self.epoch}: {self.rows:,} rows, {self.rows_per_second:,.0f} rows/s, state "
+            f"{humanfriendly.format_size(self.state_bytes, binary=True)}, "
             f"checkpoint {checkpoint} in {self.checkpoint_ms:.0f} ms, {self.position}"
         )
 

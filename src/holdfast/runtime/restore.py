@@ -27,7 +27,8 @@ def stored_max_parallelism(graph: StreamGraph, operators: Iterable[OperatorMetad
         wanted, found = node.max_parallelism, stored.get(node.identity)
         if wanted is not None and found is not None and wanted != found:
             raise ConfigurationError(
-                f"max parallelism mismatch: {node.identity!r} sets {wanted}, but its state was written with {found}, which is fixed for the life of "
+                f"max parallelism mismatch: {node.identity!r} sets {wanted}, but its state was written with {found}, "
+                "which is fixed for the life of "
                 "the state: remove the setting"
             )
     return stored
@@ -53,7 +54,8 @@ def restored_versions(plan: JobPlan, operators: Iterable[OperatorMetadata], allo
         raise RestoreError(
             missing,
             new,
-            f"the checkpoint holds state of operators that this job does not have: {missing}; new in this job: {new or 'none'}. Give the operators their "
+            f"the checkpoint holds state of operators that this job does not have: {missing}; new in this job: "
+            f"{new or 'none'}. Give the operators their "
             "old uids, or drop that state with -n (execution.state-recovery.ignore-unclaimed-state)",
         )
     if missing:
@@ -67,7 +69,8 @@ def restored_versions(plan: JobPlan, operators: Iterable[OperatorMetadata], allo
         assert step.codec is not None
         if operator.key != step.codec.to_json():
             raise StateMigrationError(
-                f"operator {uid!r} is keyed by {step.codec.to_json()!r}, but its state is partitioned by {operator['key']!r}: a key's type cannot "
+                f"operator {uid!r} is keyed by {step.codec.to_json()!r}, but its state is partitioned by "
+                f"{operator.key!r}: a key's type cannot "
                 "change; give the operator a new uid to start with empty state"
             )
         versions[uid] = StateVersion(operator.runs)

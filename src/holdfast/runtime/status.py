@@ -8,8 +8,8 @@ from enum import Enum
 class JobStatus(Enum):
     """Flink's job states, as far as they occur here.
 
-    FINISHED, CANCELED and FAILED are globally terminal: nobody runs the job again by itself. SUSPENDED is locally terminal: this process has
-    stopped and kept everything, and running the job again resumes it.
+    FINISHED, CANCELED and FAILED are globally terminal: nobody runs the job again by itself. SUSPENDED is locally
+    terminal: this process has stopped and kept everything, and running the job again resumes it.
     """
 
     CREATED = "CREATED"

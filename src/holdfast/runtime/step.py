@@ -1,6 +1,7 @@
 """The steps of a level at work in one task: a keyed operator, a narrow operator, or a sink.
 
-All three take chunks and may emit chunks; at the end of the input they emit what is left, and report what they made durable.
+All three take chunks and may emit chunks; at the end of the input they emit what is left, and report what they made
+durable.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from holdfast.runtime.worker import LoadedJob
 from holdfast.state.version import StateVersion
 from holdfast.storage.job_directory import SHARED, TASK_OWNED
 from holdfast.storage.naming import FileName
+from holdfast.storage.os_error import translate
 
 if TYPE_CHECKING:
     from holdfast.runtime.task import TaskIdentity
@@ -53,10 +55,10 @@ class StepRun(ABC):
     def report(self) -> StepReport:
         """Makes durable what this step has changed or staged, and says what that is."""
 
-    def succeeded(self) -> None:
+    def succeeded(self) -> None:  # noqa: B027 - most steps have nothing to do
         """Every step of the task has reported."""
 
-    def abort(self) -> None:
+    def abort(self) -> None:  # noqa: B027 - most steps have nothing to do
         """The task has failed; never raises."""
 
     def _emitted(self, elements: list[Any]) -> Chunk:
@@ -168,6 +170,8 @@ class SinkRun(StepRun):
             return call(*arguments)
         except HoldfastError:
             raise
+        except OSError as error:
+            raise translate(error, "write", f"sink {self.step.uid}") from error
         except Exception as error:
             raise user_error(error, self.step.uid, None, self._epoch.epoch, doing) from error
 

@@ -1,8 +1,8 @@
 """One task of one level in one epoch: a pure function from (versions, input rows) to (output rows, barrier).
 
-It opens the base versions, drives every step of the level with the elements that arrive, fires timers when its input has ended, flushes one run a keyed
-step, lets sinks stage, and emits its barrier. Files are written under names of this attempt alone, so an attempt that fails, is
-repeated or wakes up late harms nobody.
+It opens the base versions, drives every step of the level with the elements that arrive, fires timers when its input
+has ended, flushes one run a keyed step, lets sinks stage, and emits its barrier. Files are written under names of
+this attempt alone, so an attempt that fails, is repeated or wakes up late harms nobody.
 """
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ class LevelTask:
         job: The job attempt as loaded in this process.
         epoch: The attempt at the epoch.
         identity: Who this task is.
-        next_tasks: Number of tasks of the level below, each of which gets a copy of the barrier; 0 for the last level.
+        next_tasks: Number of tasks of the level below, each of which gets a copy of the barrier; 0 for the last
+            level.
     """
 
     def __init__(self, job: LoadedJob, epoch: EpochDescriptor, identity: TaskIdentity, next_tasks: int) -> None:

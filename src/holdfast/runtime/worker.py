@@ -1,7 +1,7 @@
 """What a worker process keeps between the tasks of a job attempt: the unpickled job and its opened functions.
 
-Spark gives a task whichever idle process is free, so everything here is a cache: it is found by the name of the job attempt, and losing it
-costs time only.
+Spark gives a task whichever idle process is free, so everything here is a cache: it is found by the name of the job
+attempt, and losing it costs time only.
 """
 
 from __future__ import annotations
@@ -73,16 +73,17 @@ class LoadedJob:
         path = f"{self.descriptor.job_root}/{self.descriptor.nonce_file}"
         if not self.file_system.exists(path):
             raise StorageError(
-                f"this worker cannot see {path!r}, which the driver wrote: the checkpoint directory is not shared between the driver and the "
+                f"this worker cannot see {path!r}, which the driver wrote: the checkpoint directory is not shared "
+                "between the driver and the "
                 "workers; set execution.checkpointing.dir to a directory that every host mounts under the same path"
             )
 
 
 def load_job(key: str, content: Callable[[], bytes]) -> LoadedJob:
-    """The job attempt `key`, unpickled and checked at the first call in this process; older attempts of the same job are closed.
+    """The job attempt `key`, loaded at the first call in this process; older attempts of the same job are closed.
 
     Raises:
-        ConfigurationError: The user's functions cannot be unpickled here, usually because a module is missing on this host.
+        ConfigurationError: The functions cannot be unpickled here, usually because a module is missing on this host.
         StorageError: The checkpoint directory is not shared.
     """
     job = _loaded.get(key)
@@ -91,7 +92,8 @@ def load_job(key: str, content: Callable[[], bytes]) -> LoadedJob:
             descriptor: JobDescriptor = pickle.loads(content())
         except (ImportError, AttributeError) as error:
             raise ConfigurationError(
-                f"the job's functions cannot be loaded in a worker: {error}; install the missing module on every host, or ship it with "
+                f"the job's functions cannot be loaded in a worker: {error}; install the missing module on every "
+                "host, or ship it with "
                 "spark.submit.pyFiles"
             ) from error
         for other in [name for name, loaded in _loaded.items() if loaded.descriptor.job_id == descriptor.job_id]:

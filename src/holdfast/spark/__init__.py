@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
-    """Imports `launch` when it is asked for, so that `holdfast.spark.java` can be used where pyspark is not installed yet."""
+    """Imports `launch` when it is asked for, so that `holdfast.spark.java` works without pyspark."""
     if name == "launch":
         from holdfast.spark.launch import launch
 

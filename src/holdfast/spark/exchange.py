@@ -1,7 +1,8 @@
 """The Spark plan of an epoch: level after level, an exchange between each two.
 
-The key's hash, its key group and its subtask are computed in the JVM; rows are placed by `repartitionById`, so subtask i runs as partition i. One tick row a
-task is added before the first exchange, because Spark drops operators whose input is empty.
+The key's hash, its key group and its subtask are computed in the JVM; rows are placed by `repartitionById`, so
+subtask i runs as partition i. One tick row a task is added before the first exchange, because Spark drops operators
+whose input is empty.
 """
 
 from __future__ import annotations

@@ -25,7 +25,8 @@ def translate(failure: BaseException, doing: str) -> HoldfastError:
         return own
     if isinstance(failure, Py4JNetworkError | ConnectionError | EOFError):
         return EngineLostError(
-            f"the Spark driver's JVM is gone (while {doing}: {type(failure).__name__}); run the job again, it resumes from its last completed "
+            f"the Spark driver's JVM is gone (while {doing}: {type(failure).__name__}); run the job again, it "
+            "resumes from its last completed "
             "checkpoint"
         )
     return EngineError(f"Spark failed while {doing}: {failure}")

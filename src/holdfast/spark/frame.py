@@ -1,10 +1,13 @@
-"""Questions about a Spark frame that the datastream layer asks."""
+"""Spark frames as the rest of Holdfast asks about them: their rows' type, and the frame that a step stands for."""
 
 from __future__ import annotations
 
-from pyspark.sql import DataFrame
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
 
 from holdfast.errors import ConfigurationError
+from holdfast.runtime.graph import FrameTransformNode, Node, SourceNode
+from holdfast.types.arrow import element_ddl, elements_to_batch
 from holdfast.types.convert import to_row_type
 from holdfast.types.type_information import RowTypeInformation
 
@@ -13,7 +16,8 @@ def element_type_of(frame: DataFrame) -> RowTypeInformation:
     """The row type of a frame.
 
     Raises:
-        ConfigurationError: It is no frame of a classic Spark session, or has columns of a type that has no form in Python.
+        ConfigurationError: It is no frame of a classic Spark session, or has columns of a type that has no form in
+            Python.
     """
     if not isinstance(frame, DataFrame):
         raise ConfigurationError(f"from_dataframe() takes a Spark DataFrame, not {type(frame).__name__}")
@@ -23,3 +27,27 @@ def element_type_of(frame: DataFrame) -> RowTypeInformation:
 def is_streaming(frame: DataFrame) -> bool:
     """Whether the frame is a stream."""
     return bool(frame.isStreaming)
+
+
+def frame_of(node: Node, session: SparkSession) -> DataFrame:
+    """The frame of a source, or of transforms after one.
+
+    Raises:
+        ConfigurationError: The step stands after a Python operator, where there are no frames, or a transform returned
+            something else.
+    """
+    if isinstance(node, FrameTransformNode):
+        frame = node.function(frame_of(node.inputs[0], session))
+        if not isinstance(frame, DataFrame):
+            raise ConfigurationError(f"transform() {node.name!r} must return a DataFrame, not {type(frame).__name__}")
+        return frame
+    if not isinstance(node, SourceNode):
+        raise ConfigurationError(
+            f"transform() after {node.name!r}: frames end at the first Python operator, so call transform() before it, "
+            "or write to a sink and read that in a job of its own"
+        )
+    if node.collection is not None:
+        batch = elements_to_batch(list(node.collection), node.element_type, node.uid)
+        return session.createDataFrame(pa.Table.from_batches([batch]), schema=element_ddl(node.element_type))
+    assert isinstance(node.frame, DataFrame)
+    return node.frame

@@ -41,7 +41,8 @@ def launch(
     session = session or get_or_create(configuration)
     trigger = Trigger.parse(configuration.get(EXECUTION_TRIGGER))
     root = configuration.get(CHECKPOINTS_DIRECTORY) or _temporary_directory(job_name)
-    job_id = JobID.from_hex(configuration.get(JOB_ID)) if configuration.get(JOB_ID) else JobID.from_name(job_name)
+    given = configuration.get(JOB_ID)
+    job_id = JobID.from_hex(given) if given else JobID.from_name(job_name)
     directory = JobDirectory(file_system_for(root), root, job_id)
     directory.create()
     job = Job(
@@ -62,7 +63,8 @@ def _temporary_directory(job_name: str) -> str:
     root = tempfile.mkdtemp(prefix="holdfast-checkpoints-")
     atexit.register(shutil.rmtree, root, ignore_errors=True)
     logger.warning(
-        "execution.checkpointing.dir is not set: job %r keeps its state in %r, which is removed when this process ends, so it cannot be resumed",
+        "execution.checkpointing.dir is not set: job %r keeps its state in %r, which is removed when this process "
+        "ends, so it cannot be resumed",
         job_name,
         root,
     )

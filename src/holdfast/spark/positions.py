@@ -1,8 +1,8 @@
 """Spark's own checkpoint directory of a query: what of it a checkpoint of ours keeps, and how a new one is seeded.
 
-A job attempt owns a private directory on the driver's disk, which is scratch. A checkpoint holds the offset-log entries of its batch and of the one
-before, and handles of the sources' own metadata entries, each copied once into checkpoint storage. A new private directory is
-written from these; Spark then continues with the batch after.
+A job attempt owns a private directory on the driver's disk, which is scratch. A checkpoint holds the offset-log
+entries of its batch and of the one before, and handles of the sources' own metadata entries, each copied once into
+checkpoint storage. A new private directory is written from these; Spark then continues with the batch after.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class QueryDirectory:
             self._copied[name] = dict(handle)
 
     def positions(self, batch_id: int, epoch: int) -> dict[str, Any]:
-        """Where the sources stand after a batch that Spark has planned; copies new source entries into checkpoint storage.
+        """Where the sources stand after a planned batch; copies new source entries into checkpoint storage.
 
         Raises:
             StorageError: An entry cannot be copied.

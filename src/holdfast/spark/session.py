@@ -44,7 +44,8 @@ def private_session(session: SparkSession) -> SparkSession:
     """
     if not hasattr(session, "_jsparkSession"):
         raise ConfigurationError(
-            "this is a Spark Connect session, on which Holdfast does not run yet: create a classic session (without spark.remote)"
+            "this is a Spark Connect session, on which Holdfast does not run yet: create a classic session (without "
+            "spark.remote)"
         )
     clone = SparkSession(session.sparkContext, session._jsparkSession.cloneSession())
     epoch_settings(clone)
@@ -54,8 +55,9 @@ def private_session(session: SparkSession) -> SparkSession:
 def epoch_settings(session: SparkSession) -> None:
     """What every epoch runs with.
 
-    Adaptive execution off: with it each shuffle is a job of its own, and two tasks may read different attempts of one upstream task. Shuffle checksums on,
-    where this Spark has them, so that a recomputed map stage with other rows is noticed.
+    Adaptive execution off: with it each shuffle is a job of its own, and two tasks may read different attempts of one
+    upstream task. Shuffle checksums on, where this Spark has them, so that a recomputed map stage with other rows is
+    noticed.
     """
     session.conf.set("spark.sql.adaptive.enabled", "false")
     for key in _CHECKSUMS:

@@ -9,16 +9,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from holdfast.errors import ConfigurationError
 from holdfast.runtime.exchange import RESERVED, SourceLayout
-from holdfast.runtime.graph import FrameTransformNode, Node, SourceNode
 from holdfast.runtime.plan import JobPlan, Source
 from holdfast.spark.exchange import quote, source_ddl
-from holdfast.types.arrow import element_ddl, elements_to_batch
+from holdfast.spark.frame import frame_of
 
 _STATEFUL = {
     "Aggregate": "an aggregation",
@@ -78,22 +76,6 @@ class JobFrames:
         return columns
 
 
-def frame_of(node: Node, session: SparkSession) -> DataFrame:
-    """The frame of a source and the transforms after it; also asked for while a program is defined, for its columns."""
-    if isinstance(node, FrameTransformNode):
-        frame = node.function(frame_of(node.inputs[0], session))
-        if not isinstance(frame, DataFrame):
-            raise ConfigurationError(f"transform() {node.name!r} must return a DataFrame, not {type(frame).__name__}")
-        return frame
-    assert isinstance(node, SourceNode)
-    if node.collection is not None:
-        batch = elements_to_batch(list(node.collection), node.element_type, node.uid or node.name)
-        return session.createDataFrame(pa.Table.from_batches([batch]), schema=element_ddl(node.element_type))
-    frame = node.frame
-    assert isinstance(frame, DataFrame)
-    return frame
-
-
 def _check(source: Source, frame: DataFrame) -> None:
     reserved = [name for name in frame.columns if name.startswith(RESERVED)]
     if reserved:
@@ -102,7 +84,7 @@ def _check(source: Source, frame: DataFrame) -> None:
             "rename it"
         )
     if frame.isStreaming:
-        found = _stateful(frame._jdf.queryExecution().analyzed())  # type: ignore[operator]
+        found = _stateful(frame._jdf.queryExecution().analyzed())
         if found:
             raise ConfigurationError(
                 f"input {source.uid!r} contains {found}, which keeps state in Spark that a Holdfast checkpoint does "

@@ -30,7 +30,7 @@ class TaskFailedError(Exception):
 def task_function(
     key: str, broadcast: Any, epoch: EpochDescriptor, level: int, next_tasks: int
 ) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """The function for `mapInArrow`. It holds only the epoch; the job and its functions come by broadcast, once a process."""
+    """The function for `mapInArrow`; it holds only the epoch: the job comes by broadcast, once a process."""
 
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return run_task(key, broadcast, epoch, level, next_tasks, batches)

@@ -1,7 +1,7 @@
-"""Epochs without a JVM: the job master, tasks, checkpoints and sinks of a real job, with an exchange in this process in Spark's place.
+"""Epochs without a JVM: job master, tasks, checkpoints and sinks as they are, and an exchange in Spark's place.
 
-Used by tests and simulations. What is durable is durable here too; only Spark's own behaviour is missing. Every batch still crosses the exchange in
-the columns in which Spark would carry it.
+Used by tests and simulations. What is durable is durable here too; only Spark's own behaviour is missing. Every batch
+still crosses the exchange in the columns in which Spark would carry it.
 """
 
 from __future__ import annotations

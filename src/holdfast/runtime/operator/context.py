@@ -93,7 +93,8 @@ class SubtaskContext(RuntimeContext):
     def _state(self, descriptor: Any) -> Any:
         if self._backend is None:
             raise ConfigurationError(
-                f"operator {self._info.uid!r} asked for keyed state {descriptor.get_name()!r}, but its stream is not keyed: call key_by() before it"
+                f"operator {self._info.uid!r} asked for keyed state {descriptor.get_name()!r}, but its stream is not "
+                "keyed: call key_by() before it"
             )
         return self._backend.get_partitioned_state(None, None, descriptor)
 
@@ -115,7 +116,8 @@ class ElementContext(KeyedProcessFunction.OnTimerContext, ProcessFunction.Contex
     def get_current_key(self) -> Any:
         if self._backend is None:
             raise ConfigurationError(
-                f"operator {self._info.uid!r} asked for the current key, but its stream is not keyed: call key_by() before it"
+                f"operator {self._info.uid!r} asked for the current key, but its stream is not keyed: call key_by() "
+                "before it"
             )
         return self._backend.get_current_key()
 

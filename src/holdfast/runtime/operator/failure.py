@@ -16,6 +16,7 @@ def user_error(error: Exception, uid: str, key: Any, epoch: int, doing: str) -> 
         uid,
         key,
         epoch,
-        f"the function of operator {uid!r} raised {type(error).__name__} while {doing}{where} in epoch {epoch}; nothing of this epoch "
+        f"the function of operator {uid!r} raised {type(error).__name__} while {doing}{where} in epoch {epoch}; "
+        "nothing of this epoch "
         f"was committed: fix the function and run the job again, it resumes from its last completed checkpoint\n{text}",
     )

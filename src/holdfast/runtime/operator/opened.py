@@ -1,8 +1,9 @@
 """A user function opened once in a process, and the fresh copies of it that tasks run on.
 
-Opening may be expensive (a model, a connection), so it happens once per worker process and job attempt. What a failed attempt left in the
-instance must never show, so each task runs on a copy: every attribute is deep-copied, except what cannot be copied (a lock, a socket), which is
-shared. State handles and the runtime context are re-bound to the task on the way: they find it in the memo of the copy.
+Opening may be expensive (a model, a connection), so it happens once per worker process and job attempt. What a failed
+attempt left in the instance must never show, so each task runs on a copy: every attribute is deep-copied, except what
+cannot be copied (a lock, a socket), which is shared. State handles and the runtime context are re-bound to the task
+on the way: they find it in the memo of the copy.
 """
 
 from __future__ import annotations

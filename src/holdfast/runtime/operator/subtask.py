@@ -1,6 +1,7 @@
 """One subtask of one operator for one epoch: elements in, elements out, state changed on the way.
 
-This is the hot path. A call handles a whole batch; per element there is the user's function, one slot assignment and nothing else.
+This is the hot path. A call handles a whole batch; per element there is the user's function, one slot assignment and
+nothing else.
 """
 
 from __future__ import annotations

@@ -1,0 +1,187 @@
+"""The ledger on real Spark, struck by what strikes real jobs; the auditor reads the output and nothing else."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tests.stories import ledger
+from tests.stories.process import java_below, kill_group, run, start
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(420)]
+
+Payments = list[list[tuple[int, str, int]]]
+CLUSTER = "local-cluster[2,1,1024]"
+
+
+class Story:
+    """Directories of one job and its payments, one Parquet file an epoch."""
+
+    def __init__(self, root: Path, epochs: int = 5, rows: int = 400, accounts: int = 11, seed: int = 5) -> None:
+        self.input, self.output, self.checkpoints = root / "in", root / "out", root / "checkpoints"
+        self.root = root
+        self.payments: Payments = []
+        self.input.mkdir()
+        for epoch in ledger.payments(epochs, rows, accounts, seed):
+            self.add(epoch)
+
+    def add(self, epoch: list[tuple[int, str, int]]) -> None:
+        """Another file of input."""
+        number = len(self.payments)
+        table = pa.table(dict(zip(("payment", "account", "amount"), map(list, zip(*epoch, strict=True)), strict=True)))
+        path = self.input / f"{number:04d}.parquet"
+        pq.write_table(table, self.root / "new.parquet")
+        os.utime(self.root / "new.parquet", (1_000_000 + number, 1_000_000 + number))
+        (self.root / "new.parquet").rename(path)
+        self.payments.append(epoch)
+
+    def arguments(self, *more: object) -> tuple[object, ...]:
+        return ("--input", self.input, "--output", self.output, "--checkpoints", self.checkpoints, *more)
+
+    def audit(self, *, two_stages: bool = False) -> None:
+        ledger.audit(self.output, self.payments, two_stages=two_stages)
+
+    def completed(self) -> int:
+        """How many checkpoint documents there are."""
+        return len(list(self.checkpoints.glob("*/chk-*/_metadata")))
+
+    def wait_for(self, checkpoints: int, process: object, seconds: float = 90) -> None:
+        deadline = time.monotonic() + seconds
+        while self.completed() < checkpoints:
+            assert time.monotonic() < deadline, "no checkpoint in time"
+            assert process.poll() is None, "the job ended before it was killed"  # type: ignore[attr-defined]
+            time.sleep(0.02)
+
+
+@pytest.fixture
+def story(tmp_path: Path) -> Story:
+    return Story(tmp_path)
+
+
+def test_two_chained_stages_without_a_fault_and_a_second_run_that_goes_on_where_the_first_ended(story: Story) -> None:
+    assert run("ledger_job.py", *story.arguments("--stages", 2)).code == 0
+    story.audit(two_stages=True)
+    for epoch in ledger.payments(2, 100, 11, 77):
+        story.add([(payment + 100_000, account, amount) for payment, account, amount in epoch])
+    ended = run("ledger_job.py", *story.arguments("--stages", 2))
+    assert ended.code == 0, ended.output
+    story.audit(two_stages=True)
+
+
+def test_a_killed_python_worker_is_retried_by_spark(story: Story) -> None:
+    ended = run(
+        "ledger_job.py",
+        *story.arguments(
+            "--hazard", "kill-worker", "--at", 150, "--marker", story.root / "m", "--master", "local[2,4]"
+        ),
+    )
+    assert ended.code == 0, ended.output
+    assert (story.root / "m").exists()
+    story.audit()
+
+
+@pytest.mark.parametrize("where", ["ledger", "parity"])
+@pytest.mark.parametrize("at", [1, 300])
+def test_a_killed_executor_of_two_costs_an_epoch_at_most(story: Story, where: str, at: int) -> None:
+    hazard = ("--hazard", "kill-executor", "--where", where, "--at", at, "--marker", story.root / "m")
+    ended = run("ledger_job.py", *story.arguments("--stages", 2, "--master", CLUSTER, *hazard))
+    assert ended.code == 0, ended.output
+    assert (story.root / "m").exists()
+    story.audit(two_stages=True)
+
+
+def test_the_whole_process_group_is_killed_in_the_middle(tmp_path: Path) -> None:
+    story = Story(tmp_path, epochs=8)
+    process = start("ledger_job.py", *story.arguments("--hazard", "slow"), log=story.root / "log")
+    story.wait_for(3, process)
+    kill_group(process)
+    assert run("ledger_job.py", *story.arguments()).code == 0
+    story.audit()
+
+
+def test_the_drivers_jvm_alone_is_killed(tmp_path: Path) -> None:
+    story = Story(tmp_path, epochs=8)
+    process = start("ledger_job.py", *story.arguments("--hazard", "slow"), log=story.root / "log")
+    story.wait_for(2, process)
+    java = java_below(process.pid)
+    assert java is not None
+    os.kill(java, signal.SIGKILL)
+    assert process.wait(timeout=60) not in (0, -signal.SIGKILL), "the program must notice that its JVM is gone"
+    assert "JVM is gone" in (story.root / "log").read_text()
+    assert run("ledger_job.py", *story.arguments()).code == 0
+    story.audit()
+
+
+def test_the_drivers_python_process_alone_is_killed(tmp_path: Path) -> None:
+    story = Story(tmp_path, epochs=8)
+    process = start("ledger_job.py", *story.arguments("--hazard", "slow"), log=story.root / "log")
+    story.wait_for(2, process)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    assert run("ledger_job.py", *story.arguments()).code == 0
+    story.audit()
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        "before:source.copy:4=kill",
+        "after:source.copy:4=kill",
+        "before:spark.commit:2=kill",
+        "after:spark.commit:2=kill",
+        "after:pointer.write:3=kill",
+    ],
+)
+def test_killed_at_a_fault_point_of_the_driver(story: Story, fault: str) -> None:
+    first = run("ledger_job.py", *story.arguments(), fault=fault)
+    assert first.was_killed, first.output
+    assert run("ledger_job.py", *story.arguments()).code == 0
+    story.audit()
+
+
+def test_a_user_function_that_raises_names_operator_key_and_epoch_and_the_job_resumes_when_it_is_mended(
+    story: Story,
+) -> None:
+    hazard = ("--hazard", "raise", "--at", 150, "--marker", story.root / "m", "-D", "restart-strategy.type=none")
+    first = run("ledger_job.py", *story.arguments(*hazard))
+    assert first.code == 1
+    for text in ("UserFunctionError", "'ledger'", "account-", "in epoch", "ValueError: a hazard"):
+        assert text in first.output
+    assert run("ledger_job.py", *story.arguments()).code == 0
+    story.audit()
+
+
+def test_sigterm_ends_after_the_current_epoch_with_exit_code_0(tmp_path: Path) -> None:
+    story = Story(tmp_path, epochs=8)
+    process = start("ledger_job.py", *story.arguments("--hazard", "slow"), log=story.root / "log")
+    story.wait_for(2, process)
+    os.kill(process.pid, signal.SIGTERM)
+    assert process.wait(timeout=60) == 0, (story.root / "log").read_text()
+    assert run("ledger_job.py", *story.arguments()).code == 0
+    story.audit()
+
+
+def test_two_drivers_on_one_job_directory_the_first_is_fenced(tmp_path: Path) -> None:
+    story = Story(tmp_path, epochs=10)
+    first = start("ledger_job.py", *story.arguments("--hazard", "slow"), log=story.root / "log")
+    story.wait_for(2, first)
+    second = run("ledger_job.py", *story.arguments("--hazard", "slow"))
+    assert second.code == 0, second.output
+    assert first.wait(timeout=90) != 0
+    assert "FencedError" in (story.root / "log").read_text()
+    story.audit()
+
+
+def test_a_missing_input_directory_is_one_clear_error(tmp_path: Path) -> None:
+    story = Story(tmp_path, epochs=1)
+    ended = run(
+        "ledger_job.py", "--input", tmp_path / "nowhere", "--output", story.output, "--checkpoints", story.checkpoints
+    )
+    assert ended.code != 0
+    assert "nowhere" in ended.output

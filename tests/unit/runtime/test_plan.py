@@ -1,0 +1,143 @@
+"""Which operators share a task, and what crosses each exchange."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from holdfast.errors import ConfigurationError
+from holdfast.runtime.graph import (
+    FrameTransformNode,
+    KeyedNode,
+    KeySpec,
+    NarrowNode,
+    Node,
+    OperatorSpec,
+    SinkNode,
+    SourceNode,
+    StreamGraph,
+    UnionNode,
+)
+from holdfast.runtime.plan import JobPlan, compile_graph
+from holdfast.types.ddl import parse_schema, parse_type
+
+ROW = parse_schema("id bigint, name string")
+
+
+def source(uid: str = "source") -> SourceNode:
+    return SourceNode(name=uid, uid=uid, element_type=ROW, is_streaming=True)
+
+
+def mapped(before: Node, uid: str) -> NarrowNode:
+    spec = OperatorSpec(lambda row: row, "map", False, ROW, ROW)
+    return NarrowNode(inputs=(before,), name=uid, uid=uid, element_type=ROW, operator=spec)
+
+
+def keyed(uid: str, *before: Node, key: KeySpec | None = None, **settings: Any) -> KeyedNode:
+    spec = OperatorSpec(lambda row, ctx: (), "process", True, ROW, ROW)
+    return KeyedNode(
+        inputs=before,
+        name=uid,
+        uid=uid,
+        element_type=ROW,
+        operator=spec,
+        key=key or KeySpec(columns=("id",)),
+        **settings,
+    )
+
+
+def sink(before: Node, uid: str = "sink") -> SinkNode:
+    return SinkNode(inputs=(before,), name=uid, uid=uid, element_type=before.element_type, sink=object())
+
+
+def plan(*sinks: SinkNode, parallelism: int = 4) -> JobPlan:
+    return compile_graph(StreamGraph(sinks), parallelism)
+
+
+def shape(job: JobPlan) -> list[tuple[int, int, list[str], list[str]]]:
+    return [
+        (level.index, level.tasks, [s.uid for s in level.steps], [e.consumer for e in level.leaving])
+        for level in job.levels
+    ]
+
+
+def test_a_keyed_operator_straight_behind_the_source_needs_no_python_before_the_exchange() -> None:
+    assert shape(plan(sink(keyed("count", source())))) == [(1, 4, ["count", "sink"], [])]
+
+
+def test_narrow_operators_are_chained_into_the_task_that_makes_their_input() -> None:
+    job = plan(sink(mapped(keyed("count", mapped(source(), "parse")), "format")))
+    assert shape(job) == [(0, 0, ["parse"], ["count"]), (1, 4, ["count", "format", "sink"], [])]
+
+
+def test_a_python_key_selector_needs_python_before_the_exchange() -> None:
+    key = KeySpec(selector=lambda row: row.id, key_type=parse_type("bigint"))
+    assert shape(plan(sink(keyed("count", source(), key=key)))) == [
+        (0, 0, [], ["count"]),
+        (1, 4, ["count", "sink"], []),
+    ]
+
+
+def test_two_keyed_operators_of_one_stream_share_the_tasks_of_a_level() -> None:
+    start = source()
+    job = plan(sink(keyed("a", start), "sa"), sink(keyed("b", start, parallelism=2), "sb"))
+    assert shape(job) == [(1, 4, ["a", "sa", "b", "sb"], [])]
+
+
+def test_an_edge_that_spans_two_exchanges_is_handed_on_by_the_level_between() -> None:
+    start = source()
+    job = plan(sink(keyed("second", start, keyed("first", start))))
+    assert shape(job) == [(1, 4, ["first"], ["second", "second"]), (2, 4, ["second", "sink"], [])]
+    assert [edge.from_level for edge in job.levels[1].arriving] == [0, 1]
+
+
+def test_a_union_is_no_step_of_its_own() -> None:
+    merged = UnionNode(inputs=(source("a"), mapped(source("b"), "m")), name="union", uid="union", element_type=ROW)
+    assert shape(plan(sink(keyed("count", merged)))) == [
+        (0, 0, ["m"], ["count", "count"]),
+        (1, 4, ["count", "sink"], []),
+    ]
+
+
+def test_a_job_without_keys_is_one_level_on_the_sources_partitions() -> None:
+    assert shape(plan(sink(mapped(source(), "m")))) == [(0, 0, ["m", "sink"], [])]
+
+
+def test_a_transform_after_a_python_operator_is_refused() -> None:
+    before = mapped(source(), "m")
+    frame = FrameTransformNode(inputs=(before,), name="t", uid="t", element_type=ROW, function=lambda df: df)
+    with pytest.raises(ConfigurationError, match="before it"):
+        plan(sink(frame))
+
+
+@pytest.mark.parametrize(
+    ("key", "message"),
+    [(KeySpec(columns=("nope",)), "nope"), (KeySpec(columns=("id",), order_by=("missing",)), "missing")],
+)
+def test_key_and_order_columns_must_exist(key: KeySpec, message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        plan(sink(keyed("count", source(), key=key)))
+
+
+def test_stored_max_parallelism_is_adopted_and_bounds_the_parallelism() -> None:
+    graph = StreamGraph([sink(keyed("count", source()))])
+    assert compile_graph(graph, 4, None, {"count": 512}).keyed_steps()[0].max_parallelism == 512
+    with pytest.raises(ConfigurationError, match="above the max parallelism 2"):
+        compile_graph(graph, 4, None, {"count": 2})
+
+
+def test_a_uid_is_unique_and_a_missing_one_can_be_an_error() -> None:
+    start = source()
+    with pytest.raises(ConfigurationError, match="two steps"):
+        StreamGraph([sink(keyed("same", start)), sink(keyed("same", start), "other")])
+    nameless = keyed("count", start)
+    nameless.uid = None
+    with pytest.raises(ConfigurationError, match="no uid"):
+        StreamGraph([sink(nameless)], auto_generate_uids=False)
+    assert StreamGraph([sink(nameless)]).nodes[1].identity == "count-1"
+
+
+def test_a_job_without_a_sink_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="no sink"):
+        StreamGraph([])
