@@ -147,7 +147,7 @@ def _day(value: Any) -> date:
 def _instant(value: Any) -> datetime:
     if not isinstance(value, datetime):
         raise TypeError("a datetime is needed")
-    return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+    return (value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)).replace(fold=0)
 
 
 def _local(value: Any) -> datetime:
@@ -155,13 +155,13 @@ def _local(value: Any) -> datetime:
         raise TypeError("a datetime is needed")
     if value.tzinfo is not None:
         raise TypeError("a datetime without a time zone is needed")
-    return value
+    return value.replace(fold=0)
 
 
 def _time(value: Any) -> time:
     if not isinstance(value, time) or value.tzinfo is not None:
         raise TypeError("a time without a time zone is needed")
-    return value
+    return value.replace(fold=0)
 
 
 def _delta(value: Any) -> timedelta:

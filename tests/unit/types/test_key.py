@@ -22,7 +22,40 @@ from holdfast.types.type_information import RowTypeInformation, Types
 from tests.unit.types.test_tagged import KEYS
 from tests.unit.types.type_strategies import ATOMIC, FIELD_NAMES
 
-GOLDEN: list = []
+GOLDEN = [
+    ("k string", "", -7444071767201028348),
+    ("k string", "a", -8582455328737087284),
+    ("k string", "hello", -4367754540140381902),
+    ("k string", "日本", 5255273406210089560),
+    ("k int", 42, -387659249110444264),
+    ("k int", -1, 2017008487422258757),
+    ("k bigint", 42, -6876166290308861218),
+    ("k bigint", -(2**63), -8619748838626508300),
+    ("k tinyint", 5, 504019808641096632),
+    ("k smallint", -5, 9201179564109417620),
+    ("k boolean", True, -6698625589789238999),
+    ("k double", 1.5, 7738255526519901366),
+    ("k double", -0.0, -5252525462095825812),
+    ("k double", math.nan, -3127944061524951246),
+    ("k float", 1.5, 6163473420726370430),
+    ("k binary", b"\x00\xff", 879945414100663330),
+    ("k date", date(1969, 12, 31), 2017008487422258757),
+    ("k timestamp", datetime(2020, 1, 1, 0, 0, 0, 1, UTC), 5384428974688748778),
+    ("k timestamp_ntz", datetime(2020, 1, 1, 12), -8306330824020665990),
+    ("k decimal(10,2)", Decimal("-1.25"), -7646224701292229936),
+    ("k decimal(20,2)", Decimal("-1.25"), 7643149620469691090),
+    ("k decimal(38,0)", Decimal("12345678901234567890123456789"), -8105224579872532365),
+    (
+        "k interval day to second",
+        timedelta(days=1, hours=2, minutes=3, seconds=4, microseconds=5),
+        -1481965526383450804,
+    ),
+    ("k time", time(1, 2, 3, 4), 6425569229933067245),
+    ("a string, b int", ("x", 1), 7642086833496664389),
+    ("a string, b int", (None, 1), -6698625589789238999),
+    ("a int, b string", (1, None), -6698625589789238999),
+    ("a string, b string", (None, None), 42),
+]
 
 
 @st.composite

@@ -1,0 +1,158 @@
+"""Spark itself judges our hash of keys, and takes the batches that we make for every type."""
+
+import os
+import sys
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from holdfast.spark.java import ensure_java
+from holdfast.types.arrow import batch_to_elements, element_ddl, rows_to_batch
+from holdfast.types.convert import to_row_type
+from holdfast.types.key import KeyCodec, key_codec_for
+from holdfast.types.type_information import RowTypeInformation, Types
+from tests.unit.types.type_strategies import ATOMIC
+
+pytestmark = pytest.mark.spark
+
+ROWS = 25
+NAMES = [f"c{position}" for position in range(len(ATOMIC))]
+TABLE = RowTypeInformation(NAMES, [kind for kind, _ in ATOMIC])
+# A wide key, also one whose parts are nested.
+NESTED = Types.ROW_NAMED(["s", "d"], [Types.ROW_NAMED(["a", "b"], [Types.STRING(), Types.DOUBLE()]), Types.SQL_DATE()])
+EDGES = {
+    "double": [0.0, -0.0, float("nan"), -float("nan"), float("inf"), -float("inf"), 5e-324, 1.7976931348623157e308],
+    "float": [0.0, -0.0, float("nan"), float("inf"), -float("inf"), 2.0**-149],
+    "string": ["", "a", "é", "日本", "\U0001f600", "x" * 31, "x" * 32, "x" * 33, "x" * 1000, "\x00", " "],
+    "binary": [b"", b"\x00", b"\xff" * 7, bytes(range(256))],
+    "tinyint": [-128, -1, 0, 127],
+    "smallint": [-(2**15), -1, 2**15 - 1],
+    "int": [-(2**31), -1, 0, 1, 2**31 - 1],
+    "bigint": [-(2**63), -1, 0, 2**63 - 1],
+}
+
+
+def quickly(examples: int) -> settings:
+    """A few examples and no shrinking, because each one is several Spark jobs."""
+    return settings(
+        max_examples=examples,
+        phases=[Phase.generate],
+        deadline=None,
+        database=None,
+        suppress_health_check=list(HealthCheck),
+    )
+
+
+@pytest.fixture(scope="module")
+def spark():
+    ensure_java()
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    from pyspark.sql import SparkSession
+
+    session = (
+        SparkSession.builder.master("local[1]")
+        .config("spark.ui.enabled", "false")
+        .config("spark.sql.shuffle.partitions", "1")
+        # Another zone than the one in our batches.
+        .config("spark.sql.session.timeZone", "America/Los_Angeles")
+        .config("spark.sql.timeType.enabled", "true")
+        .getOrCreate()
+    )
+    session.sparkContext.setLogLevel("ERROR")
+    yield session
+    session.stop()
+
+
+@st.composite
+def table_of_all_types(draw):
+    columns = []
+    for kind, values in ATOMIC:
+        edges = EDGES.get(str(kind), [])
+        column = [*edges, *draw(st.lists(st.one_of(st.none(), values), min_size=ROWS, max_size=ROWS))]
+        columns.append(draw(st.permutations(column))[:ROWS] if edges else column)
+    return list(zip(*columns, strict=True))
+
+
+def frame_of(spark, rows: list, row_type: RowTypeInformation):
+    # Without a schema Spark would take timestamps without a zone for instants.
+    return spark.createDataFrame(pa.Table.from_batches([rows_to_batch(rows, row_type)]), element_ddl(row_type))
+
+
+def hashes_of_spark(frame, columns: list[str]) -> list[int]:
+    from pyspark.sql import functions as f
+
+    rows = frame.select(f.xxhash64(*columns).alias("hash")).toArrow()["hash"].to_pylist()
+    return [value % 2**64 for value in rows]
+
+
+def check_hashes(codec: KeyCodec, frame, columns: list[str], values: list) -> None:
+    expected = hashes_of_spark(frame, columns)
+    found = [codec.hash(codec.dict_key(value)) for value in values]
+    wrong = [(v, ours, theirs) for v, ours, theirs in zip(values, found, expected, strict=True) if ours != theirs]
+    assert not wrong
+
+
+@quickly(4)
+@given(table_of_all_types())
+def test_every_simple_type_and_their_composites_hash_as_in_spark(spark, rows):
+    frame = frame_of(spark, rows, TABLE).cache()
+    for position, (kind, _) in enumerate(ATOMIC):
+        codec = key_codec_for(kind)
+        name = NAMES[position]
+        present = [row[position] for row in rows if row[position] is not None]
+        check_hashes(codec, frame.where(f"{name} is not null"), [name], present)
+    check_hashes(key_codec_for(TABLE), frame, NAMES, rows)
+    backwards = RowTypeInformation(NAMES[::-1], TABLE.types[::-1])
+    check_hashes(key_codec_for(backwards), frame, NAMES[::-1], [row[::-1] for row in rows])
+    frame.unpersist()
+
+
+def test_edges_hash_as_in_spark(spark):
+    for name, values in EDGES.items():
+        kind = to_row_type(f"k {name}")
+        frame = frame_of(spark, [(value,) for value in values], kind)
+        check_hashes(key_codec_for(kind.types[0]), frame, ["k"], values)
+
+
+def test_nested_rows_hash_as_in_spark(spark):
+    import datetime
+
+    rows = [(("a", -0.0), datetime.date(1969, 12, 31)), (("", None), None), (None, datetime.date(2020, 1, 1))]
+    frame = frame_of(spark, rows, NESTED)
+    check_hashes(key_codec_for(NESTED), frame, ["s", "d"], rows)
+
+
+@quickly(2)
+@given(table_of_all_types())
+def test_spark_takes_our_batches_of_every_type_and_gives_them_back(spark, rows):
+    kinds = [*TABLE.types, Types.LIST(Types.LONG()), Types.MAP(Types.STRING(), Types.DOUBLE()), NESTED]
+    row_type = RowTypeInformation([*NAMES, "li", "ma", "ro"], kinds)
+    more = [([1, None], {"k": 1.5, "n": None}, (("x", 0.5), None)), (None, None, None), ([], {}, None)]
+    wide = [(*row, *more[position % 3]) for position, row in enumerate(rows)]
+    frame = frame_of(spark, wide, row_type)
+    assert to_row_type(frame.schema).arrow_schema == row_type.arrow_schema
+
+    def through_python(batches):
+        for batch in batches:
+            yield rows_to_batch(batch_to_elements(batch, row_type), row_type, "op")
+
+    result = frame.mapInArrow(through_python, element_ddl(row_type)).toArrow()
+    again = [row for batch in result.to_batches() for row in batch_to_elements(batch, row_type)]
+    expected = [row_type.adopt(row) for row in wide]
+    assert [repr(row) for row in again] == [repr(row) for row in expected]
+
+
+def test_a_collation_is_seen_in_the_schema_and_refused_as_a_key(spark):
+    from holdfast.errors import ConfigurationError
+
+    frame = spark.sql("SELECT 'A' COLLATE UTF8_LCASE AS k, array('A' COLLATE UNICODE) AS l, 'b' AS s")
+    found = to_row_type(frame.schema)
+    assert [str(kind) for kind in found.types] == [
+        "string collate UTF8_LCASE",
+        "array<string collate UNICODE>",
+        "string",
+    ]
+    with pytest.raises(ConfigurationError, match="collation"):
+        key_codec_for(found.types[0])
