@@ -23,7 +23,7 @@ from holdfast.ha.leader_election import LeaderElectionListener
 from holdfast.ha.leader_information import LeaderInformation, LeaderInformationRegister
 from holdfast.testing.register_contract import completing
 
-TIMES = LeaseTimes(lease_duration=2.0, renew_deadline=1.5, retry_period=0.3)
+TIMES = LeaseTimes(lease_duration=3.0, renew_deadline=2.4, retry_period=0.4)
 
 
 def say(*words: object) -> None:
@@ -80,7 +80,7 @@ def main() -> None:
     kubeconfig, namespace, name, identity, first_id = sys.argv[1:]
     config = KubeConfig.from_file(Path(kubeconfig)).get()
     assert config is not None
-    client = KubeClient(KubernetesConnection(config, namespace, 1.0))
+    client = KubeClient(KubernetesConnection(config, namespace, 2.0))
     watcher = ConfigMapWatcher(client.connection, name, watch_seconds=5)
     register = KubernetesRegister(client, KubernetesConfigMap(f"{name}-job"))
     factory = KubernetesLeaderElectionDriverFactory(client, watcher, KubernetesConfigMap(name), identity, TIMES)

@@ -32,7 +32,7 @@ from tests.services.kubernetes.cluster import KubernetesCluster
 
 pytestmark = pytest.mark.services
 
-TIMES = LeaseTimes(lease_duration=2.0, renew_deadline=1.5, retry_period=0.3)
+TIMES = LeaseTimes(lease_duration=3.0, renew_deadline=2.4, retry_period=0.4)
 _numbers = itertools.count()
 
 
@@ -41,7 +41,7 @@ class ProxiedProcess(ElectionProcess):
 
     def __init__(self, cluster: KubernetesCluster, name: str) -> None:
         self.proxy, kubeconfig = cluster.proxied()
-        self.client = KubeClient(cluster.connection(kubeconfig, seconds=1.0), max_retries=3)
+        self.client = KubeClient(cluster.connection(kubeconfig, seconds=2.0), max_retries=3)
         self.watcher = ConfigMapWatcher(self.client.connection, name, watch_seconds=5)
         self.identity = str(uuid.uuid4())
         self._template = KubernetesConfigMap(name, labels={"app": "test"})
@@ -146,7 +146,7 @@ class Candidates:
         self._closing: list[KubernetesLeaderElectionDriver | ConfigMapWatcher | KubeClient] = []
 
     def join(
-        self, identity: str, times: LeaseTimes = TIMES, seconds: float = 1.0
+        self, identity: str, times: LeaseTimes = TIMES, seconds: float = 2.0
     ) -> tuple[KubernetesLeaderElectionDriver, Recorder]:
         client = KubeClient(self._cluster.connection(seconds=seconds), max_retries=3)
         watcher = ConfigMapWatcher(client.connection, self.name, watch_seconds=3)
@@ -179,7 +179,7 @@ def test_the_lease_can_be_read_by_people_and_tools(cluster: KubernetesCluster, c
     eventually(lambda: recorder.leads, "it leads")
     lease = candidates.lease()
     assert lease["holderIdentity"] == "process-1"
-    assert lease["leaseDurationSeconds"] == 2
+    assert lease["leaseDurationSeconds"] == 3
     assert cluster.map("lock")["metadata"]["labels"] == {"app": "test"}
     assert "ownerReferences" not in cluster.map("lock")["metadata"]
 
@@ -258,6 +258,15 @@ def test_the_leader_is_revoked_at_its_deadline_although_its_request_hangs(
     finally:
         server.resume()
     eventually(lambda: len(recorder.granted) == 2, "it leads again")
+
+
+def test_a_leader_is_asked_again_when_an_answer_gets_lost(server: KubernetesApiServer, candidates: Candidates) -> None:
+    """One that was taken for no leader at its confirmation would not be found in all of its term."""
+    driver, recorder = candidates.join("process-1")
+    eventually(lambda: recorder.leads, "it leads")
+    server.inject(Fault(FaultKind.DROP_AFTER, verb="get", name="lock", times=3))
+    assert driver.has_leadership()
+    assert not server.pending_faults
 
 
 def test_a_renewal_whose_answer_gets_lost_costs_nothing(server: KubernetesApiServer, candidates: Candidates) -> None:

@@ -25,6 +25,7 @@ _logger = logging.getLogger(__name__)
 
 LEADER_KEY_PREFIX: Final = "org.apache.flink.k8s.leader."
 _CONFLICT_TRIES: Final = 5
+_READ_DELAY: Final = 0.1
 
 
 def leader_key(component_id: str) -> str:
@@ -89,16 +90,22 @@ class KubernetesLeaderElectionDriver(LeaderElectionDriver, ConfigMapHandler):
     # What the service asks for.
 
     def has_leadership(self) -> bool:
-        """Whether the lease is ours by our clock and by what the ConfigMap says now; False if it cannot be read."""
-        with self._lock:
-            self._expire()
-            if not self._machine.leading:
-                return False
-        try:
-            current = self._client.get_config_map(self._name)
-        except HoldfastError as error:
-            _logger.warning("Whether this process leads is not known, so it does not: %s", error)
-            return False
+        """Whether the lease is ours by our clock and by what the ConfigMap says now.
+
+        As long as the lease lasts, a server that does not answer is asked again: a leader whose confirmation was
+        refused because of one lost answer would not be found in all of its term.
+        """
+        while True:
+            with self._lock:
+                self._expire()
+                if not self._machine.leading or self._closed.is_set():
+                    return False
+            try:
+                current = self._client.get_config_map(self._name)
+                break
+            except HoldfastError as error:
+                _logger.warning("Whether this process leads could not be read from the ConfigMap: %s", error)
+                self._clock.sleep(_READ_DELAY, self._closed)
         if current is None:
             self._tell_error(
                 f"ConfigMap {self._name!r} does not exist. This indicates that somebody has interfered with the "
