@@ -1,0 +1,224 @@
+"""The cells of list and map state, which are written piece by piece."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from holdfast.errors import HoldfastError, OutputTypeError
+from holdfast.state.hashmap.column import Column, Mask, pick
+from holdfast.state.hashmap.placement import Cells
+from holdfast.state.layout import MAP_KEY, OP, Op, StateLayout
+from holdfast.state.run import SegmentData
+
+if TYPE_CHECKING:
+    from holdfast.state.hashmap.store import Store
+
+REWRITTEN: Final = -1
+"""Marks a list of which not only the end has changed."""
+_GONE: Final = object()
+
+
+class ListColumn(Column):
+    """Cells with lists.
+
+    Attributes:
+        pending: The cells that were written since the last flush; for each the number of elements that were there
+            before, or `REWRITTEN`.
+    """
+
+    def __init__(self, layout: StateLayout) -> None:
+        super().__init__(layout)
+        self.pending: dict[int, int] = {}
+        self._parts: dict[int, list[list[Any]]] = {}
+        self._replaced: set[int] = set()
+
+    def _take(self, table: pa.Table, rows: Cells, cells: Cells) -> Mask:
+        taken = pa.array(rows)
+        ops = table.column(OP).take(taken).to_numpy()
+        ended: Mask = ops != Op.APPEND
+        for cell, part in zip(cells.tolist(), self.layout.decode(table, taken), strict=True):
+            self._parts.setdefault(cell, []).append(part)
+        self._replaced.update(cells[ended].tolist())
+        self._mark_stored(cells, np.ones(len(cells), bool))
+        return ended
+
+    def _finish(self) -> None:
+        for cell, parts in self._parts.items():
+            whole = [] if cell in self._replaced else list(self.values[cell] or ())
+            for part in reversed(parts):
+                whole += part
+            self.values[cell] = whole or None
+        self._parts.clear()
+        self._replaced.clear()
+
+    def changed(self) -> Cells:
+        """Return the cells that were written."""
+        return np.array(sorted(self.pending), np.int64)
+
+    def snapshot(self, store: Store, uid: str) -> SegmentData | None:
+        """Return one row for each cell that was written: put, append, or delete."""
+        cells = store.sort(self.changed(), self.placement)
+        stored = self._is_stored(cells)
+        lists: list[list[Any] | None] = []
+        ops: list[int] = []
+        for cell, known in zip(cells.tolist(), stored.tolist(), strict=True):
+            elements, start = self.values[cell], self.pending[cell]
+            if start != REWRITTEN and known:
+                lists.append(elements[start:])
+                ops.append(Op.APPEND)
+            else:
+                lists.append(elements)
+                ops.append(Op.PUT if elements else Op.DELETE)
+        codes = np.array(ops, np.int8)
+        keep = (codes != Op.DELETE) | stored
+        if not keep.any():
+            return None
+        kept = pick(lists, np.flatnonzero(keep).tolist())
+        cells, codes = cells[keep], codes[keep]
+        columns = self._encoded(store, uid, kept, self.placement.slots_of(cells), lists=True)
+        return self._data(store, cells, codes, columns)
+
+    def settle(self) -> None:
+        """The last snapshot was written."""
+        super().settle()
+        cells = self.changed()
+        self._mark_stored(cells, np.array([self.values[cell] is not None for cell in cells.tolist()], bool))
+        self.pending.clear()
+
+    def keep(self, slots: Cells) -> None:
+        """Forget all but some slots."""
+        super().keep(slots)
+        self.pending.clear()
+
+
+class MapColumn(Column):
+    """Cells with maps from dict keys of the map's keys to stored values.
+
+    Attributes:
+        pending: The cells that were written since the last flush; for each the map keys that were.
+        cleared: The cells that were emptied as a whole before that.
+    """
+
+    def __init__(self, layout: StateLayout) -> None:
+        super().__init__(layout)
+        assert layout.map_key is not None
+        self._codec = layout.map_key
+        self.pending: dict[int, set[Any]] = {}
+        self.cleared: set[int] = set()
+        self._found: dict[int, dict[Any, Any]] = {}
+        self._emptied: set[int] = set()
+
+    def _take(self, table: pa.Table, rows: Cells, cells: Cells) -> Mask:
+        ops = table.column(OP).take(pa.array(rows)).to_numpy()
+        clears: Mask = ops == Op.CLEAR
+        entries = pa.array(rows[~clears])
+        keys = self._codec.from_storage(table.column(MAP_KEY).take(entries).combine_chunks())
+        found = self._found
+        for cell, op, key, value in zip(
+            cells[~clears].tolist(), ops[~clears].tolist(), keys, self.layout.decode(table, entries), strict=True
+        ):
+            entry = _GONE if op == Op.DELETE else value
+            found.setdefault(cell, {}).setdefault(key, entry)
+        for cell in cells[clears].tolist():
+            found.setdefault(cell, {})
+            self._emptied.add(cell)
+        self._mark_stored(cells, np.ones(len(cells), bool))
+        return clears
+
+    def _finish(self) -> None:
+        for cell, entries in self._found.items():
+            whole = {} if cell in self._emptied else dict(self.values[cell] or ())
+            for key, value in entries.items():
+                if value is _GONE:
+                    whole.pop(key, None)
+                else:
+                    whole[key] = value
+            self.values[cell] = whole or None
+        self._found.clear()
+        self._emptied.clear()
+
+    def changed(self) -> Cells:
+        """Return the cells that were written."""
+        return np.array(sorted(self.pending), np.int64)
+
+    def snapshot(self, store: Store, uid: str) -> SegmentData | None:
+        """Return a row for each entry that was written, after a clear where the map was emptied."""
+        cells = store.sort(self.changed(), self.placement)
+        ranks: list[int] = []
+        keys: list[Any] = []
+        values: list[Any] = []
+        ops: list[int] = []
+        clears: list[int] = []
+        for rank, (cell, known) in enumerate(zip(cells.tolist(), self._is_stored(cells).tolist(), strict=True)):
+            cleared = cell in self.cleared
+            if cleared and known:
+                clears.append(rank)
+            content = self.values[cell] or {}
+            for key in self.pending[cell]:
+                value = content.get(key, _GONE)
+                if value is _GONE and (cleared or not known):
+                    continue
+                ranks.append(rank)
+                keys.append(key)
+                values.append(None if value is _GONE else value)
+                ops.append(Op.DELETE if value is _GONE else Op.PUT)
+        if not ranks and not clears:
+            return None
+        positions = np.array(ranks, np.int64)
+        columns = self._encoded(store, uid, values, self.placement.slots_of(cells[positions]))
+        columns = {MAP_KEY: self._stored_keys(store, uid, keys, cells[positions]), **columns}
+        return self._sorted(store, cells, positions, np.array(ops, np.int8), columns, clears)
+
+    def _sorted(
+        self,
+        store: Store,
+        cells: Cells,
+        ranks: Cells,
+        ops: Any,
+        columns: dict[str, pa.Array],
+        clears: list[int],
+    ) -> SegmentData:
+        """Merge entries and clears into rows sorted by cell and map key, the clear first."""
+        nothing = {name: pa.nulls(len(clears), array.type) for name, array in columns.items()}
+        columns = {name: pa.concat_arrays([nothing[name], array]) for name, array in columns.items()}
+        ranks = np.concatenate([np.array(clears, np.int64), ranks])
+        ops = np.concatenate([np.full(len(clears), Op.CLEAR, np.int8), ops])
+        order = pc.sort_indices(
+            pa.table({"rank": ranks, "entry": ops != Op.CLEAR, MAP_KEY: columns[MAP_KEY]}),
+            sort_keys=[("rank", "ascending"), ("entry", "ascending"), (MAP_KEY, "ascending")],
+        )
+        positions = order.to_numpy()
+        columns = {name: array.take(order) for name, array in columns.items()}
+        return self._data(store, cells[ranks[positions]], ops[positions], columns)
+
+    def _stored_keys(self, store: Store, uid: str, keys: list[Any], cells: Cells) -> pa.Array:
+        try:
+            return self._codec.storage_array(keys)
+        except (pa.ArrowException, ValueError, TypeError, OverflowError, HoldfastError) as error:
+            for key, slot in zip(keys, self.placement.slots_of(cells).tolist(), strict=True):
+                try:
+                    self._codec.storage_array([key])
+                except (pa.ArrowException, ValueError, TypeError, OverflowError, HoldfastError) as reason:
+                    owner = store.codec.user_key(store.keys[slot])
+                    raise OutputTypeError(
+                        uid, f"State {self.layout.name!r} of key {owner!r}: the map key {key!r} does not fit: {reason}"
+                    ) from error
+            raise
+
+    def settle(self) -> None:
+        """The last snapshot was written."""
+        super().settle()
+        cells = self.changed()
+        self._mark_stored(cells, np.array([self.values[cell] is not None for cell in cells.tolist()], bool))
+        self.pending.clear()
+        self.cleared.clear()
+
+    def keep(self, slots: Cells) -> None:
+        """Forget all but some slots."""
+        super().keep(slots)
+        self.pending.clear()
+        self.cleared.clear()

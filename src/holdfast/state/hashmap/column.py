@@ -1,0 +1,245 @@
+"""The cells of one state: loaded from runs, changed by handles, written as a segment."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from holdfast.errors import OutputTypeError
+from holdfast.state.hashmap.placement import Cells, NamespacePlacement, Placement
+from holdfast.state.layout import NAMESPACE, OP, Op, StateLayout
+from holdfast.state.probe import KEY, Hits, Stretch, Wanted
+from holdfast.state.run import HASH, SegmentData
+
+if TYPE_CHECKING:
+    from holdfast.state.hashmap.store import Store
+
+Mask = npt.NDArray[np.bool_]
+
+
+class Column(ABC):
+    """The cells of one state.
+
+    Attributes:
+        layout: Form of the state in files.
+        placement: Which cell belongs to which key.
+        values: What is in each cell, None for nothing. Handles hold this very list.
+        dirty: One byte a cell: whether the cell was written since the last flush. Handles hold this very object.
+        covered: Number of slots that are loaded; slots from here on are not yet.
+        cleaned_to: Up to where expired cells were looked for.
+    """
+
+    def __init__(self, layout: StateLayout) -> None:
+        self.layout = layout
+        self.values: list[Any] = []
+        self.dirty = bytearray()
+        self.covered = 0
+        self.cleaned_to = 0
+        self._stored = bytearray()
+        namespaced = layout.namespace is not None
+        self.placement: Placement = NamespacePlacement(self._grow_by_one) if namespaced else Placement()
+
+    # Loading.
+
+    def cover(self, count: int) -> None:
+        """Make room for all slots below `count`, empty until `load` fills them."""
+        if not isinstance(self.placement, NamespacePlacement):
+            self._grow(count - len(self.values))
+        self.covered = count
+
+    def load(self, stretches: Sequence[Stretch], wanted: Wanted, slots: Cells) -> None:
+        """Bring what runs say about some keys into their cells.
+
+        Args:
+            stretches: Rows of this state in runs, newest first.
+            wanted: The keys.
+            slots: Their slots, in the order of `wanted`; what is in their cells counts as older than the runs.
+        """
+        rest = wanted.everything()
+        placement = self.placement
+        done: set[int] = set()
+        for stretch in stretches:
+            if not len(rest):
+                break
+            hits = wanted.find(stretch, rest)
+            if not len(hits.rows):
+                continue
+            if isinstance(placement, NamespacePlacement):
+                rows, cells = _in_namespaces(placement, stretch, hits, slots, done)
+                ended = self._take(stretch.segment.table, rows, cells)
+                done.update(cells[ended].tolist())
+            else:
+                ended = self._take(stretch.segment.table, hits.rows, slots[hits.wanted])
+                mask = np.zeros(len(wanted), bool)
+                mask[hits.wanted[ended]] = True
+                rest = rest[~mask[rest]]
+        self._finish()
+
+    @abstractmethod
+    def _take(self, table: pa.Table, rows: Cells, cells: Cells) -> Mask:
+        """Take rows of one run; return for each whether older runs have nothing more to say about its cell."""
+
+    def _finish(self) -> None:
+        """All runs were taken."""
+
+    def forget(self, slots: Cells) -> None:
+        """Empty the cells of some slots, as if they had never been loaded."""
+        if isinstance(self.placement, NamespacePlacement):
+            found = [self.placement.cells_of_slot(slot) for slot in slots.tolist()]
+            cells = np.array([cell for several in found for cell in several], np.int64)
+        else:
+            cells = slots[slots < len(self.values)]
+        for cell in cells.tolist():
+            self.values[cell] = None
+        self._mark_stored(cells, np.zeros(len(cells), bool))
+
+    # Writing.
+
+    @abstractmethod
+    def changed(self) -> Cells:
+        """Return the cells that were written since the last flush, ascending."""
+
+    @abstractmethod
+    def snapshot(self, store: Store, uid: str) -> SegmentData | None:
+        """Return what was written since the last flush as a segment, None if there is nothing to say.
+
+        Raises:
+            OutputTypeError: A value does not fit the declared type.
+        """
+
+    def settle(self) -> None:
+        """The last snapshot was written: nothing is dirty any more."""
+        self.dirty[:] = bytes(len(self.dirty))
+
+    # Keeping.
+
+    def absent(self, slots: Sequence[int]) -> list[bool]:
+        """Return for each slot whether it has nothing in this state."""
+        if isinstance(self.placement, NamespacePlacement):
+            cells_of = self.placement.cells_of_slot
+            return [all(self.values[cell] is None for cell in cells_of(slot)) for slot in slots]
+        return [slot >= self.covered or self.values[slot] is None for slot in slots]
+
+    def keep(self, slots: Cells) -> None:
+        """Forget all but some slots, given ascending; they are numbered anew in order."""
+        covered = int(np.searchsorted(slots, self.covered))
+        cells = self.placement.keep(slots[:covered], self.covered)
+        self.values[:] = pick(self.values, cells.tolist())
+        self._stored[:] = bytes(np.frombuffer(bytes(self._stored), np.uint8)[cells])
+        self.dirty[:] = bytes(len(self.values))
+        self.covered = covered
+
+    # Parts.
+
+    def _grow(self, count: int) -> None:
+        self.values.extend([None] * count)
+        self.dirty.extend(bytes(count))
+        self._stored.extend(bytes(count))
+
+    def _grow_by_one(self) -> None:
+        self._grow(1)
+
+    def _is_stored(self, cells: Cells) -> Mask:
+        stored: Mask = np.frombuffer(self._stored, np.uint8)[cells].astype(bool)
+        return stored
+
+    def _mark_stored(self, cells: Cells, stored: Mask) -> None:
+        np.frombuffer(self._stored, np.uint8)[cells] = stored
+
+    def _encoded(
+        self, store: Store, uid: str, cells: Sequence[Any], owners: Cells, *, lists: bool = False
+    ) -> dict[str, pa.Array]:
+        """Convert cells, of which each belongs to a slot, to columns, and say which one does not fit."""
+        try:
+            return self.layout.encode(cells, lists=lists)
+        except Exception as error:
+            for cell, owner in zip(cells, owners.tolist(), strict=True):
+                items = [] if cell is None else cell if lists else [cell]
+                found = self.layout.blame([item[0] for item in items] if self.layout.ttl else items)
+                if found is not None:
+                    key = store.codec.user_key(store.keys[owner])
+                    declared = str(self.layout.value.type)
+                    raise OutputTypeError(
+                        uid,
+                        f"State {self.layout.name!r} of key {key!r}: {found[1]} Write values of the declared type, or "
+                        "declare another type.",
+                        declared=declared,
+                    ) from error
+            raise
+
+    def _data(self, store: Store, cells: Cells, ops: npt.NDArray[np.int8], columns: dict[str, pa.Array]) -> SegmentData:
+        """Put a segment together from rows that are sorted already, of which each belongs to a cell."""
+        slots = self.placement.slots_of(cells)
+        keys = store.codec.storage_array(pick(store.keys, slots.tolist()))
+        table = {HASH: pa.array(store.hashes_of(slots)), KEY: keys}
+        namespaces = self.placement.namespaces_of(cells)
+        if namespaces is not None:
+            table[NAMESPACE] = pa.array(namespaces, pa.binary())
+        return SegmentData(pa.table(table | columns | {OP: pa.array(ops)}), self.layout.schema)
+
+
+class ScalarColumn(Column):
+    """Cells with one value: value, reducing, aggregating and folding state."""
+
+    def _take(self, table: pa.Table, rows: Cells, cells: Cells) -> Mask:
+        taken = pa.array(rows)
+        values = self.values
+        for cell, value in zip(cells.tolist(), self.layout.decode(table, taken), strict=True):
+            values[cell] = value
+        self._mark_stored(cells, table.column(OP).take(taken).to_numpy() == Op.PUT)
+        return np.ones(len(rows), bool)
+
+    def changed(self) -> Cells:
+        """Return the cells that were written."""
+        return np.flatnonzero(np.frombuffer(self.dirty, np.uint8))
+
+    def snapshot(self, store: Store, uid: str) -> SegmentData | None:
+        """Return one row for each cell that was written: put, or delete if it is empty now."""
+        cells = store.sort(self.changed(), self.placement)
+        self._written = cells, np.ones(len(cells), bool)
+        if not len(cells):
+            return None
+        columns = self._encoded(store, uid, pick(self.values, cells.tolist()), self.placement.slots_of(cells))
+        ops = np.zeros(len(cells), np.int8)
+        sign = next(reversed(columns.values()))
+        if sign.null_count:
+            empty = sign.is_null().to_numpy(zero_copy_only=False)
+            ops[empty] = Op.DELETE
+            self._written = cells, ~empty
+            keep = ~empty | self._is_stored(cells)
+            if not keep.all():
+                cells, ops = cells[keep], ops[keep]
+                columns = {name: array.filter(pa.array(keep)) for name, array in columns.items()}
+        return self._data(store, cells, ops, columns) if len(cells) else None
+
+    def settle(self) -> None:
+        """The last snapshot was written."""
+        super().settle()
+        self._mark_stored(*self._written)
+
+
+def pick(values: Sequence[Any], positions: Sequence[int]) -> list[Any]:
+    """Return the values at some positions."""
+    if len(positions) > 1:
+        return list(itemgetter(*positions)(values))
+    return [values[position] for position in positions]
+
+
+def _in_namespaces(
+    placement: NamespacePlacement, stretch: Stretch, hits: Hits, slots: Cells, done: set[int]
+) -> tuple[Cells, Cells]:
+    """Return the rows whose cells are not done with, and their cells."""
+    namespaces = stretch.segment.table.column(NAMESPACE).take(pa.array(hits.rows)).to_pylist()
+    cell: Callable[[int, bytes], int] = placement.cell
+    found = [cell(slot, name) for slot, name in zip(slots[hits.wanted].tolist(), namespaces, strict=True)]
+    cells = np.array(found, np.int64)
+    if not done:
+        return hits.rows, cells
+    open_ones = np.fromiter((one not in done for one in found), bool, len(found))
+    return hits.rows[open_ones], cells[open_ones]

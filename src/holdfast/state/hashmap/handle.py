@@ -1,0 +1,236 @@
+"""Handles of state with one value a key: value, reducing, aggregating, folding.
+
+This is the hot path. `value` and `update` of values that cannot change are a few attribute reads and an index each;
+all other values pay for being copied or encoded, in classes of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from holdfast.errors import StateError
+from holdfast.state.api import AggregatingState, FoldingState, ReducingState, ValueState
+from holdfast.state.backend.handle import StateHandle
+from holdfast.state.descriptor import (
+    AggregatingStateDescriptor,
+    FoldingStateDescriptor,
+    ReducingStateDescriptor,
+    StateDescriptor,
+)
+from holdfast.state.hashmap.column import Column
+from holdfast.state.hashmap.placement import NamespaceCursor
+
+if TYPE_CHECKING:
+    from holdfast.state.hashmap.keyed_backend import HashMapKeyedStateBackend
+
+C = TypeVar("C", bound=Column)
+
+
+class CellHandle(StateHandle["HashMapKeyedStateBackend"], Generic[C]):
+    """A handle that works on the cells of a column."""
+
+    def attach(self, column: C, cursor: Any) -> None:
+        """Work on a column from now on.
+
+        Args:
+            column: The cells.
+            cursor: Its `slot` is the number of the current cell.
+        """
+        self._column = column
+        self._cursor = cursor
+        self._values = column.values
+        self._dirty = column.dirty
+        self._codec = column.layout.value
+        self._exact = column.layout.value.exact
+        self._expose = column.layout.value.expose
+
+    def detach(self) -> None:
+        """Let go of the column; the handle cannot be used any more."""
+        self._column = self._values = self._dirty = None  # type: ignore[assignment]
+        self._cursor = _Detached(self.descriptor.name)
+
+    def get_current_namespace(self) -> Any:
+        """Return the current namespace; None for state without."""
+        return self._cursor.namespace if isinstance(self._cursor, NamespaceCursor) else None
+
+    def set_current_namespace(self, namespace: Any) -> None:
+        """Work on another namespace of the current key."""
+        if namespace is None or not isinstance(self._cursor, NamespaceCursor):
+            raise StateError(f"State {self.descriptor.name!r} has no namespace {namespace!r}.")
+        self._cursor.move(namespace)
+
+    def clear(self) -> None:
+        """Remove what is in the current cell."""
+        slot = self._cursor.slot
+        self._values[slot] = None
+        self._dirty[slot] = 1
+
+    def adopt(self, value: Any) -> Any:
+        """Return the stored form of a value, None for None.
+
+        Raises:
+            OutputTypeError: It is not of the declared type.
+        """
+        if value is None:
+            return None
+        try:
+            return self._codec.adopt(value)
+        except Exception as error:
+            raise self.refusal(value, error) from error
+
+    def merge_namespaces(self, target: Any, sources: Iterable[Any] | None) -> None:
+        """Move what is in some namespaces of the current key into another one, in order, behind what it has."""
+        before = self.get_current_namespace()
+        merged = None
+        for source in sources or ():
+            self.set_current_namespace(source)
+            content = self._values[self._cursor.slot]
+            if content is not None:
+                self.clear()
+                merged = content if merged is None else self._merged(merged, content)
+        if merged is not None:
+            self.set_current_namespace(target)
+            content = self._values[self._cursor.slot]
+            self._replace(merged if content is None else self._merged(content, merged))
+        if before is not None:
+            self.set_current_namespace(before)
+
+    def _replace(self, content: Any) -> None:
+        slot = self._cursor.slot
+        self._values[slot] = content
+        self._dirty[slot] = 1
+
+    def _merged(self, first: Any, second: Any) -> Any:
+        raise StateError(f"State {self.descriptor.name!r} of kind {self.descriptor.kind.value!r} cannot be merged.")
+
+
+class _Detached:
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    @property
+    def slot(self) -> int:
+        raise StateError(f"The task of this handle of state {self._name!r} has ended. Ask for the state in open().")
+
+
+class ValueHandle(CellHandle[Column], ValueState[Any]):
+    """A value that cannot change, without a default."""
+
+    def value(self) -> Any:
+        """Return the value, or None."""
+        return self._values[self._cursor.slot]
+
+    def update(self, value: Any) -> None:
+        """Replace the value; None clears it."""
+        if type(value) is not self._exact:
+            value = self.adopt(value)
+        slot = self._cursor.slot
+        self._values[slot] = value
+        self._dirty[slot] = 1
+
+
+class DefaultValueHandle(ValueHandle):
+    """A value of any type, with a default."""
+
+    def value(self) -> Any:
+        """Return the value, or a copy of the default."""
+        stored = self._values[self._cursor.slot]
+        return self.descriptor.get_default_value() if stored is None else self._expose(stored)
+
+
+class CopiedValueHandle(ValueHandle):
+    """A value that is copied or decoded, without a default."""
+
+    def value(self) -> Any:
+        """Return a copy of the value, or None."""
+        stored = self._values[self._cursor.slot]
+        return None if stored is None else self._expose(stored)
+
+
+class ReducingHandle(CellHandle[Column], ReducingState[Any]):
+    """Reduces elements into one value."""
+
+    def __init__(self, backend: Any, descriptor: StateDescriptor[Any], namespace_serializer: Any = None) -> None:
+        super().__init__(backend, descriptor, namespace_serializer)
+        assert isinstance(descriptor, ReducingStateDescriptor)
+        self._reduce = descriptor.reduce
+
+    def get(self) -> Any:
+        """Return the value, or None."""
+        stored = self._values[self._cursor.slot]
+        return None if stored is None else self._expose(stored)
+
+    def add(self, value: Any) -> None:
+        """Reduce an element into the value; None clears it."""
+        slot = self._cursor.slot
+        stored = self._values[slot]
+        if stored is not None and value is not None:
+            value = self._reduce(self._expose(stored), value)
+        if type(value) is not self._exact:
+            value = self.adopt(value)
+        self._values[slot] = value
+        self._dirty[slot] = 1
+
+    def _merged(self, first: Any, second: Any) -> Any:
+        return self.adopt(self._reduce(self._expose(first), self._expose(second)))
+
+
+class AggregatingHandle(CellHandle[Column], AggregatingState[Any, Any]):
+    """Collects elements in an accumulator."""
+
+    def __init__(self, backend: Any, descriptor: StateDescriptor[Any], namespace_serializer: Any = None) -> None:
+        super().__init__(backend, descriptor, namespace_serializer)
+        assert isinstance(descriptor, AggregatingStateDescriptor)
+        self._function = descriptor.agg_function
+
+    def get(self) -> Any:
+        """Return the result of the accumulator, None if there is none."""
+        stored = self._values[self._cursor.slot]
+        return None if stored is None else self._function.get_result(self._expose(stored))
+
+    def add(self, value: Any) -> None:
+        """Add an element to the accumulator, a new one if there is none; None clears it."""
+        if value is None:
+            self.clear()
+            return
+        slot = self._cursor.slot
+        stored = self._values[slot]
+        function = self._function
+        accumulator = function.create_accumulator() if stored is None else self._expose(stored)
+        accumulator = function.add(value, accumulator)
+        if type(accumulator) is not self._exact:
+            accumulator = self.adopt(accumulator)
+        self._values[slot] = accumulator
+        self._dirty[slot] = 1
+
+    def _merged(self, first: Any, second: Any) -> Any:
+        return self.adopt(self._function.merge(self._expose(first), self._expose(second)))
+
+
+class FoldingHandle(CellHandle[Column], FoldingState[Any, Any]):
+    """Folds elements into an accumulator that starts from the descriptor's value."""
+
+    def __init__(self, backend: Any, descriptor: StateDescriptor[Any], namespace_serializer: Any = None) -> None:
+        super().__init__(backend, descriptor, namespace_serializer)
+        assert isinstance(descriptor, FoldingStateDescriptor)
+        self._fold = descriptor.fold
+
+    def get(self) -> Any:
+        """Return the accumulator, None if nothing was added."""
+        stored = self._values[self._cursor.slot]
+        return None if stored is None else self._expose(stored)
+
+    def add(self, value: Any) -> None:
+        """Fold an element into the accumulator; None clears it."""
+        if value is None:
+            self.clear()
+            return
+        slot = self._cursor.slot
+        stored = self._values[slot]
+        accumulator = self.descriptor.get_default_value() if stored is None else self._expose(stored)
+        accumulator = self._fold(accumulator, value)
+        if type(accumulator) is not self._exact:
+            accumulator = self.adopt(accumulator)
+        self._values[slot] = accumulator
+        self._dirty[slot] = 1

@@ -1,0 +1,110 @@
+"""Where the cells of a state are: one for each key, or one for each key and namespace.
+
+A key has a *slot*, a small number, in all states of an operator; a state has *cells*. Without namespaces the cell of a
+key is its slot. With them a cell is made when a key and a namespace meet first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from holdfast.types.serializer import TypeSerializer
+
+Cells = npt.NDArray[np.int64]
+
+
+class Placement:
+    """Cells that are the slots themselves."""
+
+    def slots_of(self, cells: Cells) -> Cells:
+        """Return the slot that each cell belongs to."""
+        return cells
+
+    def namespaces_of(self, cells: Cells) -> list[bytes] | None:
+        """Return the encoded namespace of each cell, None for state without namespaces."""
+        return None
+
+    def keep(self, slots: Cells, old_count: int) -> Cells:
+        """Forget all other slots, the rest moves together in order; return the cells that are left, by their old numbers."""
+        return slots
+
+
+class NamespacePlacement(Placement):
+    """Cells of keys and namespaces."""
+
+    def __init__(self, grow: Callable[[], None]) -> None:
+        self._grow = grow
+        self._cells: dict[tuple[int, bytes], int] = {}
+        self._slots: list[int] = []
+        self._namespaces: list[bytes] = []
+        self._of_slot: dict[int, list[int]] = {}
+
+    def cell(self, slot: int, namespace: bytes) -> int:
+        """Return the cell of a key in a namespace, a new and empty one at the first call."""
+        cell = self._cells.get((slot, namespace))
+        if cell is None:
+            cell = self._cells[slot, namespace] = len(self._slots)
+            self._slots.append(slot)
+            self._namespaces.append(namespace)
+            self._of_slot.setdefault(slot, []).append(cell)
+            self._grow()
+        return cell
+
+    def cells_of_slot(self, slot: int) -> list[int]:
+        """Return the cells of a key."""
+        return self._of_slot.get(slot, [])
+
+    def slots_of(self, cells: Cells) -> Cells:
+        """Return the slot that each cell belongs to."""
+        slots = self._slots
+        return np.fromiter((slots[cell] for cell in cells.tolist()), np.int64, len(cells))
+
+    def namespaces_of(self, cells: Cells) -> list[bytes] | None:
+        """Return the encoded namespace of each cell."""
+        return [self._namespaces[cell] for cell in cells.tolist()]
+
+    def keep(self, slots: Cells, old_count: int) -> Cells:
+        """Forget all other slots, and number the cells of the rest anew."""
+        moved = dict(zip(slots.tolist(), range(len(slots)), strict=True))
+        kept = [cell for cell, slot in enumerate(self._slots) if slot in moved]
+        self._slots = [moved[self._slots[cell]] for cell in kept]
+        self._namespaces = [self._namespaces[cell] for cell in kept]
+        self._cells = {}
+        self._of_slot = {}
+        for cell, (slot, namespace) in enumerate(zip(self._slots, self._namespaces, strict=True)):
+            self._cells[slot, namespace] = cell
+            self._of_slot.setdefault(slot, []).append(cell)
+        return np.array(kept, np.int64)
+
+
+class NamespaceCursor:
+    """Points handles at the cell of the current key in the current namespace.
+
+    Attributes:
+        namespace: The current namespace.
+    """
+
+    def __init__(self, backend: Any, placement: NamespacePlacement, serializer: TypeSerializer[Any]) -> None:
+        self._backend = backend
+        self._placement = placement
+        self._serializer = serializer
+        self.namespace: Any = None
+        self._encoded = b""
+
+    def move(self, namespace: Any) -> None:
+        """Make another namespace the current one."""
+        self.namespace = namespace
+        self._encoded = self._serializer.serialize(namespace)
+
+    @property
+    def slot(self) -> int:
+        """The cell, under the name by which handles ask a backend for it."""
+        return self._placement.cell(self._backend.slot.__index__(), self._encoded)
+
+    def decode(self, namespace: bytes) -> Any:
+        """Return a namespace of its bytes."""
+        return self._serializer.deserialize(namespace)

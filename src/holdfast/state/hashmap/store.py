@@ -1,0 +1,211 @@
+"""What is known of the keys of one subtask: their slots, and the cells of each state."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
+from typing import Any, Final
+
+import numpy as np
+
+from holdfast.state.hashmap.column import Column
+from holdfast.state.hashmap.placement import Cells, Placement
+from holdfast.state.probe import Hashes, Stretch, Wanted
+from holdfast.types.key import KeyCodec
+
+_SAMPLE: Final = 64
+# A key costs its entry in the dictionary, its place in two lists and its hash; a cell its place in a list and two bytes.
+_KEY_BYTES: Final = 150
+_CELL_BYTES: Final = 16
+_EMPTY_KEYS_KEPT: Final = 1024
+
+Stretches = Mapping[str, Sequence[Stretch]]
+
+
+class Store:
+    """The loaded keys of one subtask.
+
+    Attributes:
+        codec: Of the keys.
+        index: Slot of each key.
+        keys: Key of each slot.
+        columns: The cells of each state.
+        run_ids: The runs whose content is in the cells, oldest first.
+        flushed: The slots that the newest of them is about; None if that is not known.
+    """
+
+    def __init__(self, codec: KeyCodec) -> None:
+        self.codec = codec
+        self.index: dict[Any, int] = {}
+        self.keys: list[Any] = []
+        self.columns: dict[str, Column] = {}
+        self.run_ids: tuple[str, ...] = ()
+        self.flushed: Cells | None = None
+        self._hashes: Hashes = np.empty(1024, np.uint64)
+        self._may_be_empty: set[int] = set()
+        self._seen = 0
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def hashes_of(self, slots: Cells) -> Hashes:
+        """Return the hash of the key of each slot."""
+        return self._hashes[slots]
+
+    def add(self, keys: Sequence[Any], hashes: Hashes, columns: Iterable[Column], stretches: Stretches) -> None:
+        """Give slots to new, distinct keys and load them.
+
+        Args:
+            keys: The keys.
+            hashes: The hash of each.
+            columns: The states to load; others of the store stay behind until they are asked for.
+            stretches: Rows of each state in the runs of the version, newest first.
+        """
+        start, count = len(self.keys), len(self.keys) + len(keys)
+        if count > len(self._hashes):
+            grown: Hashes = np.empty(max(count, 2 * len(self._hashes)), np.uint64)
+            grown[:start] = self._hashes[:start]
+            self._hashes = grown
+        self._hashes[start:count] = hashes
+        self.index.update(zip(keys, range(start, count), strict=True))
+        self.keys.extend(keys)
+        wanted = Wanted(self.codec, keys, hashes)
+        for column in columns:
+            found = stretches.get(column.layout.name, ())
+            column.cover(count)
+            if found:
+                column.load(found, wanted, wanted.order + start)
+
+    def complete(self, column: Column, stretches: Sequence[Stretch]) -> None:
+        """Load what a state has not loaded yet of the known keys."""
+        start, count = column.covered, len(self.keys)
+        column.cover(count)
+        if start < count and stretches:
+            wanted = Wanted(self.codec, self.keys[start:count], self._hashes[start:count])
+            column.load(stretches, wanted, wanted.order + start)
+
+    def catch_up(self, stretches: Stretches) -> None:
+        """Bring what newer runs say about known keys into their cells.
+
+        Args:
+            stretches: Rows of each state in the runs that were missed, newest first.
+        """
+        for name, column in list(self.columns.items()):
+            missed = stretches.get(name, ())
+            if any(stretch.segment.entry.schema != column.layout.schema for stretch in missed):
+                del self.columns[name]
+                continue
+            slots = self._known_in(missed)
+            slots = slots[slots < column.covered]
+            if len(slots):
+                self._load(column, missed, slots)
+
+    def reload(self, slots: Cells, stretches: Stretches) -> None:
+        """Forget what is in the cells of some slots and load them from all runs of the version."""
+        for name, column in self.columns.items():
+            covered = slots[slots < column.covered]
+            column.forget(covered)
+            if len(covered):
+                self._load(column, stretches.get(name, ()), covered)
+
+    def _load(self, column: Column, stretches: Sequence[Stretch], slots: Cells) -> None:
+        keys = [self.keys[slot] for slot in slots.tolist()]
+        wanted = Wanted(self.codec, keys, self._hashes[slots])
+        column.load(stretches, wanted, slots[wanted.order])
+
+    def _known_in(self, stretches: Sequence[Stretch]) -> Cells:
+        found: set[int] = set()
+        get = self.index.get
+        for stretch in stretches:
+            keys = self.codec.from_storage(stretch.keys.slice(stretch.rows.start, len(stretch.hash)).combine_chunks())
+            found.update(slot for slot in map(get, keys) if slot is not None)
+        return np.array(sorted(found), np.int64)
+
+    def sort(self, cells: Cells, placement: Placement) -> Cells:
+        """Return cells in the order in which their rows stand in a segment: by hash, key and namespace."""
+        slots = placement.slots_of(cells)
+        hashes = self._hashes[slots]
+        namespaces = placement.namespaces_of(cells)
+        if namespaces is None:
+            order = np.argsort(hashes)
+        else:
+            ranks = np.unique(np.array(namespaces, object), return_inverse=True)[1] if namespaces else cells
+            order = np.lexsort((ranks, hashes))
+        hashes, slots = hashes[order], slots[order]
+        if ((hashes[1:] == hashes[:-1]) & (slots[1:] != slots[:-1])).any():
+            order = self._sort_by_key(cells, placement)
+        return cells[order]
+
+    def _sort_by_key(self, cells: Cells, placement: Placement) -> Cells:
+        """The slow way, where different keys have the same hash."""
+        slots = placement.slots_of(cells)
+        keys = [self.codec.canonical_bytes(self.keys[slot]) for slot in slots.tolist()]
+        namespaces = placement.namespaces_of(cells) or [b""] * len(cells)
+        by = list(zip(self._hashes[slots].tolist(), keys, namespaces, strict=True))
+        return np.array(sorted(range(len(by)), key=by.__getitem__), np.int64)
+
+    def look_for_empty(self, touched: Cells) -> None:
+        """Remember which keys have nothing in any state.
+
+        Args:
+            touched: Slots that may have become empty; those that are new since the last call are looked at anyway.
+        """
+        candidates = {*touched.tolist(), *range(self._seen, len(self.keys))}
+        self._may_be_empty.update(self._empty(candidates))
+        self._seen = len(self.keys)
+
+    def drop_empty(self) -> None:
+        """Forget keys that have nothing in any state, once there are many of them."""
+        if len(self._may_be_empty) > max(_EMPTY_KEYS_KEPT, len(self.keys) // 4):
+            kept = np.ones(len(self.keys), bool)
+            kept[np.array(self._empty(self._may_be_empty), np.int64)] = False
+            self.keep(np.flatnonzero(kept))
+
+    def _empty(self, slots: Iterable[int]) -> list[int]:
+        left = sorted(slots)
+        for column in self.columns.values():
+            absent = column.absent(left)
+            left = [slot for slot, gone in zip(left, absent, strict=True) if gone]
+        return left
+
+    def keep(self, slots: Cells) -> None:
+        """Forget all but some slots, given ascending; they are numbered anew in order."""
+        self.keys = [self.keys[slot] for slot in slots.tolist()]
+        self.index = dict(zip(self.keys, range(len(self.keys)), strict=True))
+        if self.flushed is not None:
+            self.flushed = np.flatnonzero(np.isin(slots, self.flushed))
+        hashes = self._hashes[slots]
+        self._hashes = np.concatenate([hashes, np.empty(1024, np.uint64)])
+        for column in self.columns.values():
+            column.keep(slots)
+        self._may_be_empty.clear()
+        self._seen = len(self.keys)
+
+    def estimated_bytes(self) -> int:
+        """Return about how much memory the store takes, from a sample of its keys and values."""
+        count = len(self.keys)
+        total = count * (_KEY_BYTES + _average(self.keys))
+        for column in self.columns.values():
+            total += len(column.values) * (_CELL_BYTES + _average(column.values))
+        return int(total)
+
+
+def _average(values: Sequence[Any]) -> float:
+    step = max(1, len(values) // _SAMPLE)
+    sample = values[::step]
+    return sum(_size(value) for value in sample) / max(1, len(sample))
+
+
+def _size(value: Any) -> float:
+    size: float = sys.getsizeof(value) if value is not None else 0
+    if isinstance(value, (list, tuple)):
+        size += len(value) * _average_of_few(value)
+    elif isinstance(value, dict):
+        size += len(value) * (_average_of_few(value) + _average_of_few(value.values()))
+    return size
+
+
+def _average_of_few(values: Iterable[Any]) -> float:
+    sample = list(islice(values, 8))
+    return sum(sys.getsizeof(value) for value in sample) / max(1, len(sample))

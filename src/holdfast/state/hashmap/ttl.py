@@ -1,0 +1,290 @@
+"""Handles of state that expires. Each stored value, element or entry stands in a pair with the time of its last use.
+
+A value has expired if its last use and the time to live, added up, are not after now. Time is the epoch's processing
+time; stamps are part of the state, so time during which a job is down counts.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final
+
+from holdfast.errors import StateError
+from holdfast.state.descriptor import StateDescriptor
+from holdfast.state.hashmap.collection_column import REWRITTEN
+from holdfast.state.hashmap.collection_handle import ListHandle, MapHandle
+from holdfast.state.hashmap.handle import AggregatingHandle, CellHandle, FoldingHandle, ReducingHandle, ValueHandle
+from holdfast.state.ttl_config import StateTtlConfig
+
+_DEFAULT_CELLS_A_SNAPSHOT: Final = 10_000
+
+
+class Expiring(CellHandle[Any]):
+    """What all of them have in common."""
+
+    def __init__(self, backend: Any, descriptor: StateDescriptor[Any], namespace_serializer: Any = None) -> None:
+        super().__init__(backend, descriptor, namespace_serializer)
+        config = descriptor.ttl_config
+        self._ttl = config.ttl
+        self._on_read = config.update_type is StateTtlConfig.UpdateType.OnReadAndWrite
+        self._show = config.state_visibility is StateTtlConfig.StateVisibility.ReturnExpiredIfNotCleanedUp
+        self._cleanup = config.cleanup_strategies
+        self._now = backend.env.get_processing_time
+
+    def has_expired(self, pair: tuple[Any, int]) -> bool:
+        """Whether what stands beside a stamp has expired."""
+        expired: bool = pair[1] + self._ttl <= self._now()
+        return expired
+
+    def clean_up(self, touched: int) -> None:
+        """Remove what has expired from a stretch of the loaded cells, the next one at the next call.
+
+        Args:
+            touched: How many cells were written since the last call.
+        """
+        cleanup, cells = self._cleanup, len(self._values)
+        if cleanup.incremental_size is not None:
+            count = cleanup.incremental_size * touched
+        else:
+            count = _DEFAULT_CELLS_A_SNAPSHOT if cleanup.in_background else 0
+        start = self._column.cleaned_to % cells if cells else 0
+        for cell in range(start, min(start + count, cells)):
+            if self._values[cell] is not None:
+                self._clean(cell)
+        self._column.cleaned_to = start + count
+
+    @abstractmethod
+    def _clean(self, cell: int) -> None:
+        """Remove what has expired from a cell that is not empty."""
+
+
+class ExpiringScalar(Expiring):
+    """Cells with one pair."""
+
+    def _read(self) -> Any:
+        """Return the stored value as a user may see it, None if there is none; counts as a use."""
+        slot = self._cursor.slot
+        pair = self._values[slot]
+        if pair is None:
+            return None
+        if self.has_expired(pair):
+            self.clear()
+            return pair[0] if self._show else None
+        if self._on_read and pair[1] != self._now():
+            self._stamp(slot, pair[0])
+        return pair[0]
+
+    def _live(self) -> Any:
+        """Return the stored value unless it has expired."""
+        pair = self._values[self._cursor.slot]
+        return None if pair is None or self.has_expired(pair) else pair[0]
+
+    def _write(self, value: Any) -> None:
+        stored = self.adopt(value)
+        if stored is None:
+            self.clear()
+        else:
+            self._stamp(self._cursor.slot, stored)
+
+    def _stamp(self, slot: int, stored: Any) -> None:
+        self._values[slot] = (stored, self._now())
+        self._dirty[slot] = 1
+
+    def _clean(self, cell: int) -> None:
+        if self.has_expired(self._values[cell]):
+            self._values[cell] = None
+            self._dirty[cell] = 1
+
+
+class ExpiringValueHandle(ExpiringScalar, ValueHandle):
+    """A value."""
+
+    def value(self) -> Any:
+        """Return the value, or the default."""
+        stored = self._read()
+        return self.descriptor.get_default_value() if stored is None else self._expose(stored)
+
+    def update(self, value: Any) -> None:
+        """Replace the value; None clears it."""
+        self._write(value)
+
+
+class ExpiringReducingHandle(ExpiringScalar, ReducingHandle):
+    """A reduced value."""
+
+    def get(self) -> Any:
+        """Return the value, or None."""
+        stored = self._read()
+        return None if stored is None else self._expose(stored)
+
+    def add(self, value: Any) -> None:
+        """Reduce an element into the value, unless that has expired."""
+        stored = self._live()
+        if stored is not None and value is not None:
+            value = self._reduce(self._expose(stored), value)
+        self._write(value)
+
+    def _merged(self, first: Any, second: Any) -> Any:
+        return _merge_pairs(self, super()._merged, first, second)
+
+
+class ExpiringAggregatingHandle(ExpiringScalar, AggregatingHandle):
+    """An accumulator."""
+
+    def get(self) -> Any:
+        """Return the result, or None."""
+        stored = self._read()
+        return None if stored is None else self._function.get_result(self._expose(stored))
+
+    def add(self, value: Any) -> None:
+        """Add an element to the accumulator, a new one if it has expired."""
+        if value is None:
+            self.clear()
+            return
+        stored = self._live()
+        accumulator = self._function.create_accumulator() if stored is None else self._expose(stored)
+        self._write(self._function.add(value, accumulator))
+
+    def _merged(self, first: Any, second: Any) -> Any:
+        return _merge_pairs(self, super()._merged, first, second)
+
+
+class ExpiringFoldingHandle(ExpiringScalar, FoldingHandle):
+    """A folded value."""
+
+    def get(self) -> Any:
+        """Return the accumulator, or None."""
+        stored = self._read()
+        return None if stored is None else self._expose(stored)
+
+    def add(self, value: Any) -> None:
+        """Fold an element into the accumulator, a new one if it has expired."""
+        if value is None:
+            self.clear()
+            return
+        stored = self._live()
+        accumulator = self.descriptor.get_default_value() if stored is None else self._expose(stored)
+        self._write(self._fold(accumulator, value))
+
+
+def _merge_pairs(handle: Expiring, merge: Any, first: Any, second: Any) -> Any:
+    """Merge two pairs, without those that have expired; the result was used now."""
+    live = [pair for pair in (first, second) if pair is not None and not handle.has_expired(pair)]
+    if len(live) < 2:
+        return live[0] if live else None
+    return merge(first[0], second[0]), handle._now()
+
+
+class ExpiringListHandle(Expiring, ListHandle):
+    """A list whose elements expire one by one."""
+
+    def get(self) -> list[Any]:
+        """Return the elements; those that have expired are removed."""
+        slot = self._cursor.slot
+        pairs = self._values[slot]
+        if pairs is None:
+            return []
+        live = [pair for pair in pairs if not self.has_expired(pair)]
+        if len(live) < len(pairs):
+            self._replace(live or None)
+        if self._on_read and live:
+            now = self._now()
+            self._replace([(stored, now) for stored, _ in live])
+        return [self._expose(stored) for stored, _ in (pairs if self._show else live)]
+
+    def add(self, value: Any) -> None:
+        """Append an element."""
+        self.add_all([value])
+
+    def _elements(self, values: Iterable[Any]) -> list[Any]:
+        now = self._now()
+        return [(stored, now) for stored in super()._elements(values)]
+
+    def _clean(self, cell: int) -> None:
+        pairs = self._values[cell]
+        live = [pair for pair in pairs if not self.has_expired(pair)]
+        if len(live) < len(pairs):
+            self._values[cell] = live or None
+            self._pending[cell] = REWRITTEN
+
+
+class ExpiringMapHandle(Expiring, MapHandle):
+    """A map whose entries expire one by one."""
+
+    def get(self, key: Any) -> Any:
+        """Return the value of an entry."""
+        pair = self._read_entry(key)
+        return None if pair is None or pair[0] is None else self._expose(pair[0])
+
+    def contains(self, key: Any) -> bool:
+        """Whether there is such an entry."""
+        return self._read_entry(key) is not None
+
+    def put(self, key: Any, value: Any) -> None:
+        """Set an entry."""
+        self._write(self._dict_key(key), (self.adopt(value), self._now()))
+
+    def put_all(self, dict_value: Mapping[Any, Any]) -> None:
+        """Set several entries; nothing changes if one of them is refused."""
+        if dict_value is None:
+            raise StateError(f"The entries for map state {self.descriptor.name!r} are None; an empty map is no error.")
+        now = self._now()
+        checked = [(self._dict_key(key), (self.adopt(value), now)) for key, value in dict_value.items()]
+        for key, pair in checked:
+            self._write(key, pair)
+
+    def is_empty(self) -> bool:
+        """Whether there is no entry that has not expired."""
+        content = self._values[self._cursor.slot]
+        return content is None or (not self._show and all(map(self.has_expired, content.values())))
+
+    def items(self) -> Iterator[tuple[Any, Any]]:
+        """Return key and value of each entry; those that have expired are removed."""
+        return iter([(self._user_key(key), self._exposed(pair[0])) for key, pair in self._read_all()])
+
+    def keys(self) -> Iterator[Any]:
+        """Return the key of each entry."""
+        return iter([self._user_key(key) for key, _ in self._read_all()])
+
+    def values(self) -> Iterator[Any]:
+        """Return the value of each entry."""
+        return iter([self._exposed(pair[0]) for _, pair in self._read_all()])
+
+    def _read_entry(self, key: Any) -> tuple[Any, int] | None:
+        dict_key = self._dict_key(key)
+        slot = self._cursor.slot
+        pair: tuple[Any, int] | None = (self._values[slot] or {}).get(dict_key)
+        if pair is None:
+            return None
+        if self.has_expired(pair):
+            self._expire(slot, [dict_key])
+            return pair if self._show else None
+        if self._on_read:
+            self._write(dict_key, (pair[0], self._now()))
+        return pair
+
+    def _read_all(self) -> list[tuple[Any, tuple[Any, int]]]:
+        slot = self._cursor.slot
+        entries = list((self._values[slot] or {}).items())
+        live = [(key, pair) for key, pair in entries if not self.has_expired(pair)]
+        if len(live) < len(entries):
+            self._expire(slot, [key for key, pair in entries if self.has_expired(pair)])
+        if self._on_read:
+            for key, pair in live:
+                self._write(key, (pair[0], self._now()))
+        return entries if self._show else live
+
+    def _clean(self, cell: int) -> None:
+        expired = [key for key, pair in self._values[cell].items() if self.has_expired(pair)]
+        if expired:
+            self._expire(cell, expired)
+
+    def _expire(self, cell: int, keys: list[Any]) -> None:
+        content = self._values[cell]
+        written = self._written(cell)
+        for key in keys:
+            del content[key]
+            written.add(key)
+        if not content:
+            self._values[cell] = None

@@ -1,0 +1,182 @@
+"""How the state of one descriptor lies in the segments of runs.
+
+Columns: ``hash`` (uint64), ``key`` (the key codec's type), ``namespace`` (binary, where state has namespaces), ``map_key``
+(the map key's type, null in a clear), ``op`` (int8), ``value`` (the declared type; a list of it for list state), ``stamp``
+(int64, milliseconds of the last use; a list for list state; where state expires). Sorted by hash, key, namespace and
+map key. A row speaks about all older runs: put replaces, delete removes, append extends a list, clear removes all
+entries of a map.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import cached_property
+from itertools import chain, pairwise
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from holdfast.errors import StateMigrationError
+from holdfast.state.descriptor import MapStateDescriptor, StateDescriptor, StateKind
+from holdfast.state.value_codec import ValueCodec, value_codec_for
+from holdfast.types.key import KeyCodec, key_codec_for
+
+NAMESPACE: Final = "namespace"
+MAP_KEY: Final = "map_key"
+OP: Final = "op"
+VALUE: Final = "value"
+STAMP: Final = "stamp"
+
+
+class Op(IntEnum):
+    """What a row does to what older runs say."""
+
+    PUT = 0
+    DELETE = 1
+    APPEND = 2
+    CLEAR = 3
+
+
+@dataclass(frozen=True, eq=False)
+class StateLayout:
+    """The form of one state in files.
+
+    Attributes:
+        name: Of the state.
+        kind: Of the state.
+        key: Codec of the operator's keys.
+        value: Codec of values, elements or accumulators.
+        map_key: Codec of the keys of map state.
+        namespace: Serializer snapshot of the namespaces as JSON; None for state without.
+        ttl: Whether values have the time of their last use beside them.
+        queryable: The name under which the state can be queried, None if it cannot.
+    """
+
+    name: str
+    kind: StateKind
+    key: KeyCodec
+    value: ValueCodec
+    map_key: KeyCodec | None = None
+    namespace: Any = None
+    ttl: bool = False
+    queryable: str | None = None
+
+    @classmethod
+    def of(cls, descriptor: StateDescriptor[Any], key: KeyCodec, namespace: Any = None) -> StateLayout:
+        """Return the layout of a descriptor's state."""
+        is_map = isinstance(descriptor, MapStateDescriptor)
+        return cls(
+            descriptor.name,
+            descriptor.kind,
+            key,
+            value_codec_for(descriptor.type_info),
+            key_codec_for(descriptor.key_type_info) if is_map else None,
+            namespace,
+            descriptor.ttl_config.is_enabled,
+            descriptor.queryable_state_name,
+        )
+
+    @cached_property
+    def schema(self) -> dict[str, Any]:
+        """What a footer says about the segment."""
+        schema = {
+            "kind": self.kind.value,
+            "type": self.value.type.to_json(),
+            "map_key": None if self.map_key is None else self.map_key.to_json(),
+            "namespace": self.namespace,
+            "ttl": self.ttl,
+        }
+        # Query servers learn the name from here: they know a job by its files only.
+        return schema if self.queryable is None else schema | {"queryable": self.queryable}
+
+    def check(self, stored: Mapping[str, Any], path: str) -> None:
+        """Compare with what a run says about its segment of the same name.
+
+        Raises:
+            StateMigrationError: Kind, types, namespaces or the time to live differ.
+        """
+        if stored == self.schema:
+            return
+        for part, what in _PARTS.items():
+            before, now = stored.get(part), self.schema[part]
+            if before != now:
+                raise StateMigrationError(
+                    f"State {self.name!r} was written with {what} {_short(before)} (by {path!r}), the program declares "
+                    f"{_short(now)}. Declare it as it was, or give the new state another name."
+                )
+
+    def encode(self, cells: Sequence[Any], *, lists: bool = False) -> dict[str, pa.Array]:
+        """Convert cells to their columns.
+
+        Args:
+            cells: Stored values, or None; with a time to live pairs of stored value and stamp; lists of these.
+            lists: Whether the cells are lists.
+
+        Raises:
+            Exception: A value does not fit the type; which one, `blame` finds out.
+        """
+        if lists:
+            offsets = _offsets(cells)
+            flat = self.encode(list(chain.from_iterable(cell or () for cell in cells)))
+            return {name: pa.ListArray.from_arrays(offsets, array) for name, array in flat.items()}
+        if not self.ttl:
+            return {VALUE: self.value.to_array(cells)}
+        values = [None if cell is None else cell[0] for cell in cells]
+        stamps = pa.array([None if cell is None else cell[1] for cell in cells], pa.int64())
+        return {VALUE: self.value.to_array(values), STAMP: stamps}
+
+    def decode(self, table: pa.Table, rows: pa.Array) -> list[Any]:
+        """Convert some rows of a segment back to cells."""
+        columns = [_taken(table, VALUE, rows)]
+        if self.ttl:
+            columns.append(_taken(table, STAMP, rows))
+        if self.kind is not StateKind.LIST:
+            return self._decode(columns)
+        offsets = columns[0].offsets.to_numpy()
+        first, last = int(offsets[0]), int(offsets[-1])
+        flat = self._decode([column.values.slice(first, last - first) for column in columns])
+        return [flat[start - first : end - first] for start, end in pairwise(offsets.tolist())]
+
+    def _decode(self, columns: list[pa.Array]) -> list[Any]:
+        values = self.value.to_stored(columns[0])
+        if not self.ttl:
+            return values
+        stamps = columns[1].to_pylist()
+        return [None if stamp is None else (value, stamp) for value, stamp in zip(values, stamps, strict=True)]
+
+    def blame(self, stored: Iterable[Any]) -> tuple[int, Exception] | None:
+        """Return the position of the first stored value that does not fit the type, and why; None if all do."""
+        for position, item in enumerate(stored):
+            try:
+                self.value.to_array([item])
+            except Exception as error:
+                return position, error
+        return None
+
+
+_PARTS: Final = {
+    "kind": "kind",
+    "type": "the value type",
+    "map_key": "the map key type",
+    "namespace": "the namespace",
+    "ttl": "a time to live:",
+}
+
+
+def _taken(table: pa.Table, name: str, rows: pa.Array) -> pa.Array:
+    taken = table.column(name).take(rows)
+    return taken.combine_chunks() if isinstance(taken, pa.ChunkedArray) else taken
+
+
+def _offsets(cells: Sequence[Any]) -> pa.Array:
+    ends = np.zeros(len(cells) + 1, np.int32)
+    np.cumsum([len(cell) if cell else 0 for cell in cells], out=ends[1:])
+    return pa.array(ends)
+
+
+def _short(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
