@@ -204,8 +204,7 @@ class StreamExecutionEnvironment:
 
     def _transformed_type(self, node: Node, function: Callable[[Any], Any]) -> TypeInformation:
         """The columns that a function over frames makes of a step's frame."""
-        from holdfast.spark.frame import element_type_of
-        from holdfast.spark.source import frame_of
+        from holdfast.spark.frame import element_type_of, frame_of
 
         result = function(frame_of(node, self.spark))
         if not hasattr(result, "schema"):
