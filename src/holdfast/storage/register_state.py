@@ -144,6 +144,8 @@ class RegisterRecord:
         """
         body = decode_document(data, path, KIND, FORMAT_VERSION)
         try:
+            for name in ("history", "raised", "checkpoints"):
+                _require(type(body[name]) is list, name, body[name])
             history = tuple(body.pop("history"))
             _require(all(type(nonce) is str for nonce in history), "history", history)
             raised = tuple((token, version) for token, version in body.pop("raised"))
