@@ -7,6 +7,7 @@ import json
 import math
 import pickle
 from datetime import UTC, date, datetime, time, timedelta, timezone
+from decimal import Decimal
 
 import numpy as np
 import pyarrow as pa
