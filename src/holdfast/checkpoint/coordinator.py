@@ -33,13 +33,19 @@ from holdfast.checkpoint.performer import Performer, Plan, Surroundings
 from holdfast.checkpoint.protocol import CheckpointProtocol
 from holdfast.checkpoint.snapshot_type import CheckpointProperties, SavepointFormatType
 from holdfast.checkpoint.statistics import CheckpointStatsTracker, RestoredStats, StatsSnapshot
-from holdfast.checkpoint.storage import CheckpointStorage, CheckpointStorageAccess
+from holdfast.checkpoint.storage import (
+    CheckpointStorage,
+    CheckpointStorageAccess,
+    FileSystemCheckpointStorage,
+    JobManagerCheckpointStorage,
+)
 from holdfast.checkpoint.timer import CoordinatorTimer
 from holdfast.checkpoint.trigger import AcknowledgeCheckpoint, DeclineCheckpoint, ExecutionVertex
 from holdfast.checkpoint.vertex import ExecutionJobVertex, hand_out, plan
 from holdfast.errors import CheckpointError, CheckpointFailureReason, StateError
 from holdfast.kernel.clock import Clock, SystemClock
 from holdfast.kernel.ids import JobID, new_nonce
+from holdfast.state.hashmap.state_backend import FsStateBackend, MemoryStateBackend
 
 _log = logging.getLogger(__name__)
 
@@ -326,6 +332,9 @@ class CheckpointCoordinator:
 
 
 def _storage_of(backend: object, config: CheckpointConfig) -> CheckpointStorage:
-    """Return the storage that an older kind of backend names, else the program's, else the options'."""
-    named = getattr(backend, "checkpoint_storage", None)
-    return named if isinstance(named, CheckpointStorage) else config.resolve_checkpoint_storage()
+    """Return the storage that an older kind of backend stands for, else the program's, else the options'."""
+    if isinstance(backend, FsStateBackend):
+        return FileSystemCheckpointStorage(backend.get_checkpoint_path())
+    if isinstance(backend, MemoryStateBackend):
+        return JobManagerCheckpointStorage(backend.get_max_state_size())
+    return config.resolve_checkpoint_storage()

@@ -1,1 +1,51 @@
 """File systems and object stores, blobs, retrievable handles, the StateHandleStore interface, the fenced register."""
+
+from holdfast.errors import (
+    AlreadyExistError,
+    AlreadyExistException,
+    NotExistError,
+    NotExistException,
+    PossibleInconsistentStateError,
+    PossibleInconsistentStateException,
+)
+from holdfast.storage.file_system import FileStatus, FileSystem, LocalFileSystem, file_system_for
+from holdfast.storage.handle import (
+    FileStateHandle,
+    FileSystemStateStorageHelper,
+    RetrievableStateHandle,
+    RetrievableStateStorageHelper,
+    StateObject,
+)
+from holdfast.storage.register import CheckpointPointer, FencedRegister, Lease, RegisterState
+from holdfast.storage.state_handle_store import (
+    IntegerResourceVersion,
+    ResourceVersion,
+    StateHandleStore,
+    StringResourceVersion,
+)
+
+__all__ = [
+    "AlreadyExistError",
+    "AlreadyExistException",
+    "CheckpointPointer",
+    "FencedRegister",
+    "FileStateHandle",
+    "FileStatus",
+    "FileSystem",
+    "FileSystemStateStorageHelper",
+    "IntegerResourceVersion",
+    "Lease",
+    "LocalFileSystem",
+    "NotExistError",
+    "NotExistException",
+    "PossibleInconsistentStateError",
+    "PossibleInconsistentStateException",
+    "RegisterState",
+    "ResourceVersion",
+    "RetrievableStateHandle",
+    "RetrievableStateStorageHelper",
+    "StateHandleStore",
+    "StateObject",
+    "StringResourceVersion",
+    "file_system_for",
+]
