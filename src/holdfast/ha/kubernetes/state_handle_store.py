@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from holdfast.errors import (
     AlreadyExistError,
@@ -23,23 +23,15 @@ from holdfast.errors import (
     HoldfastError,
     NotExistError,
     PossibleInconsistentStateError,
-    StorageError,
 )
 from holdfast.ha.kubernetes.client import KubeClient
 from holdfast.ha.kubernetes.config_map import KubernetesConfigMap
-from holdfast.storage.handle import (
-    RetrievableStateHandle,
-    RetrievableStateStorageHelper,
-    decode_pointer,
-    encode_pointer,
-)
+from holdfast.ha.pointer import decode_marked, encode_marked
+from holdfast.storage.handle import RetrievableStateHandle, RetrievableStateStorageHelper
 from holdfast.storage.state_handle_store import StateHandleStore, StringResourceVersion
 
 _logger = logging.getLogger(__name__)
 T = TypeVar("T")
-
-_POINTER_LIMIT: Final = 1024
-_MARK: Final = "marked_for_deletion"
 
 
 @dataclass(frozen=True)
@@ -210,8 +202,7 @@ class KubernetesStateHandleStore(StateHandleStore[T, StringResourceVersion]):
         return current
 
     def _decode(self, current: KubernetesConfigMap, name: str) -> _Found[T]:
-        handle, marks = decode_pointer(current.data[name].encode(), f"{self._name}/{name}", self._storage)
-        return _Found(handle, marks.get(_MARK, False))
+        return _Found(*decode_marked(current.data[name].encode(), f"{self._name}/{name}", self._storage))
 
     def _find(self, current: KubernetesConfigMap, name: str, purpose: str = "") -> _Found[T] | None:
         """An entry; None if there is none, or if its pointer is damaged, so that nothing can bring it back."""
@@ -259,14 +250,9 @@ class KubernetesStateHandleStore(StateHandleStore[T, StringResourceVersion]):
             self._discard(handle, error)
             raise
 
-    def _encode(self, name: str, handle: RetrievableStateHandle[T], *, marked: bool) -> str:
-        content = encode_pointer(handle, **{_MARK: marked})
-        if len(content) > _POINTER_LIMIT:
-            raise StorageError(
-                f"The pointer of {name!r} has {len(content)} bytes, more than {_POINTER_LIMIT}: choose a shorter "
-                "high-availability.storageDir."
-            )
-        return content.decode()
+    @staticmethod
+    def _encode(name: str, handle: RetrievableStateHandle[T], *, marked: bool) -> str:
+        return encode_marked(name, handle, is_marked=marked).decode()
 
     def _update_or_discard(
         self, change: Callable[[KubernetesConfigMap], KubernetesConfigMap | None], handle: RetrievableStateHandle[T]
