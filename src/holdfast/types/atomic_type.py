@@ -167,6 +167,8 @@ def _time(value: Any) -> time:
 def _delta(value: Any) -> timedelta:
     if not isinstance(value, timedelta):
         raise TypeError("a timedelta is needed")
+    if not -(1 << 63) <= value // timedelta(microseconds=1) < 1 << 63:
+        raise ValueError("64 bits of microseconds cannot hold it")
     return value
 
 

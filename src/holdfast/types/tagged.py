@@ -177,8 +177,11 @@ def _write_time(value: time, out: bytearray, canonical: bool, depth: int) -> Non
 
 
 def _write_timedelta(value: timedelta, out: bytearray, canonical: bool, depth: int) -> None:
+    microseconds = value // _MICROSECOND
+    if not -(1 << 63) <= microseconds < 1 << 63:
+        raise TaggedValueError(f"{value!r} is longer than 64 bits of microseconds can say.")
     out += b"e"
-    out += _LONG.pack(value // _MICROSECOND)
+    out += _LONG.pack(microseconds)
 
 
 def _write_list(value: list[Any], out: bytearray, canonical: bool, depth: int) -> None:

@@ -190,6 +190,7 @@ def test_equivalent_values_are_taken_in_their_one_form(ddl, value, adopted):
         ("timestamp_ntz", datetime(2020, 1, 1, tzinfo=UTC)),
         ("time", time(1, tzinfo=UTC)),
         ("interval day to second", 5),
+        ("interval day to second", timedelta.max),
         ("decimal(10,2)", Decimal("1.005")),
         ("decimal(4,2)", Decimal("100")),
         ("decimal(10,2)", 1.5),

@@ -11,6 +11,7 @@ from holdfast.types.type_information import RowTypeInformation, TypeInformation,
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 FIELD_NAMES = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=5)
 INSTANTS = st.datetimes(datetime(1, 1, 2), datetime(9999, 12, 30), timezones=st.just(UTC))
+DURATIONS = st.timedeltas(timedelta(days=-100_000_000), timedelta(days=100_000_000))
 WIDE = Context(prec=60)
 
 
@@ -38,7 +39,7 @@ ATOMIC: list[tuple[TypeInformation, st.SearchStrategy]] = [
     (Types.SQL_TIMESTAMP(), INSTANTS),
     (Types.TIMESTAMP_NTZ(), st.datetimes()),
     (Types.SQL_TIME(), st.times()),
-    (Types.DURATION(), st.timedeltas(timedelta(days=-100_000_000), timedelta(days=100_000_000))),
+    (Types.DURATION(), DURATIONS),
     (Types.DECIMAL(10, 2), decimals(10, 2)),
     (Types.DECIMAL(18, 18), decimals(18, 18)),
     (Types.DECIMAL(38, 10), decimals(38, 10)),
