@@ -113,8 +113,8 @@ class StateDescriptor(ABC, Generic[T]):
         """Settles the serializer.
 
         Args:
-            serializer: Taken instead of the type's if it is a `TypeSerializer` and none was given or made before; anything
-                else, such as an execution configuration, is accepted and without meaning here.
+            serializer: Taken instead of the type's if it is a `TypeSerializer` and none was given or made before;
+                anything else, such as an execution configuration, is accepted and without meaning here.
         """
         if self._serializer is None and isinstance(serializer, TypeSerializer):
             self._type, self._serializer = to_type(serializer), serializer
@@ -196,8 +196,8 @@ class MapStateDescriptor(StateDescriptor[Any], Generic[K, V]):
         super().__init__(name, value_type_info)
         if isinstance(key_type_info, TypeSerializer):
             raise ConfigurationError(
-                f"The keys of map state {name!r} need a type, such as 'string', and cannot have a serializer: the entries "
-                "of a map are found by the canonical bytes of their keys."
+                f"The keys of map state {name!r} need a type, such as 'string', and cannot have a serializer: the "
+                "entries of a map are found by the canonical bytes of their keys."
             )
         self.key_type_info: TypeInformation | None = None if key_type_info is None else to_type(key_type_info)
 
@@ -240,7 +240,7 @@ class AggregatingStateDescriptor(StateDescriptor[ACC], Generic[IN, ACC, OUT]):
 
 
 class FoldingStateDescriptor(StateDescriptor[ACC], Generic[IN, ACC]):
-    """An accumulator a key that starts from a value: `FoldingStateDescriptor(name, initial_value, fold_function, type)`.
+    """An accumulator a key that starts from a value: `FoldingStateDescriptor(name, initial, fold_function, type)`.
 
     The function is a `FoldFunction` or a callable of accumulator and element.
     """

@@ -1,10 +1,10 @@
 """How the state of one descriptor lies in the segments of runs.
 
-Columns: ``hash`` (uint64), ``key`` (the key codec's type), ``namespace`` (binary, where state has namespaces), ``map_key``
-(the map key's type, null in a clear), ``op`` (int8), ``value`` (the declared type; a list of it for list state), ``stamp``
-(int64, milliseconds of the last use; a list for list state; where state expires). Sorted by hash, key, namespace and
-map key. A row speaks about all older runs: put replaces, delete removes, append extends a list, clear removes all
-entries of a map.
+Columns: ``hash`` (uint64), ``key`` (the key codec's type), ``namespace`` (binary, where state has namespaces),
+``map_key`` (the map key's type, null in a clear), ``op`` (int8), ``value`` (the declared type; a list of it for list
+state), ``stamp`` (int64, milliseconds of the last use; a list for list state; where state expires). Sorted by hash,
+key, namespace and map key. A row speaks about all older runs: put replaces, delete removes, append extends a list,
+clear removes all entries of a map.
 """
 
 from __future__ import annotations
@@ -68,13 +68,13 @@ class StateLayout:
     @classmethod
     def of(cls, descriptor: StateDescriptor[Any], key: KeyCodec, namespace: Any = None) -> StateLayout:
         """Return the layout of a descriptor's state."""
-        is_map = isinstance(descriptor, MapStateDescriptor)
+        map_key = key_codec_for(descriptor.key_type_info) if isinstance(descriptor, MapStateDescriptor) else None
         return cls(
             descriptor.name,
             descriptor.kind,
             key,
             value_codec_for(descriptor.type_info),
-            key_codec_for(descriptor.key_type_info) if is_map else None,
+            map_key,
             namespace,
             descriptor.ttl_config.is_enabled,
             descriptor.queryable_state_name,

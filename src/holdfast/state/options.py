@@ -10,8 +10,8 @@ STATE_BACKEND: Final = ConfigOption(
     "state.backend.type",
     str,
     "hashmap",
-    "The state backend: 'hashmap', or the class path of a StateBackendFactory ('package.module:Class'). The older names "
-    "'filesystem', 'jobmanager' and 'memory' mean 'hashmap'.",
+    "The state backend: 'hashmap', or the class path of a StateBackendFactory ('package.module:Class'). The older "
+    "names 'filesystem', 'jobmanager' and 'memory' mean 'hashmap'.",
     deprecated_keys=("state.backend",),
 )
 

@@ -44,6 +44,10 @@ class Stretch:
         """The column of keys of the whole segment."""
         return self.segment.table.column(KEY)
 
+    def dict_keys(self, codec: KeyCodec) -> list[Any]:
+        """Return the key of each of the rows."""
+        return codec.from_storage(self.keys.slice(self.rows.start, len(self.hash)).combine_chunks())
+
 
 class Wanted:
     """Distinct keys that are looked for, sorted by hash.

@@ -20,6 +20,7 @@ from holdfast.types.serializer import TypeSerializer
 if TYPE_CHECKING:
     from holdfast.state.backend.keyed import AbstractKeyedStateBackend
 
+TIMER_PREFIX: Final = "_timer_state/"
 USER_TIMERS: Final = "user-timers"
 EVENT: Final = "event"
 PROCESSING: Final = "processing"
@@ -58,8 +59,8 @@ class InternalTimerService:
         void = isinstance(namespace_serializer, VoidNamespaceSerializer)
         schema = None if void else namespace_serializer.snapshot().to_json()
         codec = backend.key_codec
-        self._event = TimerQueue(f"_timer_state/event_{name}", codec, schema)
-        self._processing = TimerQueue(f"_timer_state/processing_{name}", codec, schema)
+        self._event = TimerQueue(f"{TIMER_PREFIX}event_{name}", codec, schema)
+        self._processing = TimerQueue(f"{TIMER_PREFIX}processing_{name}", codec, schema)
 
     def current_watermark(self) -> int:
         """Return the last watermark given to `advance_watermark`, the smallest 64-bit number before."""

@@ -138,7 +138,7 @@ class Encoded(bytes):
 
 
 class OpaqueCodec(ValueCodec):
-    """Values that are pickled, or that a user's serializer writes: kept as bytes, encoded at once and decoded on read."""
+    """Values that are pickled, or that a user's serializer writes: encoded when written, decoded when read."""
 
     def __init__(self, type_info: OpaqueTypeInformation) -> None:
         super().__init__(type_info)

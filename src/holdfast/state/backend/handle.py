@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from holdfast.errors import OutputTypeError, StateError, UserFunctionError
 from holdfast.state.api import State
@@ -11,12 +11,11 @@ from holdfast.state.descriptor import StateDescriptor
 if TYPE_CHECKING:
     from holdfast.state.backend.keyed import AbstractKeyedStateBackend
 
-B = TypeVar("B", bound="AbstractKeyedStateBackend")
 BACKEND_MEMO_KEY: Final = "holdfast.backend"
 """Key in the memo of `copy.deepcopy` under which the backend stands that copied handles are to work on."""
 
 
-class StateHandle(State, Generic[B]):
+class StateHandle(State):
     """A handle of keyed state that works on the current key of its backend.
 
     A user function is opened once in a process, and each task runs on a copy of it. A deep copy whose memo has a
@@ -28,7 +27,9 @@ class StateHandle(State, Generic[B]):
         namespace_serializer: Of the namespaces; None for state without.
     """
 
-    def __init__(self, backend: B, descriptor: StateDescriptor[Any], namespace_serializer: Any = None) -> None:
+    def __init__(
+        self, backend: AbstractKeyedStateBackend, descriptor: StateDescriptor[Any], namespace_serializer: Any = None
+    ) -> None:
         self.backend = backend
         self.descriptor = descriptor
         self.namespace_serializer = namespace_serializer
@@ -56,11 +57,11 @@ class StateHandle(State, Generic[B]):
             declared=str(self.descriptor.type_info),
         )
 
-    def __deepcopy__(self, memo: dict[Any, Any]) -> StateHandle[Any]:
+    def __deepcopy__(self, memo: dict[Any, Any]) -> StateHandle:
         backend: AbstractKeyedStateBackend | None = memo.get(BACKEND_MEMO_KEY)
         return self if backend is None else backend.bind(self)
 
-    def __copy__(self) -> StateHandle[B]:
+    def __copy__(self) -> StateHandle:
         return self
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:

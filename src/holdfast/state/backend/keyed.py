@@ -37,8 +37,8 @@ class NoCurrentKey:
 
     def __index__(self) -> NoReturn:
         raise StateError(
-            "There is no current key, so keyed state cannot be used: it belongs to process_element() and on_timer(), not "
-            "to open() or close()."
+            "There is no current key, so keyed state cannot be used: it belongs to process_element() and on_timer(), "
+            "not to open() or close()."
         )
 
     def __repr__(self) -> str:
@@ -83,7 +83,7 @@ class AbstractKeyedStateBackend(KeyedStateStore):
         self.number_of_key_groups = number_of_key_groups
         self.key_group_range = key_group_range
         self._registry = kv_state_registry
-        self._handles: dict[str, StateHandle[Any]] = {}
+        self._handles: dict[str, StateHandle] = {}
 
     # Driven by the task.
 
@@ -144,9 +144,7 @@ class AbstractKeyedStateBackend(KeyedStateStore):
         """
 
     @abstractmethod
-    def create_handle(
-        self, descriptor: StateDescriptor[Any], namespace: Any, namespace_serializer: Any
-    ) -> StateHandle[Any]:
+    def create_handle(self, descriptor: StateDescriptor[Any], namespace: Any, namespace_serializer: Any) -> StateHandle:
         """Make the handle of a state that is asked for the first time.
 
         Raises:
@@ -194,16 +192,16 @@ class AbstractKeyedStateBackend(KeyedStateStore):
                 self._registry.register_kv_state(self.key_group_range, name, state_descriptor.name)
         elif handle.descriptor.kind is not state_descriptor.kind or void != (handle.namespace_serializer is None):
             raise StateError(
-                f"State {state_descriptor.name!r} of operator {self.operator_identifier!r} is asked for as {state_descriptor!r}, "
-                f"but it is {handle!r} already. Give one of them another name."
+                f"State {state_descriptor.name!r} of operator {self.operator_identifier!r} is asked for as "
+                f"{state_descriptor!r}, but it is {handle!r} already. Give one of them another name."
             )
         if not void:
             handle.set_current_namespace(namespace)
         return handle
 
-    def bind(self, handle: StateHandle[Any]) -> StateHandle[Any]:
+    def bind(self, handle: StateHandle) -> StateHandle:
         """Return this backend's handle of the state of another backend's handle."""
-        bound: StateHandle[Any] = self.get_partitioned_state(
+        bound: StateHandle = self.get_partitioned_state(
             handle.get_current_namespace(), handle.namespace_serializer, handle.descriptor
         )
         return bound

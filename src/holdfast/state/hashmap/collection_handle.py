@@ -147,7 +147,7 @@ class MapHandle(CellHandle[MapColumn], MapState[Any, Any]):
         slot = self._cursor.slot
         self._values[slot] = None
         self._pending[slot] = set()
-        self._column.cleared.add(slot)
+        self.column.cleared.add(slot)
 
     def is_empty(self) -> bool:
         """Whether there is no entry."""

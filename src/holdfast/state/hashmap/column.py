@@ -86,7 +86,8 @@ class Column(ABC):
         """Take rows of one run; return for each whether older runs have nothing more to say about its cell."""
 
     def _finish(self) -> None:
-        """All runs were taken."""
+        """All runs were taken; nothing is left to do where cells were filled at once."""
+        return
 
     def forget(self, slots: Cells) -> None:
         """Empty the cells of some slots, as if they had never been loaded."""
@@ -129,7 +130,7 @@ class Column(ABC):
     def keep(self, slots: Cells) -> None:
         """Forget all but some slots, given ascending; they are numbered anew in order."""
         covered = int(np.searchsorted(slots, self.covered))
-        cells = self.placement.keep(slots[:covered], self.covered)
+        cells = self.placement.keep(slots[:covered])
         self.values[:] = pick(self.values, cells.tolist())
         self._stored[:] = bytes(np.frombuffer(bytes(self._stored), np.uint8)[cells])
         self.dirty[:] = bytes(len(self.values))

@@ -7,7 +7,7 @@ all other values pay for being copied or encoded, in classes of their own.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from holdfast.errors import StateError
 from holdfast.state.api import AggregatingState, FoldingState, ReducingState, ValueState
@@ -21,14 +21,17 @@ from holdfast.state.descriptor import (
 from holdfast.state.hashmap.column import Column
 from holdfast.state.hashmap.placement import NamespaceCursor
 
-if TYPE_CHECKING:
-    from holdfast.state.hashmap.keyed_backend import HashMapKeyedStateBackend
-
 C = TypeVar("C", bound=Column)
 
 
-class CellHandle(StateHandle["HashMapKeyedStateBackend"], Generic[C]):
-    """A handle that works on the cells of a column."""
+class CellHandle(StateHandle, Generic[C]):
+    """A handle that works on the cells of a column.
+
+    Attributes:
+        column: The cells.
+    """
+
+    column: C
 
     def attach(self, column: C, cursor: Any) -> None:
         """Work on a column from now on.
@@ -37,7 +40,7 @@ class CellHandle(StateHandle["HashMapKeyedStateBackend"], Generic[C]):
             column: The cells.
             cursor: Its `slot` is the number of the current cell.
         """
-        self._column = column
+        self.column = column
         self._cursor = cursor
         self._values = column.values
         self._dirty = column.dirty
@@ -47,7 +50,7 @@ class CellHandle(StateHandle["HashMapKeyedStateBackend"], Generic[C]):
 
     def detach(self) -> None:
         """Let go of the column; the handle cannot be used any more."""
-        self._column = self._values = self._dirty = None  # type: ignore[assignment]
+        self.column = self._values = self._dirty = None  # type: ignore[assignment]
         self._cursor = _Detached(self.descriptor.name)
 
     def get_current_namespace(self) -> Any:

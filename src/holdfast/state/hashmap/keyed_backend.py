@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from holdfast.errors import StateError, StateMigrationError
+from holdfast.errors import StateError
 from holdfast.kernel.key_group import KeyGroupRange
 from holdfast.state.backend.interface import TaskKvStateRegistry
 from holdfast.state.backend.keyed import AbstractKeyedStateBackend, NoCurrentKey
@@ -19,16 +19,17 @@ from holdfast.state.environment import Environment
 from holdfast.state.hashmap.column import Column
 from holdfast.state.hashmap.handle import CellHandle
 from holdfast.state.hashmap.kind import column_for, handle_for
-from holdfast.state.hashmap.placement import NamespaceCursor, NamespacePlacement
+from holdfast.state.hashmap.placement import Cells, NamespaceCursor, NamespacePlacement
 from holdfast.state.hashmap.store import Store
 from holdfast.state.hashmap.ttl import Expiring
 from holdfast.state.layout import StateLayout
 from holdfast.state.namespace import VOID, VoidNamespaceSerializer
+from holdfast.state.opened_version import OpenedVersion
 from holdfast.state.options import HASHMAP_MEMORY
-from holdfast.state.probe import Stretch, Wanted
-from holdfast.state.run import RunHandle, RunReader, SegmentData, open_run, write_run
+from holdfast.state.probe import Stretch
+from holdfast.state.run import RunHandle, SegmentData, write_run
 from holdfast.state.run_footer import RunMeta
-from holdfast.state.timer import USER_TIMERS, InternalTimerService, TimerService
+from holdfast.state.timer import EVENT, PROCESSING, USER_TIMERS, InternalTimerService, TimerService
 from holdfast.state.version import StateVersion
 from holdfast.storage.file_system import FileSystem
 from holdfast.types.key import KeyCodec
@@ -58,17 +59,14 @@ class HashMapKeyedStateBackend(AbstractKeyedStateBackend):
         self._cache = cache
         self._cache_name = (str(job_id), operator_identifier, key_group_range.start, key_group_range.end)
         self._services: dict[str, InternalTimerService] = {}
+        self._start(Store(key_codec), None)
         self._user_timers = TimerService(self.get_internal_timer_service(USER_TIMERS, VoidNamespaceSerializer()))
-        self._fs: FileSystem | None = None
-        self._root = ""
-        self._start(Store(key_codec), StateVersion(), [])
 
-    def _start(self, store: Store, version: StateVersion, runs: list[RunReader]) -> None:
+    def _start(self, store: Store, opened: OpenedVersion | None) -> None:
         self._store = store
-        self._version = version
-        self._runs = runs
-        # By state, newest first.
-        self._stretches: dict[str, list[Stretch]] = {}
+        self._opened = opened
+        # Of the registered states, newest first.
+        self._stretches: dict[str, Sequence[Stretch]] = {}
         self._find = store.index.__getitem__
         self.slot = NoCurrentKey()
 
@@ -76,33 +74,22 @@ class HashMapKeyedStateBackend(AbstractKeyedStateBackend):
 
     def open_version(self, version: StateVersion, fs: FileSystem, job_root: str) -> None:
         """Start from a version, with what the process still knows of it."""
-        self._fs, self._root = fs, job_root
-        runs = [open_run(fs, job_root, run) for run in version.runs]
-        for run in runs:
-            self._check_keys(run)
+        opened = OpenedVersion(version, fs, job_root, self.key_group_range)
+        opened.check_keys(self.operator_identifier, self.key_codec, self.number_of_key_groups)
         taken = self._cache.take(self._cache_name)
-        store = self._caught_up(taken, runs, version) if isinstance(taken, Store) else None
+        store = self._caught_up(taken, opened) if isinstance(taken, Store) else None
         if store is None:
             store = Store(self.key_codec)
             store.run_ids = version.run_ids
-        self._start(store, version, runs)
+        self._start(store, opened)
         for service in self._services.values():
-            service.open(runs[::-1], self.key_group_range)
-        for handle in self._handles.values():
+            service.open(opened.runs[::-1], self.key_group_range)
+        for handle in self._cell_handles():
             self._attach(handle)
 
-    def _check_keys(self, run: RunReader) -> None:
-        written = (run.meta.key, run.meta.max_parallelism)
-        if written != (self.key_codec.to_json(), self.number_of_key_groups):
-            raise StateMigrationError(
-                f"The state of operator {self.operator_identifier!r} was written for keys {written[0]!r} in {written[1]} key "
-                f"groups (by {run.path!r}), the program has keys {self.key_codec.to_json()!r} in {self.number_of_key_groups}. "
-                "Neither can change; start the operator under another uid."
-            )
-
-    def _caught_up(self, store: Store, runs: list[RunReader], version: StateVersion) -> Store | None:
+    def _caught_up(self, store: Store, opened: OpenedVersion) -> Store | None:
         """Bring a store of an earlier task up to a version; None if it cannot be."""
-        before, now = store.run_ids, version.run_ids
+        before, now = store.run_ids, opened.version.run_ids
         if store.codec != self.key_codec:
             return None
         lost = None
@@ -111,24 +98,13 @@ class HashMapKeyedStateBackend(AbstractKeyedStateBackend):
             before, lost = before[:-1], store.flushed
             if now[: len(before)] != before or lost is None:
                 return None
+        names = list(store.columns)
         if len(before) < len(now):
-            store.catch_up(self._gather(runs[len(before) :]))
+            store.catch_up(opened.stretches_by_state(names, after=len(before)))
         if lost is not None:
-            store.reload(lost, self._gather(runs))
+            store.reload(lost, opened.stretches_by_state(names))
         store.run_ids, store.flushed = now, None
         return store
-
-    def _gather(self, runs: list[RunReader]) -> dict[str, list[Stretch]]:
-        """Return the rows of the subtask's key groups in some runs, by state, newest first."""
-        found: dict[str, list[Stretch]] = {}
-        for run in reversed(runs):
-            for name in run.segment_names():
-                segment = run.segment(name)
-                assert segment is not None
-                rows = segment.range(self.key_group_range)
-                if rows.stop > rows.start:
-                    found.setdefault(name, []).append(Stretch(segment, rows))
-        return found
 
     # Keys.
 
@@ -144,7 +120,7 @@ class HashMapKeyedStateBackend(AbstractKeyedStateBackend):
         index = self._store.index
         missing = {key: position for position, key in enumerate(dict_keys) if key not in index}
         positions = np.fromiter(missing.values(), np.int64, len(missing))
-        columns = [handle._column for handle in self._cell_handles()]
+        columns = [handle.column for handle in self._cell_handles()]
         self._store.add(list(missing), np.asarray(hashes, np.uint64)[positions], columns, self._stretches)
 
     def get_current_dict_key(self) -> Any:
@@ -168,30 +144,18 @@ class HashMapKeyedStateBackend(AbstractKeyedStateBackend):
         schema = None if namespace_serializer is None else namespace_serializer.snapshot().to_json()
         return StateLayout.of(descriptor, self.key_codec, schema)
 
-    def _attach(self, handle: Any) -> None:
+    def _attach(self, handle: CellHandle[Any]) -> None:
         """Let a handle work on the store of this version."""
         layout = self._layout_of(handle.descriptor, handle.namespace_serializer)
-        for run in self._runs:
-            segment = run.segment(layout.name)
-            if segment is not None:
-                layout.check(segment.entry.schema, run.path)
-        store = self._store
-        column = store.columns.get(layout.name)
+        if self._opened is not None:
+            self._opened.check_state(layout)
+        column = self._store.columns.get(layout.name)
         if column is None or column.layout.schema != layout.schema:
-            column = store.columns[layout.name] = column_for(layout)
-        stretches = self._stretches[layout.name] = self._gather_state(layout.name)
-        store.complete(column, stretches)
+            column = self._store.columns[layout.name] = column_for(layout)
+        stretches = () if self._opened is None else self._opened.stretches(layout.name)
+        self._stretches[layout.name] = stretches
+        self._store.complete(column, stretches)
         handle.attach(column, self._cursor_for(column, handle))
-
-    def _gather_state(self, name: str) -> list[Stretch]:
-        found = []
-        for run in reversed(self._runs):
-            segment = run.segment(name)
-            if segment is not None:
-                rows = segment.range(self.key_group_range)
-                if rows.stop > rows.start:
-                    found.append(Stretch(segment, rows))
-        return found
 
     def _cursor_for(self, column: Column, handle: CellHandle[Any]) -> Any:
         if not isinstance(column.placement, NamespacePlacement):
@@ -218,8 +182,8 @@ class HashMapKeyedStateBackend(AbstractKeyedStateBackend):
         service = self._services.get(name)
         if service is None:
             service = InternalTimerService(self, name, namespace_serializer)
-            if getattr(self, "_runs", None):
-                service.open(self._runs[::-1], self.key_group_range)
+            if self._opened is not None:
+                service.open(self._opened.runs[::-1], self.key_group_range)
             self._services[name] = service
         elif service.namespace_serializer != namespace_serializer:
             raise StateError(f"The timer service {name!r} is asked for with other namespaces than it has already.")
@@ -229,73 +193,75 @@ class HashMapKeyedStateBackend(AbstractKeyedStateBackend):
 
     def flush(self, path_factory: Callable[[], str], token: int, epoch: int) -> RunHandle | None:
         """Write what has changed as one run."""
-        if self._fs is None:
+        opened = self._opened
+        if opened is None:
             raise StateError("No version is open: call open_version() before flush().")
-        columns = self._store.columns
         for handle in self._cell_handles():
             if isinstance(handle, Expiring):
-                handle.clean_up(len(handle._column.changed()))
-        changed = {name: column.changed() for name, column in columns.items()}
-        segments: dict[str, SegmentData] = {}
-        for name, column in columns.items():
-            if len(changed[name]):
-                data = column.snapshot(self._store, self.operator_identifier)
-                if data is not None:
-                    segments[name] = data
-        for service in self._services.values():
-            segments.update(service.segments(self.number_of_key_groups))
-        flushed = self._slots_of(changed)
+                handle.clean_up(len(handle.column.changed()))
+        changed = {name: column.changed() for name, column in self._store.columns.items()}
+        changed = {name: cells for name, cells in changed.items() if len(cells)}
+        segments = self._segments(changed)
         run = None
         if segments:
-            run = write_run(self._fs, self._root, path_factory(), segments, self._meta(token, epoch))
-        for name, column in columns.items():
-            if len(changed[name]):
-                column.settle()
-        self._store.look_for_empty(flushed)
+            run = write_run(opened.fs, opened.root, path_factory(), segments, self._meta(token, epoch))
+        flushed = self._settle(changed)
         if run is not None:
             self._store.run_ids = (*self._store.run_ids, run.path)
             self._store.flushed = flushed
-            self._version = self._version.plus(run)
-            self._reopen_timers(run)
+            self._go_on_to(opened, run)
         return run
 
-    def _slots_of(self, changed: dict[str, npt.NDArray[np.int64]]) -> npt.NDArray[np.int64]:
-        columns = self._store.columns
-        slots = [columns[name].placement.slots_of(cells) for name, cells in changed.items() if len(cells)]
-        return np.unique(np.concatenate(slots)) if slots else np.empty(0, np.int64)
+    def _segments(self, changed: Iterable[str]) -> dict[str, SegmentData]:
+        segments = {}
+        for name in changed:
+            data = self._store.columns[name].snapshot(self._store, self.operator_identifier)
+            if data is not None:
+                segments[name] = data
+        for service in self._services.values():
+            segments |= service.segments(self.number_of_key_groups)
+        return segments
+
+    def _settle(self, changed: Mapping[str, Cells]) -> Cells:
+        """Take what has changed for written; return the slots that it is about."""
+        slots = [np.empty(0, np.int64)]
+        for name, cells in changed.items():
+            column = self._store.columns[name]
+            slots.append(column.placement.slots_of(cells))
+            column.settle()
+        flushed = np.unique(np.concatenate(slots))
+        self._store.look_for_empty(flushed)
+        return flushed
 
     def _meta(self, token: int, epoch: int) -> RunMeta:
         services = self._services.values()
         fired: dict[str, int] = {}
         for service in services:
             fired |= service.fired_through()
-        events = [time for time in (service.least_event_time() for service in services) if time is not None]
-        processing = [time for time in (service.least_processing_time() for service in services) if time is not None]
         return RunMeta(
             self.key_group_range,
             self.number_of_key_groups,
             token,
             epoch,
             self.key_codec.to_json(),
-            {"event": min(events, default=None), "processing": min(processing, default=None)},
+            {
+                EVENT: _least(service.least_event_time() for service in services),
+                PROCESSING: _least(service.least_processing_time() for service in services),
+            },
             fired,
         )
 
-    def _reopen_timers(self, run: RunHandle) -> None:
-        """Let the timers start from the version with the new run; the cells have all of it already."""
-        if not any(name.startswith("_timer_state/") for name in run.rows) and not any(
-            name.startswith("_timer_state/") for other in self._runs for name in other.segment_names()
-        ):
-            return
-        assert self._fs is not None
-        self._runs = [*self._runs, open_run(self._fs, self._root, run)]
-        for service in self._services.values():
-            service.open(self._runs[::-1], self.key_group_range)
+    def _go_on_to(self, opened: OpenedVersion, run: RunHandle) -> None:
+        """Start from the version with the new run; the cells have all of it already, the timers read it."""
+        opened.add(run)
+        if opened.has_timers():
+            for service in self._services.values():
+                service.open(opened.runs[::-1], self.key_group_range)
 
     def commit_cache(self) -> None:
         """Keep what is decoded for later tasks of this subtask."""
         store = self._store
-        if self._fs is not None:
+        if self._opened is not None:
             store.drop_empty()
             budget = self.env.get_configuration().get(HASHMAP_MEMORY)
             if not self._cache.put(self._cache_name, store, budget):
@@ -309,7 +275,7 @@ class HashMapKeyedStateBackend(AbstractKeyedStateBackend):
             if self._cache.put(self._cache_name, store, budget):
                 return
         logger.info(
-            "the state of operator %r does not fit into %s (%d bytes) and is read from its runs again in the next epoch",
+            "the state of operator %r does not fit into %s (%d bytes): the next epoch reads what it needs from runs",
             self.operator_identifier,
             HASHMAP_MEMORY.key,
             budget,
@@ -326,24 +292,22 @@ class HashMapKeyedStateBackend(AbstractKeyedStateBackend):
         self._handles.clear()
         if self._registry is not None:
             self._registry.unregister_all()
-        self._fs = None
-        self._start(Store(self.key_codec), StateVersion(), [])
+        self._start(Store(self.key_codec), None)
 
     # Everything there is.
 
     def get_keys(self, state_name: str, namespace: Any = None) -> Iterator[Any]:
         """Yield the user keys that have something in a state; reads all keys of the range."""
-        if namespace in (None, VOID):
-            namespace = VOID
+        namespace = VOID if namespace is None else namespace
         return (key for key, found in self.get_keys_and_namespaces(state_name) if found == namespace)
 
     def get_keys_and_namespaces(self, state_name: str) -> Iterator[tuple[Any, Any]]:
         """Yield each user key and namespace that have something in a state; reads all keys of the range."""
         handle = self._handles.get(state_name)
-        if handle is None:
+        if not isinstance(handle, CellHandle):
             raise StateError(f"State {state_name!r} is not registered. Ask for it with its descriptor first.")
         self._load_everything(state_name)
-        store, column = self._store, handle._column
+        store, column = self._store, handle.column
         cells = np.array([cell for cell, value in enumerate(column.values) if value is not None], np.int64)
         keys = [store.codec.user_key(store.keys[slot]) for slot in column.placement.slots_of(cells).tolist()]
         namespaces = column.placement.namespaces_of(cells)
@@ -354,11 +318,13 @@ class HashMapKeyedStateBackend(AbstractKeyedStateBackend):
 
     def _load_everything(self, state_name: str) -> None:
         for stretch in self._stretches.get(state_name, ()):
-            table = stretch.segment.table.slice(stretch.rows.start, len(stretch.hash))
-            keys = self.key_codec.from_storage(stretch.keys.slice(stretch.rows.start, table.num_rows).combine_chunks())
-            self.prepare(keys, stretch.hash)
+            self.prepare(stretch.dict_keys(self.key_codec), stretch.hash)
 
     def num_key_value_state_entries(self) -> int:
         """Return how many pairs of key and namespace have something in the loaded part of the registered states."""
-        columns = [handle._column for handle in self._cell_handles()]
+        columns = [handle.column for handle in self._cell_handles()]
         return sum(len(column.values) - column.values.count(None) for column in columns)
+
+
+def _least(times: Iterable[int | None]) -> int | None:
+    return min((time for time in times if time is not None), default=None)

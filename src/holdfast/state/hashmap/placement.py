@@ -28,8 +28,8 @@ class Placement:
         """Return the encoded namespace of each cell, None for state without namespaces."""
         return None
 
-    def keep(self, slots: Cells, old_count: int) -> Cells:
-        """Forget all other slots, the rest moves together in order; return the cells that are left, by their old numbers."""
+    def keep(self, slots: Cells) -> Cells:
+        """Forget all other slots, number the rest anew in order; return the cells that are left, by old number."""
         return slots
 
 
@@ -67,7 +67,7 @@ class NamespacePlacement(Placement):
         """Return the encoded namespace of each cell."""
         return [self._namespaces[cell] for cell in cells.tolist()]
 
-    def keep(self, slots: Cells, old_count: int) -> Cells:
+    def keep(self, slots: Cells) -> Cells:
         """Forget all other slots, and number the cells of the rest anew."""
         moved = dict(zip(slots.tolist(), range(len(slots)), strict=True))
         kept = [cell for cell, slot in enumerate(self._slots) if slot in moved]

@@ -68,7 +68,7 @@ class MemoryStateBackend(HashMapStateBackend):
 
     def __init__(self, max_state_size: int = DEFAULT_MAX_STATE_SIZE) -> None:
         logger.warning(
-            "MemoryStateBackend is deprecated: use HashMapStateBackend with execution.checkpointing.storage 'jobmanager'"
+            "MemoryStateBackend is deprecated: use HashMapStateBackend and execution.checkpointing.storage 'jobmanager'"
         )
         if max_state_size < 1:
             raise ConfigurationError(f"The largest state must have at least one byte, not {max_state_size!r}.")

@@ -15,7 +15,7 @@ from holdfast.state.probe import Hashes, Stretch, Wanted
 from holdfast.types.key import KeyCodec
 
 _SAMPLE: Final = 64
-# A key costs its entry in the dictionary, its place in two lists and its hash; a cell its place in a list and two bytes.
+# A key costs its entry in the dictionary, its place in a list and its hash; a cell its place in a list and two bytes.
 _KEY_BYTES: Final = 150
 _CELL_BYTES: Final = 16
 _EMPTY_KEYS_KEPT: Final = 1024
@@ -118,8 +118,7 @@ class Store:
         found: set[int] = set()
         get = self.index.get
         for stretch in stretches:
-            keys = self.codec.from_storage(stretch.keys.slice(stretch.rows.start, len(stretch.hash)).combine_chunks())
-            found.update(slot for slot in map(get, keys) if slot is not None)
+            found.update(slot for slot in map(get, stretch.dict_keys(self.codec)) if slot is not None)
         return np.array(sorted(found), np.int64)
 
     def sort(self, cells: Cells, placement: Placement) -> Cells:

@@ -48,11 +48,11 @@ class Expiring(CellHandle[Any]):
             count = cleanup.incremental_size * touched
         else:
             count = _DEFAULT_CELLS_A_SNAPSHOT if cleanup.in_background else 0
-        start = self._column.cleaned_to % cells if cells else 0
+        start = self.column.cleaned_to % cells if cells else 0
         for cell in range(start, min(start + count, cells)):
             if self._values[cell] is not None:
                 self._clean(cell)
-        self._column.cleaned_to = start + count
+        self.column.cleaned_to = start + count
 
     @abstractmethod
     def _clean(self, cell: int) -> None:
