@@ -3,8 +3,8 @@
 Importing this package needs no pyspark; executing a job does.
 """
 
-from holdfast.checkpoint.config import CheckpointConfig
-from holdfast.checkpoint.options import CheckpointingMode, ExternalizedCheckpointCleanup
+from holdfast.checkpoint.storage import FileSystemCheckpointStorage, JobManagerCheckpointStorage
+from holdfast.datastream.checkpoint_config import CheckpointConfig, CheckpointingMode, ExternalizedCheckpointCleanup
 from holdfast.datastream.environment import StreamExecutionEnvironment
 from holdfast.datastream.functions import (
     AggregateFunction,
@@ -45,6 +45,7 @@ from holdfast.datastream.sinks import (
     WriterContext,
     WriterInitContext,
 )
+from holdfast.datastream.state_backend import FsStateBackend, HashMapStateBackend, MemoryStateBackend
 from holdfast.datastream.stream import DataStream, DataStreamSink
 from holdfast.runtime.job_client import JobClient
 from holdfast.runtime.status import JobStatus
@@ -62,20 +63,25 @@ __all__ = [
     "DataStream",
     "DataStreamSink",
     "ExternalizedCheckpointCleanup",
+    "FileSystemCheckpointStorage",
     "FilterFunction",
     "FlatMapFunction",
     "FoldFunction",
     "ForEachEpochSink",
+    "FsStateBackend",
     "Function",
     "FunctionInitializationContext",
     "FunctionSnapshotContext",
+    "HashMapStateBackend",
     "JobClient",
     "JobExecutionResult",
+    "JobManagerCheckpointStorage",
     "JobStatus",
     "KeySelector",
     "KeyedProcessFunction",
     "KeyedStream",
     "MapFunction",
+    "MemoryStateBackend",
     "OutputTag",
     "ParquetFileSink",
     "PrintSink",

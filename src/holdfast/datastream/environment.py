@@ -15,6 +15,7 @@ from holdfast.datastream.launch import with_options_from_outside
 from holdfast.datastream.operation import declared_type
 from holdfast.datastream.result import CollectedElements, JobExecutionResult
 from holdfast.datastream.sinks.collect import CollectSink, Mailbox
+from holdfast.datastream.state_backend import StateBackend, options_of
 from holdfast.datastream.stream import DataStream
 from holdfast.errors import ConfigurationError
 from holdfast.kernel.configuration import Configuration
@@ -22,7 +23,6 @@ from holdfast.kernel.ids import new_nonce
 from holdfast.runtime.graph import Node, SinkNode, SourceNode, StreamGraph
 from holdfast.runtime.job_client import JobClient
 from holdfast.runtime.options import AUTO_GENERATE_UIDS, DEFAULT_PARALLELISM, JOB_NAME, MAX_PARALLELISM
-from holdfast.state.backend import StateBackend
 from holdfast.types.arrow import elements_to_batch
 from holdfast.types.type_information import TypeInformation
 
@@ -112,8 +112,13 @@ class StreamExecutionEnvironment:
         return self._checkpoint_config
 
     def set_state_backend(self, state_backend: StateBackend) -> StreamExecutionEnvironment:
-        """Sets the state backend, and the checkpoint storage where the backend names one."""
-        self._program.add_all(state_backend.to_options())
+        """Sets the state backend, and the checkpoint storage where an older backend names one.
+
+        Raises:
+            ConfigurationError: It is a backend of your own: set the option `state.backend.type` to the class path of
+                its factory.
+        """
+        self._program.add_all(options_of(state_backend))
         return self
 
     def from_dataframe(self, frame: DataFrame) -> DataStream:

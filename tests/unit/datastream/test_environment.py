@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import logging
 import sys
+from typing import Any
 
 import pytest
 
 from holdfast.common import Configuration, Time
-from holdfast.datastream import CheckpointingMode, StreamExecutionEnvironment
+from holdfast.datastream import (
+    CheckpointingMode,
+    FsStateBackend,
+    HashMapStateBackend,
+    MemoryStateBackend,
+    StreamExecutionEnvironment,
+)
 from holdfast.datastream.environment import _script_name
 from holdfast.datastream.launch import launching
 from holdfast.errors import ConfigurationError
@@ -58,6 +65,26 @@ def test_an_option_from_outside_replaces_an_older_key_of_the_program() -> None:
     with launching(Configuration({"state.backend.type": "hashmap"})):
         env = get_environment({"state.backend": "memory"})
         assert env.get_configuration().to_dict() == {"state.backend.type": "hashmap"}
+
+
+def test_backends_of_the_seeds_are_options(caplog: pytest.LogCaptureFixture) -> None:
+    def options(backend: Any) -> dict[str, Any]:
+        return get_environment().set_state_backend(backend).get_configuration().to_dict()
+
+    hashmap = {"state.backend.type": "hashmap"}
+    assert options(HashMapStateBackend()) == hashmap
+    assert options(MemoryStateBackend()) == hashmap | {"execution.checkpointing.storage": "jobmanager"}
+    assert options(FsStateBackend("file:///checkpoints")) == hashmap | {
+        "execution.checkpointing.storage": "filesystem",
+        "execution.checkpointing.dir": "file:///checkpoints",
+    }
+    assert caplog.text.count("is deprecated") == 2
+
+    class Own(HashMapStateBackend):
+        """A backend that only the class path of a factory can bring into a worker."""
+
+    with pytest.raises(ConfigurationError, match="class path of a StateBackendFactory"):
+        options(Own())
 
 
 def test_a_missing_uid_is_derived_unless_the_option_says_otherwise(caplog: pytest.LogCaptureFixture) -> None:
