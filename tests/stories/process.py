@@ -32,6 +32,7 @@ def start(
     if fault is not None:
         environment["HOLDFAST_FAULT"] = fault
     environment["PYTHONPATH"] = str(ROOT)
+    environment["PYSPARK_PYTHON"] = sys.executable
     target = subprocess.PIPE if log is None else log.open("ab")
     return subprocess.Popen(
         [sys.executable, str(ROOT / "tests" / "programs" / program), *map(str, arguments)],

@@ -11,26 +11,29 @@ from typing import Any
 import pyarrow as pa
 
 from holdfast.types.arrow import batch_to_elements, elements_to_batch
-from holdfast.types.type_information import TypeInformation
+from holdfast.types.type_information import RowTypeInformation, TypeInformation
 
 
 class Chunk:
-    """Elements of one type; give it one form at least."""
+    """Elements of one type; give it one form at least.
 
-    __slots__ = ("_batch", "_elements", "type", "uid")
+    Args:
+        type_: Type of the elements.
+        uid: The step that made them, for errors.
+        elements: As the step made them: rows may still be plain tuples.
+        batch: As columns.
+    """
+
+    __slots__ = ("_adopted", "_batch", "_elements", "type", "uid")
 
     def __init__(
-        self,
-        type_: TypeInformation,
-        uid: str,
-        *,
-        elements: list[Any] | None = None,
-        batch: pa.RecordBatch | None = None,
+        self, type_: TypeInformation, uid: str, *, elements: list[Any] | None = None, batch: pa.RecordBatch | None = None
     ) -> None:
         self.type = type_
         self.uid = uid
         self._elements = elements
         self._batch = batch
+        self._adopted = not isinstance(type_, RowTypeInformation)
 
     def __len__(self) -> int:
         if self._elements is not None:
@@ -40,10 +43,13 @@ class Chunk:
 
     @property
     def elements(self) -> list[Any]:
-        """The elements as Python objects: rows, or plain values."""
-        if self._elements is None:
-            assert self._batch is not None
-            self._elements = batch_to_elements(self._batch, self.type)
+        """The elements as Python objects: rows, or plain values.
+
+        Rows are made from the columns, so a chained function gets what one behind an exchange would get.
+        """
+        if self._elements is None or not self._adopted:
+            self._elements = batch_to_elements(self.batch, self.type)
+            self._adopted = True
         return self._elements
 
     @property

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import cloudpickle
 
@@ -35,7 +35,7 @@ class JobDescriptor:
 
     def to_bytes(self) -> bytes:
         """The descriptor with all user functions, for workers of this job only."""
-        return cloudpickle.dumps(self)  # type: ignore[no-any-return]
+        return cloudpickle.dumps(replace(self, plan=self.plan.without_frames()))  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True)

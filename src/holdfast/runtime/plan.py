@@ -13,7 +13,7 @@ struct column of its own; an edge that spans several exchanges is handed on unto
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from holdfast.errors import ConfigurationError
@@ -105,10 +105,13 @@ class Level:
 
 @dataclass(frozen=True)
 class Source:
-    """A frame of the engine (source and the frame transforms after it), read by steps of level 0 or by edges."""
+    """A frame of the engine (source and the frame transforms after it), read by steps of level 0 or by edges.
+
+    `node` is None in workers: frames live in the driver.
+    """
 
     uid: str
-    node: Node
+    node: Node | None
     element_type: TypeInformation
 
 
@@ -125,6 +128,10 @@ class JobPlan:
     def starts_in_python(self) -> bool:
         """Whether level 0 is a Python stage."""
         return self.levels[0].index == 0
+
+    def without_frames(self) -> JobPlan:
+        """The plan as workers need it."""
+        return replace(self, sources=tuple(replace(source, node=None) for source in self.sources))
 
     def keyed_steps(self) -> list[Step]:
         """All steps with keyed state."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from py4j.protocol import Py4JNetworkError
 
-from holdfast.errors import HoldfastError
+from holdfast.errors import ConfigurationError, HoldfastError
 from holdfast.spark.worker import error_in
 
 
@@ -28,5 +28,10 @@ def translate(failure: BaseException, doing: str) -> HoldfastError:
             f"the Spark driver's JVM is gone (while {doing}: {type(failure).__name__}); run the job again, it "
             "resumes from its last completed "
             "checkpoint"
+        )
+    if "No module named 'holdfast'" in str(failure):
+        return ConfigurationError(
+            "the Python workers of Spark cannot import holdfast: set PYSPARK_PYTHON to a Python that has it before the "
+            "session starts, or ship it with spark.submit.pyFiles or spark.archives"
         )
     return EngineError(f"Spark failed while {doing}: {failure}")

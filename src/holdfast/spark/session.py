@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import os
+import sys
 
 from pyspark.sql import SparkSession
 
@@ -29,6 +31,8 @@ def get_or_create(configuration: Configuration) -> SparkSession:
     if active is not None:
         return active
     ensure_java()
+    # Spark starts its workers by this name; left alone it takes the first python3 of the path, which may lack everything.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName(configuration.get(JOB_NAME) or "holdfast")
     for key, value in configuration.to_dict().items():
         if key.startswith("spark."):

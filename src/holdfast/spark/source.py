@@ -43,7 +43,7 @@ class JobFrames:
         self._layout = SourceLayout(plan.sources)
         self._ddl = source_ddl(plan)
         self._session = session
-        frames = [(source, frame_of(source.node, session)) for source in plan.sources]
+        frames = [(source, frame_of(source.node, session)) for source in plan.sources if source.node is not None]
         for source, frame in frames:
             _check(source, frame)
         self.streaming = self._union([(s, f) for s, f in frames if f.isStreaming])

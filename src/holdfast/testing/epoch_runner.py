@@ -248,7 +248,7 @@ def _sorted(batches: Batches, order: Sequence[tuple[str, ...]]) -> Batches:
     keys = {f"{i}": _at(table, path) for i, path in enumerate(order)}
     keys["position"] = pa.chunked_array([pa.array(np.arange(table.num_rows))])
     by = [(name, "ascending") for name in keys]
-    indices = pc.sort_indices(pa.table(keys), sort_keys=by, null_placement="at_start")
+    indices = pc.sort_indices(pa.table(keys), sort_keys=[(name, order, "at_start") for name, order in by])
     return table.take(indices).to_batches()  # type: ignore[no-any-return]
 
 
