@@ -85,13 +85,18 @@ def _none_zoned(values: Sequence[Any], array: pa.Array) -> bool:
     return all(value is None or value.tzinfo is None for value in values)
 
 
+# Below, exact classes are looked at first: isinstance() with abstract classes costs several times more.
+
+
 def _whole(bits: int) -> Callable[[Any], Any]:
     limit = 1 << (bits - 1)
 
     def adopt(value: Any) -> int:
-        if isinstance(value, (bool, np.bool_)) or not isinstance(value, numbers.Integral):
-            raise TypeError("a whole number is needed")
-        result = int(value)
+        result: int = value
+        if type(value) is not int:
+            if isinstance(value, (bool, np.bool_)) or not isinstance(value, numbers.Integral):
+                raise TypeError("a whole number is needed")
+            result = int(value)
         if not -limit <= result < limit:
             raise ValueError(f"it does not fit into {bits} bits")
         return result
@@ -106,6 +111,8 @@ def _truth(value: Any) -> bool:
 
 
 def _floating(value: Any) -> float:
+    if type(value) is float:
+        return value
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, numbers.Real):
         raise TypeError("a number is needed")
     result = float(value)
@@ -128,7 +135,8 @@ def _single(value: Any) -> float:
 def _text(value: Any) -> str:
     if not isinstance(value, str):
         raise TypeError("text is needed")
-    value.encode()  # refuses lone surrogates
+    if not value.isascii():
+        value.encode()  # refuses lone surrogates
     return str.__str__(value)
 
 

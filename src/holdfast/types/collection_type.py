@@ -41,7 +41,13 @@ class ListTypeInformation(TypeInformation):
         """Check a list and all of its elements."""
         if value is None:
             return None
-        return [self._part(item, position) for position, item in enumerate(self._checked(value))]
+        adopt, items = self.element_type.adopt, self._checked(value)
+        try:
+            return [adopt(item) for item in items]
+        except OutputTypeError:
+            for position, item in enumerate(items):
+                self._check_part(item, position)
+            raise
 
     def copy(self, value: Any) -> Any:
         """Return a list of copies."""
@@ -92,9 +98,9 @@ class ListTypeInformation(TypeInformation):
             return result
         raise self.mismatch(value, "a list is needed")
 
-    def _part(self, item: Any, position: int) -> Any:
+    def _check_part(self, item: Any, position: int) -> None:
         try:
-            return self.element_type.adopt(item)
+            self.element_type.adopt(item)
         except OutputTypeError as error:
             raise nested_error(error, f"[{position}]") from None
 

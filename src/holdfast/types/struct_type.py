@@ -51,6 +51,7 @@ class StructTypeInformation(TypeInformation):
         parts = (f"{quoted(name)}: {part.ddl}" for name, part in zip(self.names, self.types, strict=True))
         self.ddl = f"struct<{', '.join(parts)}>"
         self.is_immutable = all(part.is_immutable for part in self.types)
+        self._adopts = [part.adopt for part in self.types]
 
     @property
     @abstractmethod
@@ -96,13 +97,16 @@ class StructTypeInformation(TypeInformation):
         """Check one element and all of its fields."""
         if value is None:
             return None
-        parts = []
-        for name, part, item in zip(self.names, self.types, self.arrange(value), strict=True):
-            try:
-                parts.append(part.adopt(item))
-            except OutputTypeError as error:
-                raise nested_error(error, name) from None
-        return tuple.__new__(self.row_type, parts)
+        items = self.arrange(value)
+        try:
+            return tuple.__new__(self.row_type, [adopt(item) for adopt, item in zip(self._adopts, items, strict=True)])
+        except OutputTypeError:
+            for name, part, item in zip(self.names, self.types, items, strict=True):
+                try:
+                    part.adopt(item)
+                except OutputTypeError as error:
+                    raise nested_error(error, name) from None
+            raise
 
     def copy(self, value: Any) -> Any:
         """Return an element whose parts are copies."""
@@ -179,6 +183,10 @@ class RowTypeInformation(StructTypeInformation):
 
     def arrange(self, value: Any) -> Sequence[Any]:
         """Return the values in order: by name where the element has names, else by position."""
+        kind = type(value)
+        if (kind is self._row_class or kind is tuple or kind is list) and len(value) == len(self.types):
+            ordered: Sequence[Any] = value
+            return ordered
         if isinstance(value, Mapping):
             order = self.order_of(tuple(value))
             return list(value.values()) if order is None else [value[name] for name in self.names]
