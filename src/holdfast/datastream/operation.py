@@ -11,6 +11,7 @@ from typing import Any
 
 from holdfast.errors import ConfigurationError
 from holdfast.runtime.function import (
+    CheckpointedFunction,
     FilterFunction,
     FlatMapFunction,
     Function,
@@ -70,6 +71,11 @@ def check_function(shape: Shape, function: Any, keyed: bool) -> None:
         raise ConfigurationError(
             f"process() of a stream without keys takes a ProcessFunction; {type(function).__name__} is a "
             "KeyedProcessFunction: call key_by() before process()."
+        )
+    if isinstance(function, CheckpointedFunction):
+        raise ConfigurationError(
+            f"{type(function).__name__} is a CheckpointedFunction, and operator state is not there yet: ask for keyed "
+            "state in open(runtime_context), which needs no snapshot_state()."
         )
     if callable(getattr(function, method, None)):
         return

@@ -9,6 +9,7 @@ import pytest
 
 from holdfast.common import Types
 from holdfast.datastream import (
+    CheckpointedFunction,
     FilterFunction,
     FlatMapFunction,
     KeyedProcessFunction,
@@ -113,6 +114,21 @@ def test_whatever_pyflink_accepts_is_accepted(shape: Any, function: Any, keyed: 
 def test_what_does_not_fit_is_refused_with_what_would(shape: Any, function: Any, keyed: bool, message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         check_function(shape, function, keyed)
+
+
+def test_a_function_that_would_never_be_told_of_a_snapshot_is_refused() -> None:
+    class Buffered(RichMapFunction, CheckpointedFunction):
+        def map(self, value: Any) -> Any:
+            return value
+
+        def initialize_state(self, context: Any) -> None:
+            raise AssertionError("not reached")
+
+        def snapshot_state(self, context: Any) -> None:
+            raise AssertionError("not reached")
+
+    with pytest.raises(ConfigurationError, match="Buffered is a CheckpointedFunction"):
+        check_function("map", Buffered(), keyed=True)
 
 
 @pytest.mark.parametrize(
