@@ -1,1 +1,23 @@
 """Types of values: their Arrow form, their rows, keys and serializers."""
+
+from holdfast.types.row import Row
+from holdfast.types.serializer import (
+    CompositeTypeSerializerSnapshot,
+    SimpleTypeSerializerSnapshot,
+    TypeSerializer,
+    TypeSerializerSchemaCompatibility,
+    TypeSerializerSnapshot,
+)
+from holdfast.types.type_information import RowTypeInformation, TypeInformation, Types
+
+__all__ = [
+    "CompositeTypeSerializerSnapshot",
+    "Row",
+    "RowTypeInformation",
+    "SimpleTypeSerializerSnapshot",
+    "TypeInformation",
+    "TypeSerializer",
+    "TypeSerializerSchemaCompatibility",
+    "TypeSerializerSnapshot",
+    "Types",
+]
