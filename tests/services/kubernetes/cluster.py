@@ -29,6 +29,7 @@ from holdfast.testing.state_handle_store_backend import Moment, ProcessDied
 from holdfast.testing.tcp_proxy import TcpProxy
 
 REAL = "HOLDFAST_TEST_KUBECONFIG"
+RBAC = "/apis/rbac.authorization.k8s.io/v1"
 
 
 class KubernetesCluster:
@@ -110,18 +111,18 @@ class KubernetesCluster:
         self.http.close()
 
 
-def apply_manifest(cluster: KubernetesCluster, path: Path, change: Callable[[dict[str, Any]], None]) -> None:
-    """Create the objects of a manifest in the namespace."""
-    plurals = {
-        "ServiceAccount": "/api/v1/namespaces/{}/serviceaccounts",
-        "Role": "/apis/rbac.authorization.k8s.io/v1/namespaces/{}/roles",
-        "RoleBinding": "/apis/rbac.authorization.k8s.io/v1/namespaces/{}/rolebindings",
-    }
-    for document in yaml.safe_load_all(path.read_text()):
-        if document is None or document["kind"] not in plurals:
-            continue
+def apply_manifest(
+    cluster: KubernetesCluster, path: Path, change: Callable[[dict[str, Any]], None] = lambda document: None
+) -> None:
+    """Create the objects of a manifest, with the namespace replaced as its comment says."""
+    bases = {"ServiceAccount": "/api/v1", "Role": RBAC, "RoleBinding": RBAC}
+    plurals = {"ServiceAccount": "serviceaccounts", "Role": "roles", "RoleBinding": "rolebindings"}
+    text = path.read_text().replace("my-namespace", cluster.namespace)
+    for document in yaml.safe_load_all(text):
         change(document)
-        answer = cluster.request("POST", plurals[document["kind"]].format(cluster.namespace), document)
+        kind = document["kind"]
+        where = f"{bases[kind]}/namespaces/{cluster.namespace}/{plurals[kind]}"
+        answer = cluster.request("POST", where, document, fieldValidation="Strict")
         assert answer.status_code == 201, answer.text
 
 

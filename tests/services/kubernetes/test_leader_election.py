@@ -70,10 +70,10 @@ class ConfigMapElection(ElectionBackend):
 
     patience = 30.0
 
-    def __init__(self, cluster: KubernetesCluster, admin: KubeClient) -> None:
+    def __init__(self, cluster: KubernetesCluster, admin: KubeClient, name: str = "") -> None:
         self._cluster = cluster
         self._admin = admin
-        self.name = f"election-{next(_numbers)}-cluster-config-map"
+        self.name = name or f"election-{next(_numbers)}-cluster-config-map"
 
     def new_process(self) -> ElectionProcess:
         return ProxiedProcess(self._cluster, self.name)

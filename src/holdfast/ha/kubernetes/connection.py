@@ -52,7 +52,7 @@ class KubernetesConnection:
         try:
             found = KubeConfig.from_file(path) if path else KubeConfig.from_env()
             config = found.get(context)
-        except (ConfigError, OSError, KeyError, TypeError, ValueError, yaml.YAMLError) as error:
+        except (ConfigError, OSError, AttributeError, LookupError, TypeError, ValueError, yaml.YAMLError) as error:
             where = f"the kubeconfig {path!r}" if path else "a service account of a pod, $KUBECONFIG or ~/.kube/config"
             raise ConfigurationError(
                 f"Cannot find a Kubernetes API server by {where}: {error!r}. Set {CONFIG_FILE.key!r} (and, if it has "
