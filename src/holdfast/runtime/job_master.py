@@ -66,6 +66,8 @@ class JobMaster:
         Raises:
             FencedError: Another leader took over; the job itself goes on there.
             JobExecutionError: The job FAILED; its cause is the last failure.
+            ConfigurationError, RestoreError, StateMigrationError, CorruptFileError, FormatVersionError: The job cannot run
+                as it is; a new attempt would meet the same.
         """
         try:
             self.status = self._run_attempts()
@@ -74,7 +76,7 @@ class JobMaster:
             raise
         except HoldfastError as error:
             self.status, self.failure = JobStatus.FAILED, error
-            if isinstance(error, JobExecutionError):
+            if isinstance(error, (JobExecutionError, *FATAL)):
                 raise
             raise JobExecutionError(f"job {self.job.name!r} failed: {error}") from error
         finally:
