@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
 from holdfast.datastream.operation import key_spec, operator_spec
@@ -212,6 +213,7 @@ class DataStream(_Named):
                 f"get_side_output() of {self._node.name!r}: only the stream that process() returns has side outputs; "
                 "call it on that one."
             )
+        self._node.operator = replace(self._node.operator, side_outputs=True)
         node = SideOutputNode(
             inputs=(self._node,),
             name=f"{self._node.name}: {output_tag.tag_id}",

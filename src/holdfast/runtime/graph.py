@@ -43,13 +43,18 @@ class KeySpec:
 
 @dataclass(frozen=True)
 class OperatorSpec:
-    """One user function together with the way in which it is called."""
+    """One user function together with the way in which it is called.
+
+    Attributes:
+        side_outputs: Whether anybody reads its side outputs; only then its output is searched for `yield tag, value`.
+    """
 
     function: Any
     shape: Shape
     keyed: bool
     input_type: TypeInformation
     output_type: TypeInformation
+    side_outputs: bool = False
 
 
 @dataclass(eq=False, kw_only=True)

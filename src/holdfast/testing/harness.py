@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Any, Final
 
@@ -110,9 +110,9 @@ class OperatorHarness:
                 f"subtask {subtask} of parallelism {parallelism} with max parallelism {max_parallelism} does not exist."
             )
         self._keys = None if key_by is None else ElementKeys(key_by, key_type)
-        self._spec = operator_spec(
-            shape_of(function), function, declared_type(None, "harness"), output_type, keyed=self._keys is not None
-        )
+        undeclared = declared_type(None, "harness")
+        spec = operator_spec(shape_of(function), function, undeclared, output_type, keyed=self._keys is not None)
+        self._spec = replace(spec, side_outputs=True)
         self._pickled = cloudpickle.dumps(self._spec)
         self._state_backend: StateBackend = load_state_backend(Configuration({"state.backend.type": backend}))
         self._parallelism, self._max_parallelism, self._subtask = parallelism, max_parallelism, subtask

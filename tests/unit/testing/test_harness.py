@@ -277,6 +277,25 @@ def test_every_kind_of_function_runs_in_it(function: Any, key_by: Any, emitted: 
             assert harness.side_output("length") == [4, 3]
 
 
+def test_side_outputs_may_be_yielded_with_their_tag_as_in_pyflink() -> None:
+    late = OutputTag("late", "string")
+
+    class Parted(KeyedProcessFunction):
+        def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> Iterator[Any]:
+            ctx.timer_service().register_event_time_timer(5)
+            yield value
+            yield late, f"{value} was late"
+
+        def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> Iterator[Any]:
+            yield late, f"{ctx.get_current_key()} fired"
+
+    with OperatorHarness(Parted(), key_by=lambda value: value, output_type="string") as harness:
+        harness.process_element("kelp")
+        harness.process_watermark(5)
+        assert harness.output == ["kelp"]
+        assert harness.side_output(late) == ["kelp was late", "kelp fired"]
+
+
 def test_a_harness_runs_one_subtask_and_refuses_the_keys_of_others() -> None:
     harnesses = [counting(parallelism=2, subtask=subtask) for subtask in (0, 1)]
     texts = [f"word{n}" for n in range(20)]

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from holdfast.errors import HoldfastError, UserFunctionError
-from holdfast.runtime.function import TimeDomain
+from holdfast.runtime.function import OutputTag, TimeDomain
 from holdfast.runtime.operator.context import ElementContext, SubtaskContext, SubtaskInfo
 from holdfast.runtime.operator.failure import user_error
 from holdfast.runtime.operator.opened import OpenedOperator
@@ -88,7 +88,7 @@ class OperatorSubtask:
             raise
         except Exception as error:
             raise self._user_error(error, "processing an element") from error
-        return out
+        return self._without_tagged(out) if self._spec.side_outputs else out
 
     def advance_watermark(self, watermark: int) -> list[Any]:
         """Fires the event-time timers up to `watermark` and returns what they emitted."""
@@ -126,6 +126,16 @@ class OperatorSubtask:
             raise self._user_error(error, "firing a timer") from error
         finally:
             context.element_timestamp = None
+        return self._without_tagged(out) if self._spec.side_outputs else out
+
+    def _without_tagged(self, emitted: list[Any]) -> list[Any]:
+        """The main output; what PyFlink's `yield tag, value` emitted goes to the side outputs."""
+        out: list[Any] = []
+        for element in emitted:
+            if element.__class__ is tuple and len(element) == 2 and isinstance(element[0], OutputTag):
+                self.context.output(element[0], element[1])
+            else:
+                out.append(element)
         return out
 
     def _run_narrow(self, elements: Sequence[Any], out: list[Any]) -> None:
