@@ -141,12 +141,16 @@ class ByLength(ProcessFunction):
             yield self.SHORT, row
 
 
+def longer(a: Any, b: Any) -> Any:
+    return max(a, b, key=lambda row: len(row.word))
+
+
 def test_a_chain_of_narrow_and_keyed_operators_with_side_outputs_and_a_union(tmp_path: Path) -> None:
     def build(words: DataStream) -> None:
         parted = words.process(ByLength(), output_type="word string")
         short = parted.get_side_output(ByLength.SHORT).map(lambda row: (row.word * 2,), output_type="word string")
         firsts = parted.union(short).key_by(lambda row: row.word, "string").filter(FirstOnly()).uid("firsts")
-        longest = firsts.key_by(lambda row: row.word[0]).reduce(lambda a, b: max(a, b, key=len)).uid("longest")
+        longest = firsts.key_by(lambda row: row.word[0]).reduce(longer).uid("longest")
         longest.sink_to(ParquetFileSink(tmp_path / "out")).uid("files")
 
     Program(tmp_path).run(build, [["kelp", "kin", "kelp", "rock"], ["kin", "roc"]])
