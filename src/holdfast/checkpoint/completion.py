@@ -67,7 +67,8 @@ def write_checkpoint(
     try:
         data = _write_document(location, metadata)
     except (HoldfastError, TypeError, ValueError) as error:
-        raise CompletionError(error, keep_files=False) from error
+        # A document that was there before is not ours to delete.
+        raise CompletionError(error, keep_files=isinstance(error, AlreadyExistError)) from error
     path = _pointer_path(location, storage)
     checkpoint = CompletedCheckpoint(
         metadata,
