@@ -113,9 +113,12 @@ class Performer:
     def drain(self) -> None:
         """Do what is to be done, here or in the executor."""
         if self._with.executor is not None:
-            self._with.executor.submit(self._drain_here)
-        else:
-            self._drain_here()
+            try:
+                self._with.executor.submit(self._drain_here)
+                return
+            except RuntimeError:
+                pass  # it was shut down; what is left is done here
+        self._drain_here()
 
     def _drain_here(self) -> None:
         while True:

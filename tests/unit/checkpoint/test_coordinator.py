@@ -37,13 +37,14 @@ Reason = CheckpointFailureReason
 CHECKPOINT = CheckpointProperties.for_checkpoint(CheckpointRetentionPolicy.RETAIN_ON_CANCELLATION)
 
 
+_made = []
+
+
 class Setting:
     """A coordinator with two tasks, in virtual time; `poll` stands for the timer thread."""
 
-    made = []
-
     def __init__(self, root, *, tolerable=0, store=None, executor=None, vertices=None, **options):
-        self.made.append(self)
+        _made.append(self)
         self.clock = ManualClock(1_000_000)
         self.vertices = vertices or [RecordingVertex("v", 0), RecordingVertex("v", 1)]
         self.failures = RecordingFailures()
@@ -105,8 +106,8 @@ def setting(tmp_path):
 @pytest.fixture(autouse=True)
 def _no_timer_outlives_its_test():
     yield
-    while Setting.made:
-        Setting.made.pop().coordinator.shutdown()
+    while _made:
+        _made.pop().coordinator.shutdown()
 
 
 def reason_of(future):
