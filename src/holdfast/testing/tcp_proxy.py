@@ -33,7 +33,7 @@ class TcpProxy:
         self._changed = threading.Condition()
         self._mode = _Mode.PASS
         self._delay = 0.0
-        self._loses_next_answer = False
+        self._answers_until_loss = -1
         self._is_closed = False
         self._sockets: set[socket.socket] = set()
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=64)
@@ -55,10 +55,14 @@ class TcpProxy:
         """Let requests pass and throw away what the server answers, until :meth:`mend`."""
         self._set(_Mode.LOSE_ANSWERS)
 
-    def lose_next_answer(self) -> None:
-        """Throw away the next thing the server says, close that connection, and then let everything pass."""
+    def lose_next_answer(self, after: int = 0) -> None:
+        """Throw away one thing the server says, close that connection, and then let everything pass.
+
+        Args:
+            after: How many answers get through before.
+        """
         with self._changed:
-            self._loses_next_answer = True
+            self._answers_until_loss = after
 
     def delay(self, seconds: float) -> None:
         """Hold everything back for a time, in both directions."""
@@ -69,7 +73,7 @@ class TcpProxy:
         """Let everything pass again; what a stall held back is delivered, what was lost stays lost."""
         with self._changed:
             lost = self._mode is _Mode.LOSE_ANSWERS
-            self._mode, self._delay, self._loses_next_answer = _Mode.PASS, 0.0, False
+            self._mode, self._delay, self._answers_until_loss = _Mode.PASS, 0.0, -1
             self._changed.notify_all()
         if lost:
             self._drop()  # a stream that lacks some bytes is of no use to anybody
@@ -145,9 +149,10 @@ class TcpProxy:
                         break
                     if is_answer and self._mode is _Mode.LOSE_ANSWERS:
                         continue
-                    if is_answer and self._loses_next_answer:
-                        self._loses_next_answer = False
-                        break
+                    if is_answer and self._answers_until_loss >= 0:
+                        self._answers_until_loss -= 1
+                        if self._answers_until_loss < 0:
+                            break
                 target.sendall(data)
         except OSError:
             pass

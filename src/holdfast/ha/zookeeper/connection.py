@@ -8,10 +8,10 @@ looks whether the first one did it.
 
 from __future__ import annotations
 
+import copy
 import logging
 import re
 import threading
-import time
 from collections.abc import Callable, Iterator
 from typing import Any, Final, TypeVar
 
@@ -111,9 +111,10 @@ class ZooKeeperConnection:
         self.quorum: Final = quorum
         self.session_timeout: Final = session_timeout
         self._connection_timeout = connection_timeout
+        self._patience = connection_timeout  # how long a request waits for the connection to come back
         self._pauses = [min(max_retry_wait, retry_wait * 2**attempt) for attempt in range(max_retries)]
         self._connected = threading.Event()
-        self._is_closed = False
+        self._closing = threading.Event()
         self.client: Final[Any] = KazooClient(
             hosts=quorum,
             timeout=session_timeout,
@@ -147,6 +148,12 @@ class ZooKeeperConnection:
             authorization=configuration.get(options.ZOOKEEPER_CLIENT_AUTHORIZATION),
         )
 
+    def hasty(self) -> ZooKeeperConnection:
+        """The same connection for a thread that must not wait: it tries once, and only while connected."""
+        view = copy.copy(self)
+        view._patience, view._pauses = 0.0, []
+        return view
+
     def start(self) -> None:
         """Connect.
 
@@ -165,7 +172,7 @@ class ZooKeeperConnection:
 
     def close(self) -> None:
         """End the session: its ephemeral nodes go at once."""
-        self._is_closed = True
+        self._closing.set()
         self.client.stop()
         self.client.close()
 
@@ -191,10 +198,10 @@ class ZooKeeperConnection:
             StorageError: There is no connection, or the server refused for good; nothing was changed.
             NoNodeError, NodeExistsError, BadVersionError, NotEmptyError: The nodes are not as the request needs them.
         """
-        if not self._connected.wait(self._connection_timeout):
+        if not self._connected.wait(self._patience):
             raise StorageError(
                 f"The connection to ZooKeeper at {self.quorum!r} is lost, and did not come back within "
-                f"{self._connection_timeout:g} s. Nothing was sent."
+                f"{self._patience:g} s. Nothing was sent."
             )
         try:
             return request().get(timeout=self._connection_timeout)
@@ -222,7 +229,7 @@ class ZooKeeperConnection:
                         "Try again when it does."
                     ) from error
                 _log.warning("%s Trying again in %g s.", error, pause)
-                time.sleep(pause)
+                self._pause(pause)
         raise AssertionError("the last attempt returns or raises")
 
     def write(self, fill: Callable[[TransactionRequest], None], *, landed: Callable[[], bool], what: str) -> None:
@@ -255,7 +262,7 @@ class ZooKeeperConnection:
                 raise
             if pause is not None:
                 _log.warning("It is not known yet whether ZooKeeper did %s: %s", what, doubt)
-                time.sleep(pause)
+                self._pause(pause)
         if not self._has_landed(landed, what, doubt):
             raise PossibleInconsistentStateError(
                 f"It is not known whether ZooKeeper at {self.quorum!r} did {what} ({doubt}). Nothing is deleted; look "
@@ -288,6 +295,10 @@ class ZooKeeperConnection:
                 f"It is not known whether ZooKeeper at {self.quorum!r} did {what} ({error}), and it could not be "
                 f"looked up ({second}). Nothing is deleted; look again when it answers."
             ) from error
+
+    def _pause(self, seconds: float) -> None:
+        if self._closing.wait(seconds):
+            raise StorageError(f"The connection to ZooKeeper at {self.quorum!r} was closed.")
 
     def _attempts(self) -> Iterator[float | None]:
         """The pauses after each attempt; None after the last one."""
