@@ -1,0 +1,127 @@
+"""Programs on a real Spark session, in this process: what the environment promises beside exactly-once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.datastream import (
+    CollectedElements,
+    JobStatus,
+    KeyedProcessFunction,
+    RuntimeContext,
+    StreamExecutionEnvironment,
+)
+from holdfast.datastream.state import ValueStateDescriptor
+from holdfast.errors import ConfigurationError, JobExecutionError
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+
+
+class Count(KeyedProcessFunction):
+    def open(self, runtime_context: RuntimeContext) -> None:
+        self.count = runtime_context.get_state(ValueStateDescriptor("count", "bigint", 0))
+
+    def process_element(self, row: Any, ctx: KeyedProcessFunction.Context) -> Iterator[Any]:
+        self.count.update(self.count.value() + 1)
+        yield row.word, self.count.value()
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[Any]:
+    from pyspark.sql import SparkSession
+
+    from holdfast.spark.java import ensure_java
+
+    ensure_java()
+    session = (
+        SparkSession.builder.master("local[2]")
+        .config("spark.ui.enabled", "false")
+        .config("spark.driver.host", "127.0.0.1")
+        .getOrCreate()
+    )
+    yield session
+    session.stop()
+
+
+@pytest.fixture
+def env(spark: Any, tmp_path: Path) -> StreamExecutionEnvironment:
+    options = {
+        "execution.checkpointing.dir": str(tmp_path / "checkpoints"),
+        "restart-strategy.type": "none",
+        "parallelism.default": 2,
+    }
+    return StreamExecutionEnvironment.get_execution_environment(options, spark=spark)
+
+
+def test_elements_of_a_collection_are_collected(env: StreamExecutionEnvironment) -> None:
+    numbers = env.from_collection(range(5), "bigint").map(lambda n: n * n, output_type="bigint")
+    collected = numbers.execute_and_collect()
+    assert isinstance(collected, CollectedElements)
+    with collected:
+        assert sorted(collected) == [0, 1, 4, 9, 16]
+    assert collected.get_job_client().get_job_status() is JobStatus.FINISHED
+
+
+def test_pickled_elements_need_no_type(env: StreamExecutionEnvironment) -> None:
+    collected = env.from_collection([{"a": {1}}, "text", None]).map(lambda value: [value]).execute_and_collect()
+    assert sorted(map(repr, collected)) == ["['text']", "[None]", "[{'a': {1}}]"]
+
+
+def test_a_limit_ends_the_job(env: StreamExecutionEnvironment, spark: Any) -> None:
+    rates = env.from_dataframe(spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 10).load())
+    taken = rates.map(lambda row: row.value, output_type="bigint").execute_and_collect("rates", limit=25)
+    assert isinstance(taken, list)
+    assert sorted(set(taken)) == sorted(taken)
+    assert len(taken) == 25
+
+
+def test_transform_uses_spark_expressions_and_knows_its_columns(env: StreamExecutionEnvironment, spark: Any) -> None:
+    texts = env.from_dataframe(spark.createDataFrame([("kelp rock",), ("kelp",)], "line string"))
+    words = texts.transform(lambda df: df.selectExpr("explode(split(line, ' ')) as word"))
+    counts = words.key_by("word").process(Count(), output_type="word string, n bigint").uid("count")
+
+    with counts.execute_and_collect() as rows:  # type: ignore[union-attr]
+        assert sorted(rows) == [("kelp", 1), ("kelp", 2), ("rock", 1)]
+    with pytest.raises(ConfigurationError, match=r"it returned 7|must return a DataFrame"):
+        texts.transform(lambda df: 7)
+
+
+def test_transform_of_a_collection(env: StreamExecutionEnvironment) -> None:
+    pairs = env.from_collection([("kelp", 1), ("rock", 2)], "word string, n bigint")
+    doubled = pairs.transform(lambda df: df.selectExpr("word", "n * 2 as twice"))
+    with doubled.execute_and_collect() as rows:  # type: ignore[union-attr]
+        assert sorted((row.word, row.twice) for row in rows) == [("kelp", 2), ("rock", 4)]
+
+
+def test_for_each_epoch_gets_a_dataframe(env: StreamExecutionEnvironment, spark: Any, tmp_path: Path) -> None:
+    words = env.from_collection([("kelp",), ("rock",), ("kelp",)], "word string").uid("words")
+    counts = words.key_by("word").process(Count(), output_type="word string, n bigint").uid("count")
+    table = str(tmp_path / "table")
+    counts.for_each_epoch(lambda df, epoch: df.write.mode("overwrite").parquet(f"{table}/epoch={epoch}")).uid("table")
+
+    assert env.execute("table").status is JobStatus.FINISHED
+
+    rows = spark.read.parquet(table).collect()
+    assert sorted((row.word, row.n) for row in rows) == [("kelp", 1), ("kelp", 2), ("rock", 1)]
+
+
+def test_a_function_that_raises_ends_the_job_with_its_traceback(env: StreamExecutionEnvironment) -> None:
+    def broken(row: Any) -> Any:
+        raise KeyError(f"no such thing as {row.word}")
+
+    env.from_collection([("kelp",)], "word string").map(broken, output_type="bigint").uid("broken").print().uid("p")
+    with pytest.raises(JobExecutionError, match="no such thing as kelp") as caught:
+        env.execute("broken")
+    assert "broken" in str(caught.value)
+
+
+def test_execute_starts_empty_again(env: StreamExecutionEnvironment, capsys: pytest.CaptureFixture[str]) -> None:
+    env.from_collection(["once"], "string").print()
+    env.execute("once")
+    with pytest.raises(ConfigurationError, match="no sink"):
+        env.execute("twice")
+    assert capsys.readouterr().out == "once\n"
