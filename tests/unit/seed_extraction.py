@@ -154,7 +154,7 @@ def _from_javadoc(text: str) -> Iterator[str]:
 
 
 def _javadoc_methods(text: str, name: str) -> Iterator[str]:
-    declared = r"^[ \t]*(?:(?:public|protected|abstract|final) )*(?:\w[\w.,? <>]*[\w>]) (\w+)\([^()]*\)"
+    declared = r"^[ \t]*(?:(?:public|protected|abstract|final) )*(?:\w[\w.,? <>]*[\w>]) (\w+)\((?!e\.g\.)[^()]*\)"
     for method in re.findall(declared, text, re.MULTILINE):
         if method != name and method[0].islower() and snake(method) not in _OBJECT_METHODS:
             yield snake(method)
