@@ -12,6 +12,7 @@ from typing import Any
 import httpx2
 import pytest
 
+from holdfast.testing.contender import eventually
 from tests.services.kubernetes.cluster import KubernetesCluster
 
 pytestmark = pytest.mark.services
@@ -529,7 +530,8 @@ def test_rights_may_be_for_one_name(api: Api, nobody: httpx2.Client) -> None:
     api.ok("POST", f"{base}/rolebindings", binding)
     api.create("mine")
     api.create("yours")
-    assert nobody.get(api.one("mine")).status_code == 200
+    # A real cluster takes a moment to act on new roles.
+    eventually(lambda: nobody.get(api.one("mine")).status_code == 200, "the role acts")
     assert nobody.get(api.one("yours")).status_code == 403
     assert nobody.get(api.maps).status_code == 403
     assert nobody.get(api.maps, params={"fieldSelector": "metadata.name=mine"}).status_code == 200

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import secrets
 import threading
 import time
 import uuid
@@ -335,9 +336,12 @@ def test_a_retriever_goes_on_after_everything_that_ends_a_watch(
         server.break_watches()
 
     def compact() -> None:
-        server.stop()
+        server.inject(Fault(FaultKind.DROP_BEFORE, verb="watch", name="lock", times=2))
+        server.break_watches()
+        eventually(lambda: server.pending_faults == 0, "the watch has ended")
+        server.inject(Fault(FaultKind.DROP_BEFORE, verb="watch", name="lock"))
+        admin.check_and_update_config_map("lock", lambda map: map.with_entries({"other": secrets.token_hex(8)}))
         server.compact()
-        server.restart()
 
     def compact_by_status() -> None:
         server.answer_gone_by_status()

@@ -63,9 +63,8 @@ class KubernetesRegister(FencedRegister):
 
         def write(current: KubernetesConfigMap) -> KubernetesConfigMap | None:
             found = self._record_of(current)
-            if found.nonce == new.nonce:
-                return None  # an earlier try of this transaction, whose answer got lost
             if found != base:
+                # Perhaps by an earlier try of this transaction, whose answer got lost: the caller looks back.
                 raise ConflictError(f"The register is at version {found.state.version} already.")
             stale = [key for key in current.data if key.startswith(CHECKPOINT_PREFIX) and key not in entries]
             return current.without(*stale).with_entries(entries)
