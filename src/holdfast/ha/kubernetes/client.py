@@ -173,13 +173,25 @@ class KubeClient:
             ConflictError: Others changed it at every try; nothing was written.
             PossibleInconsistentStateError: It is not known whether it was written.
         """
+        return self.update_config_map(name, change) is not None
+
+    def update_config_map(
+        self, name: str, change: Change, known: KubernetesConfigMap | None = None
+    ) -> KubernetesConfigMap | None:
+        """Do what `check_and_update_config_map` does and return what was written, None if nothing was.
+
+        Args:
+            name: The ConfigMap.
+            change: As there.
+            known: What may be its newest version; saves the first read.
+        """
         open_write: tuple[str | None, HoldfastError] | None = None
         last: HoldfastError | None = None
         for attempt in range(self._max_retries + 1):
             if attempt:
                 self._clock.sleep(self._delay(attempt, last))
             try:
-                current = self.get_config_map(name)
+                current = known if known is not None and not attempt else self.get_config_map(name)
             except StorageError as error:
                 if error.__cause__ is not None and _is_final(error.__cause__) and open_write is None:
                     raise
@@ -196,10 +208,9 @@ class KubeClient:
                     raise _unknown(name, open_write[1]) from error
                 raise
             if changed is None:
-                return False
+                return None
             try:
-                self.replace_config_map(changed)
-                return True
+                return self.replace_config_map(changed)
             except ConflictError as error:
                 # An earlier write of unknown outcome may be what it was in conflict with: only another look can tell.
                 last = error

@@ -44,10 +44,17 @@ class KubernetesRegister(FencedRegister):
         self._client = client
         self._template = template
         self._name = template.name
+        # The version that was seen last and the nonce of its register. Saves a read a write; replaced as a whole, so
+        # threads need no lock.
+        self._seen: tuple[str, KubernetesConfigMap] | None = None
 
     def _load(self) -> RegisterRecord:
         current = self._client.get_config_map(self._name)
-        return GENESIS if current is None else self._record_of(current)
+        if current is None:
+            return GENESIS
+        record = self._record_of(current)
+        self._seen = (record.nonce, current)
+        return record
 
     def _record_of(self, current: KubernetesConfigMap) -> RegisterRecord:
         if REGISTER_KEY not in current.data:
@@ -72,7 +79,11 @@ class KubernetesRegister(FencedRegister):
         if base == GENESIS and self._client.get_config_map(self._name) is None:
             self._create(entries)
         else:
-            self._client.check_and_update_config_map(self._name, write)
+            seen = self._seen
+            known = seen[1] if seen is not None and seen[0] == base.nonce else None
+            written = self._client.update_config_map(self._name, write, known)
+            if written is not None:
+                self._seen = (new.nonce, written)
 
     def _create(self, entries: dict[str, str]) -> None:
         """Create the ConfigMap; again if no answer came, because only one of two such requests can succeed."""
