@@ -21,13 +21,13 @@ from holdfast.datastream import (
     CommitRequest,
     Committer,
     CommitterInitContext,
+    FileName,
     Sink,
     SinkWriter,
     StreamExecutionEnvironment,
     WriterContext,
     WriterInitContext,
 )
-from holdfast.storage.naming import FileName
 
 
 class JsonLinesSink(Sink):
@@ -67,7 +67,7 @@ class JsonLinesWriter(SinkWriter):
         self.lines.append(json.dumps(element.as_dict()))
 
     def prepare_commit(self) -> list[Any]:
-        """Makes the file durable before its name goes into the checkpoint: content first, then the directory's entry."""
+        """Makes the file durable before the checkpoint names it: its content first, then its name."""
         if not self.lines:
             return []
         self.path.parent.mkdir(parents=True, exist_ok=True)

@@ -7,9 +7,11 @@ path is ever written twice: a write over an existing path is refused.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import BinaryIO, NamedTuple
+
+from holdfast.errors import AlreadyExistError, NotExistError
 
 
 class FileStatus(NamedTuple):
@@ -132,3 +134,21 @@ class FileSystem(ABC):
         Raises:
             AlreadyExistError: Something has the target path already.
         """
+
+    def rename_all(self, moves: Sequence[tuple[str, str]]) -> Sequence[AlreadyExistError | NotExistError | None]:
+        """Move several files, each as `rename` does; cheaper than one by one where that is possible.
+
+        Args:
+            moves: Pairs of source and target.
+
+        Returns:
+            For each pair None, or why it was not moved: its target is taken, or its source is not there.
+        """
+        outcomes: list[AlreadyExistError | NotExistError | None] = []
+        for source, target in moves:
+            try:
+                self.rename(source, target)
+                outcomes.append(None)
+            except (AlreadyExistError, NotExistError) as error:
+                outcomes.append(error)
+        return outcomes

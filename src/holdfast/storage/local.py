@@ -9,11 +9,17 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import BinaryIO, Final, cast
 
-from holdfast.errors import ConfigurationError, PossibleInconsistentStateError, StorageError
+from holdfast.errors import (
+    AlreadyExistError,
+    ConfigurationError,
+    NotExistError,
+    PossibleInconsistentStateError,
+    StorageError,
+)
 from holdfast.kernel.ids import new_nonce
 from holdfast.storage.file import FileStatus, FileSystem
 from holdfast.storage.os_error import DEFINITE, NO_LINKS, translate
@@ -236,6 +242,34 @@ class LocalFileSystem(FileSystem):
             raise translate(error, "rename", source) from error
         except OSError as error:
             raise translate(error, f"rename {source!r} to", target) from error
+
+    def rename_all(self, moves: Sequence[tuple[str, str]]) -> Sequence[AlreadyExistError | NotExistError | None]:
+        """Move several files: link them all, sync each directory once, then remove the old names.
+
+        The removal is not synced: after a crash both names may be there, as with `rename`.
+        """
+        outcomes: list[AlreadyExistError | NotExistError | None] = []
+        for source, target in moves:
+            try:
+                _link(_local(source), _local(target), target)
+                outcomes.append(None)
+            except OSError as error:
+                missing = isinstance(error, FileNotFoundError)
+                failure = translate(
+                    error, "rename" if missing else f"rename {source!r} to", source if missing else target
+                )
+                if not isinstance(failure, AlreadyExistError | NotExistError):
+                    raise failure from error
+                outcomes.append(failure)
+        moved = [move for move, outcome in zip(moves, outcomes, strict=True) if outcome is None]
+        try:
+            for directory in dict.fromkeys(os.path.dirname(_local(target)) for _, target in moved):
+                _sync_directory(directory)
+            for source, _ in moved:
+                os.unlink(_local(source))
+        except OSError as error:
+            raise translate(error, "rename files of", os.path.dirname(moved[0][0])) from error
+        return outcomes
 
     def __repr__(self) -> str:
         return "LocalFileSystem()"

@@ -13,12 +13,14 @@ from holdfast.runtime.sink import (
     WriterContext,
     WriterInitContext,
 )
+from holdfast.storage.naming import FileName
 
 __all__ = [
     "BatchSinkWriter",
     "CommitRequest",
     "Committer",
     "CommitterInitContext",
+    "FileName",
     "ForEachEpochSink",
     "ParquetFileSink",
     "PrintSink",

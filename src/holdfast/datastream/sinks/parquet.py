@@ -18,13 +18,14 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Any, Final
 
 from holdfast.datastream.sinks.staging import ParquetFormat, ParquetStaging, require_columns
-from holdfast.errors import AlreadyExistError, NotExistError, StorageError
+from holdfast.errors import AlreadyExistError, StorageError
 from holdfast.runtime.sink import CommitRequest, Committer, CommitterInitContext, Sink, WriterInitContext
-from holdfast.storage.file_system import file_system_for, join, local_path
+from holdfast.storage.file_system import FileSystem, file_system_for, join, local_path
 from holdfast.storage.naming import FileName
 from holdfast.types.type_information import TypeInformation
 
@@ -93,34 +94,40 @@ class ParquetFileSink(Sink):
 
 class _MovingCommitter(Committer):
     def commit(self, requests: Sequence[CommitRequest]) -> None:
-        for request in requests:
-            if not _move(request.committable):
-                request.signal_already_committed()
+        # The directory is the one that the writer used, which may not be where the sink writes today.
+        for directory, group in groupby(requests, key=lambda request: str(request.committable["directory"])):
+            _move_all(file_system_for(directory), list(group))
 
 
-def _move(committable: dict[str, Any]) -> bool:
-    """Moves one staged file to its final name; returns False if that was done before.
+def _move_all(fs: FileSystem, requests: Sequence[CommitRequest]) -> None:
+    """Moves staged files to their final names, and says which of them were moved before.
 
-    The directory is the one that the writer used, which may not be where the sink writes today.
+    Raises:
+        StorageError: Neither the staged nor the final file is there.
     """
+    moves = [_names(request.committable) for request in requests]
+    for request, (staged, final), outcome in zip(requests, moves, fs.rename_all(moves), strict=True):
+        if outcome is None:
+            continue
+        request.signal_already_committed()
+        if isinstance(outcome, AlreadyExistError):
+            fs.delete(staged)  # an earlier try linked the final name, and died before it removed the staged one
+        elif not fs.exists(final):
+            raise _lost(request.committable, staged, final) from outcome
+
+
+def _names(committable: dict[str, Any]) -> tuple[str, str]:
     directory = committable["directory"]
-    staged, final = join(directory, committable["staged"]), join(directory, committable["final"])
-    fs = file_system_for(directory)
-    try:
-        fs.rename(staged, final)
-        return True
-    except AlreadyExistError:
-        fs.delete(staged)  # an earlier try linked the final name, and died before it removed the staged one
-        return False
-    except NotExistError as error:
-        if fs.exists(final):
-            return False
-        raise StorageError(
-            f"The file {staged!r} with {committable['rows']} rows was staged, and a completed checkpoint names it, "
-            f"but neither it nor {final!r} is there: somebody has deleted or moved it. If it was consumed after it "
-            "was committed, put any file in its place under the final name for this one commit; otherwise restore "
-            "the directory."
-        ) from error
+    return join(directory, committable["staged"]), join(directory, committable["final"])
+
+
+def _lost(committable: dict[str, Any], staged: str, final: str) -> StorageError:
+    return StorageError(
+        f"The file {staged!r} with {committable['rows']} rows was staged, and a completed checkpoint names it, but "
+        f"neither it nor {final!r} is there: somebody has deleted or moved it. If it was consumed after it was "
+        "committed, put any file in its place under the final name for this one commit; otherwise restore the "
+        "directory."
+    )
 
 
 def folder_of(job_id: str, owner: str) -> str:
