@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
@@ -32,7 +31,7 @@ def test_what_can_be_moved_is_moved_and_the_rest_is_told(fs: FileSystem, tmp_pat
 
     kinds = [None if outcome is None else type(outcome) for outcome in outcomes]
     assert kinds == [None, AlreadyExistError, NotExistError, None]
-    assert sorted(os.listdir(old)) == ["taken"]
+    assert [path.name for path in old.iterdir()] == ["taken"]
     assert {path.name: path.read_text() for path in new.iterdir()} == {"a": "a", "b": "b", "taken": "before"}
     assert fs.rename_all([]) == []
 
