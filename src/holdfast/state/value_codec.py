@@ -8,6 +8,7 @@ encoded. What is in memory in between is called the stored form; None stands for
 
 from __future__ import annotations
 
+import pickle
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from datetime import date, datetime, time, timedelta
@@ -45,6 +46,7 @@ _EXACT: Final[dict[str, type]] = {
     "interval day to second": timedelta,
 }
 # Pickled values of these classes are kept as they are: they cannot change, and pickling them is all that it costs.
+_PROTOCOL: Final = pickle.HIGHEST_PROTOCOL
 _ATOMIC: Final = frozenset({bool, int, float, str, bytes, date, datetime, time, timedelta, Decimal})
 
 
@@ -138,17 +140,21 @@ class Encoded(bytes):
 
 
 class OpaqueCodec(ValueCodec):
-    """Values that are pickled, or that a user's serializer writes: encoded when written, decoded when read."""
+    """Values that are pickled, or that a user's serializer writes: encoded when written, decoded when read.
+
+    Attributes:
+        kept: Classes whose instances are their own stored form, and are pickled when the run is written.
+    """
 
     def __init__(self, type_info: OpaqueTypeInformation) -> None:
         super().__init__(type_info)
         self._dump = type_info.dump
         self._load = type_info.load
-        self._kept = _ATOMIC if isinstance(type_info, PickledTypeInformation) else frozenset()
+        self.kept = _ATOMIC if isinstance(type_info, PickledTypeInformation) else frozenset()
 
     def adopt(self, value: Any) -> Any:
         """Return the encoded value, or a number or text as it is."""
-        return value if type(value) in self._kept else Encoded(self._dump(value))
+        return value if type(value) in self.kept else Encoded(self._dump(value))
 
     def expose(self, stored: Any) -> Any:
         """Return a new object every time."""
@@ -156,9 +162,10 @@ class OpaqueCodec(ValueCodec):
 
     def to_array(self, stored: Sequence[Any]) -> pa.Array:
         """Convert to a column of bytes."""
-        dump = self._dump
+        # Only what was kept as it is is not encoded yet, and plain pickle is right for that, and fast.
         return pa.array(
-            [item if item is None or type(item) is Encoded else dump(item) for item in stored], self.type.arrow_type
+            [item if item is None or type(item) is Encoded else pickle.dumps(item, _PROTOCOL) for item in stored],
+            self.type.arrow_type,
         )
 
     def to_stored(self, array: pa.Array) -> list[Any]:

@@ -20,6 +20,7 @@ from holdfast.state.descriptor import (
 )
 from holdfast.state.hashmap.column import Column
 from holdfast.state.hashmap.placement import NamespaceCursor
+from holdfast.state.value_codec import Encoded, OpaqueCodec
 
 C = TypeVar("C", bound=Column)
 
@@ -149,6 +150,29 @@ class CopiedValueHandle(ValueHandle):
         """Return a copy of the value, or None."""
         stored = self._values[self._cursor.slot]
         return None if stored is None else self._expose(stored)
+
+
+class OpaqueValueHandle(CopiedValueHandle):
+    """A value without a declared type, without a default; numbers and texts are kept as they are."""
+
+    def attach(self, column: Column, cursor: Any) -> None:
+        """Work on a column from now on."""
+        super().attach(column, cursor)
+        assert isinstance(self._codec, OpaqueCodec)
+        self._kept = self._codec.kept
+
+    def value(self) -> Any:
+        """Return the value, decoded anew every time unless it is a number or text, or None."""
+        stored = self._values[self._cursor.slot]
+        return self._expose(stored) if type(stored) is Encoded else stored
+
+    def update(self, value: Any) -> None:
+        """Replace the value; None clears it."""
+        if type(value) not in self._kept:
+            value = self.adopt(value)
+        slot = self._cursor.slot
+        self._values[slot] = value
+        self._dirty[slot] = 1
 
 
 class ReducingHandle(CellHandle[Column], ReducingState[Any]):

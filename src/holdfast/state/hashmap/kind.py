@@ -14,6 +14,7 @@ from holdfast.state.hashmap.handle import (
     CopiedValueHandle,
     DefaultValueHandle,
     FoldingHandle,
+    OpaqueValueHandle,
     ReducingHandle,
     ValueHandle,
 )
@@ -26,6 +27,7 @@ from holdfast.state.hashmap.ttl import (
     ExpiringValueHandle,
 )
 from holdfast.state.layout import StateLayout
+from holdfast.state.value_codec import OpaqueCodec
 
 if TYPE_CHECKING:
     from holdfast.state.hashmap.keyed_backend import HashMapKeyedStateBackend
@@ -64,5 +66,6 @@ def handle_for(
     elif descriptor.has_default_value():
         handle_class = DefaultValueHandle
     else:
-        handle_class = ValueHandle if layout.value.shares else CopiedValueHandle
+        opaque = isinstance(layout.value, OpaqueCodec)
+        handle_class = ValueHandle if layout.value.shares else OpaqueValueHandle if opaque else CopiedValueHandle
     return handle_class(backend, descriptor, namespace_serializer)
