@@ -14,11 +14,12 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Mapping
 
-from holdfast.kernel import fault
+from holdfast.errors import ConfigurationError
 from holdfast.kernel.ids import new_nonce
-from holdfast.runtime.checkpointing import EpochCheckpoints, Restored
-from holdfast.runtime.control import JobControl
+from holdfast.runtime.checkpointing import EpochCheckpoints
+from holdfast.runtime.control import JobControl, RescaleRequest
 from holdfast.runtime.descriptor import JobDescriptor
 from holdfast.runtime.engine import EpochDriver, EpochInput, Outcome
 from holdfast.runtime.epoch import EpochRunner
@@ -27,6 +28,7 @@ from holdfast.runtime.options import MAX_PARALLELISM
 from holdfast.runtime.plan import JobPlan, compile_graph
 from holdfast.runtime.progress import EpochProgress, ProgressReporter
 from holdfast.runtime.restore import restored_versions, stored_max_parallelism
+from holdfast.runtime.starting_point import Restored
 from holdfast.storage.register import Lease
 
 logger = logging.getLogger(__name__)
@@ -54,17 +56,17 @@ class JobAttempt(EpochDriver):
         self._control = control
         self._progress = progress
         self._lock = threading.Lock()
-        self._plan = self._compile()
+        self._stored_max = stored_max_parallelism(job.graph, restored.operators)
+        self._plan = self._compile(control.parallelism)
         self._checkpoints = EpochCheckpoints(job, lease, self._plan, restored, control)
         versions = restored_versions(self._plan, restored.operators, restored.allow_non_restored)
         self._epochs = EpochRunner(
             self._plan, job.engine, job.clock, restored.epoch, restored.processing_time, versions
         )
 
-    def _compile(self) -> JobPlan:
-        stored = stored_max_parallelism(self._job.graph, self._restored.operators)
+    def _compile(self, parallelism: Mapping[str, int]) -> JobPlan:
         maximum = self._job.configuration.get(MAX_PARALLELISM)
-        return compile_graph(self._job.graph, self._job.default_parallelism, maximum, stored)
+        return compile_graph(self._job.graph, self._job.default_parallelism, maximum, self._stored_max, parallelism)
 
     def run(self) -> Outcome:
         """Runs the attempt to its end. Blocks.
@@ -108,7 +110,7 @@ class JobAttempt(EpochDriver):
                 self._run_epoch(None)
 
     def _tick_is_due(self) -> bool:
-        if self._control.checkpoint_requested:
+        if self._control.snapshot_requested or self._control.rescale_requested:
             return True
         least = self._epochs.least_timer
         return least is not None and least <= self._job.clock.now_ms()
@@ -120,14 +122,15 @@ class JobAttempt(EpochDriver):
         return max(0.0, min(seconds, (least - self._job.clock.now_ms()) / 1000))
 
     def _run_epoch(self, epoch_input: EpochInput | None) -> None:
+        for request in self._control.take_rescales():
+            self._rescale(request)
         started = time.perf_counter()
-        result = self._epochs.run(epoch_input)
+        result = self._epochs.run(epoch_input, drain=self._control.drain_requested)
         acknowledged = time.perf_counter()
         checkpoint_id = self._checkpoints.take(result, self._epochs, epoch_input)
         completed = time.perf_counter()
         if checkpoint_id is not None:
-            with fault.point("notify"):
-                self._checkpoints.notify(checkpoint_id, self._epochs)
+            self._checkpoints.notify(checkpoint_id, self._epochs)
         ended = time.perf_counter()
         self._progress.report(
             EpochProgress(
@@ -141,6 +144,25 @@ class JobAttempt(EpochDriver):
                 position=self._checkpoints.position(),
             )
         )
+
+    def _rescale(self, request: RescaleRequest) -> None:
+        """Another parallelism from this epoch on: the same runs, read by other ranges of key groups."""
+        wanted = {**self._control.parallelism, **request.parallelism}
+        self._stored_max = {step.uid: step.max_parallelism for step in self._plan.keyed_steps()}
+        try:
+            unknown = sorted(set(request.parallelism) - {""} - set(self._stored_max))
+            if unknown:
+                raise ConfigurationError(
+                    f"no keyed operator has the uid {unknown[0]!r}; there are {sorted(self._stored_max)}"
+                )
+            plan = self._compile(wanted)
+        except ConfigurationError as error:
+            request.future.set_exception(error)
+            return
+        self._plan, self._control.parallelism = plan, wanted
+        self._epochs.replan(plan)
+        self._job.engine.reship(self._descriptor())
+        request.future.set_result(None)
 
     def _descriptor(self) -> JobDescriptor:
         job, token = self._job, self._lease.token

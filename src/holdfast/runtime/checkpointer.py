@@ -1,26 +1,41 @@
-"""Completing checkpoints under one lease: id, document, pointer, and what may go afterwards."""
+"""The coordinator of a job attempt, as the job master drives it: checkpoints, savepoints, sweeps."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 
+from holdfast.checkpoint.adoption import adopt
 from holdfast.checkpoint.completed_checkpoint import CompletedCheckpoint, pointer_for
-from holdfast.checkpoint.completed_store import RegisterCompletedCheckpointStore
-from holdfast.checkpoint.id_counter import RegisterCheckpointIDCounter
+from holdfast.checkpoint.epoch_coordinator import EpochCheckpointCoordinator
+from holdfast.checkpoint.failure import CheckpointFailureManager, FailJobCallback
+from holdfast.checkpoint.location import FileCheckpointLocation
 from holdfast.checkpoint.metadata import CheckpointMetadata, encode
-from holdfast.checkpoint.options import NUM_RETAINED
+from holdfast.checkpoint.options import SAVEPOINT_DIRECTORY, TOLERABLE_FAILED
+from holdfast.checkpoint.pending_checkpoint import PendingCheckpoint, Task
+from holdfast.checkpoint.snapshot_type import SavepointFormatType
 from holdfast.checkpoint.sweeper import Sweeper
-from holdfast.kernel import fault
+from holdfast.errors import (
+    CheckpointError,
+    CheckpointFailureReason,
+    ConfigurationError,
+    FencedError,
+    HoldfastError,
+    PossibleInconsistentStateError,
+)
+from holdfast.runtime.control import SnapshotRequest
 from holdfast.runtime.job import Job
+from holdfast.storage.job_directory import JobDirectory
 from holdfast.storage.naming import FileName
-from holdfast.storage.os_error import translate
 from holdfast.storage.register import Lease
 
 logger = logging.getLogger(__name__)
 
 SWEEP_EVERY = 20
 """Checkpoints between two sweeps: a sweep lists directories, which costs more than every epoch should pay."""
+
+Describe = Callable[[int], CheckpointMetadata]
 
 
 class Checkpointer:
@@ -30,14 +45,23 @@ class Checkpointer:
         job: The job.
         lease: The right to write its register.
         recovered: The checkpoints that the register names and that can be read.
+        lineage: Of the documents.
     """
 
-    def __init__(self, job: Job, lease: Lease, recovered: list[CompletedCheckpoint]) -> None:
+    def __init__(self, job: Job, lease: Lease, recovered: Sequence[CompletedCheckpoint], lineage: str) -> None:
         self._job = job
         self._lease = lease
-        self._counter = RegisterCheckpointIDCounter(lease)
-        retained = job.configuration.get(NUM_RETAINED)
-        self._store = RegisterCompletedCheckpointStore(lease, retained, recovered, self._counter)
+        self._failures = _JobFailure()
+        self.coordinator = EpochCheckpointCoordinator.create(
+            job.directory,
+            lease,
+            job.configuration,
+            CheckpointFailureManager(job.configuration.get(TOLERABLE_FAILED), self._failures),
+            recovered,
+            clock=job.clock,
+            lineage=lineage,
+            job_name=job.name,
+        )
         self._sweeper = Sweeper(job.directory, lease, job.configuration, job.clock)
         self._until_sweep = 0
 
@@ -46,30 +70,69 @@ class Checkpointer:
         """The token of the term."""
         return self._lease.token
 
-    def complete(self, describe: Callable[[int], CheckpointMetadata]) -> int:
-        """Writes the document, then its pointer, which is the commit point; returns the checkpoint's id.
+    def is_due(self, epoch: int) -> bool:
+        """Whether the end of an epoch is to complete a checkpoint."""
+        return self.coordinator.is_due(epoch)
+
+    def complete(self, epoch: int, tasks: Sequence[Task], describe: Describe) -> CompletedCheckpoint | None:
+        """Completes the checkpoint of an epoch: its document, then its pointer, which is the commit point.
+
+        Returns:
+            The checkpoint; None if it failed and execution.checkpointing.tolerable-failed-checkpoints tolerates that: the
+            epoch then belongs to the next one.
 
         Raises:
             FencedError: Another leader took over; nothing became visible.
             PossibleInconsistentStateError: It is not known whether the pointer was written; nothing is discarded.
-            StorageError: It could not be written; nothing became visible.
+            CheckpointError: It could not be completed; nothing became visible.
         """
-        directory = self._job.directory
-        metadata = describe(self._counter.get_and_increment())
-        data, path = encode(metadata), directory.metadata_path(metadata.checkpoint_id)
         try:
-            with fault.point("metadata.write"):
-                directory.fs.create_exclusive(path, data)
-        except OSError as error:
-            raise translate(error, "write", path) from error
-        pointer = pointer_for(metadata, data, directory.relative(path))
-        checkpoint = CompletedCheckpoint(metadata, directory.chk_dir(metadata.checkpoint_id), pointer, fs=directory.fs)
-        self._store.add_checkpoint_and_subsume_oldest_one(checkpoint)
-        return metadata.checkpoint_id
+            pending = self.coordinator.begin(epoch, tasks, force=True)
+            if pending is None:
+                raise CheckpointError(CheckpointFailureReason.TRIGGER_CHECKPOINT_FAILURE)
+            return self._finish(pending, tasks, describe(pending.checkpoint_id))
+        except CheckpointError as error:
+            if self._failures.cause is not None:
+                raise
+            logger.warning(
+                "a checkpoint of epoch %d failed and is tolerated; the next one takes its place: %s", epoch, error
+            )
+            return None
+
+    def savepoint(
+        self, request: SnapshotRequest, epoch: int, tasks: Sequence[Task], describe: Describe
+    ) -> CompletedCheckpoint:
+        """Writes a savepoint of what the epoch's checkpoint holds, with copies of all its files. Blocks.
+
+        Raises:
+            ConfigurationError: No directory is given or configured.
+            CheckpointError: It could not be written; the job goes on.
+        """
+        directory = request.directory or self._job.configuration.get(SAVEPOINT_DIRECTORY)
+        if directory is None:
+            raise ConfigurationError(
+                "no savepoint directory: pass one, or set execution.checkpointing.savepoint-dir to a directory that "
+                "outlives the job"
+            )
+        native = SavepointFormatType.NATIVE
+        if request.stop:
+            future = self.coordinator.trigger_synchronous_savepoint(request.drain, directory, native)
+        else:
+            future = self.coordinator.trigger_savepoint(directory, native)
+        pending = self.coordinator.begin(epoch, tasks)
+        if pending is None:
+            return future.result(timeout=0)
+        try:
+            copied = self._copied(pending, describe(pending.checkpoint_id))
+        except HoldfastError as error:
+            reason = CheckpointFailureReason.IO_EXCEPTION
+            self.coordinator.abort(pending, CheckpointError(reason, error))
+            raise CheckpointError(reason, error) from error
+        return self._finish(pending, tasks, copied)
 
     def notified(self, checkpoint_id: int) -> None:
         """All sinks have committed what a checkpoint names; the register learns of it with the next pointer."""
-        self._store.mark_notified(checkpoint_id)
+        self.coordinator.mark_notified(checkpoint_id)
 
     def sweep(
         self, live: Iterable[str], elsewhere: Callable[[Callable[[FileName], bool]], object], *, now: bool = False
@@ -88,3 +151,48 @@ class Checkpointer:
         if now or self._until_sweep <= 0:
             self._until_sweep = SWEEP_EVERY
             self._sweeper.sweep(live, is_dead_elsewhere=elsewhere)
+
+    def close(self) -> None:
+        """Nothing is triggered any more; what is under way is given up."""
+        try:
+            self.coordinator.shutdown()
+        except (FencedError, PossibleInconsistentStateError) as error:
+            logger.debug("the coordinator's end: %s", error)
+
+    def _finish(
+        self, pending: PendingCheckpoint, tasks: Sequence[Task], metadata: CheckpointMetadata
+    ) -> CompletedCheckpoint:
+        for task in tasks:
+            self.coordinator.acknowledge(pending, task.execution_id)
+        described = replace(metadata, properties=pending.properties.to_json())
+        return self.coordinator.complete(pending, described)
+
+    def _copied(self, pending: PendingCheckpoint, metadata: CheckpointMetadata) -> CheckpointMetadata:
+        """The document with all runs and source entries copied to the savepoint, which then needs no other directory.
+
+        Staged output is left out: the checkpoint of the same epoch has named it, and it is committed.
+        """
+        location, own = pending.location, self._job.directory
+        assert isinstance(location, FileCheckpointLocation)
+        target = JobDirectory(location.fs, location.path, own.job_id, create_subdir=False)
+        without_output = tuple(replace(operator, committables={}) for operator in metadata.operators)
+        checkpoint = replace(metadata, operators=without_output)
+        data = encode(checkpoint)
+        path = own.metadata_path(metadata.checkpoint_id)
+        source = CompletedCheckpoint(
+            checkpoint, own.chk_dir(metadata.checkpoint_id), pointer_for(checkpoint, data, path), fs=own.fs
+        )
+        return adopt(source, target, self._lease.token)
+
+
+class _JobFailure(FailJobCallback):
+    """Remembers that the failures of checkpoints have become too many."""
+
+    def __init__(self) -> None:
+        self.cause: HoldfastError | None = None
+
+    def fail_job(self, cause: HoldfastError) -> None:
+        self.cause = cause
+
+    def fail_job_due_to_task_failure(self, cause: HoldfastError, execution_id: str) -> None:
+        self.cause = cause

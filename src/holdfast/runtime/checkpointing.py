@@ -8,30 +8,22 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
-from holdfast.checkpoint import recovery
-from holdfast.checkpoint.adoption import adopt
-from holdfast.checkpoint.completed_checkpoint import CompletedCheckpoint
 from holdfast.checkpoint.metadata import CheckpointMetadata, OperatorMetadata
-from holdfast.checkpoint.options import (
-    CHECKPOINTING_INTERVAL,
-    IGNORE_UNCLAIMED_STATE,
-    RECOVERY_PATH,
-)
-from holdfast.errors import HoldfastError
-from holdfast.kernel.configuration import Configuration
-from holdfast.kernel.ids import OperatorID, new_nonce
+from holdfast.checkpoint.pending_checkpoint import Task
+from holdfast.errors import CheckpointError, ConfigurationError, HoldfastError
+from holdfast.kernel import fault
+from holdfast.kernel.ids import OperatorID
 from holdfast.runtime.checkpointer import Checkpointer
 from holdfast.runtime.committing import COMMITTER_RETRIES, Committing, Entry
-from holdfast.runtime.control import JobControl
+from holdfast.runtime.control import JobControl, SnapshotRequest
 from holdfast.runtime.engine import EpochInput
 from holdfast.runtime.epoch import EpochResult, EpochRunner
 from holdfast.runtime.job import Job
-from holdfast.runtime.options import START_FRESH
 from holdfast.runtime.plan import JobPlan
+from holdfast.runtime.starting_point import Restored
 from holdfast.storage.job_directory import TASK_OWNED
 from holdfast.storage.naming import FileName
 from holdfast.storage.register import Lease
@@ -41,101 +33,15 @@ logger = logging.getLogger(__name__)
 NONCE_SUFFIX = ".nonce"
 
 
-@dataclass(frozen=True)
-class Restored:
-    """What an attempt starts from; the defaults are a fresh start.
-
-    Attributes:
-        checkpoint_id: The checkpoint, None for a fresh start.
-        epoch: Its epoch, or the highest that is known to have completed: numbers never go back.
-        is_committed: Whether all sinks are known to have committed what the checkpoint names.
-        allow_non_restored: Whether state without an operator is dropped.
-        retained: The checkpoints that the register names and that can be read.
-    """
-
-    checkpoint_id: int | None = None
-    epoch: int = 0
-    processing_time: int = 0
-    lineage: str = ""
-    operators: tuple[OperatorMetadata, ...] = ()
-    positions: Mapping[str, Any] | None = None
-    is_committed: bool = False
-    allow_non_restored: bool = False
-    retained: tuple[CompletedCheckpoint, ...] = ()
-
-
-def is_fresh(configuration: Configuration) -> bool:
-    """Whether the job is to start without state, whatever checkpoints there are."""
-    return configuration.get(START_FRESH)
-
-
-def restore(job: Job, lease: Lease, *, is_first: bool) -> Restored:
-    """What the next attempt starts from: the newest completed checkpoint, or what the process was started with.
-
-    Args:
-        job: The job.
-        lease: Raised before, so that nobody else can complete a checkpoint any more.
-        is_first: Whether this is the first attempt of the process; a restart takes the newest checkpoint.
-
-    Raises:
-        CorruptFileError: The checkpoint is damaged; names it and proposes the one before.
-        NotExistError: The checkpoint asked for is not there.
-    """
-    options, state = job.configuration, lease.state
-    asked = options.get(RECOVERY_PATH) if is_first else None
-    fresh = is_first and is_fresh(options)
-    if asked or fresh:
-        found = recovery.readable(job.directory, state)
-        retained = tuple(item for _, item in found if isinstance(item, CompletedCheckpoint))
-    else:
-        retained = tuple(recovery.recover_all(job.directory, state))
-    epoch = max((checkpoint.metadata.epoch for checkpoint in retained), default=0)
-    processing_time = max((checkpoint.metadata.processing_time for checkpoint in retained), default=0)
-    if asked:
-        metadata = adopt(recovery.load(asked), job.directory, lease.token)
-        start = _restored(metadata, options, new_nonce())
-        return replace(
-            start,
-            epoch=max(epoch, start.epoch),
-            processing_time=max(processing_time, start.processing_time),
-            retained=retained,
-        )
-    if fresh or not retained:
-        return Restored(epoch=epoch, processing_time=processing_time, lineage=new_nonce(), retained=retained)
-    metadata = retained[-1].metadata
-    start = _restored(metadata, options, metadata.lineage)
-    return replace(
-        start,
-        epoch=max(epoch, start.epoch),
-        processing_time=max(processing_time, start.processing_time),
-        is_committed=state.notified >= metadata.checkpoint_id,
-        retained=retained,
-    )
-
-
-def _restored(metadata: CheckpointMetadata, options: Configuration, lineage: str) -> Restored:
-    return Restored(
-        checkpoint_id=metadata.checkpoint_id,
-        epoch=metadata.epoch,
-        processing_time=metadata.processing_time,
-        lineage=lineage,
-        operators=metadata.operators,
-        positions=metadata.source_positions,
-        allow_non_restored=options.get(IGNORE_UNCLAIMED_STATE),
-    )
-
-
 class EpochCheckpoints:
     """The checkpoints of one job attempt."""
 
     def __init__(self, job: Job, lease: Lease, plan: JobPlan, restored: Restored, control: JobControl) -> None:
         self._job = job
-        self._plan = plan
         self._restored = restored
         self._control = control
-        self._interval = job.configuration.get(CHECKPOINTING_INTERVAL) or 0
         self._lease = lease
-        self._checkpointer = Checkpointer(job, lease, list(restored.retained))
+        self._checkpointer = Checkpointer(job, lease, restored.retained, restored.lineage)
         self._committing = Committing(
             {step.uid: step.sink for step in plan.sinks()},
             job_id=str(job.job_id),
@@ -147,8 +53,7 @@ class EpochCheckpoints:
         )
         self._staged: dict[str, list[dict[str, Any]]] = {}
         self._positions: Mapping[str, Any] | None = restored.positions
-        self._last_completion = job.clock.now_ms()
-        self._pending_epochs = 0
+        self._pending: EpochResult | None = None
         self._notified = 0
         self.nonce_file = self._write_nonce()
 
@@ -166,7 +71,10 @@ class EpochCheckpoints:
             self._committing.commit(checkpoint_id, _committables(self._restored.operators))
 
     def take(self, result: EpochResult, epochs: EpochRunner, epoch_input: EpochInput | None) -> int | None:
-        """Takes an accepted epoch; completes a checkpoint if one is due and returns its id.
+        """Takes an accepted epoch; completes the checkpoint and the savepoints that are due.
+
+        Returns:
+            The id of the checkpoint, which is then pending notification; None if none completed.
 
         Raises:
             FencedError: Another leader took over.
@@ -174,60 +82,77 @@ class EpochCheckpoints:
         """
         for uid, entries in result.committables().items():
             self._staged.setdefault(uid, []).extend(entries)
-        self._pending_epochs += 1
+        self._pending = result
         if epoch_input is not None:
             self._positions = epoch_input.positions()
-        requests = self._control.take_checkpoint_requests()
-        if not (requests or self._is_due(epoch_input)):
-            return None
-        return self._complete(epochs, requests)
+        is_due = result.descriptor.is_last or self._control.snapshot_requested
+        if is_due or self._checkpointer.is_due(epochs.epoch):
+            return self._complete(epochs)
+        return None
 
     def notify(self, checkpoint_id: int, epochs: EpochRunner) -> None:
-        """Everything that follows the pointer write: sinks commit, what no checkpoint needs any more goes."""
-        staged, self._staged = self._staged, {}
-        self._committing.commit(checkpoint_id, staged)
-        self._checkpointer.notified(checkpoint_id)
-        self._notified = checkpoint_id
+        """Everything that follows the pointer write: sinks commit, requests are answered, old files go."""
+        with fault.point("notify"):
+            staged, self._staged = self._staged, {}
+            self._committing.commit(checkpoint_id, staged)
+            self._checkpointer.notified(checkpoint_id)
+            self._notified = checkpoint_id
+        for request in self._control.take_requests():
+            self._answer(request, checkpoint_id, epochs)
         self._sweep(epochs)
 
     def end(self, epochs: EpochRunner) -> None:
         """Ends the attempt: what is pending completes, and the register learns that all sinks have been told."""
-        if self._pending_epochs:
-            self.notify(self._complete(epochs, []), epochs)
+        if self._pending is not None:
+            completed = self._complete(epochs)
+            if completed is not None:
+                self.notify(completed, epochs)
         notified = self._notified
         if notified:
             self._lease.write(lambda state: replace(state, notified=max(state.notified, notified)))
             self._sweep(epochs, now=True)
-
-    def _sweep(self, epochs: EpochRunner, *, now: bool = False) -> None:
-        live = [run.path for version in epochs.versions.values() for run in version.runs]
-        self._checkpointer.sweep([*live, self.nonce_file], self._committing.sweep, now=now)
 
     def position(self) -> str:
         """Where the sources stand, as short text."""
         return _short(self._positions)
 
     def close(self) -> None:
-        """Releases the committers."""
+        """Releases the committers and the coordinator."""
         self._committing.close()
+        self._checkpointer.close()
 
-    def _is_due(self, epoch_input: EpochInput | None) -> bool:
-        if epoch_input is not None and epoch_input.is_last:
-            return True
-        return self._job.clock.now_ms() - self._last_completion >= self._interval
+    def _complete(self, epochs: EpochRunner) -> int | None:
+        assert self._pending is not None
+        completed = self._checkpointer.complete(
+            epochs.epoch, _tasks(self._pending), lambda number: self._metadata(number, epochs)
+        )
+        if completed is None:
+            return None
+        self._last_result, self._pending = self._pending, None
+        return completed.checkpoint_id
 
-    def _complete(self, epochs: EpochRunner, requests: list[Future[int]]) -> int:
+    def _answer(self, request: SnapshotRequest, checkpoint_id: int, epochs: EpochRunner) -> None:
+        """Answers one request at the boundary whose checkpoint is complete and whose output is committed."""
+        if not request.is_savepoint:
+            request.future.set_result(checkpoint_id)
+            return
         try:
-            checkpoint_id = self._checkpointer.complete(lambda number: self._metadata(number, epochs))
+            tasks = _tasks(self._last_result)
+            savepoint = self._checkpointer.savepoint(request, epochs.epoch, tasks, lambda n: self._metadata(n, epochs))
+        except (CheckpointError, ConfigurationError) as error:
+            logger.warning("the savepoint failed, the job goes on: %s", error)
+            request.future.set_exception(error)
         except HoldfastError as error:
-            for future in requests:
-                future.set_exception(error)
+            request.future.set_exception(error)
             raise
-        for future in requests:
-            future.set_result(checkpoint_id)
-        self._last_completion = self._job.clock.now_ms()
-        self._pending_epochs = 0
-        return checkpoint_id
+        else:
+            if request.stop:
+                self._control.stop()
+            request.future.set_result(savepoint.get_external_pointer())
+
+    def _sweep(self, epochs: EpochRunner, *, now: bool = False) -> None:
+        live = [run.path for version in epochs.versions.values() for run in version.runs]
+        self._checkpointer.sweep([*live, self.nonce_file], self._committing.sweep, now=now)
 
     def _metadata(self, checkpoint_id: int, epochs: EpochRunner) -> CheckpointMetadata:
         operators = [
@@ -240,7 +165,7 @@ class EpochCheckpoints:
                 key=step.codec.to_json() if step.codec else None,
                 runs=epochs.versions[step.uid].runs,
             )
-            for step in self._plan.keyed_steps()
+            for step in epochs.plan.keyed_steps()
         ]
         operators += [
             OperatorMetadata(
@@ -251,7 +176,7 @@ class EpochCheckpoints:
                 max_parallelism=1,
                 committables={step.uid: self._staged.get(step.uid, [])},
             )
-            for step in self._plan.sinks()
+            for step in epochs.plan.sinks()
         ]
         return CheckpointMetadata(
             job_id=str(self._job.job_id),
@@ -265,6 +190,16 @@ class EpochCheckpoints:
             operators=tuple(operators),
             source_positions=self._positions,
         )
+
+
+def _tasks(result: EpochResult) -> list[Task]:
+    """The subtasks that have acknowledged an epoch, as the coordinator counts them."""
+    return [
+        Task(f"{barrier.attempt}/{step.uid}", step.uid, step.subtask)
+        for level in result.report.levels
+        for barrier in level
+        for step in barrier.steps
+    ]
 
 
 def _committables(operators: tuple[OperatorMetadata, ...]) -> dict[str, list[Entry]]:

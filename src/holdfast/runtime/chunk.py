@@ -27,7 +27,12 @@ class Chunk:
     __slots__ = ("_adopted", "_batch", "_elements", "type", "uid")
 
     def __init__(
-        self, type_: TypeInformation, uid: str, *, elements: list[Any] | None = None, batch: pa.RecordBatch | None = None
+        self,
+        type_: TypeInformation,
+        uid: str,
+        *,
+        elements: list[Any] | None = None,
+        batch: pa.RecordBatch | None = None,
     ) -> None:
         self.type = type_
         self.uid = uid

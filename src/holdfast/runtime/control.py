@@ -1,15 +1,41 @@
-"""What other threads ask of a running job: stop, cancel, a checkpoint now."""
+"""What other threads ask of a running job: stop, cancel, a checkpoint, a savepoint, another parallelism."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Mapping
 from concurrent.futures import Future
+from dataclasses import dataclass, field
 from typing import Any
 
 from holdfast.errors import CheckpointError, CheckpointFailureReason
 
-Request = Callable[[Any], Any]
+
+@dataclass(frozen=True)
+class SnapshotRequest:
+    """A wish for a checkpoint or a savepoint at the next epoch boundary.
+
+    Attributes:
+        is_savepoint: Whether it is a savepoint.
+        directory: Where the savepoint goes; None for the configured directory.
+        stop: Whether the job stops with it.
+        drain: Whether event time advances to its end first.
+        future: Gets the checkpoint's id, or the savepoint's path.
+    """
+
+    is_savepoint: bool = False
+    directory: str | None = None
+    stop: bool = False
+    drain: bool = False
+    future: Future[Any] = field(default_factory=Future)
+
+
+@dataclass(frozen=True)
+class RescaleRequest:
+    """A wish for another parallelism, by uid; the empty uid stands for all keyed operators."""
+
+    parallelism: Mapping[str, int]
+    future: Future[None] = field(default_factory=Future)
 
 
 class JobControl:
@@ -21,10 +47,13 @@ class JobControl:
     def __init__(self) -> None:
         self._wake = threading.Event()
         self._lock = threading.Lock()
-        self._checkpoints: list[Future[int]] = []
+        self._snapshots: list[SnapshotRequest] = []
         self._ended = False
         self.stop_requested = False
         self.cancel_requested = False
+        self._rescales: list[RescaleRequest] = []
+        self.parallelism: dict[str, int] = {}
+        """Parallelism by uid that is in force instead of the program's; the empty uid stands for all operators."""
 
     @property
     def stopping(self) -> bool:
@@ -41,26 +70,52 @@ class JobControl:
         self.cancel_requested = True
         self._wake.set()
 
-    def request_checkpoint(self) -> Future[int]:
-        """Asks for a checkpoint; the future gets its id."""
-        future: Future[int] = Future()
+    def rescale(self, parallelism: Mapping[str, int]) -> Future[None]:
+        """Asks for another parallelism from the next epoch on; the future is done when it is in force."""
+        request = RescaleRequest(dict(parallelism))
         with self._lock:
             if self._ended:
-                future.set_exception(_shut_down())
+                request.future.set_exception(_shut_down())
             else:
-                self._checkpoints.append(future)
+                self._rescales.append(request)
         self._wake.set()
-        return future
+        return request.future
+
+    def take_rescales(self) -> list[RescaleRequest]:
+        """The waiting wishes for another parallelism; whoever takes them answers them."""
+        with self._lock:
+            taken, self._rescales = self._rescales, []
+        return taken
 
     @property
-    def checkpoint_requested(self) -> bool:
-        """Whether somebody waits for a checkpoint."""
-        return bool(self._checkpoints)
+    def rescale_requested(self) -> bool:
+        """Whether somebody waits for another parallelism."""
+        return bool(self._rescales)
 
-    def take_checkpoint_requests(self) -> list[Future[int]]:
+    def request(self, request: SnapshotRequest) -> Future[Any]:
+        """Asks for a checkpoint or a savepoint."""
+        with self._lock:
+            if self._ended:
+                request.future.set_exception(_shut_down())
+            else:
+                self._snapshots.append(request)
+        self._wake.set()
+        return request.future
+
+    @property
+    def snapshot_requested(self) -> bool:
+        """Whether somebody waits for a checkpoint or a savepoint."""
+        return bool(self._snapshots)
+
+    @property
+    def drain_requested(self) -> bool:
+        """Whether the next epoch is to be the last, with the end of event time."""
+        return any(request.drain for request in self._snapshots)
+
+    def take_requests(self) -> list[SnapshotRequest]:
         """The waiting requests; whoever takes them answers them."""
         with self._lock:
-            taken, self._checkpoints = self._checkpoints, []
+            taken, self._snapshots = self._snapshots, []
         return taken
 
     def wait(self, seconds: float) -> None:
@@ -74,8 +129,9 @@ class JobControl:
         """The job runs no more: answers what is still waiting."""
         with self._lock:
             self._ended = True
-            waiting, self._checkpoints = self._checkpoints, []
-        for future in waiting:
+            futures: list[Future[Any]] = [request.future for request in (*self._snapshots, *self._rescales)]
+            self._snapshots, self._rescales = [], []
+        for future in futures:
             future.set_exception(_shut_down())
 
 

@@ -67,6 +67,10 @@ class Engine(ABC):
         """Starts a job attempt: ships the functions and seeds the sources (positions None: from their start)."""
 
     @abstractmethod
+    def reship(self, job: JobDescriptor) -> None:
+        """Ships the job again, with another plan of the same operators; the epochs after it run by that one."""
+
+    @abstractmethod
     def drive(self, driver: EpochDriver) -> Outcome:
         """Feeds epochs until inputs end or a stop is asked for. Blocks; raises what made it fail."""
 

@@ -62,19 +62,27 @@ class EpochRunner:
         processing_time: int,
         versions: Mapping[str, StateVersion],
     ) -> None:
-        self._plan = plan
         self._engine = engine
         self._clock = clock
-        self._tasks = {level.index: level.tasks for level in plan.levels}
-        self._entries = _entry_steps(plan)
+        self.replan(plan)
         self.epoch = epoch
         self.processing_time = processing_time
         self.watermark = MIN_WATERMARK
         self.versions: dict[str, StateVersion] = dict(versions)
         self.least_timer: int | None = None
 
-    def run(self, epoch_input: EpochInput | None) -> EpochResult:
+    def replan(self, plan: JobPlan) -> None:
+        """Runs the next epochs by another plan of the same operators, with another parallelism, say."""
+        self.plan = plan
+        self._tasks = {level.index: level.tasks for level in plan.levels}
+        self._entries = _entry_steps(plan)
+
+    def run(self, epoch_input: EpochInput | None, *, drain: bool = False) -> EpochResult:
         """Runs one epoch; the state versions move on only if it is accepted.
+
+        Args:
+            epoch_input: Its input; None for a tick.
+            drain: Whether event time advances to its end.
 
         Raises:
             InconsistentEpochError: The acknowledgements disagreed in every try.
@@ -82,7 +90,7 @@ class EpochRunner:
         """
         self.epoch += 1
         self.processing_time = max(self._clock.now_ms(), self.processing_time + 1)
-        is_last = epoch_input is not None and epoch_input.is_last
+        is_last = drain or (epoch_input is not None and epoch_input.is_last)
         watermark = MAX_WATERMARK if is_last else self.watermark
         for attempt in range(MAX_TRIES):
             descriptor = EpochDescriptor(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
 from types import FrameType
@@ -13,6 +13,7 @@ from typing import Any
 
 from holdfast.errors import ConfigurationError, HoldfastError
 from holdfast.kernel.ids import JobID
+from holdfast.runtime.control import SnapshotRequest
 from holdfast.runtime.job_master import JobMaster
 from holdfast.runtime.status import JobStatus
 
@@ -49,8 +50,41 @@ class JobClient:
         self._master.control.stop()
 
     def trigger_checkpoint(self) -> Future[int]:
-        """Asks for a checkpoint at the next epoch boundary, or at once if there is no input; the future gets its id."""
-        return self._master.control.request_checkpoint()
+        """Asks for a checkpoint at the next epoch boundary, at once if there is no input; the future gets its id."""
+        return self._master.control.request(SnapshotRequest())
+
+    def trigger_savepoint(self, savepoint_directory: str | None = None) -> Future[str]:
+        """Asks for a savepoint; the future gets its path.
+
+        It holds what the checkpoint of the same epoch boundary holds, with copies of all files, and belongs to the user.
+
+        Args:
+            savepoint_directory: Where it is made; None for execution.checkpointing.savepoint-dir.
+        """
+        return self._master.control.request(SnapshotRequest(is_savepoint=True, directory=savepoint_directory))
+
+    def stop_with_savepoint(
+        self, advance_to_end_of_event_time: bool = False, savepoint_directory: str | None = None
+    ) -> Future[str]:
+        """Stops the job with a savepoint; the future gets its path. If the savepoint fails, the job goes on.
+
+        Args:
+            advance_to_end_of_event_time: Whether all event-time timers fire before (drain).
+            savepoint_directory: Where it is made; None for execution.checkpointing.savepoint-dir.
+        """
+        request = SnapshotRequest(
+            is_savepoint=True, directory=savepoint_directory, stop=True, drain=advance_to_end_of_event_time
+        )
+        return self._master.control.request(request)
+
+    def rescale(self, parallelism: int | Mapping[str, int]) -> Future[None]:
+        """Changes the parallelism from the next epoch on, without a restart; the future is done when it is in force.
+
+        Args:
+            parallelism: Of all keyed operators, or by uid. At most the max parallelism of the operator's state.
+        """
+        wanted = {"": parallelism} if isinstance(parallelism, int) else parallelism
+        return self._master.control.rescale(wanted)
 
     def process_all_available(self) -> None:
         """Blocks until what the sources hold now has been processed and committed.

@@ -29,11 +29,11 @@ from holdfast.errors import (
 )
 from holdfast.kernel.backoff import RestartStrategy, restart_strategy_from
 from holdfast.runtime.attempt import JobAttempt
-from holdfast.runtime.checkpointing import is_fresh, restore
 from holdfast.runtime.control import JobControl
 from holdfast.runtime.engine import Outcome
 from holdfast.runtime.job import Job
 from holdfast.runtime.progress import ProgressReporter
+from holdfast.runtime.starting_point import is_fresh, restore
 from holdfast.runtime.status import JobStatus
 from holdfast.storage.register import Lease
 
@@ -66,8 +66,8 @@ class JobMaster:
         Raises:
             FencedError: Another leader took over; the job itself goes on there.
             JobExecutionError: The job FAILED; its cause is the last failure.
-            ConfigurationError, RestoreError, StateMigrationError, CorruptFileError, FormatVersionError: The job cannot run
-                as it is; a new attempt would meet the same.
+            ConfigurationError, RestoreError, StateMigrationError, CorruptFileError, FormatVersionError: The job cannot
+                run as it is; a new attempt would meet the same.
         """
         try:
             self.status = self._run_attempts()

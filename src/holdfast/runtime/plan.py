@@ -12,7 +12,7 @@ struct column of its own; an edge that spans several exchanges is handed on unto
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -146,7 +146,8 @@ def compile_graph(
     graph: StreamGraph,
     default_parallelism: int,
     default_max: int | None = None,
-    stored_max: dict[str, int] | None = None,
+    stored_max: Mapping[str, int] | None = None,
+    parallelism: Mapping[str, int] | None = None,
 ) -> JobPlan:
     """Assigns every step to a level and every crossing to an edge.
 
@@ -155,19 +156,28 @@ def compile_graph(
         default_parallelism: Subtasks of a keyed operator that names no parallelism.
         default_max: Max parallelism of operators that name none; None derives it from the parallelism.
         stored_max: Max parallelism by uid in the restored checkpoint; it is adopted where none was set.
+        parallelism: Parallelism by uid that wins over the program's; the empty uid stands for all keyed operators.
 
     Raises:
         ConfigurationError: The program cannot be planned; the message names the step.
     """
-    return _Compiler(graph, default_parallelism, default_max, stored_max or {}).plan()
+    return _Compiler(graph, default_parallelism, default_max, stored_max or {}, parallelism or {}).plan()
 
 
 class _Compiler:
-    def __init__(self, graph: StreamGraph, parallelism: int, maximum: int | None, stored_max: dict[str, int]) -> None:
+    def __init__(
+        self,
+        graph: StreamGraph,
+        parallelism: int,
+        maximum: int | None,
+        stored_max: Mapping[str, int],
+        rescaled: Mapping[str, int],
+    ) -> None:
         self._graph = graph
         self._parallelism = parallelism
         self._maximum = maximum
         self._stored_max = stored_max
+        self._rescaled = rescaled
         self._level: dict[Node, int] = {}
         self._edges: list[Edge] = []
         self._steps: dict[int, list[Step]] = {}
@@ -230,7 +240,8 @@ class _Compiler:
         self._steps.setdefault(level, []).append(_step(node, tuple(ports), key))
 
     def _key_plan(self, node: KeyedNode) -> KeyPlan:
-        parallelism = node.parallelism or self._parallelism
+        rescaled = self._rescaled.get(node.identity) or self._rescaled.get("")
+        parallelism = rescaled or node.parallelism or self._parallelism
         maximum = (
             node.max_parallelism
             or self._stored_max.get(node.identity)

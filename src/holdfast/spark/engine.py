@@ -63,11 +63,9 @@ class SparkEngine(Engine):
         self._failure: BaseException | None = None
 
     def prepare(self, job: JobDescriptor, positions: Mapping[str, Any] | None, token: int) -> None:
-        self._job = job
-        self._plan: JobPlan = job.plan
-        self._frames = JobFrames(job.plan, self._session)
         self._failure = None
-        self._broadcast = self._session.sparkContext.broadcast(job.to_bytes())
+        self._frames = JobFrames(job.plan, self._session)
+        self.reship(job)
         self._static_consumed = bool(positions and positions.get("static_consumed"))
         self._private = QueryDirectory(Path(tempfile.mkdtemp(prefix="holdfast-query-")), self._directory, token)
         if positions and positions.get("streaming"):
@@ -78,6 +76,13 @@ class SparkEngine(Engine):
                 )
             self._private.seed(positions["streaming"])
         self._positions: dict[str, Any] = dict(positions or {})
+
+    def reship(self, job: JobDescriptor) -> None:
+        self._job = job
+        self._plan: JobPlan = job.plan
+        before, self._broadcast = self._broadcast, self._session.sparkContext.broadcast(job.to_bytes())
+        if before is not None:
+            before.unpersist()
 
     def drive(self, driver: EpochDriver) -> Outcome:
         if self._frames.streaming is None:

@@ -31,7 +31,7 @@ def get_or_create(configuration: Configuration) -> SparkSession:
     if active is not None:
         return active
     ensure_java()
-    # Spark starts its workers by this name; left alone it takes the first python3 of the path, which may lack everything.
+    # Spark starts its workers by this name; left alone it takes the first python3 of the path, whatever that has.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName(configuration.get(JOB_NAME) or "holdfast")
     for key, value in configuration.to_dict().items():

@@ -80,10 +80,13 @@ class LocalEngine(Engine):
         self._interceptor = interceptor or (lambda level, partition: None)
 
     def prepare(self, job: JobDescriptor, positions: Mapping[str, Any] | None, token: int) -> None:
+        self.reship(job)
+        self._next = int(positions["next"]) if positions else 0
+
+    def reship(self, job: JobDescriptor) -> None:
         self._key = job.key
         self._content = job.to_bytes()
         self._plan: JobPlan = job.plan
-        self._next = int(positions["next"]) if positions else 0
 
     def drive(self, driver: EpochDriver) -> Outcome:
         while self._next < len(self.inputs) and not driver.stopping:

@@ -1,0 +1,102 @@
+"""Where a job attempt starts: the newest completed checkpoint, one that was asked for, or nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from holdfast.checkpoint import recovery
+from holdfast.checkpoint.adoption import adopt
+from holdfast.checkpoint.completed_checkpoint import CompletedCheckpoint
+from holdfast.checkpoint.metadata import CheckpointMetadata, OperatorMetadata
+from holdfast.checkpoint.options import IGNORE_UNCLAIMED_STATE, RECOVERY_PATH
+from holdfast.kernel.configuration import Configuration
+from holdfast.kernel.ids import new_nonce
+from holdfast.runtime.job import Job
+from holdfast.runtime.options import START_FRESH
+from holdfast.storage.register import Lease
+
+
+@dataclass(frozen=True)
+class Restored:
+    """What an attempt starts from; the defaults are a fresh start.
+
+    Attributes:
+        checkpoint_id: The checkpoint, None for a fresh start.
+        epoch: Its epoch, or the highest that is known to have completed: numbers never go back.
+        is_committed: Whether all sinks are known to have committed what the checkpoint names.
+        allow_non_restored: Whether state without an operator is dropped.
+        retained: The checkpoints that the register names and that can be read.
+    """
+
+    checkpoint_id: int | None = None
+    epoch: int = 0
+    processing_time: int = 0
+    lineage: str = ""
+    operators: tuple[OperatorMetadata, ...] = ()
+    positions: Mapping[str, Any] | None = None
+    is_committed: bool = False
+    allow_non_restored: bool = False
+    retained: tuple[CompletedCheckpoint, ...] = ()
+
+
+def is_fresh(configuration: Configuration) -> bool:
+    """Whether the job is to start without state, whatever checkpoints there are."""
+    return configuration.get(START_FRESH)
+
+
+def restore(job: Job, lease: Lease, *, is_first: bool) -> Restored:
+    """What the next attempt starts from: the newest completed checkpoint, or what the process was started with.
+
+    Args:
+        job: The job.
+        lease: Raised before, so that nobody else can complete a checkpoint any more.
+        is_first: Whether this is the first attempt of the process; a restart takes the newest checkpoint.
+
+    Raises:
+        CorruptFileError: The checkpoint is damaged; names it and proposes the one before.
+        NotExistError: The checkpoint asked for is not there.
+    """
+    options, state = job.configuration, lease.state
+    asked = options.get(RECOVERY_PATH) if is_first else None
+    fresh = is_first and is_fresh(options)
+    if asked or fresh:
+        found = recovery.readable(job.directory, state)
+        retained = tuple(item for _, item in found if isinstance(item, CompletedCheckpoint))
+    else:
+        retained = tuple(recovery.recover_all(job.directory, state))
+    epoch = max((checkpoint.metadata.epoch for checkpoint in retained), default=0)
+    processing_time = max((checkpoint.metadata.processing_time for checkpoint in retained), default=0)
+    if asked:
+        metadata = adopt(recovery.load(asked), job.directory, lease.token)
+        start = _restored(metadata, options, new_nonce())
+        return replace(
+            start,
+            epoch=max(epoch, start.epoch),
+            processing_time=max(processing_time, start.processing_time),
+            retained=retained,
+        )
+    if fresh or not retained:
+        return Restored(epoch=epoch, processing_time=processing_time, lineage=new_nonce(), retained=retained)
+    metadata = retained[-1].metadata
+    start = _restored(metadata, options, metadata.lineage)
+    return replace(
+        start,
+        epoch=max(epoch, start.epoch),
+        processing_time=max(processing_time, start.processing_time),
+        is_committed=state.notified >= metadata.checkpoint_id,
+        retained=retained,
+    )
+
+
+def _restored(metadata: CheckpointMetadata, options: Configuration, lineage: str) -> Restored:
+    return Restored(
+        checkpoint_id=metadata.checkpoint_id,
+        epoch=metadata.epoch,
+        processing_time=metadata.processing_time,
+        lineage=lineage,
+        operators=metadata.operators,
+        positions=metadata.source_positions,
+        allow_non_restored=options.get(IGNORE_UNCLAIMED_STATE),
+    )
