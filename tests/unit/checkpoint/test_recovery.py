@@ -1,0 +1,153 @@
+"""What a job starts from, and what it says when that is damaged."""
+
+import shutil
+
+import pytest
+
+from holdfast.checkpoint.adoption import adopt
+from holdfast.checkpoint.metadata import encode
+from holdfast.checkpoint.recovery import load, newest, readable, recover_all, root_of
+from holdfast.errors import ConfigurationError, CorruptFileError, FormatVersionError, NotExistError
+from holdfast.storage.document import encode_document
+from holdfast.storage.naming import FileName
+from tests.unit.checkpoint.support import LocalJob, complete, document, with_operator
+
+
+@pytest.fixture
+def job(tmp_path):
+    job = LocalJob(tmp_path / "checkpoints")
+    _, coordinator = job.lead()
+    for epoch in (1, 2, 3):
+        complete(coordinator, epoch, runs=[job.write_run(1, epoch)])
+    return job
+
+
+def metadata_file(job, checkpoint_id, tmp_path):
+    return tmp_path / "checkpoints" / str(job.directory.job_id) / f"chk-{checkpoint_id}" / "_metadata"
+
+
+def test_the_newest_completed_checkpoint_is_found(job):
+    state = job.register.read()
+    assert newest(job.directory, state).metadata.epoch == 3
+    assert [checkpoint.metadata.epoch for checkpoint in recover_all(job.directory, state)] == [1, 2, 3]
+
+
+def test_a_job_without_checkpoints_has_none(tmp_path):
+    job = LocalJob(tmp_path)
+    assert newest(job.directory, job.register.read()) is None
+    assert recover_all(job.directory, job.register.read()) == []
+
+
+def test_directory_directory_with_slash_and_document_mean_the_same(job, tmp_path):
+    directory = str(metadata_file(job, 2, tmp_path).parent)
+    for path in (directory, directory + "/", directory + "/_metadata", "file://" + directory, f" {directory} "):
+        found = load(path)
+        assert found.metadata.epoch == 2
+        assert found.get_external_pointer() in (directory, "file://" + directory)
+    assert root_of(load(directory)) == job.directory.path
+
+
+@pytest.mark.parametrize("path", ["/nowhere", "/nowhere/_metadata", "relative/nothing", "/", "/tmp/"])
+def test_a_path_without_a_checkpoint_is_told(path):
+    with pytest.raises(NotExistError, match="No checkpoint or savepoint"):
+        load(path)
+
+
+def test_a_path_that_is_none_is_told():
+    with pytest.raises(ConfigurationError, match="empty"):
+        load("")
+    with pytest.raises(ConfigurationError, match="'ftp'"):
+        load("ftp://server/chk-1")
+    with pytest.raises(TypeError):
+        load(None)
+
+
+def test_a_damaged_newest_checkpoint_is_named_and_the_one_before_is_proposed(job, tmp_path):
+    file = metadata_file(job, 3, tmp_path)
+    whole = file.read_bytes()
+    before = str(metadata_file(job, 2, tmp_path).parent)
+    for damaged in (whole[:-1], whole[: len(whole) // 2], b"", whole[:100] + bytes([whole[100] ^ 4]) + whole[101:]):
+        file.write_bytes(damaged)
+        with pytest.raises(CorruptFileError) as caught:
+            newest(job.directory, job.register.read())
+        assert str(file) in str(caught.value)
+        assert f"-s {before}" in str(caught.value)
+        assert caught.value.path == str(file)
+        with pytest.raises(CorruptFileError):
+            recover_all(job.directory, job.register.read())
+    assert load(before).metadata.epoch == 2
+
+
+def test_a_checkpoint_that_is_gone_is_as_bad_as_a_damaged_one(job, tmp_path):
+    metadata_file(job, 3, tmp_path).unlink()
+    with pytest.raises(CorruptFileError, match="checkpoint 3 cannot be restored"):
+        newest(job.directory, job.register.read())
+
+
+def test_the_proposal_passes_over_those_that_are_damaged_too(job, tmp_path):
+    for checkpoint_id in (3, 2):
+        metadata_file(job, checkpoint_id, tmp_path).write_bytes(b"")
+    with pytest.raises(CorruptFileError, match="checkpoint 1, is whole"):
+        newest(job.directory, job.register.read())
+    metadata_file(job, 1, tmp_path).write_bytes(b"")
+    with pytest.raises(CorruptFileError, match="No older checkpoint of the job is whole"):
+        newest(job.directory, job.register.read())
+
+
+def test_a_whole_document_that_is_not_the_completed_one_is_refused(job, tmp_path):
+    metadata_file(job, 3, tmp_path).write_bytes(encode(document(3, 77)))
+    with pytest.raises(CorruptFileError, match="not the document"):
+        newest(job.directory, job.register.read())
+
+
+def test_a_document_of_a_newer_version_is_told_so(job, tmp_path):
+    metadata_file(job, 3, tmp_path).write_bytes(encode_document("checkpoint", 99, {}))
+    with pytest.raises(FormatVersionError, match="version 99"):
+        load(str(metadata_file(job, 3, tmp_path)))
+
+
+def test_a_listing_shows_damaged_ones_beside_the_others(job, tmp_path):
+    metadata_file(job, 2, tmp_path).write_bytes(b"x")
+    found = readable(job.directory, job.register.read())
+    assert [pointer.checkpoint_id for pointer, _ in found] == [1, 2, 3]
+    assert [isinstance(what, CorruptFileError) for _, what in found] == [False, True, False]
+
+
+def test_a_job_that_starts_from_another_ones_checkpoint_depends_on_nothing_of_it(job, tmp_path):
+    operator_file = FileName.new(1, 2, 0, "op", 0).format(".state")
+    job.directory.fs.write_atomic(job.directory.absolute(f"taskowned/{operator_file}"), b"operator state")
+    metadata = with_operator(
+        load(str(metadata_file(job, 3, tmp_path))).metadata, subtasks=({"file": f"taskowned/{operator_file}"},)
+    )
+    checkpoint = load(str(metadata_file(job, 3, tmp_path)))
+    checkpoint.metadata = metadata
+    other = LocalJob(tmp_path / "other")
+    adopted = adopt(checkpoint, other.directory, 5)
+    shutil.rmtree(tmp_path / "checkpoints")
+    [run] = adopted.operators[0].runs
+    name = FileName.parse(run.path.removeprefix("shared/"))
+    assert name.token == 5
+    assert other.directory.fs.read(other.directory.absolute(run.path)) == b"state"
+    file = adopted.operators[0].subtasks[0]["file"]
+    assert other.directory.fs.read(other.directory.absolute(file)) == b"operator state"
+    assert (adopted.epoch, adopted.source_positions) == (metadata.epoch, metadata.source_positions)
+
+
+def test_the_own_checkpoint_is_adopted_as_it_is(job, tmp_path):
+    checkpoint = load(str(metadata_file(job, 2, tmp_path)))
+    before = job.files()
+    assert adopt(checkpoint, job.directory, 9) is checkpoint.metadata
+    assert job.files() == before
+
+
+def test_a_run_that_is_gone_or_cut_off_is_told_when_it_is_adopted(job, tmp_path):
+    checkpoint = load(str(metadata_file(job, 3, tmp_path)))
+    path = job.directory.absolute(checkpoint.metadata.operators[0].runs[0].path)
+    other = LocalJob(tmp_path / "other")
+    with open(path, "wb") as file:  # noqa: PTH123
+        file.write(b"st")
+    with pytest.raises(CorruptFileError, match="should have 5 bytes"):
+        adopt(checkpoint, other.directory, 5)
+    job.directory.fs.delete(path)
+    with pytest.raises(CorruptFileError, match="not there"):
+        adopt(checkpoint, other.directory, 5)
