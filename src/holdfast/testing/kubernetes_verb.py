@@ -82,6 +82,19 @@ def read_version(text: str | None) -> int | None:
     return int(text)
 
 
+def read_number(query: dict[str, str], name: str) -> int:
+    """A whole number of the query, 0 if it is not there.
+
+    Raises:
+        StatusError: 400 if it is none.
+    """
+    text = query.get(name) or "0"
+    try:
+        return int(text)
+    except ValueError as error:
+        raise status.bad_request(f'strconv.ParseInt: parsing "{text}": invalid syntax ({name})') from error
+
+
 class Verbs:
     """The verbs over one store."""
 
@@ -101,7 +114,7 @@ class Verbs:
     def collection(self, target: Target) -> Json:
         """A collection, whole or in chunks that all show the version of the first."""
         selector = target.selector()
-        limit = int(target.query.get("limit") or 0)
+        limit = read_number(target.query, "limit")
         asked = read_version(target.query.get("resourceVersion"))
         match = target.query.get("resourceVersionMatch", "")
         if match and asked is None:

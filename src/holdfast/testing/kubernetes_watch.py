@@ -14,7 +14,7 @@ from aiohttp import web
 from holdfast.testing import kubernetes_status as status
 from holdfast.testing.kubernetes_selector import Selector
 from holdfast.testing.kubernetes_store import Change, CompactedError, VersionedStore
-from holdfast.testing.kubernetes_verb import Target, read_version
+from holdfast.testing.kubernetes_verb import Target, read_number, read_version
 
 Json = dict[str, Any]
 
@@ -62,7 +62,7 @@ class Watch:
                 "resourceVersionMatch: Forbidden: sendInitialEvents requires setting resourceVersionMatch to "
                 "NotOlderThan"
             )
-        seconds = float(query.get("timeoutSeconds") or 0) or _DEFAULT_SECONDS
+        seconds = read_number(query, "timeoutSeconds") or _DEFAULT_SECONDS
         self._deadline = time.monotonic() + seconds
         self._asked = read_version(query.get("resourceVersion"))
         self._cursor = store.version if not self._asked else self._asked

@@ -360,6 +360,11 @@ def test_a_long_list_comes_in_chunks_of_one_version(api: Api) -> None:
     assert api.refused("GET", api.maps, limit="2", **{"continue": "nonsense"})["code"] == 400
 
 
+@pytest.mark.parametrize("query", [{"limit": "x"}, {"watch": "true", "timeoutSeconds": "x"}, {"resourceVersion": "x"}])
+def test_parameters_that_are_no_numbers_are_bad_requests(api: Api, query: dict[str, str]) -> None:
+    assert api.refused("GET", api.maps, **query)["code"] in (400, 422)
+
+
 def test_the_items_of_a_list_name_no_kind(api: Api) -> None:
     api.create("a")
     listed = api.ok("GET", api.maps)
