@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from holdfast.kernel.clock import ManualClock
     from holdfast.testing.harness import OperatorHarness
+    from holdfast.testing.harness_output import HarnessSnapshot
     from holdfast.testing.kubernetes import KubernetesApiServer
     from holdfast.testing.leader_election_contract import LeaderElectionContract
     from holdfast.testing.state_handle_store_contract import StateHandleStoreContract
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from holdfast.testing.zookeeper import ZooKeeperEnsemble, ZooKeeperServer
 
 _MODULES = {
+    "HarnessSnapshot": "holdfast.testing.harness_output",
     "KubernetesApiServer": "holdfast.testing.kubernetes",
     "LeaderElectionContract": "holdfast.testing.leader_election_contract",
     "ManualClock": "holdfast.kernel.clock",
@@ -29,6 +31,7 @@ _MODULES = {
 }
 
 __all__ = [
+    "HarnessSnapshot",
     "KubernetesApiServer",
     "LeaderElectionContract",
     "ManualClock",

@@ -13,8 +13,8 @@ that has never seen it; a function whose results differ then keeps state where s
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, Final
 
@@ -36,39 +36,13 @@ from holdfast.state.version import StateVersion
 from holdfast.storage.file_system import LocalFileSystem, join
 from holdfast.storage.naming import FileName
 from holdfast.testing.harness_input import ElementKeys, shape_of
+from holdfast.testing.harness_output import Emitted, HarnessSnapshot
 from holdfast.types.arrow import batch_to_elements, elements_to_batch
 from holdfast.types.type_information import TypeInformation
 
 UID: Final = "harness"
 _JOB: Final = JobID.from_name("holdfast.testing.OperatorHarness")
 _TOKEN: Final = 1
-
-
-@dataclass(frozen=True)
-class HarnessSnapshot:
-    """The state of one subtask, to be restored into harnesses of any parallelism; it can be pickled.
-
-    Attributes:
-        checkpoint_id: The id given to `snapshot`.
-        epoch: The epoch that ended with it.
-        max_parallelism: Number of key groups, fixed for the life of the state.
-        runs: The state version, oldest first.
-        files: Content of the run files by path.
-    """
-
-    checkpoint_id: int
-    epoch: int
-    max_parallelism: int
-    runs: tuple[RunHandle, ...]
-    files: Mapping[str, bytes] = field(repr=False)
-
-
-class Emitted(list[Any]):
-    """What was emitted so far; reads as a list, and may be called like a method."""
-
-    def __call__(self) -> list[Any]:
-        """The elements as a plain list."""
-        return list(self)
 
 
 class OperatorHarness:
@@ -80,7 +54,7 @@ class OperatorHarness:
         key_type: Type of the key. Without it keys are untyped Python values.
         output_type: Type of what is emitted; checked, and emitted values come back as they would be read. Without it
             they are pickled.
-        backend: Name or class path of a state backend.
+        backend: Name or class path of a state backend, or a backend.
         parallelism: Number of subtasks of the operator.
         max_parallelism: Number of key groups.
         subtask: Which subtask this is.
@@ -98,7 +72,7 @@ class OperatorHarness:
         key_by: Any = None,
         key_type: Any = None,
         output_type: Any = None,
-        backend: str = "hashmap",
+        backend: str | StateBackend = "hashmap",
         parallelism: int = 1,
         max_parallelism: int = 128,
         subtask: int = 0,
@@ -114,7 +88,11 @@ class OperatorHarness:
         spec = operator_spec(shape_of(function), function, undeclared, output_type, keyed=self._keys is not None)
         self._spec = replace(spec, side_outputs=True)
         self._pickled = cloudpickle.dumps(self._spec)
-        self._state_backend: StateBackend = load_state_backend(Configuration({"state.backend.type": backend}))
+        self._state_backend = (
+            backend
+            if isinstance(backend, StateBackend)
+            else load_state_backend(Configuration({"state.backend.type": backend}))
+        )
         self._parallelism, self._max_parallelism, self._subtask = parallelism, max_parallelism, subtask
         self._range = range_of(subtask, max_parallelism, parallelism)
         self._clock = clock or ManualClock()
