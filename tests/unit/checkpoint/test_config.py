@@ -1,0 +1,203 @@
+"""The options of checkpoints, and `CheckpointConfig`, which sets them."""
+
+import pytest
+
+from holdfast.checkpoint import options
+from holdfast.checkpoint.config import NEVER, CheckpointConfig, CoordinatorConfiguration, load_checkpoint_storage
+from holdfast.checkpoint.options import CheckpointingMode, ExternalizedCheckpointCleanup
+from holdfast.checkpoint.snapshot_type import (
+    CheckpointProperties,
+    CheckpointRetentionPolicy,
+    CheckpointType,
+    SavepointFormatType,
+    SnapshotSharing,
+    SnapshotType,
+)
+from holdfast.checkpoint.storage import FileSystemCheckpointStorage, JobManagerCheckpointStorage
+from holdfast.errors import AlreadyExistError, ConfigurationError, StorageError
+from holdfast.kernel.configuration import Configuration
+from tests.unit.checkpoint.support import JOB, document, run_handle
+
+
+def test_defaults_are_those_of_the_contract():
+    configuration = Configuration()
+    assert configuration.get(options.NUM_RETAINED) == 3
+    assert configuration.get(options.CHECKPOINTING_INTERVAL) == 0
+    assert configuration.get(options.CHECKPOINTING_TIMEOUT) == 600_000
+    assert configuration.get(options.TOLERABLE_FAILED) == 0
+    assert configuration.get(options.GRACE_PERIOD) == 600_000
+    assert CoordinatorConfiguration.from_options(configuration) == CoordinatorConfiguration()
+
+
+@pytest.mark.parametrize(
+    ("old", "value", "option", "expected"),
+    [
+        ("state.checkpoints.dir", "/c", options.CHECKPOINTS_DIRECTORY, "/c"),
+        ("state.backend.fs.checkpointdir", "/c", options.CHECKPOINTS_DIRECTORY, "/c"),
+        ("state.savepoints.dir", "/s", options.SAVEPOINT_DIRECTORY, "/s"),
+        ("state.checkpoints.num-retained", "7", options.NUM_RETAINED, 7),
+        ("state.storage.fs.memory-threshold", "1 kb", options.FS_SMALL_FILE_THRESHOLD, 1024),
+        ("execution.savepoint.path", "/s/1", options.RECOVERY_PATH, "/s/1"),
+        ("execution.savepoint-restore-mode", "claim", options.CLAIM_MODE, options.RecoveryClaimMode.CLAIM),
+        ("jobmanager.web.checkpoints.history", "3", options.CHECKPOINTS_HISTORY, 3),
+    ],
+)
+def test_older_names_are_accepted(old, value, option, expected):
+    configuration = Configuration({old: value})
+    configuration.validate()
+    assert configuration.get(option) == expected
+
+
+@pytest.mark.parametrize("option", options.REFUSED, ids=lambda option: option.key)
+def test_what_has_no_meaning_here_is_refused_with_the_reason_unless_it_is_the_default(option):
+    if option.default is not None:
+        Configuration({option.key: option.default}).validate()
+    other = {bool: option.default is not True, str: "other", int: 77, float: 7.5}.get(option.type, 77)
+    with pytest.raises(ConfigurationError) as caught:
+        Configuration({option.key: other})
+    assert option.key in str(caught.value)
+    assert option.reason in str(caught.value)
+    for alias in option.deprecated_keys:
+        with pytest.raises(ConfigurationError, match=alias):
+            Configuration({alias: other})
+
+
+@pytest.mark.parametrize("option", options.HARMLESS, ids=lambda option: option.key)
+def test_what_is_harmless_is_accepted_and_says_why(option):
+    value = {bool: not option.default, str: "/x"}.get(option.type, 5)
+    Configuration({option.key: value}).validate()
+    assert option.reason
+
+
+def test_a_program_sets_the_same_options():
+    config = CheckpointConfig()
+    config.set_checkpointing_mode(CheckpointingMode.AT_LEAST_ONCE).set_checkpoint_interval(5000)
+    config.set_checkpoint_timeout(700).set_min_pause_between_checkpoints(40).set_max_concurrent_checkpoints(2)
+    config.set_tolerable_checkpoint_failure_number(3)
+    config.enable_externalized_checkpoints(CheckpointConfig.ExternalizedCheckpointCleanup.DELETE_ON_CANCELLATION)
+    config.set_checkpoint_storage_dir("file:///c")
+    assert config.configuration.get(options.CHECKPOINTS_DIRECTORY) == "file:///c"
+    assert config.get_externalized_checkpoint_cleanup() is ExternalizedCheckpointCleanup.DELETE_ON_CANCELLATION
+    assert config.is_externalized_checkpoints_enabled()
+    assert CoordinatorConfiguration.from_options(config.configuration) == CoordinatorConfiguration(
+        5000, 700, 40, 2, CheckpointRetentionPolicy.RETAIN_ON_FAILURE, 3, CheckpointingMode.AT_LEAST_ONCE
+    )
+    assert (config.get_checkpoint_interval(), config.get_checkpoint_timeout()) == (5000, 700)
+    assert (config.get_min_pause_between_checkpoints(), config.get_max_concurrent_checkpoints()) == (40, 2)
+    assert not config.is_fail_on_checkpointing_errors()
+    assert config.disable_checkpointing().get_checkpoint_interval() == NEVER
+    assert not config.is_checkpointing_enabled()
+
+
+def test_values_are_brought_into_range_or_refused():
+    def normalised(**values):
+        keys = {f"execution.checkpointing.{key.replace('_', '-')}": value for key, value in values.items()}
+        return CoordinatorConfiguration.from_options(Configuration(keys))
+
+    assert normalised(interval=3).interval == 10
+    assert normalised(interval=50, min_pause=200).interval == 200
+    assert normalised(timeout=1).timeout == 10
+    assert normalised(min_pause="1000 d").min_pause == 365 * 24 * 3600 * 1000
+    for values in ({"max_concurrent_checkpoints": 0}, {"tolerable_failed_checkpoints": -1}):
+        with pytest.raises(ConfigurationError):
+            normalised(**values)
+    config = CheckpointConfig()
+    for wrong in (
+        lambda: config.set_checkpoint_interval(-1),
+        lambda: config.set_checkpoint_timeout(9),
+        lambda: config.set_max_concurrent_checkpoints(0),
+        lambda: config.set_tolerable_checkpoint_failure_number(-1),
+        lambda: config.enable_unaligned_checkpoints(),
+    ):
+        with pytest.raises(ConfigurationError):
+            wrong()
+
+
+def test_the_storage_is_what_the_options_say():
+    def storage(**values):
+        return load_checkpoint_storage(Configuration({f"execution.checkpointing.{k}": v for k, v in values.items()}))
+
+    assert isinstance(storage(), JobManagerCheckpointStorage)
+    assert storage(dir="/c").get_checkpoint_path() == "/c"
+    assert isinstance(storage(dir="/c", storage="jobmanager"), JobManagerCheckpointStorage)
+    with pytest.raises(ConfigurationError, match=r"execution\.checkpointing\.dir"):
+        storage(storage="filesystem")
+    with pytest.raises(ConfigurationError, match="'rocket'"):
+        storage(storage="rocket")
+    assert storage(dir="/c", **{"data-inline-threshold": "2 mb"}).get_min_file_size_threshold() == 20 * 1024
+    with pytest.raises(ConfigurationError, match="1048576"):
+        FileSystemCheckpointStorage("/c", 2 * 1024 * 1024)
+    with pytest.raises(ConfigurationError):
+        JobManagerCheckpointStorage(0)
+
+
+def test_checkpoints_in_memory_are_limited_and_written_once():
+    access = JobManagerCheckpointStorage(2000).create_checkpoint_storage(JOB)
+    place = access.initialize_location_for_checkpoint(1)
+    assert place.write_metadata(document(1)) == place.data
+    with pytest.raises(AlreadyExistError):
+        place.write_metadata(document(1))
+    with pytest.raises(StorageError, match="larger than the maximum"):
+        access.initialize_location_for_checkpoint(2).write_metadata(document(2, runs=[run_handle("x" * 2000)]))
+    with pytest.raises(ConfigurationError, match="savepoint"):
+        access.initialize_location_for_savepoint(3, None)
+    assert not access.supports_highly_available_storage()
+
+
+def test_a_savepoint_needs_a_directory(tmp_path):
+    access = FileSystemCheckpointStorage(str(tmp_path)).create_checkpoint_storage(JOB)
+    assert not access.has_default_savepoint_location()
+    with pytest.raises(ConfigurationError, match="savepoint-dir"):
+        access.initialize_location_for_savepoint(1, None)
+    first = access.initialize_location_for_savepoint(1, str(tmp_path / "s"))
+    second = access.initialize_location_for_savepoint(2, str(tmp_path / "s"))
+    assert first.path != second.path
+    assert first.path.split("/")[-1].startswith(f"savepoint-{str(JOB)[:6]}-")
+
+
+DISCARDS = {
+    "checkpoint, never": (
+        CheckpointProperties.for_checkpoint(CheckpointRetentionPolicy.NEVER_RETAIN_AFTER_TERMINATION),
+        [True, True, True, True, True],
+    ),
+    "checkpoint, on failure": (
+        CheckpointProperties.for_checkpoint(CheckpointRetentionPolicy.RETAIN_ON_FAILURE),
+        [True, True, True, False, True],
+    ),
+    "checkpoint, on cancellation": (
+        CheckpointProperties.for_checkpoint(CheckpointRetentionPolicy.RETAIN_ON_CANCELLATION),
+        [True, True, False, False, False],
+    ),
+    "savepoint": (CheckpointProperties.for_savepoint(), [False] * 5),
+    "savepoint of a stop": (CheckpointProperties.for_sync_savepoint(True, True), [False] * 5),
+    "unclaimed": (CheckpointProperties.for_unclaimed_snapshot(), [False] * 5),
+}
+
+
+@pytest.mark.parametrize("kind", DISCARDS)
+def test_when_each_kind_is_deleted(kind):
+    properties, expected = DISCARDS[kind]
+    assert [
+        properties.discard_on_subsumed(),
+        properties.discard_on_job_finished(),
+        properties.discard_on_job_cancelled(),
+        properties.discard_on_job_failed(),
+        properties.discard_on_job_suspended(),
+    ] == expected
+    assert CheckpointProperties.from_json(properties.to_json()) == properties
+    assert not properties.discard_on("RUNNING")
+
+
+def test_kinds_of_snapshots():
+    assert [kind.is_savepoint() for kind in SnapshotType] == [False, False, True, True, True]
+    assert [kind.is_synchronous() for kind in SnapshotType] == [False, False, False, True, True]
+    assert SnapshotType.TERMINATE_SAVEPOINT.should_drain()
+    assert not SnapshotType.SUSPEND_SAVEPOINT.should_drain()
+    assert SnapshotType.CHECKPOINT.get_sharing_files_strategy() is SnapshotSharing.FORWARD_BACKWARD
+    assert SnapshotType.FULL_CHECKPOINT.get_sharing_files_strategy() is SnapshotSharing.FORWARD
+    assert SnapshotType.SAVEPOINT.get_sharing_files_strategy() is SnapshotSharing.NO_SHARING
+    assert CheckpointType.SAVEPOINT.is_savepoint()
+    assert not CheckpointType.CHECKPOINT.is_savepoint()
+    assert CheckpointProperties.for_savepoint().format_type is SavepointFormatType.CANONICAL
+    assert CheckpointProperties.for_unclaimed_snapshot().is_unclaimed()
+    assert CheckpointProperties.for_unclaimed_snapshot() == CheckpointProperties.for_savepoint(False, None)
