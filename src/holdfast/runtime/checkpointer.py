@@ -78,8 +78,8 @@ class Checkpointer:
         """Completes the checkpoint of an epoch: its document, then its pointer, which is the commit point.
 
         Returns:
-            The checkpoint; None if it failed and execution.checkpointing.tolerable-failed-checkpoints tolerates that: the
-            epoch then belongs to the next one.
+            The checkpoint; None if it failed and execution.checkpointing.tolerable-failed-checkpoints tolerates that:
+            the epoch then belongs to the next one.
 
         Raises:
             FencedError: Another leader took over; nothing became visible.

@@ -129,7 +129,8 @@ class JobControl:
         """The job runs no more: answers what is still waiting."""
         with self._lock:
             self._ended = True
-            futures: list[Future[Any]] = [request.future for request in (*self._snapshots, *self._rescales)]
+            futures: list[Future[Any]] = [snapshot.future for snapshot in self._snapshots]
+            futures += [rescale.future for rescale in self._rescales]
             self._snapshots, self._rescales = [], []
         for future in futures:
             future.set_exception(_shut_down())

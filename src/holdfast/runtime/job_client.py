@@ -56,7 +56,7 @@ class JobClient:
     def trigger_savepoint(self, savepoint_directory: str | None = None) -> Future[str]:
         """Asks for a savepoint; the future gets its path.
 
-        It holds what the checkpoint of the same epoch boundary holds, with copies of all files, and belongs to the user.
+        It holds what the checkpoint of the same epoch boundary holds, with copies of all files, and is the user's.
 
         Args:
             savepoint_directory: Where it is made; None for execution.checkpointing.savepoint-dir.

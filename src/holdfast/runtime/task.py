@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from holdfast.errors import NotExistError
+from holdfast.errors import NotExistError, NullKeyError
 from holdfast.kernel.ids import new_nonce
 from holdfast.runtime.barrier import Barrier, BarrierReader, StepReport
 from holdfast.runtime.chunk import Chunk
@@ -181,4 +181,7 @@ def _keys_of(edge: Edge, arrival: Arrival) -> tuple[list[Any], npt.NDArray[np.ui
     if edge.key.spec.selector is not None:
         return codec.from_storage(batch.column(batch.schema.get_field_index(KEY))), arrival.hashes
     columns = [batch.column(batch.schema.get_field_index(name)) for name in edge.key.spec.columns]
-    return codec.dict_keys(columns), arrival.hashes
+    try:
+        return codec.dict_keys(columns), arrival.hashes
+    except NullKeyError as error:
+        raise NullKeyError(edge.consumer, row=error.row) from error
