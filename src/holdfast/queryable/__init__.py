@@ -1,0 +1,48 @@
+"""Queryable state: reading a job's keyed state from outside, committed, while it runs or after.
+
+Every answer is from one completed checkpoint and says from which. Servers are read replicas of checkpoints; they load
+nothing onto the job and answer while it fails over. `QueryableStateClient` and `AsyncQueryableStateClient` ask them.
+"""
+
+from __future__ import annotations
+
+from holdfast.queryable.async_client import AsyncQueryableStateClient
+from holdfast.queryable.client import QueryableStateClient, Scan
+from holdfast.queryable.consistency import Consistency, at_least, exactly, newest
+from holdfast.queryable.description import OpaqueValue, StateDescription
+from holdfast.queryable.location import (
+    KvStateID,
+    KvStateLocation,
+    KvStateLocationOracle,
+    KvStateLocationRegistry,
+)
+from holdfast.queryable.proxy import KvStateClientProxy, KvStateServer
+from holdfast.queryable.registry import KvStateRegistry, KvStateRegistryListener
+from holdfast.queryable.result import ManyResult, Origin, StateResult
+from holdfast.queryable.server import KvStateClientProxyImpl, ServerSettings, StateServer
+
+__all__ = [
+    "AsyncQueryableStateClient",
+    "Consistency",
+    "KvStateClientProxy",
+    "KvStateClientProxyImpl",
+    "KvStateID",
+    "KvStateLocation",
+    "KvStateLocationOracle",
+    "KvStateLocationRegistry",
+    "KvStateRegistry",
+    "KvStateRegistryListener",
+    "KvStateServer",
+    "ManyResult",
+    "OpaqueValue",
+    "Origin",
+    "QueryableStateClient",
+    "Scan",
+    "ServerSettings",
+    "StateDescription",
+    "StateResult",
+    "StateServer",
+    "at_least",
+    "exactly",
+    "newest",
+]

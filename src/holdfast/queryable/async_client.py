@@ -1,0 +1,208 @@
+"""Asking for state from asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl as tls_module
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from holdfast.kernel.ids import JobID
+from holdfast.kernel.key_group import KeyGroupRange
+from holdfast.queryable.connection import ClientConnection, connect
+from holdfast.queryable.consistency import DEFAULT_DEADLINE, NEWEST, Consistency
+from holdfast.queryable.description import StateDescription
+from holdfast.queryable.errors import BadRequestError, QueryConnectionError
+from holdfast.queryable.frame import Frame, FrameType
+from holdfast.queryable.question import (
+    WHOLE_MAP,
+    Question,
+    check_address,
+    describe_request,
+    described,
+    encoded_namespace,
+    job_id_of,
+    origin_of,
+)
+from holdfast.queryable.request import ScanRequest
+from holdfast.queryable.result import ManyResult, ScanHead, StateResult
+from holdfast.queryable.scan import Condition, scan_schema
+from holdfast.queryable.tls import client_context
+from holdfast.state.descriptor import StateDescriptor
+
+_PATIENCE = 5.0  # seconds beyond the deadline
+
+
+class AsyncQueryableStateClient:
+    """Asks one server, which forwards what it does not hold; many requests may be in flight on its one connection.
+
+    Belongs to one event loop. Opens its connection with the first request, and again after it was lost.
+
+    Args:
+        host: Of any query server of the job.
+        port: The same.
+        tls: True for TLS with the system's authorities, a file with certificates, or a context; None for none.
+        token: Bearer token, if the server wants one.
+    """
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        tls: tls_module.SSLContext | str | bool | None = None,
+        token: str | None = None,
+    ) -> None:
+        self._address = check_address(host, port)
+        self._ssl = client_context(tls)
+        self._token = token
+        self._connecting: asyncio.Task[ClientConnection] | None = None
+        self._known: dict[tuple[JobID, str], StateDescription] = {}
+
+    async def get_kv_state(
+        self,
+        job_id: JobID | str,
+        name: str,
+        key: Any,
+        *,
+        map_key: Any = WHOLE_MAP,
+        namespace: Any = None,
+        namespace_serializer: Any = None,
+        consistency: Consistency = NEWEST,
+        deadline: float = DEFAULT_DEADLINE,
+        key_type: Any = None,
+        descriptor: StateDescriptor[Any] | None = None,
+    ) -> StateResult[Any]:
+        """Return the state of a key; see `QueryableStateClient.get_kv_state`."""
+        entries = None if map_key is WHOLE_MAP else (map_key,)
+        spaced = encoded_namespace(namespace, namespace_serializer)
+        job = job_id_of(job_id)
+        question = Question(job, name, (key,), entries, spaced, consistency, deadline, key_type, descriptor)
+        return question.one(*await self._ask(question))
+
+    async def get_many(
+        self,
+        job_id: JobID | str,
+        name: str,
+        keys: Sequence[Any],
+        *,
+        map_keys: Sequence[Any] | None = None,
+        namespace: Any = None,
+        namespace_serializer: Any = None,
+        consistency: Consistency = NEWEST,
+        deadline: float = DEFAULT_DEADLINE,
+        key_type: Any = None,
+        descriptor: StateDescriptor[Any] | None = None,
+    ) -> ManyResult:
+        """Return the state of several keys, from one checkpoint; see `QueryableStateClient.get_many`."""
+        spaced = encoded_namespace(namespace, namespace_serializer)
+        job = job_id_of(job_id)
+        question = Question(job, name, keys, map_keys, spaced, consistency, deadline, key_type, descriptor)
+        return question.many(*await self._ask(question))
+
+    async def scan(
+        self,
+        job_id: JobID | str,
+        name: str,
+        *,
+        key_groups: KeyGroupRange | None = None,
+        where: Sequence[Condition] = (),
+        batch_rows: int = ScanRequest.batch_rows,
+        consistency: Consistency = NEWEST,
+        deadline: float = DEFAULT_DEADLINE,
+    ) -> tuple[ScanHead, AsyncIterator[pa.RecordBatch]]:
+        """Return what a scan is about, and its batches; see `QueryableStateClient.scan`."""
+        job = str(job_id_of(job_id))
+        request = ScanRequest(job, name, consistency, deadline, key_groups, tuple(where), batch_rows)
+        connection = await self._connect()
+        frames = connection.stream(FrameType.SCAN, request.header())
+        try:
+            head = scan_head(await anext(frames))
+        except BaseException:
+            connection.close()
+            raise
+        return head, _batches(connection, frames, head)
+
+    async def states(self, job_id: JobID | str) -> list[StateDescription]:
+        """Return the queryable states of a job."""
+        return described(await self._request(*describe_request(job_id_of(job_id), None)))
+
+    async def jobs(self) -> list[dict[str, Any]]:
+        """Return the jobs that the server holds, each with its newest checkpoint and its states."""
+        return list((await self._request(FrameType.JOBS, b"{}")).fields()["jobs"])
+
+    async def close(self) -> None:
+        """Close the connection; the next request opens another."""
+        connecting, self._connecting = self._connecting, None
+        if connecting is not None:
+            if connecting.done() and not connecting.cancelled() and connecting.exception() is None:
+                connecting.result().close()
+            connecting.cancel()
+
+    async def __aenter__(self) -> AsyncQueryableStateClient:
+        """Return the client."""
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        """Close it."""
+        await self.close()
+
+    async def _ask(self, question: Question) -> tuple[Frame, StateDescription]:
+        known = (question.job_id, question.state)
+        what = self._known.get(known) or await self._describe(question)
+        timeout = question.deadline + _PATIENCE
+        header, body = question.encode(what)
+        try:
+            answer = await self._request(FrameType.GET, header, *body, timeout=timeout)
+            if question.is_about(answer, what):
+                return answer, what
+        except BadRequestError:
+            # The job may have been started again with another key type.
+            if (await self._describe(question)).fingerprint == what.fingerprint:
+                raise
+        what = await self._describe(question)
+        header, body = question.encode(what)
+        return await self._request(FrameType.GET, header, *body, timeout=timeout), what
+
+    async def _describe(self, question: Question) -> StateDescription:
+        what = described(await self._request(*describe_request(question.job_id, question.state)))[0]
+        self._known[question.job_id, question.state] = what
+        return what
+
+    async def _request(self, kind: FrameType, header: bytes, *body: Any, timeout: float = 15.0) -> Frame:
+        try:
+            connection = await self._connection()
+            return await connection.request(kind, header, *body, timeout=timeout)
+        except QueryConnectionError:
+            connection = await self._connection()
+            return await connection.request(kind, header, *body, timeout=timeout)
+
+    async def _connection(self) -> ClientConnection:
+        task = self._connecting
+        if task is not None and task.done():
+            if not task.cancelled() and task.exception() is None and task.result().is_open:
+                return task.result()
+            task = None
+        if task is None:
+            task = self._connecting = asyncio.get_running_loop().create_task(self._connect())
+        return await asyncio.shield(task)
+
+    async def _connect(self) -> ClientConnection:
+        return await connect(self._address, token=self._token, ssl=self._ssl)
+
+
+def scan_head(frame: Frame) -> ScanHead:
+    """Return what the first part of a scan says."""
+    what = StateDescription.from_json(frame.fields().get("description") or {})
+    return ScanHead(origin_of(frame), what, scan_schema(what))
+
+
+async def _batches(
+    connection: ClientConnection, frames: AsyncIterator[Frame], head: ScanHead
+) -> AsyncIterator[pa.RecordBatch]:
+    try:
+        async for frame in frames:
+            yield pa.ipc.read_record_batch(pa.py_buffer(frame.body), head.schema)
+    finally:
+        connection.close()

@@ -1,0 +1,352 @@
+"""Asking for state, blocking."""
+
+from __future__ import annotations
+
+import socket
+import ssl as tls_module
+import threading
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from holdfast.kernel.ids import JobID
+from holdfast.kernel.key_group import KeyGroupRange
+from holdfast.queryable.async_client import scan_head
+from holdfast.queryable.connection import CONNECT_TIMEOUT, MAX_ANSWER, greeting, raise_failure
+from holdfast.queryable.consistency import DEFAULT_DEADLINE, NEWEST, Consistency
+from holdfast.queryable.description import StateDescription
+from holdfast.queryable.errors import BadRequestError, QueryConnectionError, QueryTimeoutError
+from holdfast.queryable.frame import Frame, FrameReader, FrameType, encode
+from holdfast.queryable.location import Address
+from holdfast.queryable.question import (
+    WHOLE_MAP,
+    Question,
+    check_address,
+    describe_request,
+    described,
+    encoded_namespace,
+    job_id_of,
+)
+from holdfast.queryable.request import ScanRequest
+from holdfast.queryable.result import ManyResult, Origin, ScanHead, StateResult
+from holdfast.queryable.scan import Condition
+from holdfast.queryable.tls import client_context
+from holdfast.state.descriptor import StateDescriptor
+
+_PATIENCE = 5.0  # seconds beyond the deadline
+_CHUNK = 256 * 1024
+
+
+class BlockingConnection:
+    """A connection with one request at a time.
+
+    Raises:
+        QueryConnectionError: Nobody listens there, or the TLS of both sides does not fit.
+        UnauthorizedError: The token is missing or wrong.
+    """
+
+    def __init__(self, address: Address, token: str | None, ssl: tls_module.SSLContext | None) -> None:
+        self._reader = FrameReader(MAX_ANSWER)
+        self._arrived: list[Frame] = []
+        try:
+            plain = socket.create_connection(address, CONNECT_TIMEOUT)
+            plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._socket = plain if ssl is None else ssl.wrap_socket(plain, server_hostname=address[0])
+        except OSError as error:
+            raise QueryConnectionError(f"No connection to {address[0]}:{address[1]}: {error}.") from error
+        try:
+            self._send(greeting(token))
+            raise_failure(self.receive(CONNECT_TIMEOUT))
+        except BaseException:
+            self.close()
+            raise
+
+    def request(self, kind: FrameType, header: bytes, *body: Any, timeout: float) -> Frame:
+        """Send a request and wait for its answer."""
+        self._send(encode(kind, 1, header, *body))
+        return raise_failure(self.receive(timeout))
+
+    def stream(self, kind: FrameType, header: bytes, timeout: float) -> Iterator[Frame]:
+        """Send a request and yield the parts of its answer."""
+        self._send(encode(kind, 1, header))
+        while (frame := raise_failure(self.receive(timeout))).type != FrameType.END:
+            yield frame
+
+    def receive(self, timeout: float) -> Frame:
+        """Wait for the next frame."""
+        try:
+            self._socket.settimeout(timeout)
+            while not self._arrived:
+                data = self._socket.recv(_CHUNK)
+                if not data:
+                    raise QueryConnectionError("The server closed the connection.")
+                self._arrived = self._reader.feed(data)
+            return self._arrived.pop(0)
+        except TimeoutError:
+            raise QueryTimeoutError(f"No answer within {timeout} seconds.") from None
+        except OSError as error:
+            raise QueryConnectionError(f"The connection was lost: {error}.") from error
+
+    def close(self) -> None:
+        """Close it."""
+        self._socket.close()
+
+    def _send(self, data: bytes) -> None:
+        try:
+            self._socket.sendall(data)
+        except OSError as error:
+            raise QueryConnectionError(f"The connection was lost: {error}.") from error
+
+
+class Scan:
+    """The batches of a scan; iterate over it once, or close it.
+
+    Attributes:
+        head: Where the rows are from and which columns they have.
+    """
+
+    def __init__(self, connection: BlockingConnection, frames: Iterator[Frame]) -> None:
+        self._connection = connection
+        self._frames = frames
+        try:
+            self.head: ScanHead = scan_head(next(frames))
+        except BaseException:
+            connection.close()
+            raise
+
+    @property
+    def origin(self) -> Origin:
+        """Where all rows are from."""
+        return self.head.origin
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns: key, namespace and map key where the state has them, value."""
+        return self.head.schema
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        try:
+            for frame in self._frames:
+                yield pa.ipc.read_record_batch(pa.py_buffer(frame.body), self.schema)
+        finally:
+            self.close()
+
+    def to_table(self) -> pa.Table:
+        """Return all rows."""
+        return pa.Table.from_batches(self, schema=self.schema)
+
+    def close(self) -> None:
+        """End the scan."""
+        self._connection.close()
+
+
+class QueryableStateClient:
+    """Asks one server, which forwards what it does not hold. Thread-safe: each thread in a call has its own connection.
+
+    Args:
+        host: Of any query server of the job.
+        port: The same.
+        tls: True for TLS with the system's authorities, a file with certificates, or a context; None for none.
+        token: Bearer token, if the server wants one.
+    """
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        tls: tls_module.SSLContext | str | bool | None = None,
+        token: str | None = None,
+    ) -> None:
+        self._address = check_address(host, port)
+        self._ssl = client_context(tls)
+        self._token = token
+        self._lock = threading.Lock()
+        self._idle: list[BlockingConnection] = []
+        self._known: dict[tuple[JobID, str], StateDescription] = {}
+
+    def get_kv_state(
+        self,
+        job_id: JobID | str,
+        name: str,
+        key: Any,
+        *,
+        map_key: Any = WHOLE_MAP,
+        namespace: Any = None,
+        namespace_serializer: Any = None,
+        consistency: Consistency = NEWEST,
+        deadline: float = DEFAULT_DEADLINE,
+        key_type: Any = None,
+        descriptor: StateDescriptor[Any] | None = None,
+    ) -> StateResult[Any]:
+        """Return the state of a key.
+
+        Args:
+            job_id: The job: its id, or its name.
+            name: The name under which the state is queryable.
+            key: The key, of the type of the state's keys.
+            map_key: For map state: return this entry's value and not the whole map.
+            namespace: For state with namespaces: bytes, or a namespace whose serializer is given as well.
+            namespace_serializer: Turns the namespace into bytes.
+            consistency: `newest()`, `at_least(n)` or `exactly(n)`.
+            deadline: Seconds that `at_least` waits.
+            key_type: The type that the caller takes the keys to have; refused before anything is sent if it differs.
+            descriptor: The descriptor that the caller takes the state to have; with that of aggregating state the result
+                of the function is returned instead of the accumulator.
+
+        Raises:
+            UnknownKeyOrNamespaceError: There is no state for the key; a default value is never returned.
+            WrongKeyTypeError: The key is of another type; nothing was sent.
+            UnknownJobError, UnknownLocationError, UnknownKvStateLocationError: There is no such job or state.
+            QueryTimeoutError: The checkpoint did not complete before the deadline.
+            CheckpointNotAvailableError: The checkpoint is not retained.
+            QueryConnectionError: The server cannot be reached.
+        """
+        entries = None if map_key is WHOLE_MAP else (map_key,)
+        spaced = encoded_namespace(namespace, namespace_serializer)
+        job = job_id_of(job_id)
+        question = Question(job, name, (key,), entries, spaced, consistency, deadline, key_type, descriptor)
+        return question.one(*self._ask(question))
+
+    def get_many(
+        self,
+        job_id: JobID | str,
+        name: str,
+        keys: Sequence[Any],
+        *,
+        map_keys: Sequence[Any] | None = None,
+        namespace: Any = None,
+        namespace_serializer: Any = None,
+        consistency: Consistency = NEWEST,
+        deadline: float = DEFAULT_DEADLINE,
+        key_type: Any = None,
+        descriptor: StateDescriptor[Any] | None = None,
+    ) -> ManyResult:
+        """Return the state of several keys, all from one checkpoint; None for those without.
+
+        Args:
+            job_id: The job: its id, or its name.
+            name: The name under which the state is queryable.
+            keys: The keys.
+            map_keys: For map state: one for each key, to return the entries' values and not whole maps.
+            namespace: Of all of them; see `get_kv_state`, as for the other arguments and errors.
+            namespace_serializer: Turns the namespace into bytes.
+            consistency: `newest()`, `at_least(n)` or `exactly(n)`.
+            deadline: Seconds that `at_least` waits.
+            key_type: The type that the caller takes the keys to have.
+            descriptor: The descriptor that the caller takes the state to have.
+        """
+        spaced = encoded_namespace(namespace, namespace_serializer)
+        job = job_id_of(job_id)
+        question = Question(job, name, keys, map_keys, spaced, consistency, deadline, key_type, descriptor)
+        return question.many(*self._ask(question))
+
+    def scan(
+        self,
+        job_id: JobID | str,
+        name: str,
+        *,
+        key_groups: KeyGroupRange | None = None,
+        where: Sequence[Condition] = (),
+        batch_rows: int = ScanRequest.batch_rows,
+        consistency: Consistency = NEWEST,
+        deadline: float = DEFAULT_DEADLINE,
+    ) -> Scan:
+        """Return all rows of a state, of one checkpoint, as Arrow batches that are read as they are taken.
+
+        Args:
+            job_id: The job: its id, or its name.
+            name: The name under which the state is queryable.
+            key_groups: Only these key groups.
+            where: Only rows that meet all of these: (column, operator, value), where a column is `key`, `value`, `map_key`
+                or a field such as `value.total`, and an operator one of == != < <= > >=.
+            batch_rows: About how many rows a batch has.
+            consistency: `newest()`, `at_least(n)` or `exactly(n)`.
+            deadline: Seconds that `at_least` waits.
+        """
+        job = str(job_id_of(job_id))
+        request = ScanRequest(job, name, consistency, deadline, key_groups, tuple(where), batch_rows)
+        connection = self._connect()
+        return Scan(connection, connection.stream(FrameType.SCAN, request.header(), deadline + _PATIENCE))
+
+    def states(self, job_id: JobID | str) -> list[StateDescription]:
+        """Return the queryable states of a job."""
+        return described(self._request(*describe_request(job_id_of(job_id), None)))
+
+    def jobs(self) -> list[dict[str, Any]]:
+        """Return the jobs that the server holds, each with its newest checkpoint and its states."""
+        return list(self._request(FrameType.JOBS, b"{}").fields()["jobs"])
+
+    def close(self) -> None:
+        """Close all connections; the next request opens another."""
+        with self._lock:
+            idle, self._idle = self._idle, []
+        for connection in idle:
+            connection.close()
+
+    def shutdown(self) -> None:
+        """Close all connections."""
+        self.close()
+
+    def __enter__(self) -> QueryableStateClient:
+        """Return the client."""
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        """Close it."""
+        self.close()
+
+    def _ask(self, question: Question) -> tuple[Frame, StateDescription]:
+        what = self._known.get((question.job_id, question.state)) or self._describe(question)
+        timeout = question.deadline + _PATIENCE
+        header, body = question.encode(what)
+        try:
+            answer = self._request(FrameType.GET, header, *body, timeout=timeout)
+            if question.is_about(answer, what):
+                return answer, what
+        except BadRequestError:
+            # The job may have been started again with another key type.
+            if self._describe(question).fingerprint == what.fingerprint:
+                raise
+        what = self._describe(question)
+        header, body = question.encode(what)
+        return self._request(FrameType.GET, header, *body, timeout=timeout), what
+
+    def _describe(self, question: Question) -> StateDescription:
+        what = described(self._request(*describe_request(question.job_id, question.state)))[0]
+        self._known[question.job_id, question.state] = what
+        return what
+
+    def _request(self, kind: FrameType, header: bytes, *body: Any, timeout: float = 15.0) -> Frame:
+        with self._lock:
+            connection = self._idle.pop() if self._idle else None
+        if connection is not None:
+            try:
+                return self._request_on(connection, kind, header, *body, timeout=timeout)
+            except QueryConnectionError:
+                self.close()  # those of the same age are gone as well
+        return self._request_on(self._connect(), kind, header, *body, timeout=timeout)
+
+    def _request_on(
+        self, connection: BlockingConnection, kind: FrameType, header: bytes, *body: Any, timeout: float
+    ) -> Frame:
+        try:
+            answer = connection.request(kind, header, *body, timeout=timeout)
+        except (QueryConnectionError, QueryTimeoutError):
+            connection.close()  # an answer that comes late would be taken for the next one's
+            raise
+        except BaseException as error:
+            if isinstance(error, BadRequestError):
+                self._give_back(connection)
+            else:
+                connection.close()
+            raise
+        self._give_back(connection)
+        return answer
+
+    def _give_back(self, connection: BlockingConnection) -> None:
+        with self._lock:
+            self._idle.append(connection)
+
+    def _connect(self) -> BlockingConnection:
+        return BlockingConnection(self._address, self._token, self._ssl)

@@ -1,0 +1,239 @@
+"""A client's connection to a server: many requests in flight, each answered under its number."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import ssl as tls_module
+from collections import deque
+from collections.abc import AsyncGenerator, Callable
+from typing import Any, Final
+
+from holdfast.queryable.errors import ProtocolError, QueryConnectionError, QueryError, QueryTimeoutError, from_wire
+from holdfast.queryable.frame import Frame, FrameReader, FrameType, encode, to_header
+from holdfast.queryable.location import Address
+
+MAX_ANSWER: Final = 256 * 1024 * 1024
+CONNECT_TIMEOUT: Final = 10.0
+_UNREAD_PARTS: Final = 2
+"""Parts of a stream that may wait for a slow reader; then nothing more is read from the connection."""
+
+
+def raise_failure(frame: Frame) -> Frame:
+    """Return the frame, unless it says that the request failed.
+
+    Raises:
+        QueryError: The error that the server sent.
+    """
+    if frame.type in (FrameType.FAILURE, FrameType.SERVER_FAILURE):
+        fields = frame.fields()
+        raise from_wire(fields.get("error"), fields.get("message"))
+    return frame
+
+
+def greeting(token: str | None) -> bytes:
+    """Return the first frame of a connection."""
+    return encode(FrameType.HELLO, 0, to_header({} if token is None else {"token": token}))
+
+
+class _Stream:
+    """The parts of one streamed answer that have arrived and are not read yet."""
+
+    def __init__(self) -> None:
+        self.parts: deque[Frame] = deque()
+        self.arrived = asyncio.Event()
+        self.failure: QueryError | None = None
+
+
+class ClientConnection(asyncio.Protocol):
+    """A connection; made by `connect`. Not thread-safe: it belongs to its event loop.
+
+    Args:
+        on_notification: Called with each notification of the server.
+    """
+
+    def __init__(self, on_notification: Callable[[Frame], None] | None = None) -> None:
+        self._reader = FrameReader(MAX_ANSWER)
+        self._numbers = itertools.count(1)
+        self._pending: dict[int, asyncio.Future[Frame]] = {}
+        self._streams: dict[int, _Stream] = {}
+        self._transport: asyncio.Transport | None = None
+        self._on_notification = on_notification or (lambda frame: None)
+        self._writable = asyncio.Event()
+        self._writable.set()
+        self._failure: QueryError | None = None
+        self._unsent: list[bytes] = []
+        self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether requests can be sent."""
+        return self._failure is None
+
+    async def request(self, kind: FrameType, header: bytes, *body: Any, timeout: float | None = None) -> Frame:
+        """Send a request and wait for its answer.
+
+        Raises:
+            QueryError: The request failed, the connection ended, or the time passed.
+        """
+        number, answer = self.send(kind, header, *body)
+        try:
+            return raise_failure(await (answer if timeout is None else asyncio.wait_for(answer, timeout)))
+        except TimeoutError:
+            raise QueryTimeoutError(f"No answer within {timeout} seconds.") from None
+        finally:
+            self._pending.pop(number, None)
+
+    def send(self, kind: FrameType, header: bytes, *body: Any) -> tuple[int, asyncio.Future[Frame]]:
+        """Send a request; returns its number and the future of its answer, which may be a failure's frame."""
+        self._require_open()
+        number = next(self._numbers)
+        answer: asyncio.Future[Frame] = asyncio.get_running_loop().create_future()
+        self._pending[number] = answer
+        self._write(encode(kind, number, header, *body))
+        return number, answer
+
+    async def stream(self, kind: FrameType, header: bytes, *body: Any) -> AsyncGenerator[Frame]:
+        """Send a request and yield the parts of its answer, read only as fast as they are taken.
+
+        Use a connection of its own for a stream: a reader that pauses holds up everything else on it.
+        """
+        self._require_open()
+        number = next(self._numbers)
+        stream = self._streams[number] = _Stream()
+        self._write(encode(kind, number, header, *body))
+        try:
+            while True:
+                while not stream.parts:
+                    if stream.failure is not None:
+                        raise stream.failure
+                    stream.arrived.clear()
+                    await stream.arrived.wait()
+                frame = stream.parts.popleft()
+                if len(stream.parts) < _UNREAD_PARTS and self._transport is not None and self.is_open:
+                    self._transport.resume_reading()
+                if raise_failure(frame).type == FrameType.END:
+                    return
+                yield frame
+        finally:
+            del self._streams[number]
+
+    def close(self) -> None:
+        """Close the connection; what is pending fails."""
+        self._end(QueryConnectionError("The connection was closed."))
+
+    # What the event loop calls.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Remember the transport."""
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        """Hand each whole frame to who waits for it."""
+        try:
+            frames = self._reader.feed(data)
+        except QueryError as error:
+            self._end(error)
+            return
+        for frame in frames:
+            self._take(frame)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """Let all who wait know."""
+        self._end(QueryConnectionError(f"The server closed the connection{f': {error}' if error else ''}."))
+
+    def _take(self, frame: Frame) -> None:
+        pending = self._pending.pop(frame.request, None)
+        if pending is not None:
+            if not pending.done():
+                pending.set_result(frame)
+            return
+        stream = self._streams.get(frame.request)
+        if stream is not None:
+            stream.parts.append(frame)
+            stream.arrived.set()
+            if len(stream.parts) >= _UNREAD_PARTS and self._transport is not None:
+                self._transport.pause_reading()
+        elif frame.type == FrameType.NOTIFICATION:
+            self._on_notification(frame)
+        elif frame.type == FrameType.SERVER_FAILURE:
+            try:
+                raise_failure(frame)
+            except QueryError as error:
+                self._end(error)
+
+    def _write(self, data: bytes) -> None:
+        """Requests of one turn of the loop leave together: a system call costs as much as an answer."""
+        self._unsent.append(data)
+        if len(self._unsent) == 1:
+            asyncio.get_running_loop().call_soon(self._flush)
+
+    def _flush(self) -> None:
+        data, self._unsent = self._unsent, []
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write(data[0] if len(data) == 1 else b"".join(data))
+
+    def _require_open(self) -> None:
+        if self._failure is not None:
+            raise QueryConnectionError(f"The connection has ended: {self._failure}")
+
+    def _end(self, error: QueryError) -> None:
+        if self._failure is not None:
+            return
+        self._failure = error
+        pending, self._pending = self._pending, {}
+        for answer in pending.values():
+            if not answer.done():
+                answer.set_exception(error)
+        for stream in self._streams.values():
+            stream.failure = error
+            stream.arrived.set()
+        if self._transport is not None:
+            self._transport.close()
+        if not self.closed.done():
+            self.closed.set_result(None)
+
+
+async def connect(
+    address: Address,
+    *,
+    token: str | None = None,
+    ssl: tls_module.SSLContext | None = None,
+    on_notification: Callable[[Frame], None] | None = None,
+    timeout: float = CONNECT_TIMEOUT,
+) -> ClientConnection:
+    """Open a connection and introduce oneself.
+
+    Raises:
+        QueryConnectionError: Nobody listens there, or the TLS of both sides does not fit.
+        UnauthorizedError: The token is missing or wrong.
+        QueryTimeoutError: Nobody answered in time.
+    """
+    loop = asyncio.get_running_loop()
+    host, port = address
+    name = host if ssl is not None else None
+    try:
+        async with asyncio.timeout(timeout):
+            _, connection = await loop.create_connection(
+                lambda: ClientConnection(on_notification), host, port, ssl=ssl, server_hostname=name
+            )
+    except TimeoutError:
+        raise QueryTimeoutError(f"{host}:{port} did not answer within {timeout} seconds.") from None
+    except (OSError, tls_module.SSLError) as error:
+        raise QueryConnectionError(f"No connection to {host}:{port}: {error}.") from error
+    connection._write(greeting(token))
+    hello: asyncio.Future[Frame] = loop.create_future()
+    connection._pending[0] = hello
+    try:
+        frame = raise_failure(await asyncio.wait_for(hello, timeout))
+    except TimeoutError:
+        connection.close()
+        raise QueryTimeoutError(f"{host}:{port} did not answer within {timeout} seconds.") from None
+    except QueryError:
+        connection.close()
+        raise
+    if frame.type != FrameType.RESULT:
+        connection.close()
+        raise ProtocolError(f"{host}:{port} answered a greeting with a message of type {frame.type}.")
+    return connection

@@ -1,0 +1,198 @@
+"""Layers: sorted rows of one state, of one run or merged from several; what a version of a state consists of.
+
+Newer layers win over older ones, row by row, as runs do. A layer is immutable and shared by all versions that have it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from holdfast.kernel.key_group import KeyGroupRange
+from holdfast.state.layout import MAP_KEY, NAMESPACE, OP, VALUE, Op
+from holdfast.state.probe import KEY
+from holdfast.state.run import Segment
+
+Hashes = npt.NDArray[np.uint64]
+Positions = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Layer:
+    """Rows sorted by hash.
+
+    Attributes:
+        runs: The runs that the rows come from, oldest first; together with the range of key groups they identify it.
+        hashes: Hash of each row.
+        ops: What each row does, see `holdfast.state.layout.Op`.
+        keys: The key of each row in comparable form; None where the hash alone identifies a key.
+        namespaces: The namespace of each row, for state with namespaces.
+        map_keys: The map key of each row of map state, null in a clear.
+        values: The value of each row; None if there are no rows.
+    """
+
+    runs: tuple[str, ...]
+    hashes: Hashes
+    ops: npt.NDArray[np.int8]
+    keys: pa.Array | None
+    namespaces: pa.Array | None
+    map_keys: pa.Array | None
+    values: pa.Array | None
+
+    def __len__(self) -> int:
+        return len(self.hashes)
+
+    @cached_property
+    def view(self) -> memoryview:
+        """The hashes as a sequence that `bisect` can search."""
+        return np.ascontiguousarray(self.hashes).data
+
+    @cached_property
+    def is_plain(self) -> bool:
+        """Whether all rows are values, none a deletion or an addition."""
+        return not self.ops.any()
+
+    def take(self, rows: Positions, hashes: Hashes | None = None) -> Layer:
+        """Return some rows; with other hashes, these identify the keys from then on."""
+        positions = pa.array(rows)
+        kept = self.hashes[rows] if hashes is None else hashes
+        keys = self.keys if hashes is None else None
+        return self._with(kept, self.ops[rows], lambda array: array.take(positions), keys)
+
+    def slice(self, start: int, stop: int) -> Layer:
+        """Return a stretch of rows, without a copy."""
+        count = stop - start
+        return self._with(
+            self.hashes[start:stop], self.ops[start:stop], lambda array: array.slice(start, count), self.keys
+        )
+
+    def between(self, low: int, high: int) -> Layer:
+        """Return the rows with hashes from `low` to `high`, both included."""
+        start = int(np.searchsorted(self.hashes, np.uint64(low)))
+        stop = int(np.searchsorted(self.hashes, np.uint64(high), side="right"))
+        return self if (start, stop) == (0, len(self)) else self.slice(start, stop)
+
+    def _with(
+        self, hashes: Hashes, ops: npt.NDArray[np.int8], part: Callable[[Any], Any], keys: pa.Array | None
+    ) -> Layer:
+        return replace(
+            self,
+            hashes=hashes,
+            ops=ops,
+            keys=None if keys is None else part(keys),
+            namespaces=None if self.namespaces is None else part(self.namespaces),
+            map_keys=None if self.map_keys is None else part(self.map_keys),
+            values=None if self.values is None else part(self.values),
+        )
+
+
+def empty_layer(runs: tuple[str, ...]) -> Layer:
+    """Return a layer without rows, for a run that says nothing about a state."""
+    return Layer(runs, np.empty(0, np.uint64), np.empty(0, np.int8), None, None, None, None)
+
+
+def layer_of(run: str, segment: Segment | None, key_groups: KeyGroupRange, value_type: pa.DataType | None) -> Layer:
+    """Return what a run says about a range of key groups, mapped and not copied.
+
+    Args:
+        run: Its id.
+        segment: The state's segment, None if the run has none.
+        key_groups: The range.
+        value_type: The type of values in newer runs; those of this one are converted if theirs is another.
+
+    Raises:
+        CorruptFileError: The segment is damaged.
+        pyarrow.ArrowInvalid: The values cannot be converted.
+    """
+    rows = segment.range(key_groups) if segment is not None else slice(0, 0)
+    if segment is None or rows.start >= rows.stop:
+        return empty_layer((run,))
+    table = segment.table.slice(rows.start, rows.stop - rows.start)
+    values = _column(table, VALUE)
+    if value_type is not None and values.type != value_type:
+        values = values.cast(value_type)
+    names = table.column_names
+    return Layer(
+        (run,),
+        _column(table, "hash").to_numpy(),
+        _column(table, OP).to_numpy(),
+        comparable(_column(table, KEY)),
+        _column(table, NAMESPACE) if NAMESPACE in names else None,
+        comparable(_column(table, MAP_KEY)) if MAP_KEY in names else None,
+        values,
+    )
+
+
+def comparable(array: pa.Array) -> pa.Array:
+    """Return keys in a form in which each equals itself: numbers with a point as their bits, NaN among them."""
+    if pa.types.is_float64(array.type):
+        return array.view(pa.int64())
+    if pa.types.is_float32(array.type):
+        return array.view(pa.int32())
+    return array
+
+
+def find(layer: Layer, hashes: Hashes, keys: pa.Array, namespace: bytes | None) -> tuple[Positions, Positions]:
+    """Return the rows that belong to some keys.
+
+    Args:
+        layer: Where to look.
+        hashes: The hash of each key; the search is fastest if they ascend.
+        keys: The keys in comparable form.
+        namespace: Only rows of this namespace count; None for state without namespaces.
+
+    Returns:
+        Positions among the keys, ascending, and for each the row; a key may have several.
+    """
+    stored = layer.hashes
+    if not len(stored):
+        return np.empty(0, np.int64), np.empty(0, np.int64)
+    first = np.searchsorted(stored, hashes)
+    wanted = np.flatnonzero(stored[np.minimum(first, len(stored) - 1)] == hashes)
+    wanted = wanted[first[wanted] < len(stored)]
+    if not len(wanted):
+        return wanted, wanted
+    rows = first[wanted]
+    after = np.minimum(rows + 1, len(stored) - 1)
+    if ((stored[after] == hashes[wanted]) & (after > rows)).any():
+        count = np.searchsorted(stored, hashes[wanted], side="right") - rows
+        starts = np.cumsum(count) - count
+        wanted, rows = np.repeat(wanted, count), np.repeat(rows - starts, count) + np.arange(int(count.sum()))
+    kept = _matching(layer, pa.array(rows), keys.take(pa.array(wanted)), namespace)
+    return (wanted, rows) if kept is None else (wanted[kept], rows[kept])
+
+
+def _matching(layer: Layer, rows: pa.Array, keys: pa.Array, namespace: bytes | None) -> npt.NDArray[np.bool_] | None:
+    """Which of the rows have the right key and namespace; None stands for all."""
+    assert layer.keys is not None
+    stored = layer.keys.take(rows)
+    if namespace is None:
+        if stored.equals(keys):
+            return None
+        return pc.equal(stored, keys).to_numpy(zero_copy_only=False)  # type: ignore[no-any-return]
+    assert layer.namespaces is not None
+    same = pc.and_(pc.equal(stored, keys), pc.equal(layer.namespaces.take(rows), namespace))
+    return same.to_numpy(zero_copy_only=False)  # type: ignore[no-any-return]
+
+
+def puts(layer: Layer, rows: Positions) -> npt.NDArray[np.bool_]:
+    """Which of the rows are values."""
+    mask: npt.NDArray[np.bool_] = layer.ops[rows] == Op.PUT
+    return mask
+
+
+def _column(table: pa.Table, name: str) -> pa.Array:
+    column = table.column(name)
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+
+
+def total(layers: Sequence[Layer]) -> int:
+    """Return the number of rows in layers together."""
+    return sum(map(len, layers))

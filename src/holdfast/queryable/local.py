@@ -1,0 +1,212 @@
+"""Answering from what this server holds."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from holdfast.kernel.ids import JobID, JobVertexID
+from holdfast.kernel.key_group import key_group_of, key_groups_of
+from holdfast.queryable.checkpoint_view import CheckpointView
+from holdfast.queryable.consistency import ConsistencyKind
+from holdfast.queryable.description import VALUE
+from holdfast.queryable.errors import (
+    BadRequestError,
+    LimitExceededError,
+    QueryTimeoutError,
+    ServerFailureError,
+    UnknownJobError,
+    UnknownKvStateIdError,
+    WrongStateKindError,
+)
+from holdfast.queryable.follower import CheckpointFollower
+from holdfast.queryable.frame import FrameType, encode, to_header
+from holdfast.queryable.layer import comparable
+from holdfast.queryable.location import KvStateID, unknown_state
+from holdfast.queryable.proxy import not_ready
+from holdfast.queryable.registry import KvStateRegistry
+from holdfast.queryable.request import GetRequest, ScanRequest
+from holdfast.queryable.scan import Scan
+from holdfast.queryable.server_connection import Limits
+from holdfast.queryable.state_view import SCALARS, StateView
+from holdfast.queryable.wire_column import ColumnReader
+from holdfast.state.descriptor import StateKind
+
+
+class LocalStates:
+    """The jobs that a server follows, and answers from them.
+
+    Args:
+        limits: Largest answers.
+    """
+
+    def __init__(self, limits: Limits) -> None:
+        self.followers: dict[str, CheckpointFollower] = {}
+        self.registry = KvStateRegistry()
+        self._limits = limits
+
+    def follower(self, job: str) -> CheckpointFollower:
+        """Return who follows a job.
+
+        Raises:
+            UnknownJobError: It is not held here.
+        """
+        found = self.followers.get(job)
+        if found is None:
+            raise UnknownJobError(f"Could not find job ({job}). This server follows: {sorted(self.followers)}.")
+        return found
+
+    def view_now(self, request: GetRequest | ScanRequest) -> CheckpointView | None:
+        """Return the checkpoint to answer from, None if it has to be waited for.
+
+        Raises:
+            UnknownJobError, UnknownLocationError, CheckpointNotAvailableError: There is none.
+        """
+        replica = self.follower(request.job).replica
+        view = replica.view(request.consistency, waits=request.waits)
+        if view is None and request.consistency.kind is ConsistencyKind.NEWEST:
+            raise not_ready(request.job, request.state)
+        return view
+
+    async def view(self, request: GetRequest | ScanRequest) -> CheckpointView:
+        """Wait for the checkpoint to answer from.
+
+        Raises:
+            QueryTimeoutError: It did not complete before the deadline.
+        """
+        replica = self.follower(request.job).replica
+        loop = asyncio.get_running_loop()
+        ends = loop.time() + request.deadline
+        while True:
+            view = self.view_now(request)
+            if view is not None:
+                return view
+            reached = asyncio.Event()
+            waiting = replica.when(request.consistency.checkpoint_id, partial(_set_soon, loop, reached))
+            if waiting is None:
+                continue
+            try:
+                async with asyncio.timeout_at(ends):
+                    await reached.wait()
+            except TimeoutError:
+                newest = replica.newest
+                raise QueryTimeoutError(
+                    f"Checkpoint {request.consistency.checkpoint_id} of job {request.job} did not complete within "
+                    f"{request.deadline} seconds; the newest is {newest.checkpoint_id if newest else 'none'}."
+                ) from None
+            finally:
+                replica.cancel(waiting)
+
+    def state(self, view: CheckpointView, name: str) -> StateView:
+        """Return a state of a checkpoint.
+
+        Raises:
+            UnknownKvStateLocationError: There is none of this name.
+            ServerFailureError: Its files are damaged.
+        """
+        found = view.states.get(name)
+        if found is None:
+            raise unknown_state(name, view.states)
+        if found.damage is not None:
+            where = f"State {name!r} of checkpoint {view.checkpoint_id}"
+            raise ServerFailureError(f"{where} cannot be read: {found.damage}")
+        return found
+
+    def get(self, request: GetRequest, body: bytes, view: CheckpointView, number: int) -> bytes:
+        """Return the answer to a request for values.
+
+        Raises:
+            BadRequestError: It does not fit the state.
+        """
+        state = self.state(view, request.state)
+        column = self._find(request, body, state)
+        schema = pa.schema([(VALUE, column.type)]) if request.has_map_keys else state.description.arrow_schema
+        content = pa.RecordBatch.from_arrays([column], schema=schema).serialize()
+        if content.size > self._limits.message_bytes:
+            raise LimitExceededError(
+                f"The answer has {content.size} bytes, the limit is {self._limits.message_bytes}. Ask for fewer keys."
+            )
+        return encode(FrameType.RESULT, number, view.answer_headers[request.state], content)
+
+    def _find(self, request: GetRequest, body: bytes, state: StateView) -> pa.Array:
+        description = state.description
+        if request.kv_state_id is not None:
+            self._check_registration(request.kv_state_id)
+        if request.count > self._limits.keys:
+            raise LimitExceededError(f"{request.count} keys at once are more than the limit of {self._limits.keys}.")
+        if description.namespaced != (request.namespace is not None):
+            has = "has namespaces: give one" if description.namespaced else "has no namespaces: give none"
+            raise BadRequestError(f"State {request.state!r} {has}.")
+        reader = ColumnReader(body)
+        hashes = reader.numbers(request.count, np.uint64)
+        keys = comparable(reader.column(description.key_codec.storage_type, request.count))
+        map_keys = None
+        if request.has_map_keys:
+            if description.kind is not StateKind.MAP:
+                raise WrongStateKindError(f"State {request.state!r} is {description.kind.value} state, not map state.")
+            map_keys = comparable(reader.column(description.map_key_codec.storage_type, request.count))
+        reader.end()
+        self._check_groups(state, hashes)
+        if request.count == 1 and request.namespace is None and description.kind in SCALARS:
+            found = state.find_one(int(hashes[0]), keys)
+            return pa.nulls(1, description.arrow_schema.field(0).type) if found is None else found
+        return state.find_many(hashes, keys, request.namespace, map_keys)
+
+    def _check_registration(self, kv_state_id: str) -> None:
+        if self.registry.get_kv_state(KvStateID(kv_state_id)) is None:
+            raise UnknownKvStateIdError(f"No registered state with ID {kv_state_id}.")
+
+    def _check_groups(self, state: StateView, hashes: Any) -> None:
+        """A key of another server's group is not unknown: it is not known here."""
+        maximum = state.description.max_parallelism
+        if sum(held.size for held in state.key_groups) == maximum:
+            return
+        groups = (
+            {key_group_of(int(hashes[0]), maximum)}
+            if len(hashes) == 1
+            else set(np.unique(key_groups_of(hashes, maximum)).tolist())
+        )
+        for group in groups:
+            if not any(held.contains(group) for held in state.key_groups):
+                raise UnknownKvStateIdError(f"Key group {group} of state {state.description.name!r} is not held here.")
+
+    async def scan(self, request: ScanRequest, number: int) -> AsyncIterator[bytes]:
+        """Yield the frames of a scan: batches, then the end. The files are read beside the event loop."""
+        view = await self.view(request)
+        state = self.state(view, request.state)
+        scan = Scan(state, request, self._limits.message_bytes)
+        loop = asyncio.get_running_loop()
+        yield encode(FrameType.BATCH, number, to_header(view.identity | {"description": state.description.to_json()}))
+        while (parts := await loop.run_in_executor(None, scan.next)) is not None:
+            for part in parts:
+                yield encode(FrameType.BATCH, number, b"{}", part)
+        yield encode(FrameType.END, number, to_header(view.identity))
+
+    def register(self, follower: CheckpointFollower) -> None:
+        """Register what the newest checkpoint of a job has, and drop what it has not."""
+        job_id = JobID(follower.job_id)
+        newest = follower.replica.newest
+        held = set()
+        for name, state in newest.states.items() if newest is not None else ():
+            description = state.description
+            for key_groups in state.key_groups:
+                held.add(
+                    self.registry.register_kv_state(
+                        job_id, JobVertexID(description.operator_id), description.max_parallelism, key_groups, name
+                    )
+                )
+        for registration in self.registry.registrations(job_id):
+            if registration.kv_state_id not in held:
+                self.registry.unregister_kv_state(registration.kv_state_id)
+
+
+def _set_soon(loop: asyncio.AbstractEventLoop, event: asyncio.Event) -> None:
+    """Set an event of an event loop from another thread."""
+    with suppress(RuntimeError):  # the loop has ended, and with it whoever waits
+        loop.call_soon_threadsafe(event.set)

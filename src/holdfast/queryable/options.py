@@ -1,0 +1,67 @@
+"""Options of queryable state."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from holdfast.kernel.option import ConfigOption, Duration, MemorySize
+
+ENABLE: Final = ConfigOption(
+    "queryable-state.enable",
+    bool,
+    False,
+    "Whether the process that runs the job also answers queries of its queryable states.",
+)
+
+HOST: Final = ConfigOption(
+    "queryable-state.host",
+    str,
+    "127.0.0.1",
+    "Where queries are answered. For another address than that of the loopback set a token, and TLS where the network "
+    "is not private.",
+)
+
+PORTS: Final = ConfigOption(
+    "queryable-state.proxy.ports",
+    str,
+    "9069",
+    "Port of the server: one, a list '9069,9071' or a range '9069-9075', of which the first free one is taken; 0 is "
+    "any.",
+    fallback_keys=("queryable-state.server.ports",),
+)
+
+TOKEN: Final = ConfigOption[str | None](
+    "queryable-state.token", str, None, "Bearer token that clients must show; without it anybody who connects may ask."
+)
+
+TLS_CERTIFICATE: Final = ConfigOption[str | None](
+    "queryable-state.tls.certificate", str, None, "File with the server's certificate chain (PEM); turns TLS on."
+)
+
+TLS_KEY: Final = ConfigOption[str | None](
+    "queryable-state.tls.key", str, None, "File with the key of the server's certificate (PEM)."
+)
+
+TLS_AUTHORITY: Final = ConfigOption[str | None](
+    "queryable-state.tls.authority",
+    str,
+    None,
+    "File with the certificates that other servers' certificates are checked against (PEM).",
+)
+
+POLL_INTERVAL: Final = ConfigOption(
+    "queryable-state.poll-interval",
+    Duration,
+    50,
+    "How often a server looks for a completed checkpoint that nobody told it of.",
+)
+
+MAX_MESSAGE: Final = ConfigOption(
+    "queryable-state.max-message-size", MemorySize, 16 * 1024 * 1024, "Longest request and longest answer."
+)
+
+MAX_KEYS: Final = ConfigOption("queryable-state.max-keys", int, 100_000, "Most keys of one request.")
+
+MAX_IN_FLIGHT: Final = ConfigOption(
+    "queryable-state.max-in-flight", int, 256, "Most requests of one connection that wait for a checkpoint or a server."
+)

@@ -1,0 +1,137 @@
+"""The proxy of queries, as its users and the job master see it.
+
+::
+
+    client --> proxy --(location, cached)--> server of the key group
+                 |
+                 +-- location unknown or wrong --> location oracle of the leading job master
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from abc import ABC, abstractmethod
+
+from holdfast.kernel.ids import JobID
+from holdfast.queryable.errors import UnknownJobError, UnknownLocationError
+from holdfast.queryable.location import Address, KvStateLocation, KvStateLocationOracle
+
+
+class KvStateServer(ABC):
+    """Something that listens for queries."""
+
+    @abstractmethod
+    def start(self) -> None:
+        """Listen on the first free port of the configured range.
+
+        Raises:
+            StateError: It was started before.
+            ConfigurationError: All ports are occupied.
+        """
+
+    @abstractmethod
+    def shutdown(self) -> None:
+        """Stop listening, end all connections, release everything; once more is fine."""
+
+    @abstractmethod
+    def get_server_address(self) -> Address:
+        """Returns host and port.
+
+        Raises:
+            StateError: It has not been started.
+        """
+
+
+class KvStateClientProxy(KvStateServer):
+    """Where clients connect to: forwards each request to the server that holds the key's group."""
+
+    @abstractmethod
+    def update_kv_state_location_oracle(
+        self, job_id: JobID, kv_state_location_oracle: KvStateLocationOracle | None
+    ) -> None:
+        """Tells who knows the locations of a job from now on, because another job master leads.
+
+        May be called from another thread than `get_kv_state_location_oracle`.
+
+        Args:
+            job_id: The job.
+            kv_state_location_oracle: None if there is nobody any more.
+        """
+
+    @abstractmethod
+    def get_kv_state_location_oracle(self, job_id: JobID) -> KvStateLocationOracle | None:
+        """Returns who knows the locations of a job, None if there is nobody."""
+
+
+class Oracles:
+    """Who knows the locations of each job. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._oracles: dict[JobID, KvStateLocationOracle] = {}
+
+    def update(self, job_id: JobID, oracle: KvStateLocationOracle | None) -> None:
+        """Set the oracle of a job; None removes it."""
+        with self._lock:
+            if oracle is None:
+                self._oracles.pop(job_id, None)
+            else:
+                self._oracles[job_id] = oracle
+
+    def get(self, job_id: JobID) -> KvStateLocationOracle | None:
+        """Return the oracle of a job."""
+        with self._lock:
+            return self._oracles.get(job_id)
+
+
+class LocationCache:
+    """Locations by job and state; belongs to one event loop.
+
+    A cached location is used until an update is forced, or it could not be found out.
+    """
+
+    def __init__(self, oracles: Oracles) -> None:
+        self._oracles = oracles
+        self._known: dict[tuple[str, str], asyncio.Future[KvStateLocation]] = {}
+
+    def cached(self, job: str, name: str) -> KvStateLocation | None:
+        """Return what is known without asking anybody."""
+        found = self._known.get((job, name))
+        if found is None or not found.done() or found.cancelled() or found.exception() is not None:
+            return None
+        return found.result()
+
+    async def locate(self, job: str, name: str, *, force: bool = False) -> KvStateLocation:
+        """Return where a state is.
+
+        Raises:
+            UnknownLocationError: Nobody knows about the job.
+            UnknownJobError, UnknownKvStateLocationError: What the oracle says.
+        """
+        entry = (job, name)
+        found = self._known.get(entry)
+        if force or found is None or found.cancelled() or (found.done() and found.exception() is not None):
+            found = self._known[entry] = self._ask(job, name)
+        try:
+            return await asyncio.shield(found)
+        except UnknownJobError:
+            if self._known.get(entry) is found:
+                del self._known[entry]
+            raise
+
+    def _ask(self, job: str, name: str) -> asyncio.Future[KvStateLocation]:
+        oracle = self._oracles.get(JobID(job))
+        if oracle is None:
+            failed: asyncio.Future[KvStateLocation] = asyncio.get_running_loop().create_future()
+            failed.set_exception(not_ready(job, name))
+            return failed
+        return asyncio.wrap_future(oracle.request_kv_state_location(JobID(job), name))
+
+
+def not_ready(job: str, state: str) -> UnknownLocationError:
+    """Make the error for a state of which nobody can say where it is."""
+    return UnknownLocationError(
+        f"Could not retrieve location of state={state} of job={job}. Potential reasons are: i) the state is not ready, "
+        "or ii) the job does not exist."
+    )

@@ -1,0 +1,258 @@
+"""The part of a client that does no I/O: what is sent for some keys, and what an answer says.
+
+A key is checked, hashed and encoded here, before anything is sent.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Final
+
+import pyarrow as pa
+
+from holdfast.errors import ConfigurationError, NullKeyError, OutputTypeError
+from holdfast.kernel.ids import JobID
+from holdfast.queryable.consistency import DEFAULT_DEADLINE, NEWEST, Consistency
+from holdfast.queryable.description import VALUE, OpaqueValue, StateDescription
+from holdfast.queryable.errors import (
+    BadRequestError,
+    ProtocolError,
+    UnknownKeyOrNamespaceError,
+    WrongKeyTypeError,
+    WrongStateKindError,
+)
+from holdfast.queryable.frame import Frame, FrameType, to_header
+from holdfast.queryable.location import Address
+from holdfast.queryable.request import GetRequest
+from holdfast.queryable.result import ManyResult, Origin, StateResult
+from holdfast.queryable.wire_column import encode_column
+from holdfast.state.descriptor import AggregatingStateDescriptor, StateDescriptor, StateKind
+from holdfast.types.convert import to_type
+from holdfast.types.key import AtomicKeyCodec, KeyCodec
+from holdfast.types.type_information import AtomicTypeInformation
+
+_JOB: Final = re.compile(r"[0-9a-fA-F]{32}")
+WHOLE_MAP: Final = object()
+"""Stands for a map key that was not given."""
+# Of these types a value of exactly this class is its own dict key, once Arrow has found it in range.
+_PLAIN: Final[dict[str, type]] = {
+    "string": str,
+    "binary": bytes,
+    "bigint": int,
+    "int": int,
+    "smallint": int,
+    "tinyint": int,
+}
+
+
+@dataclass(frozen=True)
+class Question:
+    """A request for the state of some keys.
+
+    Attributes:
+        job_id: The job.
+        state: Name of the state.
+        keys: The keys.
+        map_keys: A map key for each; None for whole maps and for other state.
+        namespace: The namespace as bytes, None for state without.
+        consistency: Which checkpoint.
+        deadline: Seconds to wait for it.
+        key_type: What the caller takes the keys to be; None to go by the state's own description.
+        descriptor: What the caller takes the state to be; None to go by its own description.
+    """
+
+    job_id: JobID
+    state: str
+    keys: Sequence[Any]
+    map_keys: Sequence[Any] | None = None
+    namespace: bytes | None = None
+    consistency: Consistency = NEWEST
+    deadline: float = DEFAULT_DEADLINE
+    key_type: Any = None
+    descriptor: StateDescriptor[Any] | None = None
+
+    def encode(self, what: StateDescription) -> tuple[bytes, list[Any]]:
+        """Return header and body of the request.
+
+        Raises:
+            WrongKeyTypeError: A key is not of the type of the state's keys.
+            WrongStateKindError: The state is of another kind than was asked for.
+        """
+        self._check(what)
+        codec = what.key_codec
+        keys, array = _keys(codec, self.keys, f"State {self.state!r} has keys of type {_shown(codec)}")
+        body: list[Any] = [codec.hashes(keys), *encode_column(array)]
+        if self.map_keys is not None:
+            entries = what.map_key_codec
+            body += encode_column(_keys(entries, self.map_keys, f"The maps of {self.state!r} have other keys")[1])
+        request = GetRequest(
+            str(self.job_id),
+            self.state,
+            len(self.keys),
+            self.consistency,
+            self.deadline,
+            self.namespace,
+            self.map_keys is not None,
+        )
+        return request.header(), body
+
+    def _check(self, what: StateDescription) -> None:
+        if self.key_type is not None:
+            given, own = to_type(self.key_type), getattr(what.key_codec, "key_type", None)
+            if given != own:
+                raise WrongKeyTypeError(f"State {self.state!r} has keys of type {own or 'undeclared'}, not {given}.")
+        if self.descriptor is not None and self.descriptor.kind is not what.kind:
+            raise WrongStateKindError(
+                f"State {self.state!r} is {what.kind.value} state, not {self.descriptor.kind.value} state."
+            )
+        if self.map_keys is not None and what.kind is not StateKind.MAP:
+            raise WrongStateKindError(f"State {self.state!r} is {what.kind.value} state and has no map keys.")
+        if what.namespaced != (self.namespace is not None):
+            has = "has namespaces: give one" if what.namespaced else "has no namespaces: give none"
+            raise BadRequestError(f"State {self.state!r} {has}.")
+
+    def values(self, answer: Frame, what: StateDescription) -> list[Any]:
+        """Return the values in the order of the keys, None where there is none."""
+        kind = what.arrow_schema.field(VALUE).type
+        schema = pa.schema([(VALUE, kind.item_type)]) if self.map_keys is not None else what.arrow_schema
+        try:
+            column = pa.ipc.read_record_batch(pa.py_buffer(answer.body), schema).column(0)
+        except (pa.ArrowException, OSError) as error:
+            raise ProtocolError(f"The answer cannot be read: {error}") from error
+        if self.map_keys is None and what.kind is StateKind.LIST:
+            return _lists(column, what)
+        if self.map_keys is None and what.kind is StateKind.MAP:
+            return _maps(column, what)
+        values = plain_values(column, what)
+        if isinstance(self.descriptor, AggregatingStateDescriptor):
+            result = self.descriptor.agg_function.get_result
+            return [None if value is None else result(value) for value in values]
+        return values
+
+    def one(self, answer: Frame, what: StateDescription) -> StateResult[Any]:
+        """Return the state of the only key.
+
+        Raises:
+            UnknownKeyOrNamespaceError: There is none.
+        """
+        value = self.values(answer, what)[0]
+        origin = origin_of(answer)
+        if value is None:
+            entry = "" if self.map_keys is None else f" and map key {self.map_keys[0]!r}"
+            raise UnknownKeyOrNamespaceError(
+                f"No state for the specified key/namespace: state {self.state!r} has nothing for key {self.keys[0]!r}"
+                f"{entry} in checkpoint {origin.checkpoint_id}."
+            )
+        return StateResult(value, origin, what)
+
+    def many(self, answer: Frame, what: StateDescription) -> ManyResult:
+        """Return the state of all keys."""
+        return ManyResult(self.keys, self.values(answer, what), origin_of(answer))
+
+    def is_about(self, answer: Frame, what: StateDescription) -> bool:
+        """Whether the answer is from a state of this description, and not from one that a restart has changed."""
+        return bool(answer.fields().get("state", what.fingerprint) == what.fingerprint)
+
+
+def describe_request(job_id: JobID, state: str | None) -> tuple[FrameType, bytes]:
+    """Return the request for the description of a state, or of all of a job."""
+    fields = {"job": str(job_id)} if state is None else {"job": str(job_id), "state": state}
+    return FrameType.DESCRIBE, to_header(fields)
+
+
+def described(answer: Frame) -> list[StateDescription]:
+    """Return the descriptions of an answer."""
+    states = answer.fields().get("states")
+    if not isinstance(states, list):
+        raise ProtocolError("The answer has no descriptions.")
+    return [StateDescription.from_json(state) for state in states]
+
+
+def origin_of(answer: Frame) -> Origin:
+    """Return where an answer is from."""
+    fields = answer.fields()
+    try:
+        return Origin(fields["checkpoint_id"], fields["epoch"], fields["lineage"], fields["completed_at"])
+    except KeyError as error:
+        raise ProtocolError(f"The answer does not say where it is from: {error} is missing.") from error
+
+
+def job_id_of(job: JobID | str) -> JobID:
+    """Return the id of a job that is given by id or by name."""
+    if isinstance(job, JobID):
+        return job
+    return JobID.from_hex(job) if _JOB.fullmatch(job) else JobID.from_name(job)
+
+
+def encoded_namespace(namespace: Any, serializer: Any) -> bytes | None:
+    """Return a namespace as bytes.
+
+    Raises:
+        ConfigurationError: It is neither bytes nor has a serializer.
+    """
+    if namespace is None:
+        return None
+    if serializer is not None:
+        return bytes(serializer.serialize(namespace))
+    if isinstance(namespace, bytes):
+        return namespace
+    raise ConfigurationError(f"The namespace {namespace!r} is no bytes: give its serializer as well.")
+
+
+def plain_values(column: pa.Array, what: StateDescription) -> list[Any]:
+    """Return single values, elements or accumulators as Python objects."""
+    values = what.value_type.to_list(column)
+    return [None if value is None else OpaqueValue(value) for value in values] if what.is_opaque else values
+
+
+def check_address(host: str, port: int) -> Address:
+    """Return the address of a server.
+
+    Raises:
+        ConfigurationError: It is none.
+    """
+    if not isinstance(host, str) or not host or type(port) is not int or not 0 < port < 65536:
+        raise ConfigurationError(f"{host!r} and {port!r} are no host and port of a query server.")
+    return host, port
+
+
+def _keys(codec: KeyCodec, keys: Sequence[Any], wanted: str) -> tuple[list[Any], pa.Array]:
+    try:
+        dict_keys = _dict_keys(codec, keys)
+        return dict_keys, codec.storage_array(dict_keys)
+    except (NullKeyError, OutputTypeError, pa.ArrowException, OverflowError, ValueError, TypeError) as error:
+        raise WrongKeyTypeError(f"{wanted}: {error} Nothing was sent.") from error
+
+
+def _dict_keys(codec: KeyCodec, keys: Sequence[Any]) -> list[Any]:
+    if isinstance(codec, AtomicKeyCodec) and type(codec.key_type) is AtomicTypeInformation:
+        plain = _PLAIN.get(codec.key_type.name)
+        if plain is not None and {plain}.issuperset(map(type, keys)):
+            return list(keys)
+    return [codec.dict_key(key) for key in keys]
+
+
+def _shown(codec: KeyCodec) -> str:
+    return str(getattr(codec, "key_type", "undeclared"))
+
+
+def _lists(column: pa.Array, what: StateDescription) -> list[Any]:
+    offsets = column.offsets.to_pylist()
+    flat = plain_values(column.values.slice(offsets[0], offsets[-1] - offsets[0]), what)
+    first = offsets[0]
+    lists = [flat[start - first : end - first] for start, end in pairwise(offsets)]
+    return [found if valid else None for found, valid in zip(lists, column.is_valid().to_pylist(), strict=True)]
+
+
+def _maps(column: pa.Array, what: StateDescription) -> list[Any]:
+    offsets = column.offsets.to_pylist()
+    first, count = offsets[0], offsets[-1] - offsets[0]
+    codec = what.map_key_codec
+    keys = [codec.user_key(key) for key in codec.from_storage(column.keys.slice(first, count))]
+    values = plain_values(column.items.slice(first, count), what)
+    bounds = [(start - first, end - first) for start, end in pairwise(offsets)]
+    maps = [dict(zip(keys[start:end], values[start:end], strict=True)) for start, end in bounds]
+    return [found if valid else None for found, valid in zip(maps, column.is_valid().to_pylist(), strict=True)]

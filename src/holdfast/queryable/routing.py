@@ -1,0 +1,287 @@
+"""Forwarding requests to the servers that hold the key groups, and putting their answers together."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import ssl as tls_module
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from holdfast.kernel.key_group import KeyGroupRange, key_groups_of
+from holdfast.queryable.connection import ClientConnection, connect
+from holdfast.queryable.consistency import ConsistencyKind, exactly
+from holdfast.queryable.description import VALUE, StateDescription
+from holdfast.queryable.errors import (
+    RETRIED,
+    BadRequestError,
+    CheckpointNotAvailableError,
+    UnknownKvStateKeyGroupLocationError,
+)
+from holdfast.queryable.frame import Frame, FrameType, encode, to_header
+from holdfast.queryable.layer import Positions
+from holdfast.queryable.local import LocalStates
+from holdfast.queryable.location import Address, KvStateLocation, Placement
+from holdfast.queryable.proxy import LocationCache
+from holdfast.queryable.request import GetRequest, ScanRequest
+from holdfast.queryable.wire_column import ColumnReader, encode_column
+
+_ATTEMPTS_AT_ONE_CHECKPOINT = 3
+_PATIENCE = 5.0  # seconds beyond the client's deadline for the answer of another server
+
+
+class Peers:
+    """Connections to other servers, one each; belongs to one event loop."""
+
+    def __init__(self, token: str | None, ssl: tls_module.SSLContext | None) -> None:
+        self._token = token
+        self._ssl = ssl
+        self._open: dict[Address, asyncio.Task[ClientConnection]] = {}
+
+    async def to(self, address: Address) -> ClientConnection:
+        """Return a connection.
+
+        Raises:
+            QueryConnectionError: There is none.
+        """
+        known = self._open.get(address)
+        if known is not None and known.done() and not _is_usable(known):
+            known = None
+        if known is None:
+            known = self._open[address] = asyncio.get_running_loop().create_task(self.fresh(address))
+        return await asyncio.shield(known)
+
+    async def fresh(self, address: Address, on_notification: Callable[[Frame], None] | None = None) -> ClientConnection:
+        """Return a new connection, for a stream or for notifications."""
+        return await connect(address, token=self._token, ssl=self._ssl, on_notification=on_notification)
+
+    async def close(self) -> None:
+        """Close all of them."""
+        for task in self._open.values():
+            if task.done() and not task.cancelled() and task.exception() is None:
+                task.result().close()
+            task.cancel()
+        self._open.clear()
+
+
+@dataclass(frozen=True)
+class Part:
+    """The keys of a request that one server holds, by their positions."""
+
+    placement: Placement
+    positions: Positions
+
+
+class Router:
+    """Answers requests wherever the state is.
+
+    Args:
+        local: What is held here.
+        locations: Where the rest is.
+        peers: How to reach it.
+    """
+
+    def __init__(self, local: LocalStates, locations: LocationCache, peers: Peers) -> None:
+        self._local = local
+        self._locations = locations
+        self._peers = peers
+
+    def holds_all(self, location: KvStateLocation) -> bool:
+        """Whether all key groups of a state are held here."""
+        get = self._local.registry.get_kv_state
+        held = sum(placed.key_groups.size for placed in location.placements if get(placed.kv_state_id) is not None)
+        return held == location.num_key_groups
+
+    async def get(self, request: GetRequest, frame: Frame) -> bytes:
+        """Return the answer to a request for values; one retry with a fresh location where that may help."""
+        if request.consistency.kind is ConsistencyKind.AT_LEAST and request.job in self._local.followers:
+            await self._local.view(replace(request, waits=True))
+        avoided: set[Address] = set()
+        try:
+            return await self._get(request, frame, avoided, force=False)
+        except RETRIED:
+            return await self._get(request, frame, avoided, force=True)
+
+    async def _get(self, request: GetRequest, frame: Frame, avoided: set[Address], *, force: bool) -> bytes:
+        location = await self._locations.locate(request.job, request.state, force=force)
+        hashes = ColumnReader(frame.body).numbers(request.count, np.uint64)
+        parts = self._partition(location, hashes, avoided)
+        if len(parts) == 1:
+            return await self._ask(request, frame, parts[0].placement, avoided)
+        for attempt in range(_ATTEMPTS_AT_ONE_CHECKPOINT):
+            try:
+                return await self._get_from_several(request, frame, parts, avoided)
+            except CheckpointNotAvailableError:
+                # Of the servers one was so far ahead that it has dropped the checkpoint that another answered from.
+                if request.consistency.kind is ConsistencyKind.EXACTLY or attempt == _ATTEMPTS_AT_ONE_CHECKPOINT - 1:
+                    raise
+        raise AssertionError("unreachable")
+
+    async def _get_from_several(
+        self, request: GetRequest, frame: Frame, parts: Sequence[Part], avoided: set[Address]
+    ) -> bytes:
+        """All from one checkpoint: the first server chooses it, the others wait until they have it."""
+        description = await self.describe(request.job, request.state)
+        pieces = [_cut(request, frame, part, description) for part in parts]
+        first = _decode(await self._ask(*pieces[0], parts[0].placement, avoided))
+        chosen = exactly(first.fields()["checkpoint_id"])
+        rest = [
+            self._ask(replace(piece, consistency=chosen, waits=True), cut, part.placement, avoided)
+            for (piece, cut), part in zip(pieces[1:], parts[1:], strict=True)
+        ]
+        answers = [first, *map(_decode, await asyncio.gather(*rest))]
+        columns = [_column(answer, request, description) for answer in answers]
+        back = np.empty(request.count, np.int64)
+        back[np.concatenate([part.positions for part in parts])] = np.arange(request.count)
+        column = pa.concat_arrays(columns).take(pa.array(back))
+        batch = pa.RecordBatch.from_arrays([column], names=[VALUE])
+        return encode(FrameType.RESULT, frame.request, first.header, batch.serialize())
+
+    def _partition(self, location: KvStateLocation, hashes: Any, avoided: set[Address]) -> list[Part]:
+        groups = key_groups_of(hashes, location.num_key_groups)
+        choice: dict[Placement, list[int]] = {}
+        for group in np.unique(groups).tolist():
+            choice.setdefault(self.choose(location, group, avoided), []).append(group)
+        return [Part(placed, np.flatnonzero(np.isin(groups, held))) for placed, held in choice.items()]
+
+    def choose(self, location: KvStateLocation, group: int, avoided: set[Address]) -> Placement:
+        """Return who is asked for a key group: this server if it can, else any that has not just failed.
+
+        Raises:
+            UnknownKvStateKeyGroupLocationError: Nobody holds it.
+        """
+        held = location.placements_of(group)
+        if not held:
+            raise UnknownKvStateKeyGroupLocationError(
+                f"No server holds key group {group} of state {location.registration_name!r} of job {location.job_id} "
+                "at the moment. Try again, or start a server for it."
+            )
+        for placed in held:
+            if self._local.registry.get_kv_state(placed.kv_state_id) is not None:
+                return placed
+        others = [placed for placed in held if placed.address not in avoided] or held
+        # Always the same replica for all groups that it holds, so that few servers are asked.
+        return random.Random(len(avoided)).choice(sorted(others, key=lambda placed: placed.address))
+
+    async def _ask(self, request: GetRequest, frame: Frame, placement: Placement, avoided: set[Address]) -> bytes:
+        if self._local.registry.get_kv_state(placement.kv_state_id) is not None:
+            view = await self._local.view(request)
+            return self._local.get(request, frame.body, view, frame.request)
+        asked = replace(request, kv_state_id=str(placement.kv_state_id))
+        try:
+            peer = await self._peers.to(placement.address)
+            answer = await peer.request(FrameType.GET, asked.header(), frame.body, timeout=request.deadline + _PATIENCE)
+        except RETRIED:
+            avoided.add(placement.address)
+            raise
+        return encode(FrameType.RESULT, frame.request, answer.header, answer.body)
+
+    async def describe(self, job: str, name: str) -> StateDescription:
+        """Return what a state is."""
+        follower = self._local.followers.get(job)
+        newest = follower.replica.newest if follower is not None else None
+        if newest is not None and name in newest.states:
+            return newest.states[name].description
+        location = await self._locations.locate(job, name)
+        avoided: set[Address] = set()
+        for attempt in range(2):
+            placed = self.choose(location, location.placements[0].key_groups.start, avoided)
+            try:
+                peer = await self._peers.to(placed.address)
+                header = to_header({"job": job, "state": name, "local": True})
+                answer = await peer.request(FrameType.DESCRIBE, header, timeout=_PATIENCE)
+                return StateDescription.from_json(answer.fields()["states"][0])
+            except RETRIED:
+                if attempt:
+                    raise
+                avoided.add(placed.address)
+                location = await self._locations.locate(job, name, force=True)
+        raise AssertionError("unreachable")
+
+    async def scan(self, request: ScanRequest, number: int) -> AsyncIterator[bytes]:
+        """Yield the frames of a scan, server after server, all from one checkpoint."""
+        location = await self._locations.locate(request.job, request.state)
+        asked = request.key_groups or KeyGroupRange(0, location.num_key_groups - 1)
+        if asked.end >= location.num_key_groups:
+            raise BadRequestError(f"There are {location.num_key_groups} key groups; {asked.end} is not one of them.")
+        try:
+            stretches = self._stretches(location, asked)
+        except UnknownKvStateKeyGroupLocationError:
+            location = await self._locations.locate(request.job, request.state, force=True)
+            stretches = self._stretches(location, asked)
+        part = request
+        for position, (placed, key_groups) in enumerate(stretches):
+            part = replace(part, key_groups=key_groups, is_local=True)
+            async with aclosing(self._scan_one(part, placed, number)) as frames:
+                async for frame, checkpoint_id in frames:
+                    if checkpoint_id is not None:
+                        part = replace(part, consistency=exactly(checkpoint_id), waits=True)
+                    is_end = frame[8] == FrameType.END
+                    is_head = checkpoint_id is not None and not is_end
+                    if (position == 0 or not is_head) and (position == len(stretches) - 1 or not is_end):
+                        yield frame
+
+    def _stretches(self, location: KvStateLocation, asked: KeyGroupRange) -> list[tuple[Placement, KeyGroupRange]]:
+        found: list[tuple[Placement, KeyGroupRange]] = []
+        for group in asked:
+            placed = self.choose(location, group, set())
+            if found and found[-1][0] == placed:
+                found[-1] = (placed, KeyGroupRange(found[-1][1].start, group))
+            else:
+                found.append((placed, KeyGroupRange(group, group)))
+        return found
+
+    async def _scan_one(
+        self, request: ScanRequest, placed: Placement, number: int
+    ) -> AsyncGenerator[tuple[bytes, int | None]]:
+        """Yield the frames of one server; with the first and the last the checkpoint."""
+        if self._local.registry.get_kv_state(placed.kv_state_id) is not None:
+            async for data in self._local.scan(request, number):
+                yield data, _checkpoint_of(_decode(data))
+            return
+        peer = await self._peers.fresh(placed.address)
+        try:
+            async with aclosing(peer.stream(FrameType.SCAN, request.header())) as frames:
+                async for frame in frames:
+                    yield encode(FrameType.BATCH, number, frame.header, frame.body), _checkpoint_of(frame)
+            yield encode(FrameType.END, number, b"{}"), None
+        finally:
+            peer.close()
+
+
+def _is_usable(task: asyncio.Task[ClientConnection]) -> bool:
+    return not task.cancelled() and task.exception() is None and task.result().is_open
+
+
+def _checkpoint_of(frame: Frame) -> int | None:
+    found = frame.fields().get("checkpoint_id") if len(frame.header) > 2 else None
+    return found if isinstance(found, int) else None
+
+
+def _decode(data: bytes) -> Frame:
+    """Read a frame that this process has made."""
+    kind, number, length = data[8], int.from_bytes(data[9:17], "big"), int.from_bytes(data[17:21], "big")
+    return Frame(kind, number, data[21 : 21 + length], data[21 + length :])
+
+
+def _cut(request: GetRequest, frame: Frame, part: Part, what: StateDescription) -> tuple[GetRequest, Frame]:
+    """The part of a request that goes to one server."""
+    reader = ColumnReader(frame.body)
+    rows = pa.array(part.positions)
+    body: list[Any] = [reader.numbers(request.count, np.uint64)[part.positions]]
+    body += encode_column(reader.column(what.key_codec.storage_type, request.count).take(rows))
+    if request.has_map_keys:
+        body += encode_column(reader.column(what.map_key_codec.storage_type, request.count).take(rows))
+    reader.end()
+    return replace(request, count=len(part.positions)), frame._replace(body=b"".join(body))
+
+
+def _column(answer: Frame, request: GetRequest, what: StateDescription) -> pa.Array:
+    kind = what.arrow_schema.field(VALUE).type
+    schema = pa.schema([(VALUE, kind.item_type if request.has_map_keys else kind)])
+    return pa.ipc.read_record_batch(pa.py_buffer(answer.body), schema).column(0)

@@ -1,0 +1,267 @@
+"""The server's side of one connection.
+
+Requests are answered in the turn of the event loop in which they arrive, where that is possible. While a client does
+not read its answers, nothing more is read or answered for it, so it holds at most the answers of one turn; after a
+while without progress it is disconnected.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import logging
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from holdfast.errors import HoldfastError
+from holdfast.queryable.errors import (
+    LimitExceededError,
+    ProtocolError,
+    QueryError,
+    QueryTimeoutError,
+    UnauthorizedError,
+    to_wire,
+)
+from holdfast.queryable.frame import MAX_GREETING, Frame, FrameReader, FrameType, encode, to_header
+
+_log = logging.getLogger(__name__)
+_SERVER_FAILURE: Final = 0
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a server takes from one client, and from all of them.
+
+    Attributes:
+        message_bytes: Longest request, and longest answer.
+        keys: Most keys of one request.
+        in_flight: Most requests of one connection that wait for something.
+        connections: Most connections.
+        unread_bytes: Answers that a client may leave unread before nothing more is answered.
+        stall_seconds: How long a client may read nothing of what waits for it.
+    """
+
+    message_bytes: int = 16 * 1024 * 1024
+    keys: int = 100_000
+    in_flight: int = 256
+    connections: int = 1_000
+    unread_bytes: int = 1024 * 1024
+    stall_seconds: float = 60.0
+
+
+class Service(Protocol):
+    """What answers requests."""
+
+    def answer(self, frame: Frame, connection: ServerConnection) -> bytes | Awaitable[bytes] | AsyncIterator[bytes]:
+        """Return the frame of the answer, or what will give it.
+
+        Raises:
+            QueryError: The request fails.
+        """
+
+    def opened(self, connection: ServerConnection) -> None:
+        """A connection was made.
+
+        Raises:
+            LimitExceededError: There are too many.
+        """
+
+    def closed(self, connection: ServerConnection) -> None:
+        """A connection has ended."""
+
+
+class ServerConnection(asyncio.Protocol):
+    """One connection.
+
+    Args:
+        service: Answers the requests.
+        limits: What the client may do.
+        token: What the client must show; None if anybody may ask.
+    """
+
+    def __init__(self, service: Service, limits: Limits, token: str | None) -> None:
+        self._service = service
+        self._limits = limits
+        self._token = token
+        self._is_known = False
+        self._reader = FrameReader(MAX_GREETING)
+        self._waiting: deque[Frame] = deque()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._transport: asyncio.Transport | None = None
+        self._writable: asyncio.Event = asyncio.Event()
+        self._writable.set()
+        self._stalled: asyncio.TimerHandle | None = None
+        self._unsent: list[bytes] = []
+        self._is_ended = False
+
+    def send(self, frame: bytes) -> None:
+        """Send a frame on the server's own account, such as a notification."""
+        if self._transport is not None and not self._is_ended:
+            self._transport.write(frame)
+
+    def close(self) -> None:
+        """End the connection after what is sent already."""
+        self._is_ended = True
+        if self._transport is not None:
+            self._transport.close()
+
+    # What the event loop calls.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Take a connection, or refuse it."""
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        transport.set_write_buffer_limits(high=self._limits.unread_bytes)
+        try:
+            self._service.opened(self)
+        except LimitExceededError as error:
+            self._fail(error)
+            return
+        # Somebody who connects and says nothing, or not who he is, does not stay.
+        asyncio.get_running_loop().call_later(self._limits.stall_seconds, self._end_if_unknown)
+
+    def data_received(self, data: bytes) -> None:
+        """Answer what has arrived."""
+        if self._is_ended:
+            return
+        try:
+            self._waiting.extend(self._reader.feed(data))
+        except QueryError as error:
+            self._answer_waiting()
+            self._fail(error)
+            return
+        self._answer_waiting()
+
+    def pause_writing(self) -> None:
+        """The client does not read: take nothing more from it."""
+        self._writable.clear()
+        assert self._transport is not None
+        self._transport.pause_reading()
+        self._stalled = asyncio.get_running_loop().call_later(self._limits.stall_seconds, self._abort_stalled)
+
+    def resume_writing(self) -> None:
+        """The client reads again."""
+        self._writable.set()
+        if self._stalled is not None:
+            self._stalled.cancel()
+        if not self._is_ended and self._transport is not None:
+            self._answer_waiting()
+            if self._writable.is_set() and not self._transport.is_closing():
+                self._transport.resume_reading()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """Stop everything that was done for the client."""
+        self._is_ended = True
+        self._writable.set()
+        if self._stalled is not None:
+            self._stalled.cancel()
+        self._waiting.clear()
+        for task in self._tasks:
+            task.cancel()
+        self._service.closed(self)
+
+    # Answering.
+
+    def _answer_waiting(self) -> None:
+        while self._waiting and self._writable.is_set() and not self._is_ended:
+            self._answer(self._waiting.popleft())
+            if len(self._unsent) >= 64:
+                self._flush()
+        self._flush()
+
+    def _answer(self, frame: Frame) -> None:
+        try:
+            if not self._is_known:
+                self._greet(frame)
+                return
+            answer = self._service.answer(frame, self)
+        except (ProtocolError, UnauthorizedError) as error:
+            self._fail(error)
+            return
+        except Exception as error:
+            self._unsent.append(_failure(frame.request, error))
+            return
+        if isinstance(answer, bytes):
+            self._unsent.append(answer)
+            if len(answer) > self._limits.unread_bytes:
+                self._flush()
+        elif len(self._tasks) >= self._limits.in_flight:
+            _discard(answer)
+            limit = LimitExceededError(f"More than {self._limits.in_flight} requests of one connection are waiting.")
+            self._unsent.append(_failure(frame.request, limit))
+        else:
+            task = asyncio.get_running_loop().create_task(self._answer_later(frame.request, answer))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _answer_later(self, request: int, answer: Awaitable[bytes] | AsyncIterator[bytes]) -> None:
+        try:
+            if isinstance(answer, Awaitable):
+                await self._send_when_writable(await answer)
+                return
+            async for part in answer:
+                await self._send_when_writable(part)
+                if self._is_ended:
+                    return
+        except Exception as error:
+            await self._send_when_writable(_failure(request, error))
+        finally:
+            _discard(answer)
+
+    async def _send_when_writable(self, frame: bytes) -> None:
+        await self._writable.wait()
+        self.send(frame)
+
+    def _flush(self) -> None:
+        if self._unsent and self._transport is not None:
+            data, self._unsent = self._unsent, []
+            if not self._transport.is_closing():
+                self._transport.write(data[0] if len(data) == 1 else b"".join(data))
+
+    def _greet(self, frame: Frame) -> None:
+        if frame.type != FrameType.HELLO:
+            raise UnauthorizedError("The first message of a connection must be a greeting.")
+        given = frame.fields().get("token")
+        if self._token is not None and not (
+            isinstance(given, str) and hmac.compare_digest(given.encode(), self._token.encode())
+        ):
+            raise UnauthorizedError("The bearer token is missing or wrong. Give the one that the server has.")
+        self._is_known = True
+        self._reader.limit = self._limits.message_bytes
+        self._unsent.append(encode(FrameType.RESULT, frame.request, to_header({"limits": self._shown_limits()})))
+
+    def _shown_limits(self) -> dict[str, int]:
+        return {"message_bytes": self._limits.message_bytes, "keys": self._limits.keys}
+
+    def _fail(self, error: QueryError) -> None:
+        """Say why, and end the connection."""
+        if self._is_ended:
+            return
+        self._unsent.append(encode(FrameType.SERVER_FAILURE, _SERVER_FAILURE, to_header(to_wire(error))))
+        self._flush()
+        self.close()
+
+    def _end_if_unknown(self) -> None:
+        if not self._is_known and not self._is_ended:
+            self._fail(QueryTimeoutError("No greeting arrived."))
+
+    def _abort_stalled(self) -> None:
+        if self._transport is not None:
+            _log.info("A client has not read its answers for %s s; it is disconnected.", self._limits.stall_seconds)
+            self._is_ended = True
+            self._transport.abort()
+
+
+def _discard(answer: object) -> None:
+    """Close a coroutine or generator that nobody will run to its end."""
+    close: Callable[[], object] | None = getattr(answer, "close", None)
+    if close is not None:
+        close()
+
+
+def _failure(request: int, error: Exception) -> bytes:
+    if not isinstance(error, HoldfastError):
+        _log.error("A query failed in an unexpected way.", exc_info=error)
+    return encode(FrameType.FAILURE, request, to_header(to_wire(error)))

@@ -1,0 +1,186 @@
+"""What a server answers to each kind of request."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator, Awaitable
+from typing import Any, Final
+
+from holdfast.errors import StateError
+from holdfast.kernel.ids import JobID, JobVertexID
+from holdfast.kernel.key_group import KeyGroupRange
+from holdfast.queryable.checkpoint_view import CheckpointView
+from holdfast.queryable.errors import BadRequestError, LimitExceededError, ProtocolError, UnknownJobError
+from holdfast.queryable.frame import Frame, FrameType, encode, to_header
+from holdfast.queryable.local import LocalStates
+from holdfast.queryable.location import Address, KvStateID, KvStateLocationRegistry
+from holdfast.queryable.proxy import LocationCache
+from holdfast.queryable.request import GetRequest, ScanRequest, text
+from holdfast.queryable.routing import Router
+from holdfast.queryable.server_connection import Limits, ServerConnection
+
+_JOB: Final = re.compile(r"[0-9a-f]{32}")
+Answer = bytes | Awaitable[bytes] | AsyncIterator[bytes]
+
+
+class QueryService:
+    """Answers requests; belongs to one event loop.
+
+    Args:
+        local: What is held here.
+        router: How to reach the rest.
+        locations: Where the rest is.
+        limits: What clients may do.
+    """
+
+    def __init__(self, local: LocalStates, router: Router, locations: LocationCache, limits: Limits) -> None:
+        self._local = local
+        self._router = router
+        self._locations = locations
+        self._limits = limits
+        self._connections: set[ServerConnection] = set()
+        self._registered: dict[ServerConnection, tuple[str, Address]] = {}
+        self.registries: dict[str, KvStateLocationRegistry] = {}
+        """The location registries of the jobs that this process leads."""
+
+    def opened(self, connection: ServerConnection) -> None:
+        """Count a connection.
+
+        Raises:
+            LimitExceededError: There are too many.
+        """
+        if len(self._connections) >= self._limits.connections:
+            raise LimitExceededError(f"The server has {self._limits.connections} connections already. Try again later.")
+        self._connections.add(connection)
+
+    def closed(self, connection: ServerConnection) -> None:
+        """Forget a connection, and what the server at its other end holds."""
+        self._connections.discard(connection)
+        lost = self._registered.pop(connection, None)
+        if lost is not None and lost not in self._registered.values():
+            job, address = lost
+            if job in self.registries:
+                self.registries[job].notify_server_lost(address)
+
+    def close(self) -> None:
+        """End all connections."""
+        for connection in list(self._connections):
+            connection.close()
+
+    def notify(self, job: str, checkpoint_id: int) -> None:
+        """Tell the servers that have registered here that a checkpoint has completed."""
+        frame = encode(FrameType.NOTIFICATION, 0, to_header({"job": job, "checkpoint_id": checkpoint_id}))
+        for connection, (of, _) in list(self._registered.items()):
+            if of == job:
+                connection.send(frame)
+
+    def answer(self, frame: Frame, connection: ServerConnection) -> Answer:
+        """Return the answer to a request, or what will give it.
+
+        Raises:
+            QueryError: The request fails.
+        """
+        kind = frame.type
+        if kind == FrameType.GET:
+            return self._get(frame)
+        if kind == FrameType.SCAN:
+            return self._scan(frame)
+        if kind == FrameType.DESCRIBE:
+            return self._describe(frame)
+        if kind == FrameType.LOCATE:
+            return self._locate(frame)
+        if kind == FrameType.JOBS:
+            jobs = [_job(follower.replica.newest) for follower in self._local.followers.values()]
+            return _result(frame, {"jobs": [job for job in jobs if job is not None]})
+        if kind == FrameType.REGISTER:
+            return self._register(frame, connection)
+        raise ProtocolError(f"A message of type {kind} is no request.")
+
+    def _get(self, frame: Frame) -> Answer:
+        request = GetRequest.parse(frame)
+        if request.kv_state_id is None:
+            location = self._locations.cached(_checked_job(request.job), request.state)
+            if location is None or not self._router.holds_all(location):
+                return self._router.get(request, frame)
+        view = self._local.view_now(request)
+        if view is None:
+            return self._get_later(request, frame)
+        return self._local.get(request, frame.body, view, frame.request)
+
+    async def _get_later(self, request: GetRequest, frame: Frame) -> bytes:
+        view = await self._local.view(request)
+        return self._local.get(request, frame.body, view, frame.request)
+
+    def _scan(self, frame: Frame) -> Answer:
+        request = ScanRequest.parse(frame)
+        _checked_job(request.job)
+        location = self._locations.cached(request.job, request.state)
+        if request.is_local or (location is not None and self._router.holds_all(location)):
+            return self._local.scan(request, frame.request)
+        return self._router.scan(request, frame.request)
+
+    def _describe(self, frame: Frame) -> Answer:
+        fields = frame.fields()
+        job = _checked_job(text(fields, "job"))
+        follower = self._local.followers.get(job)
+        newest = follower.replica.newest if follower is not None else None
+        if "state" not in fields:
+            if newest is None:
+                raise UnknownJobError(f"Could not find job ({job}), or it has no checkpoint yet.")
+            states = [state.description.to_json() for state in newest.states.values()]
+            return _result(frame, newest.identity | {"states": states})
+        name = text(fields, "state")
+        if newest is not None and (fields.get("local") is True or name in newest.states):
+            description = self._local.state(newest, name).description
+            return _result(frame, newest.identity | {"states": [description.to_json()]})
+        return self._describe_elsewhere(job, name, frame)
+
+    async def _describe_elsewhere(self, job: str, name: str, frame: Frame) -> bytes:
+        description = await self._router.describe(job, name)
+        return _result(frame, {"states": [description.to_json()]})
+
+    def _locate(self, frame: Frame) -> bytes:
+        fields = frame.fields()
+        job = text(fields, "job")
+        found = self._leader_of(job).request_kv_state_location(JobID(_checked_job(job)), text(fields, "state"))
+        return _result(frame, {"location": found.result().to_json()})
+
+    def _register(self, frame: Frame, connection: ServerConnection) -> bytes:
+        fields = frame.fields()
+        job = text(fields, "job")
+        registry = self._leader_of(job)
+        try:
+            host, port = fields["address"]
+            address = (str(host), int(port))
+            registry.notify_server_lost(address)
+            self._registered[connection] = (job, address)
+            for vertex, groups, start, end, name, state in fields["states"]:
+                held, known_as = KeyGroupRange(start, end), KvStateID(str(state))
+                registry.notify_kv_state_registered(
+                    JobVertexID(str(vertex)), int(groups), held, str(name), known_as, address
+                )
+        except (KeyError, TypeError, ValueError, IndexError, StateError) as error:
+            raise BadRequestError(f"The registration of a server cannot be taken: {error!r}") from error
+        return _result(frame, {})
+
+    def _leader_of(self, job: str) -> KvStateLocationRegistry:
+        found = self.registries.get(job)
+        if found is None:
+            raise UnknownJobError(f"Could not find job ({job}). No job master for it is here.")
+        return found
+
+
+def _checked_job(job: str) -> str:
+    if not _JOB.fullmatch(job):
+        raise BadRequestError(f"A job is named by 32 lower-case hexadecimal digits, not by {job!r:.80}.")
+    return job
+
+
+def _result(frame: Frame, fields: dict[str, Any]) -> bytes:
+    return encode(FrameType.RESULT, frame.request, to_header(fields))
+
+
+def _job(view: CheckpointView | None) -> dict[str, Any] | None:
+    if view is None:
+        return None
+    return view.identity | {"job_id": view.job_id, "job_name": view.job_name, "states": sorted(view.states)}

@@ -1,0 +1,217 @@
+"""One state in one checkpoint, as a server holds it: layers, and finding and scanning in them."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from holdfast.errors import HoldfastError
+from holdfast.kernel.key_group import KeyGroupRange, hash_range
+from holdfast.queryable.description import VALUE, StateDescription
+from holdfast.queryable.errors import UnknownKvStateIdError
+from holdfast.queryable.layer import Hashes, Layer, find, puts, total
+from holdfast.queryable.merge import merge
+from holdfast.state.descriptor import StateKind
+from holdfast.state.layout import Op
+
+SCALARS: Final = frozenset({StateKind.VALUE, StateKind.REDUCING, StateKind.AGGREGATING, StateKind.FOLDING})
+MAX_LAYERS: Final = 6
+ROWS_PER_BATCH: Final = 64 * 1024
+
+
+@dataclass
+class StateView:
+    """One state in one checkpoint, for the key groups that a server holds.
+
+    Attributes:
+        description: What the state is.
+        key_groups: The ranges that the server holds.
+        layers: Its rows, oldest layer first. Merging replaces the tuple by one that says the same.
+        damage: Why it cannot be answered, if a run is damaged or does not fit.
+    """
+
+    description: StateDescription
+    key_groups: tuple[KeyGroupRange, ...]
+    layers: tuple[Layer, ...]
+    damage: HoldfastError | None = None
+    _newest_first: tuple[tuple[Layer, ...], tuple[Layer, ...]] = field(default=((), ()), repr=False)
+
+    def find_one(self, key_hash: int, key: pa.Array) -> pa.Array | None:
+        """Return the value of one key as a column of one row, None if there is none.
+
+        For scalar state without namespaces.
+
+        Args:
+            key_hash: Its hash.
+            key: The key, a column of one row in comparable form.
+        """
+        for layer in self._filled():
+            hashes = layer.view
+            row = bisect_left(hashes, key_hash)
+            while row < len(hashes) and hashes[row] == key_hash:
+                if layer.keys.slice(row, 1).equals(key):  # type: ignore[union-attr]
+                    return layer.values.slice(row, 1) if layer.ops[row] == Op.PUT else None  # type: ignore[union-attr]
+                row += 1
+        return None
+
+    def find_many(
+        self, hashes: Hashes, keys: pa.Array, namespace: bytes | None, map_keys: pa.Array | None = None
+    ) -> pa.Array:
+        """Return the values of several keys, null where there is none.
+
+        Args:
+            hashes: The hash of each.
+            keys: The keys in comparable form.
+            namespace: Of all of them, None for state without namespaces.
+            map_keys: The entry to look up in each key's map; None for whole maps, and for other state.
+        """
+        order = np.argsort(hashes)
+        hashes, keys = hashes[order], keys.take(pa.array(order))
+        if self.description.kind in SCALARS:
+            found = self._scalars(hashes, keys, namespace)
+        else:
+            found = self._merged(hashes, keys, namespace, None if map_keys is None else map_keys.take(pa.array(order)))
+        back = np.empty(len(order), np.int64)
+        back[order] = np.arange(len(order))
+        return found.take(pa.array(back))
+
+    def _scalars(self, hashes: Hashes, keys: pa.Array, namespace: bytes | None) -> pa.Array:
+        position = np.full(len(hashes), -1)
+        pieces: list[pa.Array] = []
+        rest = np.arange(len(hashes))
+        base = 0
+        for layer in self._filled():
+            among = keys if len(rest) == len(keys) else keys.take(pa.array(rest))
+            wanted, rows = find(layer, hashes[rest], among, namespace)
+            if not len(wanted):
+                continue
+            values = puts(layer, rows)
+            assert layer.values is not None
+            pieces.append(layer.values.take(pa.array(rows[values])))
+            position[rest[wanted[values]]] = base + np.arange(len(pieces[-1]))
+            base += len(pieces[-1])
+            done = np.zeros(len(rest), bool)
+            done[wanted] = True
+            rest = rest[~done]
+            if not len(rest):
+                break
+        if not base:
+            return pa.nulls(len(hashes), self._value_type)
+        together = pieces[0] if len(pieces) == 1 else pa.concat_arrays(pieces)
+        return together.take(pa.array(position, mask=position < 0))
+
+    def _merged(self, hashes: Hashes, keys: pa.Array, namespace: bytes | None, map_keys: pa.Array | None) -> pa.Array:
+        parts = []
+        for layer in self.layers:
+            wanted, rows = find(layer, hashes, keys, namespace)
+            if len(rows):
+                part = layer.take(rows, wanted.astype(np.uint64))
+                parts.append(Layer(part.runs, part.hashes, part.ops, None, None, part.map_keys, part.values))
+        if self.description.kind is StateKind.LIST:
+            return self._as_lists(merge(StateKind.LIST, parts, at_bottom=True), len(hashes))
+        merged = merge(StateKind.MAP, parts, at_bottom=True)
+        if map_keys is None:
+            return self._as_maps(merged, len(hashes))
+        return self._as_entries(merged, map_keys)
+
+    def _as_lists(self, merged: Layer, count: int) -> pa.Array:
+        position = np.full(count, -1)
+        position[merged.hashes.astype(np.int64)] = np.arange(len(merged))
+        if merged.values is None:
+            return pa.nulls(count, self._value_type)
+        return merged.values.take(pa.array(position, mask=position < 0))
+
+    def _as_maps(self, merged: Layer, count: int) -> pa.Array:
+        kind = self.description.arrow_schema.field(VALUE).type
+        if merged.values is None:
+            return pa.nulls(count, kind)
+        sizes = np.bincount(merged.hashes.astype(np.int64), minlength=count)
+        offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32)
+        bounds = pa.array(offsets, mask=np.append(sizes == 0, False))
+        assert merged.map_keys is not None
+        maps = pa.MapArray.from_arrays(bounds, merged.map_keys.view(kind.key_type), merged.values)
+        return maps.cast(kind) if maps.type != kind else maps
+
+    def _as_entries(self, merged: Layer, map_keys: pa.Array) -> pa.Array:
+        item_type = self.description.arrow_schema.field(VALUE).type.item_type
+        if merged.values is None:
+            return pa.nulls(len(map_keys), item_type)
+        assert merged.map_keys is not None
+        owner = merged.hashes.astype(np.int64)
+        same = pc.equal(merged.map_keys, map_keys.take(pa.array(owner)))
+        hits = np.flatnonzero(same.to_numpy(zero_copy_only=False))
+        position = np.full(len(map_keys), -1)
+        position[owner[hits]] = hits
+        return merged.values.take(pa.array(position, mask=position < 0))
+
+    def scan(self, key_groups: KeyGroupRange | None, rows: int = ROWS_PER_BATCH) -> Iterator[Layer]:
+        """Yield all rows of a range of key groups that stand for something, in stretches of about so many rows.
+
+        Raises:
+            UnknownKvStateIdError: Some of the key groups are not held here.
+        """
+        maximum = self.description.max_parallelism
+        wanted = key_groups if key_groups is not None else KeyGroupRange(0, maximum - 1)
+        if sum(held.intersection(wanted).size for held in self.key_groups) != wanted.size:
+            raise UnknownKvStateIdError(f"Not all of the key groups {wanted.start} to {wanted.end} are held here.")
+        low, high = hash_range(wanted, maximum)
+        layers = [layer.between(low, high) for layer in self.layers]
+        layers = [layer for layer in layers if len(layer)]
+        for stretch in _stretches(layers, rows):
+            merged = merge(self.description.kind, stretch, at_bottom=True)
+            if len(merged):
+                yield merged
+
+    def _filled(self) -> tuple[Layer, ...]:
+        """The layers that have rows, newest first."""
+        layers = self.layers
+        known = self._newest_first
+        if known[0] is not layers:
+            known = (layers, tuple(layer for layer in reversed(layers) if len(layer)))
+            self._newest_first = known
+        return known[1]
+
+    @property
+    def _value_type(self) -> pa.DataType:
+        return self.description.arrow_schema.field(VALUE).type
+
+
+def _stretches(layers: Sequence[Layer], rows: int) -> Iterator[list[Layer]]:
+    """Cut layers at the same hashes, so that each stretch has about so many rows in all."""
+    if not layers:
+        return
+    largest = max(layers, key=len)
+    step = max(1, rows * len(largest) // total(layers))
+    starts = [0] * len(layers)
+    for at in range(step, len(largest) + step, step):
+        if at >= len(largest):
+            ends = [len(layer) for layer in layers]
+        else:
+            bound = largest.hashes[at]
+            ends = [int(np.searchsorted(layer.hashes, bound)) for layer in layers]
+        part = [layer.slice(*ends_) for layer, *ends_ in zip(layers, starts, ends, strict=True)]
+        starts = ends
+        if any(map(len, part)):
+            yield [layer for layer in part if len(layer)]
+
+
+def compacted(kind: StateKind, layers: tuple[Layer, ...]) -> tuple[Layer, ...]:
+    """Return the same with at most `MAX_LAYERS` layers: the newest ones are merged, as few rows as will do.
+
+    A row is merged about as often as its layer doubles, so what merging costs in all grows with the logarithm of the
+    number of rows.
+    """
+    if len(layers) <= MAX_LAYERS:
+        return layers
+    start = len(layers) - 1
+    size = len(layers[start])
+    while start > 0 and (start >= MAX_LAYERS or len(layers[start - 1]) <= 2 * size):
+        start -= 1
+        size += len(layers[start])
+    return (*layers[:start], merge(kind, layers[start:], at_bottom=start == 0))
