@@ -1,14 +1,10 @@
 """Spark itself judges our hash of keys, and takes the batches that we make for every type."""
 
-import os
-import sys
-
 import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from holdfast.spark.java import ensure_java
 from holdfast.types.arrow import batch_to_elements, element_ddl, rows_to_batch
 from holdfast.types.convert import to_row_type
 from holdfast.types.key import KeyCodec, key_codec_for
@@ -46,23 +42,13 @@ def quickly(examples: int) -> settings:
 
 
 @pytest.fixture(scope="module")
-def spark():
-    ensure_java()
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    from pyspark.sql import SparkSession
-
-    session = (
-        SparkSession.builder.master("local[1]")
-        .config("spark.ui.enabled", "false")
-        .config("spark.sql.shuffle.partitions", "1")
-        # Another zone than the one in our batches.
-        .config("spark.sql.session.timeZone", "America/Los_Angeles")
-        .config("spark.sql.timeType.enabled", "true")
-        .getOrCreate()
-    )
-    session.sparkContext.setLogLevel("ERROR")
-    yield session
-    session.stop()
+def zoned(spark):
+    """A session with another time zone than the one in our batches."""
+    session = spark.newSession()
+    session.conf.set("spark.sql.shuffle.partitions", "1")
+    session.conf.set("spark.sql.session.timeZone", "America/Los_Angeles")
+    session.conf.set("spark.sql.timeType.enabled", "true")
+    return session
 
 
 @st.composite
@@ -75,9 +61,9 @@ def table_of_all_types(draw):
     return list(zip(*columns, strict=True))
 
 
-def frame_of(spark, rows: list, row_type: RowTypeInformation):
+def frame_of(zoned, rows: list, row_type: RowTypeInformation):
     # Without a schema Spark would take timestamps without a zone for instants.
-    return spark.createDataFrame(pa.Table.from_batches([rows_to_batch(rows, row_type)]), element_ddl(row_type))
+    return zoned.createDataFrame(pa.Table.from_batches([rows_to_batch(rows, row_type)]), element_ddl(row_type))
 
 
 def hashes_of_spark(frame, columns: list[str]) -> list[int]:
@@ -96,8 +82,8 @@ def check_hashes(codec: KeyCodec, frame, columns: list[str], values: list) -> No
 
 @quickly(4)
 @given(table_of_all_types())
-def test_every_simple_type_and_their_composites_hash_as_in_spark(spark, rows):
-    frame = frame_of(spark, rows, TABLE).cache()
+def test_every_simple_type_and_their_composites_hash_as_in_spark(zoned, rows):
+    frame = frame_of(zoned, rows, TABLE).cache()
     for position, (kind, _) in enumerate(ATOMIC):
         codec = key_codec_for(kind)
         name = NAMES[position]
@@ -109,29 +95,29 @@ def test_every_simple_type_and_their_composites_hash_as_in_spark(spark, rows):
     frame.unpersist()
 
 
-def test_edges_hash_as_in_spark(spark):
+def test_edges_hash_as_in_spark(zoned):
     for name, values in EDGES.items():
         kind = to_row_type(f"k {name}")
-        frame = frame_of(spark, [(value,) for value in values], kind)
+        frame = frame_of(zoned, [(value,) for value in values], kind)
         check_hashes(key_codec_for(kind.types[0]), frame, ["k"], values)
 
 
-def test_nested_rows_hash_as_in_spark(spark):
+def test_nested_rows_hash_as_in_spark(zoned):
     import datetime
 
     rows = [(("a", -0.0), datetime.date(1969, 12, 31)), (("", None), None), (None, datetime.date(2020, 1, 1))]
-    frame = frame_of(spark, rows, NESTED)
+    frame = frame_of(zoned, rows, NESTED)
     check_hashes(key_codec_for(NESTED), frame, ["s", "d"], rows)
 
 
 @quickly(2)
 @given(table_of_all_types())
-def test_spark_takes_our_batches_of_every_type_and_gives_them_back(spark, rows):
+def test_spark_takes_our_batches_of_every_type_and_gives_them_back(zoned, rows):
     kinds = [*TABLE.types, Types.LIST(Types.LONG()), Types.MAP(Types.STRING(), Types.DOUBLE()), NESTED]
     row_type = RowTypeInformation([*NAMES, "li", "ma", "ro"], kinds)
     more = [([1, None], {"k": 1.5, "n": None}, (("x", 0.5), None)), (None, None, None), ([], {}, None)]
     wide = [(*row, *more[position % 3]) for position, row in enumerate(rows)]
-    frame = frame_of(spark, wide, row_type)
+    frame = frame_of(zoned, wide, row_type)
     assert to_row_type(frame.schema).arrow_schema == row_type.arrow_schema
 
     def through_python(batches):
@@ -144,10 +130,10 @@ def test_spark_takes_our_batches_of_every_type_and_gives_them_back(spark, rows):
     assert [repr(row) for row in again] == [repr(row) for row in expected]
 
 
-def test_a_collation_is_seen_in_the_schema_and_refused_as_a_key(spark):
+def test_a_collation_is_seen_in_the_schema_and_refused_as_a_key(zoned):
     from holdfast.errors import ConfigurationError
 
-    frame = spark.sql("SELECT 'A' COLLATE UTF8_LCASE AS k, array('A' COLLATE UNICODE) AS l, 'b' AS s")
+    frame = zoned.sql("SELECT 'A' COLLATE UTF8_LCASE AS k, array('A' COLLATE UNICODE) AS l, 'b' AS s")
     found = to_row_type(frame.schema)
     assert [str(kind) for kind in found.types] == [
         "string collate UTF8_LCASE",

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import os
+import shutil
 import time
 from collections import Counter
 from pathlib import Path
@@ -63,6 +65,7 @@ def words(root: Path, *files: list[str]) -> Path:
     folder.mkdir(exist_ok=True)
     for number, content in enumerate(files, start=len(list(folder.iterdir()))):
         pq.write_table(pa.table({"word": content}), root / "new")
+        os.utime(root / "new", (1_000_000 + number, 1_000_000 + number))  # the file source goes by modification time
         (root / "new").rename(folder / f"{number:03d}.parquet")
     return folder
 
@@ -213,3 +216,43 @@ def test_settings_of_the_users_session_are_left_alone(spark: Any, tmp_path: Path
     env.execute(name())
     assert spark.conf.get("spark.sql.adaptive.enabled") == before == "true"
     assert rows(tmp_path / "out") == [("a",)]
+
+
+def test_a_running_job_is_rescaled_and_stopped_with_a_savepoint_that_starts_another_job(
+    spark: Any, tmp_path: Path
+) -> None:
+    many = [f"word-{i % 50}" for i in range(400)]
+    folder = words(tmp_path, many)
+
+    def start(out: str, **options: Any) -> Any:
+        env = environment(spark, tmp_path, **options)
+        source = env.from_dataframe(stream(spark, folder))
+        source.key_by("word").process(Numbered(), output_type="word string, n bigint").uid("n").sink_to(
+            ParquetFileSink(tmp_path / out)
+        ).uid("out")
+        return env.execute_async(name())
+
+    job = start("first")
+    job.process_all_available()
+    job.rescale(5).result(timeout=60)
+    words(tmp_path, many)
+    deadline = time.monotonic() + 60
+    while len(rows(tmp_path / "first")) < 800:
+        assert job.exception() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    with pytest.raises(ConfigurationError, match="above the max parallelism"):
+        job.rescale(1000).result(timeout=60)
+    path = job.stop_with_savepoint(False, str(tmp_path / "savepoints")).result(timeout=60)
+    assert job.await_termination(60)
+    assert job.get_job_status().value == "SUSPENDED"
+    assert Counter(rows(tmp_path / "first")) == numbered(many + many)
+
+    words(tmp_path, many)
+    shutil.move(path, tmp_path / "moved")
+    shutil.rmtree(tmp_path / "checkpoints")
+    other = start(
+        "second", execution_trigger="available-now", execution_state__recovery_path=str(tmp_path / "moved")
+    )
+    assert other.await_termination(60)
+    assert Counter(rows(tmp_path / "first")) + Counter(rows(tmp_path / "second")) == numbered(many * 3)
