@@ -71,7 +71,10 @@ HA_ZOOKEEPER_EXECUTION_PLANS_PATH: Final[ConfigOption[str]] = ConfigOption(
     "The node of submitted execution plans.",
 )
 HA_ZOOKEEPER_APPLICATIONS_PATH: Final[ConfigOption[str]] = ConfigOption(
-    "high-availability.zookeeper.path.applications", str, "/applications", "The node of submitted applications."
+    "high-availability.zookeeper.path.applications",
+    str,
+    "/applications",
+    "Accepted and without effect: there are no applications beside the jobs.",
 )
 ZOOKEEPER_SESSION_TIMEOUT: Final[ConfigOption[int]] = ConfigOption(
     "high-availability.zookeeper.client.session-timeout",
@@ -158,14 +161,13 @@ APPLICATION_RESULT_STORE_PATH: Final[ConfigOption[str | None]] = ConfigOption(
     "application-result-store.storage-path",
     str,
     None,
-    "Where the results of finished applications are kept; by default "
-    "<high-availability.storageDir>/application-result-store/<cluster id>.",
+    "Accepted and without effect: there are no applications beside the jobs.",
 )
 APPLICATION_RESULT_STORE_DELETE_ON_COMMIT: Final[ConfigOption[bool]] = ConfigOption(
     "application-result-store.delete-on-commit",
     bool,
     True,
-    "Whether a result is deleted once everything of its application was cleaned up.",
+    "Accepted and without effect: there are no applications beside the jobs.",
 )
 CLEANUP_STRATEGY: Final[ConfigOption[CleanupStrategy]] = ConfigOption(
     "cleanup-strategy.type",

@@ -32,6 +32,11 @@ class MemoryEntryMapBackend(EntryMapBackend):
                 raise ConflictError(f"{self} has changed meanwhile.")
             self._newest = EntryMap(base.version + 1, new.term, dict(new.entries))
 
+    def clear(self) -> None:
+        """Forget all entries."""
+        with self._lock:
+            self._newest = EntryMap(self._newest.version + 1, self._newest.term, {})
+
     def __repr__(self) -> str:
         return "memory"
 

@@ -1,0 +1,164 @@
+"""From a job's id to the checkpoints that a new leader starts from."""
+
+from __future__ import annotations
+
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from concurrent.futures import Executor
+from typing import Any
+
+from holdfast.checkpoint.completed_store import (
+    CompletedCheckpointStore,
+    RegisterCompletedCheckpointStore,
+    StandaloneCompletedCheckpointStore,
+)
+from holdfast.checkpoint.id_counter import (
+    CheckpointIDCounter,
+    RegisterCheckpointIDCounter,
+    StandaloneCheckpointIDCounter,
+)
+from holdfast.checkpoint.options import CHECKPOINTS_DIRECTORY
+from holdfast.checkpoint.recovery import recover_all
+from holdfast.errors import ConfigurationError
+from holdfast.kernel.configuration import Configuration
+from holdfast.kernel.ids import JobID
+from holdfast.storage.file_system import file_system_for
+from holdfast.storage.job_directory import JobDirectory, checkpoint_id_of
+from holdfast.storage.register import FencedRegister, Lease
+
+_log = logging.getLogger(__name__)
+
+
+class CheckpointRecoveryFactory(ABC):
+    """Makes, for the leader of a job, the store of its checkpoints and the counter of their ids."""
+
+    @abstractmethod
+    def create_recovered_completed_checkpoint_store(
+        self,
+        job_id: JobID,
+        max_number_of_checkpoints_to_retain: int,
+        shared_state_registry_factory: Any = None,
+        io_executor: Executor | None = None,
+        recovery_claim_mode: Any = None,
+    ) -> CompletedCheckpointStore:
+        """Make the store with all completed checkpoints of the job, the newest last. Blocks while they are read.
+
+        Args:
+            job_id: The job.
+            max_number_of_checkpoints_to_retain: How many are kept.
+            shared_state_registry_factory: Accepted and ignored: which run files are shared is read from the documents.
+            io_executor: Accepted and ignored: there is little to read.
+            recovery_claim_mode: Accepted and ignored: each document says to whom it belongs.
+
+        Raises:
+            CorruptFileError: A checkpoint cannot be read; none is skipped.
+            FormatVersionError: One was written by a newer version.
+        """
+
+    @abstractmethod
+    def create_checkpoint_id_counter(self, job_id: JobID) -> CheckpointIDCounter:
+        """Make the counter of the job's checkpoint ids."""
+
+
+class StandaloneCheckpointRecoveryFactory(CheckpointRecoveryFactory):
+    """Keeps checkpoints in the memory of this process."""
+
+    def create_recovered_completed_checkpoint_store(
+        self,
+        job_id: JobID,
+        max_number_of_checkpoints_to_retain: int,
+        shared_state_registry_factory: Any = None,
+        io_executor: Executor | None = None,
+        recovery_claim_mode: Any = None,
+    ) -> CompletedCheckpointStore:
+        """Make an empty store."""
+        return StandaloneCompletedCheckpointStore(max_number_of_checkpoints_to_retain)
+
+    def create_checkpoint_id_counter(self, job_id: JobID) -> CheckpointIDCounter:
+        """Make a counter from 1."""
+        return StandaloneCheckpointIDCounter()
+
+
+class RegisterCheckpointRecoveryFactory(CheckpointRecoveryFactory):
+    """Reads the checkpoints that a job's fenced register names.
+
+    The first use for a job raises its token, which fences every earlier leader; so a factory belongs to one term.
+
+    Args:
+        register_for: The register of a job.
+        directory_for: The directory of a job.
+        owner: Who leads, for the messages of those who are fenced later.
+    """
+
+    def __init__(
+        self,
+        register_for: Callable[[JobID], FencedRegister],
+        directory_for: Callable[[JobID], JobDirectory],
+        owner: str,
+    ) -> None:
+        self._register_for = register_for
+        self._directory_for = directory_for
+        self._owner = owner
+        self._leases: dict[JobID, tuple[Lease, RegisterCheckpointIDCounter]] = {}
+
+    def get_register(self, job_id: JobID) -> FencedRegister:
+        """The register of a job; nothing is written."""
+        return self._register_for(job_id)
+
+    def get_lease(self, job_id: JobID) -> Lease:
+        """The right to write the register of a job; the first call raises the token."""
+        return self._open(job_id)[0]
+
+    def create_recovered_completed_checkpoint_store(
+        self,
+        job_id: JobID,
+        max_number_of_checkpoints_to_retain: int,
+        shared_state_registry_factory: Any = None,
+        io_executor: Executor | None = None,
+        recovery_claim_mode: Any = None,
+    ) -> RegisterCompletedCheckpointStore:
+        """Make the store with the checkpoints that the register names."""
+        lease, counter = self._open(job_id)
+        recovered = recover_all(self._directory_for(job_id), lease.state)
+        return RegisterCompletedCheckpointStore(lease, max_number_of_checkpoints_to_retain, recovered, counter)
+
+    def create_checkpoint_id_counter(self, job_id: JobID) -> RegisterCheckpointIDCounter:
+        """Make the counter on the register."""
+        return self._open(job_id)[1]
+
+    def _open(self, job_id: JobID) -> tuple[Lease, RegisterCheckpointIDCounter]:
+        if job_id not in self._leases:
+            lease = self._register_for(job_id).raise_token(self._owner)
+            counter = RegisterCheckpointIDCounter(lease)
+            used = _highest_id(self._directory_for(job_id))
+            if used >= counter.get():
+                # The register was cleaned up after an earlier life of the job, whose files remain.
+                _log.info("Checkpoint ids of job %s go on after %d, which its directory holds.", job_id, used)
+                counter.set_count(used + 1)
+            self._leases[job_id] = (lease, counter)
+        return self._leases[job_id]
+
+
+def job_directories(configuration: Configuration) -> Callable[[JobID], JobDirectory]:
+    """Where the jobs of a configuration keep their checkpoints.
+
+    Raises:
+        ConfigurationError: The function is called, and no directory is configured.
+    """
+    root = configuration.get(CHECKPOINTS_DIRECTORY)
+
+    def directory_for(job_id: JobID) -> JobDirectory:
+        if root is None:
+            raise ConfigurationError(
+                f"Option {CHECKPOINTS_DIRECTORY.key!r} is not set: name a directory that all processes of the cluster "
+                "share."
+            )
+        return JobDirectory(file_system_for(root), root, job_id)
+
+    return directory_for
+
+
+def _highest_id(directory: JobDirectory) -> int:
+    ids = (checkpoint_id_of(name) for name in directory.fs.list_names(directory.path))
+    return max((number for number in ids if number is not None), default=0)

@@ -1,0 +1,246 @@
+"""Services over ZooKeeper.
+
+::
+
+    <path.root>/<cluster id>
+        /cluster                        which cluster this is
+        /leader/latch                   who leads
+        /leader/<component>/connection_info
+        /execution-plans/<job id>       pointers to submitted plans
+        /jobs/<job id>/register         the job's fenced register
+
+State goes to ``high-availability.storageDir``; see ``holdfast.ha.cluster_storage``.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from concurrent.futures import Executor
+from contextlib import suppress
+from functools import partial
+from typing import Any, Final
+
+from kazoo.exceptions import NodeExistsError, NoNodeError, NotEmptyError
+
+from holdfast.errors import ConfigurationError
+from holdfast.ha import options
+from holdfast.ha.abstract_services import AbstractHaServices, process_name
+from holdfast.ha.checkpoint_recovery import (
+    CheckpointRecoveryFactory,
+    RegisterCheckpointRecoveryFactory,
+    job_directories,
+)
+from holdfast.ha.cluster_storage import ClusterStorage, cluster_path
+from holdfast.ha.execution_plan_store import DefaultExecutionPlanStore, NamesWatcher
+from holdfast.ha.leader_retrieval import DefaultLeaderRetrievalService, LeaderRetrievalService
+from holdfast.ha.services import ClientHighAvailabilityServices
+from holdfast.ha.zookeeper.connection import ZooKeeperConnection
+from holdfast.ha.zookeeper.election import ZooKeeperLeaderElectionDriverFactory
+from holdfast.ha.zookeeper.latch_nodes import LatchNodes
+from holdfast.ha.zookeeper.leader_tree import LeaderTree
+from holdfast.ha.zookeeper.register import ZooKeeperRegister
+from holdfast.ha.zookeeper.retrieval import ZooKeeperLeaderRetrievalDriver
+from holdfast.ha.zookeeper.store import ZooKeeperStateHandleStore
+from holdfast.kernel.configuration import Configuration
+from holdfast.kernel.ids import JobID
+
+_TYPE: Final = "zookeeper"
+_REST_SERVER: Final = "rest_server"
+
+
+def namespace_of(configuration: Configuration) -> str:
+    """The node of the configured cluster.
+
+    Raises:
+        ConfigurationError: The root or the cluster id cannot be nodes.
+    """
+    root = configuration.get(options.HA_ZOOKEEPER_ROOT)
+    parts = [part for part in root.split("/") if part]
+    if parts[:1] == ["zookeeper"] or "." in parts or ".." in parts:
+        raise ConfigurationError(f"Option {options.HA_ZOOKEEPER_ROOT.key!r}: {root!r} cannot be a node of ours.")
+    namespace = "/" + "/".join([*parts, cluster_path(configuration.get(options.HA_CLUSTER_ID))])
+    if namespace.startswith("/zookeeper/") or namespace == "/zookeeper":
+        raise ConfigurationError(f"ZooKeeper keeps the node {namespace!r} for itself; choose another cluster id.")
+    return namespace
+
+
+class ZooKeeperLeaderElectionHaServices(AbstractHaServices):
+    """High availability over ZooKeeper. Blocks until it is connected.
+
+    Args:
+        config: The configuration.
+        io_executor: Where clean-up that blocks is done.
+        connection: A started connection of this process; it is closed with the services. By default one as the
+            configuration says.
+
+    Raises:
+        ConfigurationError: An option is missing or wrong, or the cluster id is taken by another cluster.
+        StorageError: ZooKeeper does not answer, or the storage directory cannot be written.
+    """
+
+    def __init__(
+        self, config: Configuration, io_executor: Executor, connection: ZooKeeperConnection | None = None
+    ) -> None:
+        self._namespace = namespace_of(config)
+        self._storage = ClusterStorage(config)
+        self._connection = connection or ZooKeeperConnection.from_configuration(config)
+        if connection is None:
+            self._connection.start()
+        try:
+            self._storage.open(_TYPE, self._recall)
+        except BaseException:
+            self._connection.close()
+            raise
+        self._client = self._connection.client
+        self._tolerates_suspension = config.get(options.ZOOKEEPER_TOLERATE_SUSPENDED_CONNECTIONS)
+        self._tree = LeaderTree(self._connection, f"{self._namespace}/leader")
+        self._lock_identity = str(uuid.uuid4())
+        super().__init__(
+            config,
+            ZooKeeperLeaderElectionDriverFactory(
+                self._connection, self._tree, self._lock_identity, self._tolerates_suspension
+            ),
+            io_executor,
+            self._storage.blob_store(),
+            self._storage.job_result_store(io_executor),
+        )
+
+    def create_leader_retrieval_service(self, leader_name: str) -> LeaderRetrievalService:
+        """Make a service that follows the leader of this name."""
+        return _retrieval(self._connection, self._tree, leader_name, self._tolerates_suspension)
+
+    def create_checkpoint_recovery_factory(self) -> CheckpointRecoveryFactory:
+        """Make a factory over the registers in ZooKeeper."""
+        return RegisterCheckpointRecoveryFactory(
+            self._register_for, job_directories(self.configuration), process_name()
+        )
+
+    def create_execution_plan_store(self) -> DefaultExecutionPlanStore:
+        """Make a store of submitted plans that only the leader changes."""
+        path = self._namespace + _absolute(self.configuration.get(options.HA_ZOOKEEPER_EXECUTION_PLANS_PATH))
+        self._connection.ensure_path(path)
+        store = ZooKeeperStateHandleStore(
+            self._connection,
+            path,
+            self._storage.execution_plan_storage(),
+            lock_identity=self._lock_identity,
+            latch=LatchNodes(self._connection, self._tree.latch_path),
+        )
+        hasty = self._connection.hasty()
+
+        def names(wake: Callable[[], None]) -> list[str]:
+            def changed(event: Any) -> None:
+                wake()
+
+            found: list[str] = hasty.read(lambda: hasty.client.get_children_async(path, changed))
+            return found
+
+        return DefaultExecutionPlanStore(store, NamesWatcher(names, None))
+
+    def internal_close(self) -> None:
+        """End the session."""
+        self._connection.close()
+
+    def internal_cleanup(self) -> None:
+        """Delete the cluster's nodes, and those above them that are empty; then the states behind the pointers."""
+        self._storage.forget()
+        # By name, because the node of a cluster "a/b" is below that of a cluster "a".
+        plans = self.configuration.get(options.HA_ZOOKEEPER_EXECUTION_PLANS_PATH)
+        for child in (plans, "jobs", "leader", "cluster"):
+            self._delete_tree(self._namespace + _absolute(child))
+        path = self._namespace
+        while path:
+            try:
+                self._connection.read(partial(self._client.delete_async, path))
+            except NoNodeError:
+                pass
+            except NotEmptyError:
+                break
+            path = path.rpartition("/")[0]
+        self._storage.remove_states()
+
+    def internal_cleanup_job_data(self, job_id: JobID) -> None:
+        """Delete the job's node, unless its register names checkpoints that are kept for the user.
+
+        Whoever ran a job of that id next would otherwise not know that their files are still needed.
+        """
+        if self._register_for(job_id).read().checkpoints:
+            self.logger.info("The register of job %s is kept, because it names retained checkpoints.", job_id)
+            return
+        self._delete_tree(self._job_path(job_id))
+
+    def get_leader_path_for_resource_manager(self) -> str:
+        """The name of the resource manager."""
+        return "resource_manager"
+
+    def get_leader_path_for_dispatcher(self) -> str:
+        """The name of the dispatcher."""
+        return "dispatcher"
+
+    def get_leader_path_for_job_manager(self, job_id: JobID) -> str:
+        """The name of a job's job master."""
+        return f"job-{job_id}"
+
+    def get_leader_path_for_rest_server(self) -> str:
+        """The name of the REST endpoint."""
+        return _REST_SERVER
+
+    def _job_path(self, job_id: JobID) -> str:
+        return f"{self._namespace}/jobs/{job_id}"
+
+    def _register_for(self, job_id: JobID) -> ZooKeeperRegister:
+        return ZooKeeperRegister(self._connection, f"{self._job_path(job_id)}/register")
+
+    def _delete_tree(self, path: str) -> None:
+        """Delete a node and everything below it; again if somebody adds something meanwhile."""
+        while True:
+            try:
+                for child in self._connection.read(partial(self._connection.client.get_children_async, path)):
+                    self._delete_tree(f"{path}/{child}")
+                self._connection.read(partial(self._connection.client.delete_async, path))
+                return
+            except NoNodeError:
+                return
+            except NotEmptyError:
+                continue
+
+    def _recall(self, document: bytes) -> bytes:
+        client, path = self._connection.client, f"{self._namespace}/cluster"
+        self._connection.ensure_path(self._namespace)
+        # It exists if another process was first, or an earlier attempt of this one.
+        with suppress(NodeExistsError):
+            self._connection.read(lambda: client.create_async(path, document))
+        self._connection.sync(path)
+        found: bytes = self._connection.read(lambda: client.get_async(path))[0]
+        return found
+
+
+class ZooKeeperClientHaServices(ClientHighAvailabilityServices):
+    """What a client of a cluster over ZooKeeper needs. Blocks until it is connected."""
+
+    def __init__(self, configuration: Configuration) -> None:
+        self._connection = ZooKeeperConnection.from_configuration(configuration)
+        self._tree = LeaderTree(self._connection, f"{namespace_of(configuration)}/leader")
+        self._tolerates_suspension = configuration.get(options.ZOOKEEPER_TOLERATE_SUSPENDED_CONNECTIONS)
+        self._connection.start()
+
+    def get_cluster_rest_endpoint_leader_retriever(self) -> LeaderRetrievalService:
+        """Get the leader retriever of the REST endpoint."""
+        return _retrieval(self._connection, self._tree, _REST_SERVER, self._tolerates_suspension)
+
+    def close(self) -> None:
+        """End the session."""
+        self._connection.close()
+
+
+def _retrieval(
+    connection: ZooKeeperConnection, tree: LeaderTree, leader_name: str, tolerates_suspension: bool
+) -> LeaderRetrievalService:
+    return DefaultLeaderRetrievalService(
+        partial(ZooKeeperLeaderRetrievalDriver, connection, tree, leader_name, tolerates_suspension)
+    )
+
+
+def _absolute(path: str) -> str:
+    return "/" + path.strip("/")
