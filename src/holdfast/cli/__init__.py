@@ -7,7 +7,9 @@ import click
 from holdfast import __version__
 from holdfast.cli.checkpoints import checkpoints
 from holdfast.cli.inspect import inspect
+from holdfast.cli.query import query
 from holdfast.cli.run import run
+from holdfast.cli.state_server import state_server
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -19,5 +21,7 @@ def main() -> None:
 main.add_command(run)
 main.add_command(checkpoints)
 main.add_command(inspect)
+main.add_command(query)
+main.add_command(state_server)
 
 __all__ = ["main"]

@@ -191,8 +191,8 @@ class QueryableStateClient:
             consistency: `newest()`, `at_least(n)` or `exactly(n)`.
             deadline: Seconds that `at_least` waits.
             key_type: The type that the caller takes the keys to have; refused before anything is sent if it differs.
-            descriptor: The descriptor that the caller takes the state to have; with that of aggregating state the result
-                of the function is returned instead of the accumulator.
+            descriptor: The descriptor that the caller takes the state to have; with that of aggregating state the
+                result of the function is returned instead of the accumulator.
 
         Raises:
             UnknownKeyOrNamespaceError: There is no state for the key; a default value is never returned.
@@ -258,8 +258,8 @@ class QueryableStateClient:
             job_id: The job: its id, or its name.
             name: The name under which the state is queryable.
             key_groups: Only these key groups.
-            where: Only rows that meet all of these: (column, operator, value), where a column is `key`, `value`, `map_key`
-                or a field such as `value.total`, and an operator one of == != < <= > >=.
+            where: Only rows that meet all of these: (column, operator, value), where a column is `key`, `value`,
+                `map_key` or a field such as `value.total`, and an operator one of == != < <= > >=.
             batch_rows: About how many rows a batch has.
             consistency: `newest()`, `at_least(n)` or `exactly(n)`.
             deadline: Seconds that `at_least` waits.

@@ -35,6 +35,8 @@ class OpaqueValue(bytes):
     def __repr__(self) -> str:
         return f"OpaqueValue({len(self)} bytes of a value without a declared type)"
 
+    __str__ = __repr__
+
 
 @dataclass(frozen=True)
 class StateDescription:

@@ -12,7 +12,7 @@ import ssl as tls_module
 import threading
 from collections.abc import Coroutine, Iterable
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 from holdfast.errors import ConfigurationError, StateError
 from holdfast.ha.leader_retrieval import LeaderRetrievalService
@@ -153,7 +153,7 @@ class KvStateClientProxyImpl(KvStateClientProxy):
             raise StateError("The query server has not been started.")
         return self._address
 
-    def __enter__(self) -> KvStateClientProxyImpl:
+    def __enter__(self) -> Self:
         """Start, unless that was done."""
         if self._state == "new":
             self.start()

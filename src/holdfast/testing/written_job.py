@@ -82,7 +82,7 @@ class WrittenJob:
         """Write one epoch without completing a checkpoint.
 
         Args:
-            writes: Keys, and for each what to do with the states, which are attributes by the name of their descriptors.
+            writes: Keys, and for each what to do with the states, which are attributes named as their descriptors.
         """
         self.epoch += 1
         pairs = list(writes)

@@ -1,4 +1,4 @@
-"""Options of queryable state."""
+"""Options of queryable state; here and not beside the server, so that every job knows them."""
 
 from __future__ import annotations
 

@@ -1,0 +1,119 @@
+"""`holdfast state-server DIR`: answers queries from the checkpoints in a directory, in a process of its own."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import sys
+import threading
+
+import click
+
+from holdfast.cli.exit_code import errors_to_exit_codes
+from holdfast.cli.job_directories import job_directories
+from holdfast.errors import NotExistError
+from holdfast.kernel.key_group import KeyGroupRange
+from holdfast.queryable.checkpoint_view import Share
+from holdfast.queryable.leader import parse_address
+from holdfast.queryable.location import Address
+from holdfast.queryable.server import ServerSettings, StateServer, parse_ports, part_of, whole
+from holdfast.queryable.tls import client_context, server_context
+from holdfast.storage.file_register import FileRegister
+
+_log = logging.getLogger(__name__)
+_LOOK_SECONDS = 1.0
+
+
+@click.command("state-server")
+@click.argument("directory", metavar="DIR")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen at.")
+@click.option(
+    "--port", default="9069", show_default=True, metavar="PORTS", help="9069, 9069,9071 or 9069-9075; 0: any."
+)
+@click.option("--part", metavar="I/N", help="Hold one of N equal parts of the key groups; I from 1.")
+@click.option("--key-groups", metavar="A-B", help="Hold these key groups.")
+@click.option("--leader", metavar="HOST:PORT", help="Query server of the job master; register there.")
+@click.option("--token", envvar="HOLDFAST_QUERY_TOKEN", help="Bearer token of clients; or HOLDFAST_QUERY_TOKEN.")
+@click.option("--tls-certificate", metavar="FILE", help="Certificate chain (PEM); turns TLS on.")
+@click.option("--tls-key", metavar="FILE", help="Key of the certificate (PEM).")
+@click.option("--tls-authority", metavar="FILE", help="Certificates to check other servers against (PEM).")
+def state_server(
+    directory: str,
+    host: str,
+    port: str,
+    part: str | None,
+    key_groups: str | None,
+    leader: str | None,
+    token: str | None,
+    tls_certificate: str | None,
+    tls_key: str | None,
+    tls_authority: str | None,
+) -> None:
+    """Answers queries of the jobs in DIR, which may start and end meanwhile, until it is interrupted.
+
+    DIR is the directory of a job, or the one set as execution.checkpointing.dir.
+    """
+    if part is not None and key_groups is not None:
+        raise click.UsageError("--part and --key-groups both say which key groups to hold: choose one of them.")
+    if (part or key_groups) and leader is None:
+        raise click.UsageError("A server of a part needs --leader: it alone knows where the rest is.")
+    share = _share(part, key_groups)
+    with errors_to_exit_codes():
+        tls = server_context(tls_certificate, tls_key)
+        settings = ServerSettings(
+            host=host,
+            ports=parse_ports(port),
+            token=token,
+            tls=tls,
+            peer_tls=client_context(tls_authority or True) if tls is not None else None,
+        )
+        _log_to_stderr()
+        stop = _until_interrupted()
+        with StateServer(settings) as server:
+            click.echo("listening at {}:{}".format(*server.get_server_address()))
+            sys.stdout.flush()
+            address = parse_address(leader) if leader is not None else None
+            _serve(server, directory, share, address, stop)
+
+
+def _serve(server: StateServer, directory: str, share: Share, leader: Address | None, stop: threading.Event) -> None:
+    served: set[str] = set()
+    while True:
+        try:
+            for found, _ in job_directories(directory):
+                if str(found.job_id) not in served:
+                    served.add(str(found.job_id))
+                    server.serve_job(found, FileRegister(found.fs, found.register_dir), share=share, leader=leader)
+                    _log.info("following job %s", found.job_id)
+        except NotExistError as error:
+            _log.debug("nothing to follow yet: %s", error)
+        if stop.wait(_LOOK_SECONDS):
+            return
+
+
+def _share(part: str | None, key_groups: str | None) -> Share:
+    try:
+        if part is not None:
+            index, count = map(int, part.split("/"))
+            return part_of(index - 1, count)
+        if key_groups is not None:
+            first, last = map(int, key_groups.split("-"))
+            held = KeyGroupRange(first, last)
+            return lambda maximum: tuple(
+                within for within in (held.intersection(KeyGroupRange(0, maximum - 1)),) if within
+            )
+    except ValueError:
+        raise click.UsageError("Write --part as 1/2 and --key-groups as 0-63.") from None
+    return whole
+
+
+def _until_interrupted() -> threading.Event:
+    stop = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stop.set())
+    return stop
+
+
+def _log_to_stderr() -> None:
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.getLogger("holdfast").setLevel(logging.INFO)

@@ -1,0 +1,81 @@
+"""The query server in the process of a job."""
+
+from __future__ import annotations
+
+import logging
+
+from holdfast.kernel.configuration import Configuration
+from holdfast.queryable.server import ServerSettings, StateServer, parse_ports
+from holdfast.queryable.server_connection import Limits
+from holdfast.queryable.tls import client_context, server_context
+from holdfast.runtime.job import Job
+from holdfast.runtime.job_observer import JobObserver
+from holdfast.runtime.progress import EpochProgress, ProgressReporter
+from holdfast.runtime.query_options import (
+    HOST,
+    MAX_IN_FLIGHT,
+    MAX_KEYS,
+    MAX_MESSAGE,
+    POLL_INTERVAL,
+    PORTS,
+    TLS_AUTHORITY,
+    TLS_CERTIFICATE,
+    TLS_KEY,
+    TOKEN,
+)
+
+_log = logging.getLogger(__name__)
+
+
+class EmbeddedQueryServer(JobObserver):
+    """Holds all queryable states of the job for as long as it runs here, and keeps their locations."""
+
+    def __init__(self) -> None:
+        self._server: StateServer | None = None
+
+    def started(self, job: Job, progress: ProgressReporter) -> None:
+        """Listen, and follow the job's checkpoints as they complete.
+
+        Raises:
+            ConfigurationError: It cannot listen.
+        """
+        server = StateServer(settings_from(job.configuration))
+        server.start()
+        self._server = server
+        follower = server.serve_job(job.directory, job.register)
+
+        def completed(record: EpochProgress) -> None:
+            if record.checkpoint_id is not None:
+                follower.notify()
+
+        progress.listen(completed)
+        _log.info("queryable state of job %r is served at %s:%d", job.name, *server.get_server_address())
+
+    def ended(self) -> None:
+        """Stop listening."""
+        if self._server is not None:
+            self._server.shutdown()
+
+
+def settings_from(configuration: Configuration) -> ServerSettings:
+    """Return how a server listens by a configuration.
+
+    Raises:
+        ConfigurationError: An option does not fit.
+    """
+    limits = Limits(
+        message_bytes=configuration.get(MAX_MESSAGE),
+        keys=configuration.get(MAX_KEYS),
+        in_flight=configuration.get(MAX_IN_FLIGHT),
+    )
+    tls = server_context(configuration.get(TLS_CERTIFICATE), configuration.get(TLS_KEY))
+    authority = configuration.get(TLS_AUTHORITY)
+    return ServerSettings(
+        host=configuration.get(HOST),
+        ports=parse_ports(configuration.get(PORTS)),
+        token=configuration.get(TOKEN),
+        tls=tls,
+        peer_tls=client_context(authority or True) if tls is not None else None,
+        limits=limits,
+        poll=configuration.get(POLL_INTERVAL) / 1000,
+    )
