@@ -235,9 +235,14 @@ class CheckpointCoordinator:
         self,
         tasks: Mapping[Any, ExecutionJobVertex],
         error_if_no_checkpoint: bool = False,
-        allow_non_restored_state: bool = False,
+        all_or_nothing_state: bool = True,
     ) -> bool:
         """Give tasks and hooks the state of the newest completed checkpoint.
+
+        Args:
+            tasks: The vertices, by id.
+            error_if_no_checkpoint: Whether it is an error if there is none.
+            all_or_nothing_state: Whether it is an error if state of the checkpoint finds nobody to take it.
 
         Returns:
             Whether there was one.
@@ -252,11 +257,11 @@ class CheckpointCoordinator:
                 raise StateError("No completed checkpoint available, so there is nothing to restore.")
             self.master_hooks.reset()
             return False
-        hand_out(checkpoint, tasks, allow_non_restored=allow_non_restored_state)
+        hand_out(checkpoint, tasks, allow_non_restored=not all_or_nothing_state)
         self.master_hooks.restore(
             checkpoint.checkpoint_id,
             checkpoint.metadata.master_states,
-            allow_unmatched=allow_non_restored_state,
+            allow_unmatched=not all_or_nothing_state,
             path=checkpoint.path,
         )
         self.statistics.report_restored(

@@ -20,6 +20,7 @@ checkpoint as well, hence the loop.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from holdfast.checkpoint.completed_checkpoint import CompletedCheckpoint
 from holdfast.checkpoint.completed_store import RegisterCompletedCheckpointStore
@@ -27,6 +28,7 @@ from holdfast.checkpoint.config import CheckpointConfig
 from holdfast.checkpoint.coordinator import CheckpointCoordinator
 from holdfast.checkpoint.failure import CheckpointFailureManager
 from holdfast.checkpoint.id_counter import RegisterCheckpointIDCounter
+from holdfast.checkpoint.instruction import Prepare
 from holdfast.checkpoint.metadata import CheckpointMetadata
 from holdfast.checkpoint.options import NUM_RETAINED, SAVEPOINT_DIRECTORY
 from holdfast.checkpoint.pending_checkpoint import PendingCheckpoint, Task
@@ -126,15 +128,27 @@ class EpochCheckpointCoordinator(CheckpointCoordinator):
             FencedError: Another leader took over.
             CheckpointError: It could not be triggered.
         """
-        known = set(self.get_pending_checkpoints())
-        with self._lock:
-            self._epoch = (epoch, tuple(tasks))
-            self._performer.append(self._protocol.timer())
-            instructions = self._protocol.epoch(epoch, force=force)
-            self._performer.append(instructions)
-        self._drain()
-        new = [pending for number, pending in self.get_pending_checkpoints().items() if number not in known]
-        return new[0] if new else None
+        while True:
+            known = set(self.get_pending_checkpoints())
+            with self._lock:
+                self._epoch = (epoch, tuple(tasks))
+                self._performer.append(self._protocol.timer())
+                instructions = self._protocol.epoch(epoch, force=force)
+                self._performer.append(instructions)
+                own = self._protocol.epoch_request
+            self._drain()
+            new = [pending for number, pending in self.get_pending_checkpoints().items() if number not in known]
+            if new:
+                return new[0]
+            chosen = next((item.request for item in instructions if isinstance(item, Prepare)), None)
+            if chosen is None:
+                return None
+            # It failed at once, and whoever asked for it was told. Another one may be due.
+            error = chosen.future.exception()
+            if isinstance(error, CheckpointError):
+                _raise_cause(error)
+                if chosen is own:
+                    raise error
 
     def acknowledge(
         self,
@@ -151,6 +165,8 @@ class EpochCheckpointCoordinator(CheckpointCoordinator):
     def complete(self, pending: PendingCheckpoint, metadata: CheckpointMetadata) -> CompletedCheckpoint:
         """Write a checkpoint that all tasks have acknowledged: its document, then its pointer. Blocks.
 
+        What the document says of its kind and of the master hooks is filled in.
+
         Raises:
             StateError: Not all tasks have acknowledged, or the document is another checkpoint's.
             FencedError: Another leader took over; the checkpoint is not complete.
@@ -165,7 +181,9 @@ class EpochCheckpointCoordinator(CheckpointCoordinator):
                 if not pending.is_fully_acknowledged():
                     missing = [task.execution_id for task in pending.missing_tasks()]
                     raise StateError(f"{pending!r} cannot complete; missing: {missing[:10]!r}.")
-                pending.metadata = metadata
+                pending.metadata = replace(
+                    metadata, properties=pending.properties.to_json(), master_states=dict(pending.master_states)
+                )
                 self._performer.append(self._protocol.complete_with_metadata(pending))
         self._drain()
         return self._result(pending)
@@ -200,7 +218,12 @@ class EpochCheckpointCoordinator(CheckpointCoordinator):
         try:
             return pending.request.future.result()
         except CheckpointError as error:
-            cause = error.__cause__
-            if isinstance(cause, FencedError | PossibleInconsistentStateError):
-                raise cause from error
+            _raise_cause(error)
             raise
+
+
+def _raise_cause(error: CheckpointError) -> None:
+    """Raise what made a checkpoint fail if it says something about the leader, and not only about the checkpoint."""
+    cause = error.__cause__
+    if isinstance(cause, FencedError | PossibleInconsistentStateError):
+        raise cause from error

@@ -21,7 +21,7 @@ from collections import deque
 from typing import Final
 
 from holdfast.checkpoint.completed_checkpoint import CompletedCheckpoint
-from holdfast.checkpoint.config import NEVER, CoordinatorConfiguration
+from holdfast.checkpoint.config import CoordinatorConfiguration
 from holdfast.checkpoint.failure import UNKNOWN_CHECKPOINT_ID
 from holdfast.checkpoint.instruction import (
     DiscardLocation,
@@ -38,6 +38,7 @@ from holdfast.checkpoint.instruction import (
 )
 from holdfast.checkpoint.pending_checkpoint import PendingCheckpoint, TaskAcknowledgeResult
 from holdfast.checkpoint.request import CheckpointRequestDecider, CheckpointTriggerRequest
+from holdfast.checkpoint.schedule import Schedule
 from holdfast.checkpoint.snapshot_type import CheckpointProperties
 from holdfast.checkpoint.statistics import CheckpointStatsTracker
 from holdfast.checkpoint.trigger import AcknowledgeCheckpoint, CheckpointMetrics, DeclineCheckpoint
@@ -61,6 +62,8 @@ class CheckpointProtocol:
     Attributes:
         pending: Checkpoints under way, by id.
         latest_completed_id: Newest completed checkpoint that is no plain savepoint, 0 if there is none.
+        being_cleaned: How many checkpoints are being deleted, set by whoever deletes; with too many, requests wait.
+        epoch_request: The request that the end of an epoch has made last.
     """
 
     def __init__(
@@ -75,19 +78,14 @@ class CheckpointProtocol:
         self._configuration = configuration
         self._clock = clock
         self._statistics = statistics
-        self._rng = rng or random.Random()
         self._decider = CheckpointRequestDecider(configuration.max_concurrent, configuration.min_pause)
         self._is_triggering = False
         self._is_shut_down = False
+        self._schedule = Schedule(configuration, clock, rng or random.Random(), is_driven=is_driven)
         self._is_driven = is_driven
         self._is_at_boundary = False
-        self._is_scheduled = is_driven
-        self._last_periodic = clock.monotonic() * 1000
-        self._last_periodic_epoch: int | None = None
-        self._next_periodic: float | None = None
-        self._last_completion: float | None = None
-        self._deadlines: dict[int, float] = {}
         self._expired: deque[int] = deque(maxlen=_REMEMBERED_EXPIRED)
+        self.epoch_request: CheckpointTriggerRequest | None = None
         self.pending: dict[int, PendingCheckpoint] = {}
         self.latest_completed_id = 0
         self.being_cleaned = 0
@@ -105,18 +103,13 @@ class CheckpointProtocol:
         """Begin to take periodic checkpoints; the first one at a random time within the interval."""
         if self._is_shut_down:
             raise CheckpointError(CheckpointFailureReason.CHECKPOINT_COORDINATOR_SHUTDOWN)
-        instructions = self.stop_scheduler() if self._is_scheduled else []
-        self._is_scheduled = True
-        if 0 < self._configuration.interval < NEVER and not self._is_driven:
-            shortest = self._configuration.min_pause
-            delay = shortest + self._rng.random() * (self._configuration.interval - shortest)
-            self._next_periodic = self._now() + delay
+        instructions = self.stop_scheduler() if self._schedule.is_on and not self._is_driven else []
+        self._schedule.start()
         return instructions
 
     def stop_scheduler(self) -> Instructions:
         """End periodic checkpoints, and give up all that are under way or wait."""
-        self._is_scheduled = False
-        self._next_periodic = None
+        self._schedule.stop()
         return self.abort_all(CheckpointFailureReason.CHECKPOINT_COORDINATOR_SUSPEND)
 
     def shutdown(self) -> Instructions:
@@ -124,27 +117,21 @@ class CheckpointProtocol:
         if self._is_shut_down:
             return []
         self._is_shut_down = True
-        self._is_scheduled = False
-        self._next_periodic = None
+        self._schedule.stop()
         return self.abort_all(CheckpointFailureReason.CHECKPOINT_COORDINATOR_SHUTDOWN)
 
     def next_deadline(self) -> float | None:
         """Return when `timer` has something to do, in milliseconds of monotonic time; None for never."""
-        times = [*self._deadlines.values()]
-        if self._next_periodic is not None:
-            times.append(self._next_periodic)
-        return min(times, default=None)
+        return self._schedule.next_deadline()
 
     def timer(self) -> Instructions:
         """Time has passed: expire checkpoints, trigger the periodic one if it is due."""
-        now = self._now()
         instructions: Instructions = []
-        for checkpoint_id in [number for number, deadline in self._deadlines.items() if deadline <= now]:
+        for checkpoint_id in self._schedule.expired():
             self._expired.append(checkpoint_id)
             error = CheckpointError(CheckpointFailureReason.CHECKPOINT_EXPIRED)
             instructions += self._give_up(checkpoint_id, error, None)
-        if self._next_periodic is not None and self._next_periodic <= now:
-            self._next_periodic = now + self._configuration.interval
+        if self._schedule.take_periodic():
             instructions += self.request(self.new_request(is_periodic=True))
         return instructions
 
@@ -170,18 +157,16 @@ class CheckpointProtocol:
         try:
             instructions = self._choose(None)
             if not self._is_triggering and (force or self.is_periodic_due(epoch)):
-                self._last_periodic = self._now()
-                self._last_periodic_epoch = epoch
-                instructions += self.request(self.new_request(is_periodic=not force))
+                self._schedule.triggered_at(epoch)
+                self.epoch_request = self.new_request(is_periodic=not force)
+                instructions += self.request(self.epoch_request)
             return instructions
         finally:
             self._is_at_boundary = False
 
     def is_periodic_due(self, epoch: int) -> bool:
         """Whether the end of an epoch is to complete a checkpoint that nobody asked for."""
-        if epoch == self._last_periodic_epoch or not self._is_scheduled:
-            return False
-        return self._now() - self._last_periodic >= self._configuration.interval
+        return self._schedule.is_due_at(epoch)
 
     @property
     def has_waiting_requests(self) -> bool:
@@ -196,7 +181,7 @@ class CheckpointProtocol:
             self._is_triggering = False
             return self._refuse(pending.request, CheckpointFailureReason.CHECKPOINT_COORDINATOR_SHUTDOWN)
         self.pending[pending.checkpoint_id] = pending
-        self._deadlines[pending.checkpoint_id] = self._now() + self._configuration.timeout
+        self._schedule.begin(pending.checkpoint_id)
         parallelism: dict[str, int] = {}
         for task in pending.tasks.values():
             parallelism[task.vertex] = parallelism.get(task.vertex, 0) + 1
@@ -287,7 +272,7 @@ class CheckpointProtocol:
         now = self._clock.now_ms()
         self._forget(pending)
         pending.is_disposed = True
-        self._last_completion = self._now()
+        self._schedule.completed()
         self._statistics.report_completed(
             pending.checkpoint_id,
             now,
@@ -319,13 +304,10 @@ class CheckpointProtocol:
 
     # Inside
 
-    def _now(self) -> float:
-        return self._clock.monotonic() * 1000
-
     def _refusal(self, request: CheckpointTriggerRequest) -> CheckpointFailureReason | None:
         if self._is_shut_down:
             return CheckpointFailureReason.CHECKPOINT_COORDINATOR_SHUTDOWN
-        if request.is_periodic and not self._is_scheduled:
+        if request.is_periodic and not self._schedule.is_on:
             return CheckpointFailureReason.PERIODIC_SCHEDULER_SHUTDOWN
         return None
 
@@ -335,19 +317,18 @@ class CheckpointProtocol:
         return [Reject(request, error), ReportFailure(error, UNKNOWN_CHECKPOINT_ID, request.properties, None)]
 
     def _choose(self, new: CheckpointTriggerRequest | None) -> Instructions:
-        since = None if self._last_completion is None else self._now() - self._last_completion
         decision = self._decider.choose(
             new,
             is_triggering=self._is_triggering or (self._is_driven and not self._is_at_boundary),
             pending=len(self.pending),
             being_cleaned=self.being_cleaned,
-            since_last_completion=since,
+            since_last_completion=self._schedule.since_last_completion(),
         )
         instructions: Instructions = []
         for request, reason in decision.rejected:
             instructions += self._refuse(request, reason)
-        if decision.retry_periodic_after is not None and self._next_periodic is not None:
-            self._next_periodic = self._now() + decision.retry_periodic_after
+        if decision.retry_periodic_after is not None:
+            self._schedule.delay_periodic(decision.retry_periodic_after)
         if decision.chosen is None:
             return instructions
         refusal = self._refusal(decision.chosen)
@@ -361,7 +342,7 @@ class CheckpointProtocol:
         is_ready = pending.is_triggered and pending.is_fully_acknowledged() and not awaits_document
         if is_ready and not pending.is_finalizing:
             pending.is_finalizing = True
-            self._deadlines.pop(pending.checkpoint_id, None)
+            self._schedule.end(pending.checkpoint_id)
             return [Finalize(pending)]
         return []
 
@@ -394,7 +375,7 @@ class CheckpointProtocol:
 
     def _forget(self, pending: PendingCheckpoint) -> None:
         self.pending.pop(pending.checkpoint_id, None)
-        self._deadlines.pop(pending.checkpoint_id, None)
+        self._schedule.end(pending.checkpoint_id)
 
     def _report_subtask(self, checkpoint_id: int, vertex: str, subtask: int, metrics: CheckpointMetrics) -> None:
         self._statistics.report_subtask(checkpoint_id, vertex, subtask, metrics, self._clock.now_ms())

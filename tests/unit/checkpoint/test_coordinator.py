@@ -444,13 +444,13 @@ def test_a_restore_gives_each_vertex_the_state_of_its_operators(setting):
     setting.acknowledge(1, 0, state=(OperatorSubtaskState("a", state=1), OperatorSubtaskState("b", state=2)))
     setting.acknowledge(1, 1)
     first, second = JobVertex("a"), JobVertex("b", "c")
-    assert setting.coordinator.restore_latest_checkpointed_state({"x": first, "y": second}, True, False)
+    assert setting.coordinator.restore_latest_checkpointed_state({"x": first, "y": second}, True, True)
     assert (first.restored[0], list(first.restored[1]), list(second.restored[1])) == (1, ["a"], ["b"])
     assert setting.counts.restored == 1
     with pytest.raises(RestoreError) as caught:
-        setting.coordinator.restore_latest_checkpointed_state({"x": JobVertex("a", "new")}, True, False)
+        setting.coordinator.restore_latest_checkpointed_state({"x": JobVertex("a", "new")}, True, True)
     assert (caught.value.missing_uids, caught.value.new_uids) == (("b",), ("new",))
-    assert setting.coordinator.restore_latest_checkpointed_state({"x": JobVertex("a")}, True, True)
+    assert setting.coordinator.restore_latest_checkpointed_state({"x": JobVertex("a")}, True, False)
 
 
 def test_without_a_checkpoint_there_is_nothing_to_restore(setting):

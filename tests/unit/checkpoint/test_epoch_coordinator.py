@@ -88,12 +88,28 @@ def test_a_savepoint_and_the_checkpoint_of_one_epoch(job, tmp_path):
     kinds = []
     while pending := coordinator.begin(1):
         kinds.append(pending.properties.snapshot_type.name)
-        metadata = document(pending.checkpoint_id, 1, properties=pending.properties.to_json())
-        coordinator.complete(pending, metadata)
+        coordinator.complete(pending, document(pending.checkpoint_id, 1))
     assert kinds == ["SAVEPOINT", "CHECKPOINT"]
     savepoint = future.result(timeout=10)
     assert load(savepoint.get_external_pointer()).metadata.is_savepoint
     assert [pointer.checkpoint_id for pointer in job.register.read().checkpoints] == [2]
+
+
+def test_a_request_that_fails_at_once_stops_neither_the_epoch_nor_the_job(job):
+    _, coordinator = job.lead()
+    future = coordinator.trigger_savepoint(None)
+    pending = coordinator.begin(1)
+    assert not pending.properties.is_savepoint()
+    assert "savepoint-dir" in str(future.exception())
+    coordinator.complete(pending, document(pending.checkpoint_id, 1))
+    assert job.failures.causes == []
+
+
+def test_a_leader_learns_at_the_begin_that_it_was_deposed_when_it_needs_new_ids(job):
+    _, coordinator = job.lead()
+    job.lead()
+    with pytest.raises(FencedError):
+        coordinator.begin(1)
 
 
 def test_a_checkpoint_needs_all_acknowledgements_and_its_own_document(job):

@@ -50,7 +50,7 @@ def test_state_of_hooks_travels_through_a_checkpoint(tmp_path):
     first, second = Hook("a"), Hook("none")
     successor.add_master_hook(first)
     successor.add_master_hook(second)
-    assert successor.restore_latest_checkpointed_state({}, True, True)
+    assert successor.restore_latest_checkpointed_state({}, True, False)
     assert (first.restored, second.restored) == ([(1, ["x", 1])], [(1, None)])
 
 
@@ -84,7 +84,8 @@ def test_a_hook_that_fails_or_has_no_serializer_fails_the_trigger(tmp_path):
     hook = Hook("a", RuntimeError("no"))
     coordinator.add_master_hook(hook)
     future = coordinator.trigger_checkpoint()
-    assert coordinator.begin(1) is None
+    with pytest.raises(CheckpointError, match="Master hook 'a'"):
+        coordinator.begin(1)
     assert future.exception().reason is CheckpointFailureReason.TRIGGER_CHECKPOINT_FAILURE
     hook.state, hook.serializer = "state", None
     with pytest.raises(CheckpointError, match="serializer"):
