@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from holdfast.testing.harness_output import HarnessSnapshot
     from holdfast.testing.kubernetes import KubernetesApiServer
     from holdfast.testing.leader_election_contract import LeaderElectionContract
+    from holdfast.testing.state_backend_contract import StateBackendContract
     from holdfast.testing.state_handle_store_contract import StateHandleStoreContract
     from holdfast.testing.tcp_proxy import TcpProxy
     from holdfast.testing.zookeeper import ZooKeeperEnsemble, ZooKeeperServer
@@ -24,6 +25,7 @@ _MODULES = {
     "LeaderElectionContract": "holdfast.testing.leader_election_contract",
     "ManualClock": "holdfast.kernel.clock",
     "OperatorHarness": "holdfast.testing.harness",
+    "StateBackendContract": "holdfast.testing.state_backend_contract",
     "StateHandleStoreContract": "holdfast.testing.state_handle_store_contract",
     "TcpProxy": "holdfast.testing.tcp_proxy",
     "ZooKeeperEnsemble": "holdfast.testing.zookeeper",
@@ -36,6 +38,7 @@ __all__ = [
     "LeaderElectionContract",
     "ManualClock",
     "OperatorHarness",
+    "StateBackendContract",
     "StateHandleStoreContract",
     "TcpProxy",
     "ZooKeeperEnsemble",

@@ -1,0 +1,61 @@
+"""The contract of state backends over hashmap, warm, cold and forgetful, and over a backend of a user's own."""
+
+import random
+
+import pytest
+
+from holdfast.kernel.configuration import Configuration
+from holdfast.state import HashMapStateBackend, load_state_backend
+from holdfast.state.cache import STATE_CACHE
+from holdfast.state.run import forget_runs
+from holdfast.testing.state_backend_contract import StateBackendContract
+
+
+@pytest.fixture(autouse=True)
+def nothing_kept():
+    STATE_CACHE.clear()
+    yield
+    STATE_CACHE.clear()
+
+
+class TestWarmHashMap(StateBackendContract):
+    @pytest.fixture
+    def state_backend(self):
+        return HashMapStateBackend()
+
+
+class TestColdHashMap(StateBackendContract):
+    """Every epoch runs in a process that has never seen the operator."""
+
+    @pytest.fixture
+    def state_backend(self):
+        return HashMapStateBackend()
+
+    def between_epochs(self):
+        STATE_CACHE.clear()
+        forget_runs()
+
+
+class TestForgetfulHashMap(StateBackendContract):
+    """Epochs run in processes that have kept something, or have not."""
+
+    rng = random.Random(5)
+
+    @pytest.fixture
+    def state_backend(self):
+        return HashMapStateBackend()
+
+    def between_epochs(self):
+        if self.rng.random() < 0.4:
+            STATE_CACHE.clear()
+
+
+class TestUsersOwn(StateBackendContract):
+    """A backend that is found by its class path."""
+
+    machine_examples = 10
+
+    @pytest.fixture
+    def state_backend(self):
+        path = "tests.contract.plain_state_backend:PlainStateBackendFactory"
+        return load_state_backend(Configuration({"state.backend.type": path}))
