@@ -1,8 +1,8 @@
 """Making the state of another place one's own: what a job does that starts from a checkpoint or savepoint elsewhere.
 
 Every file that the document names is linked, or copied where that is not possible, into the job's own directory under a
-new name with its own token. So the job depends on nothing that it does not own, and the other place may be deleted,
-moved, or restored from again by others.
+new name with its own token, staged output included. So the job depends on nothing that it does not own, and the other
+place may be deleted, moved, or restored from again by others.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def adopt(checkpoint: CompletedCheckpoint, directory: JobDirectory, token: int) 
     for operator in metadata.operators:
         runs = []
         for run in operator.runs:
-            moved = mover.path(run.path)
+            moved = run.path if is_absolute(run.path) else mover.path(run.path)
             if moved is None:
                 raise CorruptFileError(join(root, run.path), None, "a run of the checkpoint is not there.")
             size = directory.fs.status(directory.absolute(moved)).size
@@ -58,6 +58,7 @@ def adopt(checkpoint: CompletedCheckpoint, directory: JobDirectory, token: int) 
                 runs=tuple(runs),
                 subtasks=tuple(mover.value(subtask) for subtask in operator.subtasks),
                 states=mover.value(dict(operator.states)),
+                committables=mover.value(dict(operator.committables)),
             )
         )
     return replace(
@@ -98,15 +99,30 @@ class _Mover:
         return self._moved[path]
 
     def _move(self, path: str, name: FileName) -> str | None:
-        old = path if is_absolute(path) else join(self._root, path)
-        if not self._source.exists(old):
+        found = self._find(path)
+        if found is None:
             return None
+        old, folder = found
         suffix = base_name(path).partition(".")[2]
         new_name = FileName.new(self._token, name.epoch, name.attempt, name.owner, name.subtask)
-        folder = TASK_OWNED if path.startswith(TASK_OWNED + "/") else SHARED
-        relative = f"{folder}/{new_name.format('.' + suffix if suffix else '')}"
-        _copy(self._source, old, self._directory.fs, self._directory.absolute(relative))
-        return relative
+        new = new_name.format("." + suffix if suffix else "")
+        _copy(self._source, old, self._directory.fs, join(self._directory.path, folder, new))
+        return f"{folder}/{new}" if "/" in path else new
+
+    def _find(self, path: str) -> tuple[str, str] | None:
+        """Return where a file is and the folder that it belongs to; None if it is not in the directory.
+
+        What has an absolute path lies elsewhere, with a sink for instance, and stays there. A name alone is that of a
+        file that its owner knows the folder of.
+        """
+        if is_absolute(path):
+            return None
+        if "/" in path:
+            candidates = [(path, TASK_OWNED if path.startswith(TASK_OWNED + "/") else SHARED)]
+        else:
+            candidates = [(f"{folder}/{path}", folder) for folder in (TASK_OWNED, SHARED)]
+        places = ((join(self._root, relative), folder) for relative, folder in candidates)
+        return next(((place, folder) for place, folder in places if self._source.exists(place)), None)
 
 
 def _copy(source: FileSystem, old: str, target: FileSystem, new: str) -> None:

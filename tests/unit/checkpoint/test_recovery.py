@@ -116,8 +116,14 @@ def test_a_listing_shows_damaged_ones_beside_the_others(job, tmp_path):
 def test_a_job_that_starts_from_another_ones_checkpoint_depends_on_nothing_of_it(job, tmp_path):
     operator_file = FileName.new(1, 2, 0, "op", 0).format(".state")
     job.directory.fs.write_atomic(job.directory.absolute(f"taskowned/{operator_file}"), b"operator state")
+    staged = FileName.new(1, 3, 0, "out", 0).format(".parquet")
+    job.directory.fs.write_atomic(job.directory.absolute(f"taskowned/{staged}"), b"staged output")
+    elsewhere = str(tmp_path / "out" / "_staging" / FileName.new(1, 3, 0, "out", 0).format(".parquet"))
+    job.directory.fs.write_atomic(elsewhere, b"stays")
     metadata = with_operator(
-        load(str(metadata_file(job, 3, tmp_path))).metadata, subtasks=({"file": f"taskowned/{operator_file}"},)
+        load(str(metadata_file(job, 3, tmp_path))).metadata,
+        subtasks=({"file": f"taskowned/{operator_file}"},),
+        committables={"out": [{"epoch": 3, "subtask": 0, "value": {"file": staged}}], "sink": [{"path": elsewhere}]},
     )
     checkpoint = load(str(metadata_file(job, 3, tmp_path)))
     checkpoint.metadata = metadata
@@ -130,6 +136,9 @@ def test_a_job_that_starts_from_another_ones_checkpoint_depends_on_nothing_of_it
     assert other.directory.fs.read(other.directory.absolute(run.path)) == b"state"
     file = adopted.operators[0].subtasks[0]["file"]
     assert other.directory.fs.read(other.directory.absolute(file)) == b"operator state"
+    output = adopted.operators[0].committables["out"][0]["value"]["file"]
+    assert other.directory.fs.read(other.directory.absolute(f"taskowned/{output}")) == b"staged output"
+    assert adopted.operators[0].committables["sink"] == [{"path": elsewhere}]
     assert (adopted.epoch, adopted.source_positions) == (metadata.epoch, metadata.source_positions)
 
 
