@@ -132,6 +132,14 @@ class Scan:
         finally:
             self.close()
 
+    def __enter__(self) -> Scan:
+        """Return the scan."""
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        """End it."""
+        self.close()
+
     def to_table(self) -> pa.Table:
         """Return all rows."""
         return pa.Table.from_batches(self, schema=self.schema)

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from holdfast.errors import HoldfastError
 from holdfast.kernel.key_group import KeyGroupRange, hash_range
 from holdfast.queryable.description import VALUE, StateDescription
-from holdfast.queryable.errors import UnknownKvStateIdError
+from holdfast.queryable.errors import BadRequestError, UnknownKvStateIdError
 from holdfast.queryable.layer import Hashes, Layer, find, puts, total
 from holdfast.queryable.merge import merge
 from holdfast.state.descriptor import StateKind
@@ -151,19 +151,23 @@ class StateView:
         return merged.values.take(pa.array(position, mask=position < 0))
 
     def scan(self, key_groups: KeyGroupRange | None, rows: int = ROWS_PER_BATCH) -> Iterator[Layer]:
-        """Yield all rows of a range of key groups that stand for something, in stretches of about so many rows.
+        """Return all rows of a range of key groups that stand for something, in stretches of about so many rows.
 
         Raises:
-            UnknownKvStateIdError: Some of the key groups are not held here.
+            BadRequestError: There are not so many key groups.
+            UnknownKvStateIdError: Some of them are not held here.
         """
         maximum = self.description.max_parallelism
         wanted = key_groups if key_groups is not None else KeyGroupRange(0, maximum - 1)
+        if wanted.end >= maximum:
+            raise BadRequestError(f"There are {maximum} key groups; {wanted.end} is not one of them.")
         if sum(held.intersection(wanted).size for held in self.key_groups) != wanted.size:
             raise UnknownKvStateIdError(f"Not all of the key groups {wanted.start} to {wanted.end} are held here.")
         low, high = hash_range(wanted, maximum)
-        layers = [layer.between(low, high) for layer in self.layers]
-        layers = [layer for layer in layers if len(layer)]
-        for stretch in _stretches(layers, rows):
+        return self._merged_stretches([layer.between(low, high) for layer in self.layers], rows)
+
+    def _merged_stretches(self, layers: Sequence[Layer], rows: int) -> Iterator[Layer]:
+        for stretch in _stretches([layer for layer in layers if len(layer)], rows):
             merged = merge(self.description.kind, stretch, at_bottom=True)
             if len(merged):
                 yield merged
