@@ -12,8 +12,8 @@ A component of a leading process goes through *granted* (it was told the session
 address, which is published). Three rules carry the safety:
 
 * On *revoked* nothing in the backend is touched: it may belong to the successor already.
-* What is published is exactly what was confirmed in this session. While leading, anything else that shows up for a
-  registered component is overwritten, with the empty information if nothing was confirmed.
+* What is published is exactly what was confirmed in this session. From the grant on, anything else that shows up for
+  a registered component is overwritten, with the empty information if nothing was confirmed.
 * Every driver has a campaign number; events of a driver that was given up are ignored.
 
 After Flink's DefaultLeaderElectionService (contract: leader election, the multiplexer).
@@ -163,6 +163,7 @@ class ElectionMachine:
         self.confirmed = LeaderInformationRegister.empty()
         self.campaign: int | None = None
         self._campaigns = 0
+        self._reported = LeaderInformationRegister.empty()  # what the backend held when it was last heard of
         self._components: dict[str, None] = {}  # a set that keeps the order of registration
 
     @property
@@ -198,9 +199,9 @@ class ElectionMachine:
             case Confirm(component_id, session_id, address, leads):
                 return self._confirm(component_id, session_id, address) if leads else []
             case InformationChanged(campaign, component_id, information):
-                return self._write_back(component_id, information) if campaign == self.campaign else []
+                return self._changed(component_id, information) if campaign == self.campaign else []
             case RegisterChanged(campaign, register):
-                return self._write_back_all(register) if campaign == self.campaign else []
+                return self._register_changed(register) if campaign == self.campaign else []
 
     def _register(self, component_id: str) -> list[Instruction]:
         if component_id in self._components:
@@ -212,6 +213,7 @@ class ElectionMachine:
         if self.campaign is None:
             self._campaigns += 1
             self.campaign = self._campaigns
+            self._reported = LeaderInformationRegister.empty()
             return [OpenDriver(self.campaign)]
         if self.issued_session_id is not None:
             return [GrantNewcomer(component_id, self.issued_session_id)]
@@ -237,7 +239,8 @@ class ElectionMachine:
                 f"Leadership was granted as {session_id} while the session {self.issued_session_id} is not revoked."
             )
         self.issued_session_id = session_id
-        return [NotifyGrant(component_id, session_id) for component_id in self._components]
+        grants = [NotifyGrant(component_id, session_id) for component_id in self._components]
+        return [*grants, *self._write_back_all(self._reported)]
 
     def _revoked(self) -> list[Instruction]:
         if self.issued_session_id is None:
@@ -257,6 +260,14 @@ class ElectionMachine:
         information = LeaderInformation.known(session_id, address)
         self.confirmed = self.confirmed.merge(component_id, information)
         return [Publish(component_id, information)]
+
+    def _changed(self, component_id: str, information: LeaderInformation) -> list[Instruction]:
+        self._reported = self._reported.merge(component_id, information)
+        return self._write_back(component_id, information)
+
+    def _register_changed(self, register: LeaderInformationRegister) -> list[Instruction]:
+        self._reported = register
+        return self._write_back_all(register)
 
     def _write_back(self, component_id: str, information: LeaderInformation) -> list[Instruction]:
         if self.issued_session_id is None:
