@@ -19,6 +19,7 @@ from holdfast.errors import NotExistError, NullKeyError
 from holdfast.kernel.ids import new_nonce
 from holdfast.runtime.barrier import Barrier, BarrierReader, StepReport
 from holdfast.runtime.chunk import Chunk
+from holdfast.runtime.collector import collect_young, paused_collector
 from holdfast.runtime.descriptor import EpochDescriptor
 from holdfast.runtime.exchange import BARRIER_SCHEMA, KEY, KEY_HASH, Arrival, EdgeLayout, SourceLayout
 from holdfast.runtime.outlet import Outlet
@@ -26,6 +27,10 @@ from holdfast.runtime.plan import Edge, Port
 from holdfast.runtime.step import KeyedRun, StepRun, open_step
 from holdfast.runtime.worker import LoadedJob
 from holdfast.types.type_information import TypeInformation
+
+
+COLLECT_EVERY = 16
+"""Batches between two looks for cycles that user functions have left."""
 
 
 @dataclass(frozen=True)
@@ -79,10 +84,16 @@ class LevelTask:
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yields the elements that leave, then the barrier: a copy for each task below, or one for the driver."""
+        with paused_collector():
+            yield from self._run(batches)
+
+    def _run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         done = False
         try:
-            for batch in batches:
+            for number, batch in enumerate(batches, start=1):
                 self._take(batch)
+                if number % COLLECT_EVERY == 0:
+                    collect_young()
                 yield from self._outlet.drain()
             for run in self._steps:
                 self._emit(run, run.end_of_input())
