@@ -20,6 +20,7 @@ from typing import Final, Self
 from holdfast.errors import AlreadyExistError, CorruptFileError, NotExistError, StorageError
 from holdfast.kernel.ids import JobID, new_nonce
 from holdfast.storage.file_system import FileSystem, join
+from holdfast.storage.path import parent
 
 _CHUNK: Final = 1 << 20
 _KEY: Final = re.compile(r"p-([0-9a-f]{64})-([0-9a-f]{32})")
@@ -181,11 +182,12 @@ class FileSystemBlobStore(BlobStoreService):
         """Nothing to close."""
 
     def cleanup_all_data(self) -> None:
-        """Delete all blobs."""
+        """Delete all blobs, and the directory above them if nothing else is in it."""
         for entry in self._fs.list(self._directory):
             if entry.is_directory:
                 self._delete_directory(join(self._directory, entry.name))
         self._fs.delete_directory(self._directory)
+        self._fs.delete_directory(parent(self._directory))
 
     def _delete_directory(self, directory: str) -> bool:
         for name in self._fs.list_names(directory):
