@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, Self
 
@@ -12,7 +13,12 @@ from holdfast.checkpoint.options import (
     ExternalizedCheckpointRetention,
 )
 from holdfast.checkpoint.snapshot_type import CheckpointRetentionPolicy
-from holdfast.checkpoint.storage import CheckpointStorage, FileSystemCheckpointStorage, JobManagerCheckpointStorage
+from holdfast.checkpoint.storage import (
+    CheckpointStorage,
+    CheckpointStorageFactory,
+    FileSystemCheckpointStorage,
+    JobManagerCheckpointStorage,
+)
 from holdfast.errors import ConfigurationError
 from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.option import ConfigOption
@@ -236,9 +242,7 @@ def load_checkpoint_storage(configuration: Configuration) -> CheckpointStorage:
     if name == "jobmanager":
         return JobManagerCheckpointStorage()
     if name != "filesystem":
-        raise ConfigurationError(
-            f"{options.CHECKPOINT_STORAGE.key} is {kind!r}; known are 'filesystem' and 'jobmanager'."
-        )
+        return _load_factory(str(kind)).create_from_config(configuration)
     if not path:
         raise ConfigurationError(
             f"{options.CHECKPOINT_STORAGE.key} is 'filesystem', but {options.CHECKPOINTS_DIRECTORY.key} is not set."
@@ -250,3 +254,17 @@ def load_checkpoint_storage(configuration: Configuration) -> CheckpointStorage:
         configuration.get(options.FS_WRITE_BUFFER_SIZE),
         savepoint_directory=configuration.get(options.SAVEPOINT_DIRECTORY),
     )
+
+
+def _load_factory(path: str) -> CheckpointStorageFactory:
+    module, _, name = path.partition(":") if ":" in path else path.rpartition(".")
+    try:
+        found: Any = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigurationError(
+            f"{options.CHECKPOINT_STORAGE.key} is {path!r}; known are 'filesystem', 'jobmanager' and the class path of "
+            "a CheckpointStorageFactory such as 'package.module:Class'."
+        ) from error
+    if not (isinstance(found, type) and issubclass(found, CheckpointStorageFactory)):
+        raise ConfigurationError(f"{options.CHECKPOINT_STORAGE.key}: {path!r} is no CheckpointStorageFactory.")
+    return found()

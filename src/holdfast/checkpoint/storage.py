@@ -12,6 +12,7 @@ from holdfast.checkpoint.location import (
 )
 from holdfast.checkpoint.metadata import CheckpointMetadata, encode
 from holdfast.errors import AlreadyExistError, ConfigurationError, StorageError
+from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.ids import JobID, new_nonce
 from holdfast.storage.file_system import FileSystem, file_system_for, join
 from holdfast.storage.job_directory import JobDirectory
@@ -66,6 +67,18 @@ class CheckpointStorage(ABC):
     @abstractmethod
     def get_savepoint_path(self) -> str | None:
         """Return the directory of savepoints."""
+
+
+class CheckpointStorageFactory(ABC):
+    """Makes a kind of storage that somebody else wrote; named by its class path in the options."""
+
+    @abstractmethod
+    def create_from_config(self, config: Configuration) -> CheckpointStorage:
+        """Return the storage.
+
+        Raises:
+            ConfigurationError: The options do not suit it.
+        """
 
 
 class FileSystemCheckpointStorage(CheckpointStorage):

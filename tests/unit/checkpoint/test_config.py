@@ -13,7 +13,11 @@ from holdfast.checkpoint.snapshot_type import (
     SnapshotSharing,
     SnapshotType,
 )
-from holdfast.checkpoint.storage import FileSystemCheckpointStorage, JobManagerCheckpointStorage
+from holdfast.checkpoint.storage import (
+    CheckpointStorageFactory,
+    FileSystemCheckpointStorage,
+    JobManagerCheckpointStorage,
+)
 from holdfast.errors import AlreadyExistError, ConfigurationError, StorageError
 from holdfast.kernel.configuration import Configuration
 from tests.unit.checkpoint.support import JOB, document, run_handle
@@ -129,6 +133,22 @@ def test_the_storage_is_what_the_options_say():
         FileSystemCheckpointStorage("/c", 2 * 1024 * 1024)
     with pytest.raises(ConfigurationError):
         JobManagerCheckpointStorage(0)
+
+
+class OwnStorageFactory(CheckpointStorageFactory):
+    def create_from_config(self, config):
+        return JobManagerCheckpointStorage(77)
+
+
+def test_a_storage_of_ones_own_is_named_by_its_class_path():
+    def storage(path):
+        return load_checkpoint_storage(Configuration({"execution.checkpointing.storage": path}))
+
+    assert storage(f"{__name__}:OwnStorageFactory").get_max_state_size() == 77
+    assert storage(f"{__name__}.OwnStorageFactory").get_max_state_size() == 77
+    for wrong in (f"{__name__}:Absent", "no.such.module:X", "json:loads"):
+        with pytest.raises(ConfigurationError, match=wrong.replace(".", r"\.")):
+            storage(wrong)
 
 
 def test_checkpoints_in_memory_are_limited_and_written_once():
