@@ -1,0 +1,265 @@
+"""Reads are of completed checkpoints, whole and in order, while checkpoints complete and a job is restored."""
+
+import os
+import random
+import threading
+import time
+
+import pytest
+
+from holdfast.queryable import at_least, exactly, newest
+from holdfast.queryable.errors import (
+    CheckpointNotAvailableError,
+    QueryTimeoutError,
+    ServerFailureError,
+    UnknownKvStateLocationError,
+)
+from holdfast.state.descriptor import ListStateDescriptor, ValueStateDescriptor
+from holdfast.testing.written_job import WrittenJob
+
+KEYS = [f"account-{i}" for i in range(20)]
+TOTAL = 1000 * len(KEYS)
+
+
+def bank(root, **more):
+    """Accounts whose sum never changes between two epochs, and a list of all epochs for each."""
+    balance, history = ValueStateDescriptor("balance", "bigint"), ListStateDescriptor("history", "bigint")
+    balance.set_queryable("balance")
+    history.set_queryable("history")
+    return WrittenJob(root, [balance, history], name="bank", **more)
+
+
+class Books:
+    """Writes epochs of transfers, and remembers what each checkpoint must say."""
+
+    def __init__(self, job, seed=0):
+        self.job = job
+        self.random = random.Random(seed)
+        self.accounts = dict.fromkeys(KEYS, 1000)
+        self.of = {}
+        self.lineages = []
+
+    def write(self, transfers=30):
+        for _ in range(transfers):
+            a, b = self.random.sample(KEYS, 2)
+            amount = self.random.randint(1, 50)
+            self.accounts[a] -= amount
+            self.accounts[b] += amount
+        epoch = self.job.epoch + 1
+
+        def of(amount):
+            def write(states):
+                states.balance.update(amount)
+                states.history.add(epoch)
+
+            return write
+
+        self.job.epoch_of([(key, of(amount)) for key, amount in self.accounts.items()])
+        # Remembered before anybody can see it.
+        self.of[self.job.lease.state.next_checkpoint_id] = (self.job.lineage, dict(self.accounts))
+        return self.job.complete()
+
+
+class Reader(threading.Thread):
+    """Reads until it is stopped, and notes what no reader may see."""
+
+    def __init__(self, client, books, read):
+        super().__init__(daemon=True)
+        self.client, self.books, self.read = client, books, read
+        self.stopping = threading.Event()
+        self.reads, self.wrong, self.lineages = 0, [], []
+        self.last = 0
+
+    def run(self):
+        try:
+            while not self.stopping.is_set():
+                self.check(*self.read(self.client))
+        except Exception as error:
+            self.wrong.append(repr(error))
+
+    def check(self, checkpoint_id, lineage, found):
+        self.reads += 1
+        expected_lineage, accounts = self.books.of[checkpoint_id]
+        if found != {key: accounts[key] for key in found} or lineage != expected_lineage:
+            self.wrong.append(("not that checkpoint", checkpoint_id, found))
+        if checkpoint_id < self.last:
+            self.wrong.append(("went back", self.last, checkpoint_id))
+        self.last = checkpoint_id
+        if lineage not in self.lineages:
+            self.lineages.append(lineage)
+
+    def end(self):
+        self.stopping.set()
+        self.join()
+
+
+def read_many(client):
+    found = client.get_many("bank", "balance", KEYS)
+    if sum(found.values) != TOTAL:
+        return found.checkpoint_id, found.lineage, {"sum": sum(found.values)}
+    return found.checkpoint_id, found.lineage, found.as_dict()
+
+
+def read_one(client):
+    key = random.choice(KEYS)
+    found = client.get_kv_state("bank", "balance", key)
+    return found.checkpoint_id, found.lineage, {key: found.value}
+
+
+def read_by_scan(client):
+    scan = client.scan("bank", "balance", batch_rows=3)
+    rows = scan.to_table().to_pylist()
+    assert len(rows) == len(KEYS)
+    return scan.origin.checkpoint_id, scan.origin.lineage, {row["key"]: row["value"] for row in rows}
+
+
+def test_readers_see_exactly_completed_checkpoints_while_they_complete_and_after_a_restore(tmp_path, bench):
+    books = Books(bank(tmp_path))
+    first = books.write()
+    server = bench.server(books.job)
+    readers = [Reader(bench.client(server), books, read) for read in (read_many, read_one, read_by_scan, read_many)]
+    for reader in readers:
+        reader.start()
+
+    for _ in range(15):
+        earlier = books.job.runs, dict(books.accounts)
+        last = books.write()
+    for _ in range(3):
+        books.write()
+    # Another leader goes back to what was before the last four.
+    runs, books.accounts = earlier
+    books.job.restore(runs)
+    for _ in range(15):
+        last = books.write()
+    bench.client(server).get_kv_state("bank", "balance", KEYS[0], consistency=at_least(last))
+    for reader in readers:
+        reader.end()
+
+    assert [reader.wrong for reader in readers] == [[], [], [], []]
+    assert all(reader.reads > 10 and reader.last > first for reader in readers)
+    assert all(len(reader.lineages) <= 2 and reader.lineages[-1] == books.job.lineage for reader in readers)
+
+
+def test_runs_that_the_restored_job_left_behind_are_never_seen(tmp_path, bench):
+    books = Books(bank(tmp_path))
+    books.write()
+    kept = books.job.runs
+    books.write()
+    client = bench.client(bench.server(books.job))
+    books.job.restore(kept)
+    last = books.write()
+    history = client.get_kv_state("bank", "history", KEYS[3], consistency=at_least(last)).value
+    assert history == [1, 3]
+
+
+def test_one_reads_ones_own_writes_with_at_least(tmp_path, bench):
+    books = Books(bank(tmp_path))
+    books.write()
+    client = bench.client(bench.server(books.job))
+    for _ in range(5):
+        number = books.write()
+        found = client.get_many("bank", "balance", KEYS, consistency=at_least(number))
+        assert found.checkpoint_id == number
+        assert found.as_dict() == books.accounts
+
+
+def test_waiting_ends_with_the_deadline(tmp_path, bench):
+    books = Books(bank(tmp_path))
+    books.write()
+    client = bench.client(bench.server(books.job))
+    with pytest.raises(QueryTimeoutError, match="Checkpoint 50 of job .* the newest is 1"):
+        client.get_many("bank", "balance", KEYS, consistency=at_least(50), deadline=0.05)
+    assert client.get_kv_state("bank", "balance", KEYS[0], consistency=newest()).checkpoint_id == 1
+
+
+def test_exactly_reads_what_is_retained_and_says_what_is_not(tmp_path, bench):
+    books = Books(bank(tmp_path, retained=2))
+    for _ in range(4):
+        last = books.write()
+    client = bench.client(bench.server(books.job))
+    for number in (3, 4):
+        found = client.get_many("bank", "balance", KEYS, consistency=exactly(number))
+        assert found.as_dict() == books.of[number][1]
+    for number in (2, 5):
+        with pytest.raises(CheckpointNotAvailableError, match=r"these are: \[3, 4\]"):
+            client.get_many("bank", "balance", KEYS, consistency=exactly(number))
+    client.get_kv_state("bank", "balance", KEYS[0], consistency=at_least(books.write()))
+    with pytest.raises(CheckpointNotAvailableError):
+        client.get_many("bank", "balance", KEYS, consistency=exactly(last - 1))
+
+
+def test_a_job_without_a_checkpoint_is_not_ready_and_then_it_is(tmp_path, bench):
+    books = Books(bank(tmp_path))
+    client = bench.client(bench.server(books.job))
+    with pytest.raises(UnknownKvStateLocationError, match="No KvStateLocation found .* Registered are: none"):
+        client.get_kv_state("bank", "balance", KEYS[0])
+    number = books.write()
+    deadline = time.monotonic() + 10
+    while client.jobs() == [] and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert client.get_kv_state("bank", "balance", KEYS[0]).checkpoint_id == number
+
+
+def test_many_epochs_are_merged_without_a_change_for_readers(tmp_path, bench):
+    books = Books(bank(tmp_path))
+    server = bench.server(books.job)
+    for _ in range(30):
+        last = books.write(transfers=3)
+    client = bench.client(server)
+    while not client.jobs():
+        time.sleep(0.01)
+    found = client.get_many("bank", "balance", KEYS, consistency=at_least(last))
+    assert found.as_dict() == books.accounts
+    follower = server.follower(books.job.job_id)
+    follower.merge()
+    assert all(len(state.layers) <= 6 for state in follower.replica.newest.states.values())
+    assert client.get_many("bank", "balance", KEYS).as_dict() == books.accounts
+    assert client.get_kv_state("bank", "history", KEYS[0]).value == list(range(1, 31))
+
+
+def damage(path, position=200):
+    with open(path, "r+b") as file:
+        file.seek(position)
+        byte = file.read(1)
+        file.seek(position)
+        file.write(bytes([byte[0] ^ 1]))
+
+
+def test_readers_stay_with_the_checkpoint_before_a_damaged_one(tmp_path, bench, caplog):
+    books = Books(bank(tmp_path))
+    good = books.write()
+    server = bench.server(books.job, poll=3600)
+    client = bench.client(server)
+    bad = books.write()
+    damage(books.job.directory.metadata_path(bad))
+    follower = server.follower(books.job.job_id)
+    follower.notify()
+    with pytest.raises(QueryTimeoutError):
+        client.get_kv_state("bank", "balance", KEYS[0], consistency=at_least(bad), deadline=0.3)
+    assert client.get_many("bank", "balance", KEYS).as_dict() == books.of[good][1]
+    assert "stay at the checkpoint before" in caplog.text
+
+
+def test_a_state_in_a_damaged_run_fails_by_name_and_never_answers_something_else(tmp_path, bench):
+    books = Books(bank(tmp_path))
+    books.write()
+    server = bench.server(books.job, poll=3600)
+    client = bench.client(server)
+    bad = books.write()
+    for run in books.job.runs[2:]:
+        path = books.job.directory.absolute(run.path)
+        damage(path, os.path.getsize(path) // 2 - 300)
+    server.follower(books.job.job_id).notify()
+    for state in ("balance", "history"):
+        with pytest.raises(ServerFailureError, match="checkpoint 2 cannot be read: .* is damaged"):
+            client.get_many("bank", state, KEYS, consistency=at_least(bad))
+
+
+def test_a_notification_makes_a_checkpoint_visible_without_polling(tmp_path, bench):
+    books = Books(bank(tmp_path))
+    books.write()
+    server = bench.server(books.job, poll=3600)
+    client = bench.client(server)
+    number = books.write()
+    server.follower(books.job.job_id).notify()
+    assert client.get_kv_state("bank", "balance", KEYS[0], consistency=at_least(number)).checkpoint_id == number

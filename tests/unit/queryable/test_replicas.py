@@ -1,0 +1,243 @@
+"""Several servers that share a job's key groups: added, lost and replaced without a reader that notices more than a retry."""
+
+import threading
+import time
+from collections import Counter
+
+import pytest
+
+from holdfast.kernel.key_group import KeyGroupRange, key_group_of
+from holdfast.queryable import at_least, exactly
+from holdfast.queryable.errors import (
+    QueryConnectionError,
+    UnknownKvStateIdError,
+    UnknownKvStateKeyGroupLocationError,
+    UnknownKvStateLocationError,
+)
+from holdfast.queryable.server import part_of
+from tests.unit.queryable.test_consistency import KEYS, TOTAL, Books, bank
+
+NOTHING = lambda max_parallelism: ()  # noqa: E731
+
+
+def until(condition, seconds=10):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.005)
+
+
+@pytest.fixture
+def books(tmp_path):
+    books = Books(bank(tmp_path))
+    books.write()
+    return books
+
+
+@pytest.fixture
+def leader(bench, books):
+    """The job master's process: knows where everything is, and holds nothing itself."""
+    return bench.server(books.job, share=NOTHING)
+
+
+def groups_held(leader, job):
+    oracle = leader.get_kv_state_location_oracle(job.job_id)
+    location = oracle.get_kv_state_location("balance")
+    return 0 if location is None else location.get_num_registered_key_groups()
+
+
+def test_two_halves_answer_as_one_from_any_of_the_servers(bench, books, leader):
+    halves = [
+        bench.server(books.job, share=part_of(index, 2), leader=leader.get_server_address()) for index in range(2)
+    ]
+    until(lambda: groups_held(leader, books.job) == 128)
+    for server in (leader, *halves):
+        client = bench.client(server)
+        assert client.get_many("bank", "balance", KEYS).as_dict() == books.accounts
+        assert client.get_many("bank", "history", KEYS).as_dict() == dict.fromkeys(KEYS, [1])
+        assert {client.get_kv_state("bank", "balance", key).value for key in KEYS} == set(books.accounts.values())
+        rows = client.scan("bank", "balance").to_table().to_pylist()
+        assert {row["key"]: row["value"] for row in rows} == books.accounts and len(rows) == len(KEYS)
+        assert client.scan("bank", "balance", where=[("key", "==", KEYS[7])]).to_table().num_rows == 1
+
+
+def test_a_proxy_that_holds_nothing_of_the_job_forwards(bench, books):
+    holder = bench.server(books.job)
+    proxy = bench.server()
+    from holdfast.queryable.leader import RemoteLocationOracle
+
+    oracle = RemoteLocationOracle(holder.get_server_address(), proxy._peers, proxy._loop)
+    proxy.update_kv_state_location_oracle(books.job.job_id, oracle)
+    client = bench.client(proxy)
+    assert client.get_many("bank", "balance", KEYS).as_dict() == books.accounts
+    assert client.get_kv_state("bank", "balance", KEYS[0], consistency=exactly(1)).checkpoint_id == 1
+
+
+def test_what_several_servers_hold_is_answered_from_one_checkpoint(bench, books, leader):
+    for index in range(3):
+        bench.server(books.job, share=part_of(index, 3), leader=leader.get_server_address(), poll=0.02 * (index + 1))
+    until(lambda: groups_held(leader, books.job) == 128)
+    stopping, wrong, reads = threading.Event(), [], Counter()
+
+    def read(client):
+        last = 0
+        while not stopping.is_set():
+            try:
+                found = client.get_many("bank", "balance", KEYS)
+            except Exception as error:
+                wrong.append(repr(error))
+                return
+            reads["all"] += 1
+            if sum(found.values) != TOTAL or found.as_dict() != books.of[found.checkpoint_id][1]:
+                wrong.append((found.checkpoint_id, sum(found.values)))
+            last = max(last, found.checkpoint_id)
+
+    readers = [threading.Thread(target=read, args=(bench.client(leader),)) for _ in range(2)]
+    for reader in readers:
+        reader.start()
+    for _ in range(15):
+        number = books.write()
+        time.sleep(0.03)
+    found = bench.client(leader).get_many("bank", "balance", KEYS, consistency=at_least(number))
+    stopping.set()
+    for reader in readers:
+        reader.join()
+    assert found.checkpoint_id == number and found.as_dict() == books.accounts
+    assert wrong == []
+    assert reads["all"] > 20
+
+
+def test_a_key_group_that_nobody_holds_is_an_error_until_somebody_does(bench, books, leader):
+    bench.server(books.job, share=part_of(0, 2), leader=leader.get_server_address())
+    until(lambda: groups_held(leader, books.job) == 64)
+    client = bench.client(leader)
+    codec = books.job._codec
+    there = [key for key in KEYS if key_group_of(codec.hash(key), 128) < 64]
+    missing = next(key for key in KEYS if key not in there)
+    assert client.get_many("bank", "balance", there).values == [books.accounts[key] for key in there]
+    with pytest.raises(UnknownKvStateKeyGroupLocationError, match="No server holds key group"):
+        client.get_kv_state("bank", "balance", missing)
+    with pytest.raises(UnknownKvStateKeyGroupLocationError):
+        client.scan("bank", "balance").to_table()
+    bench.server(books.job, share=part_of(1, 2), leader=leader.get_server_address())
+    until(lambda: groups_held(leader, books.job) == 128)
+    assert client.get_kv_state("bank", "balance", missing).value == books.accounts[missing]
+
+
+def test_replicas_come_and_go_and_no_read_fails(bench, books, leader):
+    """Each half is held twice; one after the other is lost and replaced while readers read."""
+
+    def replica(index):
+        return bench.server(books.job, share=part_of(index, 2), leader=leader.get_server_address())
+
+    servers = [replica(0), replica(1), replica(0), replica(1)]
+    registry = leader.get_kv_state_location_oracle(books.job.job_id)
+
+    def servers_known():
+        return {placed.address for placed in registry.get_kv_state_location("balance").placements}
+
+    until(lambda: groups_held(leader, books.job) == 128 and len(servers_known()) == 4)
+    stopping, failures, reads = threading.Event(), [], Counter()
+
+    def read(client):
+        while not stopping.is_set():
+            try:
+                found = client.get_many("bank", "balance", KEYS)
+                assert found.as_dict() == books.of[found.checkpoint_id][1]
+                client.get_kv_state("bank", "balance", KEYS[reads["all"] % len(KEYS)])
+                reads["all"] += 1
+            except Exception as error:
+                failures.append(repr(error))
+
+    readers = [threading.Thread(target=read, args=(bench.client(leader),)) for _ in range(2)]
+    for reader in readers:
+        reader.start()
+    for position in range(4):
+        books.write()
+        lost = servers[position]
+        address = lost.get_server_address()
+        lost.shutdown()
+        until(lambda gone=address: gone not in servers_known())
+        servers[position] = replica(position % 2)
+        until(lambda new=servers[position]: new.get_server_address() in servers_known())
+    stopping.set()
+    for reader in readers:
+        reader.join()
+    assert failures == []
+    assert reads["all"] > 20
+
+
+def test_the_only_server_comes_back_elsewhere_and_a_cached_location_is_corrected(bench, books, leader):
+    first = bench.server(books.job, leader=leader.get_server_address())
+    until(lambda: groups_held(leader, books.job) == 128)
+    client = bench.client(leader)
+    assert client.get_kv_state("bank", "balance", KEYS[0]).value == books.accounts[KEYS[0]]
+    first.shutdown()
+    until(lambda: groups_held(leader, books.job) == 0)
+    with pytest.raises(UnknownKvStateLocationError):
+        client.get_kv_state("bank", "balance", KEYS[0])
+    bench.server(books.job, leader=leader.get_server_address())
+    until(lambda: groups_held(leader, books.job) == 128)
+    assert client.get_kv_state("bank", "balance", KEYS[0]).value == books.accounts[KEYS[0]]
+
+
+def test_servers_hear_of_a_checkpoint_from_the_leader_without_polling(bench, books, leader):
+    bench.server(books.job, leader=leader.get_server_address(), poll=3600)
+    until(lambda: groups_held(leader, books.job) == 128)
+    number = books.write()
+    found = bench.client(leader).get_kv_state("bank", "balance", KEYS[0], consistency=at_least(number), deadline=5)
+    assert found.checkpoint_id == number
+
+
+def test_a_server_knows_which_key_groups_it_does_not_hold(bench, books):
+    half = bench.server(books.job, share=part_of(0, 2))
+    view = half.follower(books.job.job_id).replica.newest.states["balance"]
+    assert [layer_range for layer_range in view.key_groups] == [KeyGroupRange(0, 63)]
+    with pytest.raises(UnknownKvStateIdError):
+        view.scan(KeyGroupRange(60, 64))
+
+
+def test_a_leader_that_is_replaced_is_followed(bench, books):
+    """Leader retrieval names the query server of the leading job master; servers and proxies turn to the new one."""
+    import uuid
+
+    from holdfast.ha.leader_information import LeaderInformation
+    from holdfast.ha.leader_retrieval import DefaultLeaderRetrievalService
+
+    handlers = []
+
+    class Driver:
+        def close(self):
+            pass
+
+    def make(handler):
+        handlers.append(handler)
+        return Driver()
+
+    def announce(server):
+        host, port = server.get_server_address()
+        for handler in handlers:
+            handler.notify_leader_address(LeaderInformation.known(uuid.uuid4(), f"{host}:{port}"))
+
+    first, second = bench.server(books.job, share=NOTHING), bench.server(books.job, share=NOTHING)
+    replica = bench.server(books.job, leader=DefaultLeaderRetrievalService(make))
+    announce(first)
+    until(lambda: groups_held(first, books.job) == 128)
+    assert bench.client(first).get_many("bank", "balance", KEYS).as_dict() == books.accounts
+
+    announce(second)
+    until(lambda: groups_held(second, books.job) == 128 and groups_held(first, books.job) == 0)
+    first.shutdown()
+    number = books.write()
+    for server in (second, replica):
+        found = bench.client(server).get_many("bank", "balance", KEYS, consistency=at_least(number))
+        assert found.as_dict() == books.accounts
+
+
+def test_a_client_says_that_nobody_listens(bench, books):
+    server = bench.server(books.job)
+    client = bench.client(server)
+    client.jobs()
+    server.shutdown()
+    with pytest.raises(QueryConnectionError):
+        client.jobs()
