@@ -113,6 +113,8 @@ class ClusterStorage:
             if marker is not None and agreed["name"] == new["name"]:
                 raise self._belongs_to_another(marker)
         if marker is None:
+            if agreed["storage"] != self.root and self._marker_at(agreed["storage"]) is not None:
+                raise self._keeps_its_state_elsewhere(agreed)  # else the marker would be under both names
             marker = self._write_marker(agreed)
         if marker["name"] != agreed["name"] or marker["type"] != kind:
             raise self._belongs_to_another(marker)
@@ -190,12 +192,16 @@ class ClusterStorage:
 
     def _compare_storage(self, agreed: dict[str, Any]) -> None:
         """One directory may have several names; then the marker found under the other is the same."""
+        if self._marker_at(agreed["storage"]) != self._marker_at(self.root):
+            raise self._keeps_its_state_elsewhere(agreed)
+
+    def _marker_at(self, root: str) -> bytes | None:
         with suppress(NotExistError, StorageError, ConfigurationError):
-            there = file_system_for(agreed["storage"])
-            path = join(agreed["storage"], cluster_path(self.cluster_id), _MARKER)
-            if there.read(path) == self.fs.read(join(self.path, _MARKER)):
-                return
-        raise ConfigurationError(
+            return file_system_for(root).read(join(root, cluster_path(self.cluster_id), _MARKER))
+        return None
+
+    def _keeps_its_state_elsewhere(self, agreed: dict[str, Any]) -> ConfigurationError:
+        return ConfigurationError(
             f"A cluster with the id {self.cluster_id!r} exists and keeps its state in {agreed['storage']!r}, not in "
             f"{self.root!r}. Choose another {options.HA_CLUSTER_ID.key!r}, or the same "
             f"{options.HA_STORAGE_PATH.key!r}."

@@ -23,15 +23,18 @@ if TYPE_CHECKING:
     from holdfast.ha.kubernetes.leader_retrieval import KubernetesLeaderRetrievalDriver
     from holdfast.ha.kubernetes.lease_machine import LeaseTimes
     from holdfast.ha.kubernetes.register import KubernetesRegister
+    from holdfast.ha.kubernetes.services import KubernetesClientHaServices, KubernetesLeaderElectionHaServices
     from holdfast.ha.kubernetes.state_handle_store import KubernetesStateHandleStore
 
 _MODULES = {
     "LEADER_ANNOTATION": "config_map",
     "FlinkKubeClient": "client",
     "KubeClient": "client",
+    "KubernetesClientHaServices": "services",
     "KubernetesConfigMap": "config_map",
     "KubernetesLeaderElectionDriver": "leader_election",
     "KubernetesLeaderElectionDriverFactory": "leader_election",
+    "KubernetesLeaderElectionHaServices": "services",
     "KubernetesLeaderRetrievalDriver": "leader_retrieval",
     "KubernetesRegister": "register",
     "KubernetesStateHandleStore": "state_handle_store",
@@ -42,9 +45,11 @@ __all__ = [
     "LEADER_ANNOTATION",
     "FlinkKubeClient",
     "KubeClient",
+    "KubernetesClientHaServices",
     "KubernetesConfigMap",
     "KubernetesLeaderElectionDriver",
     "KubernetesLeaderElectionDriverFactory",
+    "KubernetesLeaderElectionHaServices",
     "KubernetesLeaderRetrievalDriver",
     "KubernetesRegister",
     "KubernetesStateHandleStore",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from holdfast.errors import ConfigurationError
@@ -28,8 +29,13 @@ def required_rights(cluster_config_map: str) -> list[Right]:
     return everywhere + [Right(verb, cluster_config_map) for verb in ("list", "watch")]
 
 
-def check_access(client: KubeClient, cluster_config_map: str) -> None:
+def check_access(client: KubeClient, cluster_config_map: str, verbs: Collection[str] | None = None) -> None:
     """Ask the API server whether everything will be allowed, before anything depends on it.
+
+    Args:
+        client: Who asks.
+        cluster_config_map: The ConfigMap of the cluster.
+        verbs: The verbs that are needed, if not all are.
 
     Raises:
         ConfigurationError: The server does not accept the credentials, or rights are missing, all of which are named.
@@ -37,6 +43,8 @@ def check_access(client: KubeClient, cluster_config_map: str) -> None:
     """
     missing = []
     for right in required_rights(cluster_config_map):
+        if verbs is not None and right.verb not in verbs:
+            continue
         allowed = client.is_allowed(right.verb, "configmaps", right.name)
         if allowed is None:
             _logger.warning("The API server does not tell what is allowed; missing rights will show later.")

@@ -14,7 +14,8 @@ CLUSTER_ID: Final[ConfigOption[str | None]] = ConfigOption(
     str,
     None,
     "Names the cluster: its ConfigMaps are <cluster-id>-cluster-config-map and <cluster-id>-<job id>-config-map. At "
-    "most 45 lower-case letters, digits and '-'.",
+    "most 45 lower-case letters, digits and '-'. By default high-availability.cluster-id, if that is set.",
+    fallback_keys=("high-availability.cluster-id",),
 )
 NAMESPACE: Final[ConfigOption[str | None]] = ConfigOption(
     "kubernetes.namespace",

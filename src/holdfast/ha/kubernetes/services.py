@@ -1,0 +1,238 @@
+"""Services over ConfigMaps.
+
+::
+
+    <cluster id>-cluster-config-map     annotation: the lease; entries: which cluster this is, the leaders' addresses,
+                                        pointers to submitted plans
+    <cluster id>-<job id>-config-map    the job's fenced register
+
+State goes to ``high-availability.storageDir``; see ``holdfast.ha.cluster_storage``. The ConfigMaps have no owner, so
+they outlive every deployment.
+"""
+
+from __future__ import annotations
+
+import uuid
+from concurrent.futures import Executor
+from typing import Final
+
+from holdfast.errors import AlreadyExistError, PossibleInconsistentStateError, StorageError
+from holdfast.ha import options
+from holdfast.ha.abstract_services import AbstractHaServices, process_name
+from holdfast.ha.checkpoint_recovery import RegisterCheckpointRecoveryFactory, job_directories
+from holdfast.ha.cluster_storage import ClusterStorage
+from holdfast.ha.execution_plan_store import DefaultExecutionPlanStore
+from holdfast.ha.kubernetes.access import check_access
+from holdfast.ha.kubernetes.client import KubeClient
+from holdfast.ha.kubernetes.config_map import KubernetesConfigMap
+from holdfast.ha.kubernetes.leader_election import KubernetesLeaderElectionDriverFactory
+from holdfast.ha.kubernetes.leader_retrieval import retrieval_driver_factory
+from holdfast.ha.kubernetes.lease_machine import LeaseTimes
+from holdfast.ha.kubernetes.option import (
+    CLUSTER_ID,
+    LEASE_DURATION,
+    RENEW_DEADLINE,
+    RETRY_PERIOD,
+    check_cluster_id,
+    cluster_config_map_name,
+    config_map_labels,
+    job_config_map_name,
+)
+from holdfast.ha.kubernetes.register import KubernetesRegister
+from holdfast.ha.kubernetes.state_handle_store import KubernetesStateHandleStore
+from holdfast.ha.kubernetes.watch import ConfigMapWatcher
+from holdfast.ha.leader_retrieval import DefaultLeaderRetrievalService, LeaderRetrievalService
+from holdfast.ha.services import ClientHighAvailabilityServices, raise_all
+from holdfast.kernel.configuration import Configuration
+from holdfast.kernel.ids import JobID
+
+_TYPE: Final = "kubernetes"
+_REST_SERVER: Final = "restserver"
+_CLUSTER_KEY: Final = "cluster"
+_PLAN_PREFIX: Final = "executionPlan-"
+_RECALL_TRIES: Final = 20
+_LONGEST_WATCH: Final = 30.0
+
+
+def lease_times(configuration: Configuration) -> LeaseTimes:
+    """How the lease is held.
+
+    Raises:
+        ConfigurationError: Two could lead at once with these times.
+    """
+    return LeaseTimes(
+        lease_duration=configuration.get(LEASE_DURATION) / 1000,
+        renew_deadline=configuration.get(RENEW_DEADLINE) / 1000,
+        retry_period=configuration.get(RETRY_PERIOD) / 1000,
+    )
+
+
+class KubernetesLeaderElectionHaServices(AbstractHaServices):
+    """High availability over ConfigMaps. Blocks until the API server has answered.
+
+    Args:
+        config: The configuration.
+        io_executor: Where clean-up that blocks is done.
+        client: The ConfigMaps; closed with the services. By default those that the configuration names.
+
+    Raises:
+        ConfigurationError: An option is missing or wrong, rights are missing, or the cluster id is taken by another
+            cluster.
+        StorageError: The API server does not answer, or the storage directory cannot be written.
+        FormatVersionError: The cluster was made by a newer version.
+    """
+
+    def __init__(self, config: Configuration, io_executor: Executor, client: KubeClient | None = None) -> None:
+        self._cluster_id = check_cluster_id(config.get(CLUSTER_ID))
+        self._name = cluster_config_map_name(self._cluster_id)
+        times = lease_times(config)
+        # With `high-availability.cluster-id` unset the files, too, go by the name that the ConfigMaps have.
+        named = config.get(options.HA_CLUSTER_ID) if config.contains(options.HA_CLUSTER_ID) else self._cluster_id
+        self._storage = ClusterStorage(config, named)
+        # Two requests must fit into the time that a leader has for renewing its lease.
+        self._client = client or KubeClient.from_configuration(config, request_seconds=times.renew_deadline / 2)
+        self._labels = config_map_labels(self._cluster_id)
+        try:
+            check_access(self._client, self._name)
+            self._storage.open(_TYPE, self._recall)
+        except BaseException:
+            self._client.close()
+            raise
+        self._lock_identity = str(uuid.uuid4())
+        watch_seconds = min(_LONGEST_WATCH, 2 * times.lease_duration)
+        self._watcher = ConfigMapWatcher(self._client.connection, self._name, watch_seconds=watch_seconds)
+        super().__init__(
+            config,
+            KubernetesLeaderElectionDriverFactory(
+                self._client, self._watcher, self._template, self._lock_identity, times
+            ),
+            io_executor,
+            self._storage.blob_store(),
+            self._storage.job_result_store(io_executor),
+        )
+
+    def create_leader_retrieval_service(self, leader_name: str) -> LeaderRetrievalService:
+        """Make a service that follows the leader of this name."""
+        return DefaultLeaderRetrievalService(retrieval_driver_factory(self._watcher, leader_name))
+
+    def create_checkpoint_recovery_factory(self) -> RegisterCheckpointRecoveryFactory:
+        """Make a factory over the registers in the jobs' ConfigMaps."""
+        return RegisterCheckpointRecoveryFactory(
+            self._register_for, job_directories(self.configuration), process_name()
+        )
+
+    def create_execution_plan_store(self) -> DefaultExecutionPlanStore:
+        """Make a store of submitted plans that only the leader changes."""
+        store = KubernetesStateHandleStore(
+            self._client,
+            self._name,
+            self._storage.execution_plan_storage(),
+            lambda key: key.startswith(_PLAN_PREFIX),
+            self._lock_identity,
+        )
+        return DefaultExecutionPlanStore(
+            store,
+            name_of=lambda job_id: f"{_PLAN_PREFIX}{job_id}",
+            job_id_of=lambda name: JobID.from_hex(name.removeprefix(_PLAN_PREFIX)),
+        )
+
+    def internal_close(self) -> None:
+        """Stop following the ConfigMap and close the connections."""
+        errors: list[Exception] = []
+        for action in (self._watcher.close, self._client.close):
+            try:
+                action()
+            except Exception as error:
+                errors.append(error)
+        raise_all(errors, f"Could not leave the Kubernetes API server {self._client.connection.server!r}")
+
+    def internal_cleanup(self) -> None:
+        """Delete the ConfigMap of the cluster, then the states behind its pointers; a job's goes with the job."""
+        self._watcher.close()
+        self._storage.forget()
+        self._client.delete_config_map(self._name)
+        self._storage.remove_states()
+
+    def internal_cleanup_job_data(self, job_id: JobID) -> None:
+        """Delete the job's ConfigMap, unless its register names checkpoints that are kept for the user.
+
+        Whoever ran a job of that id next would otherwise not know that their files are still needed.
+        """
+        if self._register_for(job_id).read().checkpoints:
+            self.logger.info("The register of job %s is kept, because it names retained checkpoints.", job_id)
+            return
+        self._client.delete_config_map(job_config_map_name(self._cluster_id, job_id))
+
+    def get_leader_path_for_resource_manager(self) -> str:
+        """The name of the resource manager."""
+        return "resourcemanager"
+
+    def get_leader_path_for_dispatcher(self) -> str:
+        """The name of the dispatcher."""
+        return "dispatcher"
+
+    def get_leader_path_for_job_manager(self, job_id: JobID) -> str:
+        """The name of a job's job master."""
+        return f"job-{job_id}"
+
+    def get_leader_path_for_rest_server(self) -> str:
+        """The name of the REST endpoint."""
+        return _REST_SERVER
+
+    def _register_for(self, job_id: JobID) -> KubernetesRegister:
+        template = KubernetesConfigMap(job_config_map_name(self._cluster_id, job_id), labels=self._labels)
+        return KubernetesRegister(self._client, template)
+
+    def _recall(self, document: bytes) -> bytes:
+        """Put the cluster's document into its ConfigMap, which is made if need be, unless there is one; return it."""
+        text = document.decode()
+        for _ in range(_RECALL_TRIES):
+            current = self._client.get_config_map(self._name)
+            if current is None:
+                template = KubernetesConfigMap(self._name, {_CLUSTER_KEY: text}, labels=self._labels)
+                try:
+                    self._client.create_config_map(template)
+                except (AlreadyExistError, PossibleInconsistentStateError):
+                    continue  # another process was first, or this request was
+            elif _CLUSTER_KEY in current.data:
+                # Whoever makes the ConfigMap again must make it for the same cluster.
+                self._template = KubernetesConfigMap(
+                    self._name, {_CLUSTER_KEY: current.data[_CLUSTER_KEY]}, labels=self._labels
+                )
+                return current.data[_CLUSTER_KEY].encode()
+            else:
+                self._client.check_and_update_config_map(
+                    self._name, lambda map: None if _CLUSTER_KEY in map.data else map.with_entries({_CLUSTER_KEY: text})
+                )
+        raise StorageError(
+            f"ConfigMap {self._name!r} in namespace {self._client.namespace!r} could not be made in {_RECALL_TRIES} "
+            "tries: somebody deletes it again and again, or the API server does not answer."
+        )
+
+
+class KubernetesClientHaServices(ClientHighAvailabilityServices):
+    """What a client of a cluster over ConfigMaps needs: to list and watch one of them.
+
+    Raises:
+        ConfigurationError: An option is missing or wrong, or rights are missing.
+        StorageError: The API server does not answer.
+    """
+
+    def __init__(self, configuration: Configuration) -> None:
+        name = cluster_config_map_name(check_cluster_id(configuration.get(CLUSTER_ID)))
+        self._client = KubeClient.from_configuration(configuration)
+        try:
+            check_access(self._client, name, verbs=("list", "watch"))
+        except BaseException:
+            self._client.close()
+            raise
+        self._watcher = ConfigMapWatcher(self._client.connection, name)
+
+    def get_cluster_rest_endpoint_leader_retriever(self) -> LeaderRetrievalService:
+        """Get the leader retriever of the REST endpoint."""
+        return DefaultLeaderRetrievalService(retrieval_driver_factory(self._watcher, _REST_SERVER))
+
+    def close(self) -> None:
+        """Stop following the ConfigMap and close the connections."""
+        self._watcher.close()
+        self._client.close()
