@@ -164,7 +164,8 @@ class ElectionMachine:
         self.campaign: int | None = None
         self._campaigns = 0
         self._reported = LeaderInformationRegister.empty()  # what the backend held when it was last heard of
-        self._components: dict[str, None] = {}  # a set that keeps the order of registration
+        # Components in the order of their registration, and whether each was told the issued session.
+        self._components: dict[str, bool] = {}
 
     @property
     def components(self) -> tuple[str, ...]:
@@ -193,7 +194,7 @@ class ElectionMachine:
             case Granted(campaign, session_id):
                 return self._granted(session_id) if campaign == self.campaign else []
             case NewcomerGranted(component_id, session_id):
-                return [NotifyGrant(component_id, session_id)] if self.is_issued(component_id, session_id) else []
+                return self._newcomer_granted(component_id, session_id)
             case Revoked(campaign):
                 return self._revoked() if campaign == self.campaign else []
             case Confirm(component_id, session_id, address, leads):
@@ -209,14 +210,15 @@ class ElectionMachine:
                 f"There is already a contender registered for component {component_id!r}; close its leader election "
                 "before you start another one."
             )
-        self._components[component_id] = None
+        self._components[component_id] = False
         if self.campaign is None:
             self._campaigns += 1
             self.campaign = self._campaigns
             self._reported = LeaderInformationRegister.empty()
             return [OpenDriver(self.campaign)]
         if self.issued_session_id is not None:
-            return [GrantNewcomer(component_id, self.issued_session_id)]
+            stale = self._write_back(component_id, self._reported.for_component_id_or_empty(component_id))
+            return [GrantNewcomer(component_id, self.issued_session_id), *stale]
         return []
 
     def _remove(self, component_id: str) -> list[Instruction]:
@@ -239,14 +241,23 @@ class ElectionMachine:
                 f"Leadership was granted as {session_id} while the session {self.issued_session_id} is not revoked."
             )
         self.issued_session_id = session_id
+        self._components = dict.fromkeys(self._components, True)
         grants = [NotifyGrant(component_id, session_id) for component_id in self._components]
         return [*grants, *self._write_back_all(self._reported)]
+
+    def _newcomer_granted(self, component_id: str, session_id: uuid.UUID) -> list[Instruction]:
+        # Somebody who left and came back has two grants waiting.
+        if not self.is_issued(component_id, session_id) or self._components[component_id]:
+            return []
+        self._components[component_id] = True
+        return [NotifyGrant(component_id, session_id)]
 
     def _revoked(self) -> list[Instruction]:
         if self.issued_session_id is None:
             raise RuntimeError("Leadership was revoked from a process that does not lead.")
         self.issued_session_id = None
         self.confirmed = LeaderInformationRegister.empty()
+        self._components = dict.fromkeys(self._components, False)
         return [NotifyRevoke(component_id) for component_id in self._components]
 
     def _confirm(self, component_id: str, session_id: uuid.UUID, address: str) -> list[Instruction]:
