@@ -15,7 +15,7 @@ from abc import ABC, abstractmethod
 
 from holdfast.kernel.ids import JobID
 from holdfast.queryable.errors import UnknownJobError, UnknownLocationError
-from holdfast.queryable.location import Address, KvStateLocation, KvStateLocationOracle
+from holdfast.queryable.location import Address, KvStateLocation, KvStateLocationOracle, KvStateLocationRegistry
 
 
 class KvStateServer(ABC):
@@ -96,7 +96,10 @@ class LocationCache:
         self._known: dict[tuple[str, str], asyncio.Future[KvStateLocation]] = {}
 
     def cached(self, job: str, name: str) -> KvStateLocation | None:
-        """Return what is known without asking anybody."""
+        """Return what is known without asking anybody elsewhere."""
+        oracle = self._oracles.get(JobID(job))
+        if isinstance(oracle, KvStateLocationRegistry):
+            return oracle.get_kv_state_location(name)
         found = self._known.get((job, name))
         if found is None or not found.done() or found.cancelled() or found.exception() is not None:
             return None

@@ -1,9 +1,9 @@
 """Reads are of completed checkpoints, whole and in order, while checkpoints complete and a job is restored."""
 
-import os
 import random
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
@@ -167,7 +167,7 @@ def test_waiting_ends_with_the_deadline(tmp_path, bench):
     books = Books(bank(tmp_path))
     books.write()
     client = bench.client(bench.server(books.job))
-    with pytest.raises(QueryTimeoutError, match="Checkpoint 50 of job .* the newest is 1"):
+    with pytest.raises(QueryTimeoutError, match=r"Checkpoint 50 of job .* the newest is 1"):
         client.get_many("bank", "balance", KEYS, consistency=at_least(50), deadline=0.05)
     assert client.get_kv_state("bank", "balance", KEYS[0], consistency=newest()).checkpoint_id == 1
 
@@ -191,7 +191,7 @@ def test_exactly_reads_what_is_retained_and_says_what_is_not(tmp_path, bench):
 def test_a_job_without_a_checkpoint_is_not_ready_and_then_it_is(tmp_path, bench):
     books = Books(bank(tmp_path))
     client = bench.client(bench.server(books.job))
-    with pytest.raises(UnknownKvStateLocationError, match="No KvStateLocation found .* Registered are: none"):
+    with pytest.raises(UnknownKvStateLocationError, match=r"No KvStateLocation found .* Registered are: none"):
         client.get_kv_state("bank", "balance", KEYS[0])
     number = books.write()
     deadline = time.monotonic() + 10
@@ -218,7 +218,7 @@ def test_many_epochs_are_merged_without_a_change_for_readers(tmp_path, bench):
 
 
 def damage(path, position=200):
-    with open(path, "r+b") as file:
+    with Path(path).open("r+b") as file:
         file.seek(position)
         byte = file.read(1)
         file.seek(position)
@@ -248,10 +248,10 @@ def test_a_state_in_a_damaged_run_fails_by_name_and_never_answers_something_else
     bad = books.write()
     for run in books.job.runs[2:]:
         path = books.job.directory.absolute(run.path)
-        damage(path, os.path.getsize(path) // 2 - 300)
+        damage(path, Path(path).stat().st_size // 2 - 300)
     server.follower(books.job.job_id).notify()
     for state in ("balance", "history"):
-        with pytest.raises(ServerFailureError, match="checkpoint 2 cannot be read: .* is damaged"):
+        with pytest.raises(ServerFailureError, match=r"checkpoint 2 cannot be read: .* is damaged"):
             client.get_many("bank", state, KEYS, consistency=at_least(bad))
 
 

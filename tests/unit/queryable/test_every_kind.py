@@ -142,7 +142,7 @@ def test_state_objects_refuse_changes(asked):
         lambda: total.add(1),
         total.clear,
     ):
-        with pytest.raises(ReadOnlyStateError, match="State is read-only. No modifications allowed"):
+        with pytest.raises(ReadOnlyStateError, match=r"State is read-only\. No modifications allowed"):
             change()
 
 

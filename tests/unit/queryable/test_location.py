@@ -49,7 +49,7 @@ def test_the_same_range_of_the_same_server_again_replaces_and_of_another_server_
 
 def test_a_name_belongs_to_the_operator_that_registered_it_first():
     registry = registered((LOW, HERE))
-    with pytest.raises(StateError, match="Registration name clash. KvState with name 'state' has already"):
+    with pytest.raises(StateError, match=r"Registration name clash\. KvState with name 'state' has already"):
         registry.notify_kv_state_registered(OTHER, 128, HIGH, "state", KvStateID(), THERE)
     with pytest.raises(StateError, match="Another operator"):
         registry.notify_kv_state_unregistered(OTHER, LOW, "state")

@@ -145,7 +145,9 @@ def test_compaction_keeps_few_layers_and_loses_nothing(sizes):
     for number, size in enumerate(sizes):
         hashes = np.arange(size, dtype=np.uint64) * np.uint64(1000) + np.uint64(number)
         keys = pa.array([f"{number}-{i}" for i in range(size)])
-        new = Layer((str(number),), hashes, np.zeros(size, np.int8), keys, None, None, pa.array(range(size), pa.int64()))
+        new = Layer(
+            (str(number),), hashes, np.zeros(size, np.int8), keys, None, None, pa.array(range(size), pa.int64())
+        )
         before = (*layers, new if size else empty_layer((str(number),)))
         layers = compacted(StateKind.VALUE, before)
         assert len(layers) <= MAX_LAYERS

@@ -1,4 +1,4 @@
-"""Several servers that share a job's key groups: added, lost and replaced without a reader that notices more than a retry."""
+"""Several servers that share a job's key groups: added, lost and replaced, and readers notice no more than a retry."""
 
 import threading
 import time
@@ -54,7 +54,7 @@ def test_two_halves_answer_as_one_from_any_of_the_servers(bench, books, leader):
     for server in (leader, *halves):
         client = bench.client(server)
         assert client.get_many("bank", "balance", KEYS).as_dict() == books.accounts
-        assert client.get_many("bank", "history", KEYS).as_dict() == dict.fromkeys(KEYS, [1])
+        assert client.get_many("bank", "history", KEYS).as_dict() == {key: [1] for key in KEYS}
         assert {client.get_kv_state("bank", "balance", key).value for key in KEYS} == set(books.accounts.values())
         rows = client.scan("bank", "balance").to_table().to_pylist()
         assert {row["key"]: row["value"] for row in rows} == books.accounts and len(rows) == len(KEYS)
@@ -192,7 +192,7 @@ def test_servers_hear_of_a_checkpoint_from_the_leader_without_polling(bench, boo
 def test_a_server_knows_which_key_groups_it_does_not_hold(bench, books):
     half = bench.server(books.job, share=part_of(0, 2))
     view = half.follower(books.job.job_id).replica.newest.states["balance"]
-    assert [layer_range for layer_range in view.key_groups] == [KeyGroupRange(0, 63)]
+    assert list(view.key_groups) == [KeyGroupRange(0, 63)]
     with pytest.raises(UnknownKvStateIdError):
         view.scan(KeyGroupRange(60, 64))
 
