@@ -168,13 +168,35 @@ def test_sigterm_ends_after_the_current_epoch_with_exit_code_0(tmp_path: Path) -
 
 
 def test_two_drivers_on_one_job_directory_the_first_is_fenced(tmp_path: Path) -> None:
-    story = Story(tmp_path, epochs=10)
-    first = start("ledger_job.py", *story.arguments("--hazard", "slow"), log=story.root / "log")
+    story = Story(tmp_path, epochs=4)
+    first = start("ledger_job.py", *story.arguments("--trigger", "continuous"), log=story.root / "log")
     story.wait_for(2, first)
+    for epoch in ledger.payments(3, 100, 11, 78):
+        story.add([(payment + 100_000, account, amount) for payment, account, amount in epoch])
     second = run("ledger_job.py", *story.arguments("--hazard", "slow"))
     assert second.code == 0, second.output
+    for epoch in ledger.payments(1, 100, 11, 79):
+        story.add([(payment + 200_000, account, amount) for payment, account, amount in epoch])
     assert first.wait(timeout=90) != 0
     assert "FencedError" in (story.root / "log").read_text()
+    assert run("ledger_job.py", *story.arguments()).code == 0
+    story.audit()
+
+
+def test_no_input_for_a_minute(tmp_path: Path) -> None:
+    story = Story(tmp_path, epochs=2)
+    process = start("ledger_job.py", *story.arguments("--trigger", "continuous"), log=story.root / "log")
+    story.wait_for(2, process)
+    time.sleep(61)
+    assert process.poll() is None, (story.root / "log").read_text()
+    before = story.completed()
+    story.add([(100_000 + i, f"account-{i % 11}", 1) for i in range(50)])
+    deadline = time.monotonic() + 60
+    while story.completed() == before and len(ledger.read(story.output)) < 850:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    os.kill(process.pid, signal.SIGTERM)
+    assert process.wait(timeout=60) == 0
     story.audit()
 
 

@@ -251,8 +251,6 @@ def test_a_running_job_is_rescaled_and_stopped_with_a_savepoint_that_starts_anot
     words(tmp_path, many)
     shutil.move(path, tmp_path / "moved")
     shutil.rmtree(tmp_path / "checkpoints")
-    other = start(
-        "second", execution_trigger="available-now", execution_state__recovery_path=str(tmp_path / "moved")
-    )
+    other = start("second", execution_trigger="available-now", execution_state__recovery_path=str(tmp_path / "moved"))
     assert other.await_termination(60)
     assert Counter(rows(tmp_path / "first")) + Counter(rows(tmp_path / "second")) == numbered(many * 3)
