@@ -33,9 +33,9 @@ from holdfast.runtime.control import JobControl
 from holdfast.runtime.engine import Outcome
 from holdfast.runtime.job import Job
 from holdfast.runtime.progress import ProgressReporter
-from holdfast.runtime.starting_point import is_fresh, restore
+from holdfast.runtime.starting_point import is_chosen, restore
 from holdfast.runtime.status import JobStatus
-from holdfast.storage.register import Lease
+from holdfast.storage.register import CheckpointPointer, Lease
 
 logger = logging.getLogger(__name__)
 
@@ -58,6 +58,7 @@ class JobMaster:
         self.status = JobStatus.CREATED
         self.failure: HoldfastError | None = None
         self.ended = threading.Event()
+        self._newest_at_start: CheckpointPointer | None = None
         self._restart: RestartStrategy = restart_strategy_from(job.configuration, job.clock)
 
     def run(self) -> JobStatus:
@@ -93,7 +94,9 @@ class JobMaster:
         while True:
             try:
                 lease = self.job.register.raise_token(self.job.owner)
-                if lease.state.terminal == JobStatus.FINISHED.value and not is_fresh(self.job.configuration):
+                if number == 0:
+                    self._newest_at_start = lease.state.newest
+                if lease.state.terminal == JobStatus.FINISHED.value and not is_chosen(self.job.configuration):
                     return self._already_finished()
                 return self._run_attempt(lease, number)
             except (FencedError, *FATAL):
@@ -105,7 +108,8 @@ class JobMaster:
     def _run_attempt(self, lease: Lease, number: int) -> JobStatus:
         if lease.state.terminal is not None:
             lease.write(lambda state: replace(state, terminal=None))
-        restored = restore(self.job, lease, is_first=number == 0)
+        # Until a checkpoint of this process completes, a restart starts where the process was told to start.
+        restored = restore(self.job, lease, is_first=lease.state.newest == self._newest_at_start)
         attempt = JobAttempt(self.job, lease, number, restored, self.control, self.progress)
         self.status = JobStatus.RUNNING
         outcome = attempt.run()

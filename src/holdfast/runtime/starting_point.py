@@ -10,7 +10,8 @@ from holdfast.checkpoint import recovery
 from holdfast.checkpoint.adoption import adopt
 from holdfast.checkpoint.completed_checkpoint import CompletedCheckpoint
 from holdfast.checkpoint.metadata import CheckpointMetadata, OperatorMetadata
-from holdfast.checkpoint.options import IGNORE_UNCLAIMED_STATE, RECOVERY_PATH
+from holdfast.checkpoint.options import CLAIM_MODE, IGNORE_UNCLAIMED_STATE, RECOVERY_PATH, RecoveryClaimMode
+from holdfast.errors import ConfigurationError
 from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.ids import new_nonce
 from holdfast.runtime.job import Job
@@ -46,19 +47,30 @@ def is_fresh(configuration: Configuration) -> bool:
     return configuration.get(START_FRESH)
 
 
+def is_chosen(configuration: Configuration) -> bool:
+    """Whether the program or the command line says where to start, instead of at the newest completed checkpoint."""
+    return is_fresh(configuration) or configuration.get(RECOVERY_PATH) is not None
+
+
 def restore(job: Job, lease: Lease, *, is_first: bool) -> Restored:
     """What the next attempt starts from: the newest completed checkpoint, or what the process was started with.
 
     Args:
         job: The job.
         lease: Raised before, so that nobody else can complete a checkpoint any more.
-        is_first: Whether this is the first attempt of the process; a restart takes the newest checkpoint.
+        is_first: Whether no checkpoint of this process has completed; only then it counts what it was started with.
 
     Raises:
         CorruptFileError: The checkpoint is damaged; names it and proposes the one before.
         NotExistError: The checkpoint asked for is not there.
+        ConfigurationError: A claim mode other than NO_CLAIM is asked for.
     """
     options, state = job.configuration, lease.state
+    if options.get(CLAIM_MODE) is not RecoveryClaimMode.NO_CLAIM:
+        raise ConfigurationError(
+            f"execution.state-recovery.claim-mode {options.get(CLAIM_MODE).name}: a restore makes copies and "
+            "never owns the snapshot it starts from; use NO_CLAIM, and delete the snapshot when you need it no more"
+        )
     asked = options.get(RECOVERY_PATH) if is_first else None
     fresh = is_first and is_fresh(options)
     if asked or fresh:

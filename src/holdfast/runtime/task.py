@@ -28,7 +28,6 @@ from holdfast.runtime.step import KeyedRun, StepRun, open_step
 from holdfast.runtime.worker import LoadedJob
 from holdfast.types.type_information import TypeInformation
 
-
 COLLECT_EVERY = 16
 """Batches between two looks for cycles that user functions have left."""
 

@@ -11,7 +11,7 @@ import tempfile
 
 from pyspark.sql import SparkSession
 
-from holdfast.checkpoint.options import CHECKPOINTS_DIRECTORY
+from holdfast.checkpoint.options import CHECKPOINT_STORAGE, CHECKPOINTS_DIRECTORY
 from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.ids import JobID
 from holdfast.runtime.graph import StreamGraph
@@ -40,7 +40,9 @@ def launch(
     configuration.validate()
     session = session or get_or_create(configuration)
     trigger = Trigger.parse(configuration.get(EXECUTION_TRIGGER))
-    root = configuration.get(CHECKPOINTS_DIRECTORY) or _temporary_directory(job_name)
+    in_memory = configuration.get(CHECKPOINT_STORAGE) == "jobmanager"
+    directory_set = None if in_memory else configuration.get(CHECKPOINTS_DIRECTORY)
+    root = directory_set or _temporary_directory(job_name)
     given = configuration.get(JOB_ID)
     job_id = JobID.from_hex(given) if given else JobID.from_name(job_name)
     directory = JobDirectory(file_system_for(root), root, job_id)
