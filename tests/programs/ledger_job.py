@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from tests.stories.ledger import Ledger, Parity
 
 ENTRY = "payment bigint, account string, seq bigint, total bigint, distinct_amounts bigint, last_three bigint"
-HAZARDS = ("none", "kill-worker", "kill-executor", "raise", "slow", "lottery")
+HAZARDS = ("none", "kill-worker", "kill-executor", "raise", "slow", "straggle")
 
 
 class Hazard:
@@ -34,10 +34,18 @@ class Hazard:
         self.count += 1
         if self.kind == "slow":
             time.sleep(0.002)
-        if self.count < self.at or self.kind in ("slow", "lottery") or not self._first():
+        if self.kind == "straggle" and self.count == self.at:
+            from pyspark import TaskContext
+
+            context = TaskContext.get()
+            assert context is not None
+            Path(f"{self.marker}.attempt-{context.attemptNumber()}").touch()
+        if self.count < self.at or self.kind == "slow" or not self._first():
             return
         if self.kind == "raise":
             raise ValueError("a hazard")
+        if self.kind == "straggle":
+            time.sleep(25)
         if self.kind == "kill-worker":
             os.kill(os.getpid(), signal.SIGKILL)
         if self.kind == "kill-executor":
@@ -93,6 +101,7 @@ def main() -> None:
     parser.add_argument("--at", type=int, default=1)
     parser.add_argument("--marker", default="/dev/null")
     parser.add_argument("--trigger", default="available-now")
+    parser.add_argument("--spark", dest="settings", action="append", default=[])
     parser.add_argument("-D", dest="options", action="append", default=[])
     arguments = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s", stream=sys.stderr)
@@ -104,9 +113,11 @@ def main() -> None:
     from holdfast.datastream import StreamExecutionEnvironment
     from holdfast.datastream.sinks import ParquetFileSink
 
+    builder = SparkSession.builder.master(arguments.master)
+    for setting in arguments.settings:
+        builder = builder.config(*setting.split("=", 1))
     spark = (
-        SparkSession.builder.master(arguments.master)
-        .config("spark.ui.enabled", "false")
+        builder.config("spark.ui.enabled", "false")
         .config("spark.driver.memory", "1g")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.executorEnv.PYTHONPATH", str(Path(__file__).resolve().parents[2]))
