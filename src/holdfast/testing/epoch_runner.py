@@ -32,6 +32,8 @@ from holdfast.runtime.job_master import JobMaster
 from holdfast.runtime.plan import Edge, JobPlan, Level
 from holdfast.runtime.progress import ProgressReporter
 from holdfast.runtime.task import LevelTask, TaskIdentity
+from holdfast.state.cache import STATE_CACHE
+from holdfast.state.run import forget_runs
 from holdfast.storage.file_register import FileRegister
 from holdfast.storage.file_system import LocalFileSystem
 from holdfast.storage.job_directory import JobDirectory
@@ -139,7 +141,7 @@ class LocalEngine(Engine):
         self, level: Level, epoch: EpochDescriptor, partition: int, batches: Batches, next_tasks: int
     ) -> Iterator[pa.RecordBatch]:
         if self._amnesia:
-            worker.forget_all()
+            _start_cold()
         self._interceptor(level.index, partition)
         job = worker.load_job(self._key, lambda: self._content)
         task = LevelTask(job, epoch, TaskIdentity.fresh(level.index, partition), next_tasks)
@@ -272,6 +274,13 @@ def _project(plan: JobPlan, batches: Batches, edges: Sequence[Edge], target: int
         for edge in edges
         if edge.origin.name == source.uid
     ]
+
+
+def _start_cold() -> None:
+    """Forgets what a worker process knows: opened functions, decoded state, mapped files."""
+    worker.forget_all()
+    STATE_CACHE.clear()
+    forget_runs()
 
 
 def _split(elements: list[Any], parts: int) -> list[list[Any]]:

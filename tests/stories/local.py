@@ -1,0 +1,70 @@
+"""Programs on the epoch runner: what a user writes with streams, run in this process without a JVM."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from holdfast.datastream.environment import StreamExecutionEnvironment
+from holdfast.datastream.stream import DataStream
+from holdfast.kernel.configuration import Configuration
+from holdfast.runtime.graph import SourceNode, StreamGraph
+from holdfast.runtime.job_master import JobMaster
+from holdfast.runtime.status import JobStatus
+from holdfast.testing.epoch_runner import LocalEngine, run_job
+from holdfast.types.convert import to_type
+
+OPTIONS = {"restart-strategy.type": "none", "execution.checkpointing.cleaner.grace-period": "0 ms"}
+RESTARTING = {
+    "restart-strategy.type": "fixed-delay",
+    "restart-strategy.fixed-delay.attempts": "1000000",
+    "restart-strategy.fixed-delay.delay": "0 ms",
+    "execution.checkpointing.cleaner.grace-period": "0 ms",
+}
+
+
+class Program(StreamExecutionEnvironment):
+    """An environment whose sources are fed by the epoch runner."""
+
+    def __init__(self) -> None:
+        super().__init__(Configuration(), None)
+
+    def source(self, uid: str, type_info: Any = None) -> DataStream:
+        """A stream of the elements that the epoch runner is given for `uid`."""
+        node = SourceNode(name=uid, uid=uid, element_type=to_type(type_info), is_streaming=True)
+        return DataStream(self, node)
+
+
+def master(
+    program: Program | StreamGraph,
+    directory: Path | str,
+    inputs: Sequence[Mapping[str, Sequence[Any]]],
+    options: Mapping[str, Any] | None = None,
+    *,
+    name: str = "job",
+    clock: Any = None,
+    parallelism: int = 2,
+    **engine: Any,
+) -> JobMaster:
+    """The master of a job over a directory, ready to run."""
+    graph = program.get_stream_graph() if isinstance(program, Program) else program
+    configuration = {**OPTIONS, **(options or {})}
+    runner = LocalEngine(inputs, **engine)
+    return run_job(graph, directory, runner, configuration, name=name, clock=clock, parallelism=parallelism)
+
+
+def run(
+    program: Program | StreamGraph,
+    directory: Path | str,
+    inputs: Sequence[Mapping[str, Sequence[Any]]],
+    options: Mapping[str, Any] | None = None,
+    **settings: Any,
+) -> JobStatus:
+    """Runs a job over a directory to its end; settings are those of `master` and of the epoch runner."""
+    return master(program, directory, inputs, options, **settings).run()
+
+
+def epochs(uid: str, batches: Iterable[Sequence[Any]]) -> list[dict[str, Sequence[Any]]]:
+    """Inputs of a job with one source, epoch by epoch."""
+    return [{uid: batch} for batch in batches]
