@@ -233,7 +233,7 @@ class Api:
         allowed = self._access.allows(user, wanted)
         return {
             "kind": "SelfSubjectAccessReview", "apiVersion": "authorization.k8s.io/v1",
-            "metadata": {"creationTimestamp": None}, "spec": body["spec"], "status": {"allowed": allowed},
+            "metadata": {}, "spec": body["spec"], "status": {"allowed": allowed},
         }  # fmt: skip
 
     @staticmethod

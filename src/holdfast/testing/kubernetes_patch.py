@@ -31,7 +31,9 @@ def apply_patch(content_type: str, current: Json, patch: object) -> object:
     if content_type == JSON_PATCH:
         return _json_patch(current, patch)
     if not isinstance(patch, dict):
-        raise bad_request("error decoding patch: a merge patch must be a JSON object")
+        raise bad_request(
+            "error decoding patch: json: cannot unmarshal array into Go value of type map[string]interface {}"
+        )
     if content_type == MERGE_PATCH:
         return _merge(copy.deepcopy(current), patch)
     return _strategic(copy.deepcopy(current), patch, "")
@@ -47,9 +49,8 @@ def _json_patch(current: Json, patch: object) -> object:
     except jsonpatch.InvalidJsonPatch as error:
         raise bad_request(f"error decoding patch: {error}") from error
     except (jsonpatch.JsonPatchException, jsonpatch.JsonPointerException) as error:
-        message = "the server rejected our request due to an error in our request"
-        details: Json = {"causes": [{"reason": "UnexpectedServerResponse", "message": str(error)}]}
-        raise StatusError(422, "Invalid", message, details) from error
+        # A real server does not say either which operation failed.
+        raise StatusError(422, "Invalid", "the server rejected our request due to an error in our request") from error
 
 
 def _merge(current: object, patch: object) -> object:

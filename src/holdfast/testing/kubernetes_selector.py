@@ -60,7 +60,7 @@ class Selector:
             if not sign:
                 raise bad_request(f"invalid selector: '{part}'; can't understand '{part}'")
             if left not in _FIELDS:
-                raise bad_request(f'field label not supported: {left} (field selector "{fields}")')
+                raise bad_request(f"field label not supported: {left}")
             self._fields.append((left.removeprefix("metadata."), sign != "!=", right))
 
     @property

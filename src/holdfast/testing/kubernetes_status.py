@@ -169,6 +169,11 @@ class FieldError:
         return cls("FieldValueForbidden", field, f"Forbidden: {why}")
 
 
+def invalid_options(kind: str, field: str, text: str, reason: str) -> StatusError:
+    """422: the parameters of a request break a rule."""
+    return invalid("meta.k8s.io", kind, "", [FieldError(reason, field, text)])
+
+
 def invalid(group: str, kind: str, name: str, errors: list[FieldError]) -> StatusError:
     """422: the object was understood and breaks rules."""
     texts = [f"{error.field}: {error.text}" for error in errors]

@@ -44,11 +44,12 @@ class Target:
         """Whether nothing is to be kept.
 
         Raises:
-            StatusError: 400 for an unknown value.
+            StatusError: 422 for an unknown value.
         """
         wanted = self.query.get("dryRun", "")
         if wanted not in ("", "All"):
-            raise status.bad_request(f'dryRun: Unsupported value: "{wanted}": supported values: "All"')
+            text = f'Unsupported value: ["{wanted}"]: supported values: "All"'
+            raise status.invalid_options("CreateOptions", "dryRun", text, "FieldValueNotSupported")
         return wanted == "All"
 
     @property
@@ -78,7 +79,9 @@ def read_version(text: str | None) -> int | None:
     if not text:
         return None
     if not text.isascii() or not text.isdigit():
-        raise status.bad_request(f'resourceVersion: Invalid value: "{text}": strconv.ParseUint: invalid syntax')
+        raise status.bad_request(
+            f'resourceVersion: Invalid value: "{text}": strconv.ParseUint: parsing "{text}": invalid syntax'
+        )
     return int(text)
 
 
@@ -92,7 +95,7 @@ def read_number(query: dict[str, str], name: str) -> int:
     try:
         return int(text)
     except ValueError as error:
-        raise status.bad_request(f'strconv.ParseInt: parsing "{text}": invalid syntax ({name})') from error
+        raise status.bad_request(f'strconv.ParseInt: parsing "{text}": invalid syntax') from error
 
 
 class Verbs:
@@ -118,9 +121,8 @@ class Verbs:
         asked = read_version(target.query.get("resourceVersion"))
         match = target.query.get("resourceVersionMatch", "")
         if match and asked is None:
-            raise status.bad_request(
-                "resourceVersionMatch: Forbidden: resourceVersionMatch is forbidden unless resourceVersion is provided"
-            )
+            text = "Forbidden: resourceVersionMatch is forbidden unless resourceVersion is provided"
+            raise status.invalid_options("ListOptions", "resourceVersionMatch", text, "FieldValueForbidden")
         if asked is not None and asked > self._store.version:
             raise status.too_large_version(asked, self._store.version)
         version, start = self._store.version, ""
@@ -176,7 +178,7 @@ class Verbs:
             read = json.loads(base64.urlsafe_b64decode(token + "=" * (-len(token) % 4)))
             return int(read["rv"]), str(read["start"])
         except (ValueError, KeyError, TypeError) as error:
-            raise status.bad_request("continue key is not valid: encoding mismatch") from error
+            raise status.bad_request("invalid continue token: continue key is not valid") from error
 
     def create(self, target: Target, body: object) -> Json:
         """A new object."""
@@ -288,9 +290,13 @@ class Verbs:
         ):
             wanted = (options.get("preconditions") or {}).get(key)
             if wanted is not None and wanted != metadata[key]:
-                raise target.conflict(
+                # Here, and only here, a real server names the kind instead of the plural.
+                raise status.conflict(
+                    target.type.group,
+                    target.type.kind,
+                    target.name,
                     f"the {name} in the precondition ({wanted}) does not match the {name} in record "
-                    f"({metadata[key]}). {why}"
+                    f"({metadata[key]}). {why}",
                 )
         if not target.dry_run and not options.get("dryRun"):
             self._remove(target, old)

@@ -58,10 +58,8 @@ class Watch:
         self._bookmarks = query.get("allowWatchBookmarks") in ("true", "1")
         self._initial = query.get("sendInitialEvents") in ("true", "1")
         if self._initial and query.get("resourceVersionMatch") != "NotOlderThan":
-            raise status.bad_request(
-                "resourceVersionMatch: Forbidden: sendInitialEvents requires setting resourceVersionMatch to "
-                "NotOlderThan"
-            )
+            text = "Forbidden: sendInitialEvents requires setting resourceVersionMatch to NotOlderThan"
+            raise status.invalid_options("ListOptions", "resourceVersionMatch", text, "FieldValueForbidden")
         seconds = read_number(query, "timeoutSeconds") or _DEFAULT_SECONDS
         self._deadline = time.monotonic() + seconds
         self._asked = read_version(query.get("resourceVersion"))
@@ -122,7 +120,7 @@ class Watch:
     async def _bookmark(self, response: web.StreamResponse, annotations: Json | None = None) -> None:
         if not self._bookmarks:
             return
-        metadata: Json = {"resourceVersion": str(self._cursor), "creationTimestamp": None}
+        metadata: Json = {"resourceVersion": str(self._cursor)}
         if annotations:
             metadata["annotations"] = annotations
         kind = self._target.type

@@ -176,7 +176,7 @@ def test_initial_events_end_with_a_bookmark(server: KubernetesApiServer, cluster
     assert [event["type"] for event in events[:2]] == ["ADDED", "BOOKMARK"]
     assert events[1]["object"]["metadata"]["annotations"] == {"k8s.io/initial-events-end": "true"}
     del query["resourceVersionMatch"]
-    assert cluster.request("GET", cluster.path("configmaps"), **query).status_code == 400
+    assert cluster.request("GET", cluster.path("configmaps"), **query).status_code == 422
 
 
 def test_a_revoked_token_is_unauthorized(server: KubernetesApiServer, cluster: KubernetesCluster) -> None:
