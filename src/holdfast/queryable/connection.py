@@ -15,6 +15,7 @@ from holdfast.queryable.location import Address
 
 MAX_ANSWER: Final = 256 * 1024 * 1024
 CONNECT_TIMEOUT: Final = 10.0
+_WATCH_SECONDS: Final = 0.1
 _UNREAD_PARTS: Final = 2
 """Parts of a stream that may wait for a slow reader; then nothing more is read from the connection."""
 
@@ -59,11 +60,12 @@ class ClientConnection(asyncio.Protocol):
         self._streams: dict[int, _Stream] = {}
         self._transport: asyncio.Transport | None = None
         self._on_notification = on_notification or (lambda frame: None)
-        self._writable = asyncio.Event()
-        self._writable.set()
+        self._loop = asyncio.get_running_loop()
+        self._ends: dict[int, float] = {}
+        self._watch: asyncio.TimerHandle | None = None
         self._failure: QueryError | None = None
         self._unsent: list[bytes] = []
-        self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.closed: asyncio.Future[None] = self._loop.create_future()
 
     @property
     def is_open(self) -> bool:
@@ -77,18 +79,21 @@ class ClientConnection(asyncio.Protocol):
             QueryError: The request failed, the connection ended, or the time passed.
         """
         number, answer = self.send(kind, header, *body)
+        if timeout is not None:
+            self._ends[number] = self._loop.time() + timeout
+            if self._watch is None:
+                self._watch = self._loop.call_later(_WATCH_SECONDS, self._end_late_ones)
         try:
-            return raise_failure(await (answer if timeout is None else asyncio.wait_for(answer, timeout)))
-        except TimeoutError:
-            raise QueryTimeoutError(f"No answer within {timeout} seconds.") from None
+            return raise_failure(await answer)
         finally:
             self._pending.pop(number, None)
+            self._ends.pop(number, None)
 
     def send(self, kind: FrameType, header: bytes, *body: Any) -> tuple[int, asyncio.Future[Frame]]:
         """Send a request; returns its number and the future of its answer, which may be a failure's frame."""
         self._require_open()
         number = next(self._numbers)
-        answer: asyncio.Future[Frame] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[Frame] = self._loop.create_future()
         self._pending[number] = answer
         self._write(encode(kind, number, header, *body))
         return number, answer
@@ -167,12 +172,22 @@ class ClientConnection(asyncio.Protocol):
         """Requests of one turn of the loop leave together: a system call costs as much as an answer."""
         self._unsent.append(data)
         if len(self._unsent) == 1:
-            asyncio.get_running_loop().call_soon(self._flush)
+            self._loop.call_soon(self._flush)
 
     def _flush(self) -> None:
         data, self._unsent = self._unsent, []
         if self._transport is not None and not self._transport.is_closing():
             self._transport.write(data[0] if len(data) == 1 else b"".join(data))
+
+    def _end_late_ones(self) -> None:
+        """One timer for all requests: a timer for each would cost as much as the request."""
+        now = self._loop.time()
+        for number in [number for number, end in self._ends.items() if end <= now]:
+            answer = self._pending.get(number)
+            if answer is not None and not answer.done():
+                answer.set_exception(QueryTimeoutError("No answer arrived in time."))
+        waiting = bool(self._ends) and self.is_open
+        self._watch = self._loop.call_later(_WATCH_SECONDS, self._end_late_ones) if waiting else None
 
     def _require_open(self) -> None:
         if self._failure is not None:

@@ -89,6 +89,11 @@ class StateDescription:
         return _is_opaque(self.type)
 
     @cached_property
+    def reads_directly(self) -> bool:
+        """Whether Arrow's own conversion gives the values as they are read otherwise."""
+        return self.kind is StateKind.VALUE and self.type in ("string", "bigint", "int", "double", "boolean", "binary")
+
+    @cached_property
     def arrow_schema(self) -> pa.Schema:
         """The schema of answers."""
         return pa.ipc.read_schema(pa.py_buffer(self.arrow))

@@ -64,21 +64,32 @@ class Frame(NamedTuple):
         Raises:
             ProtocolError: It is none.
         """
-        try:
-            fields = json.loads(self.header)
-        except (ValueError, RecursionError) as error:
-            raise ProtocolError(f"The header of a message is not JSON: {self.header[:80]!r}.") from error
-        if type(fields) is not dict:
-            raise ProtocolError(f"The header of a message is not a JSON object: {self.header[:80]!r}.")
-        return fields
+        return fields_of(self.header)
 
 
 def encode(kind: int, request: int, header: bytes, *body: Any) -> bytes:
     """Return a frame; the body may come in several parts."""
-    length = _AFTER_LENGTH + len(header) + sum(memoryview(part).nbytes for part in body)
+    length = _AFTER_LENGTH + len(header)
+    for part in body:
+        length += len(part) if type(part) is bytes else memoryview(part).nbytes
     if length > 0xFFFF_FFFF:
         raise LimitExceededError(f"A message of {length} bytes does not fit into a frame. Ask for less at once.")
     return b"".join((_PREFIX.pack(length, VERSION, kind, request, len(header)), header, *body))
+
+
+def fields_of(header: bytes) -> dict[str, Any]:
+    """Return a header as an object.
+
+    Raises:
+        ProtocolError: It is none.
+    """
+    try:
+        fields = json.loads(header)
+    except (ValueError, RecursionError) as error:
+        raise ProtocolError(f"The header of a message is not JSON: {header[:80]!r}.") from error
+    if type(fields) is not dict:
+        raise ProtocolError(f"The header of a message is not a JSON object: {header[:80]!r}.")
+    return fields
 
 
 def to_header(fields: dict[str, Any]) -> bytes:

@@ -55,6 +55,21 @@ class Layer:
         return np.ascontiguousarray(self.hashes).data
 
     @cached_property
+    def raw_key(self) -> Callable[[int], bytes] | None:
+        """Returns the bytes of a row's key as they stand on the wire; None for keys that are not whole bytes."""
+        keys = self.keys
+        if keys is None or pa.types.is_boolean(keys.type):
+            return None
+        if pa.types.is_string(keys.type) or pa.types.is_binary(keys.type):
+            _, places, data = keys.buffers()
+            offsets = memoryview(places).cast("i")[keys.offset : keys.offset + len(keys) + 1]
+            content = memoryview(data) if data is not None else memoryview(b"")
+            return lambda row: bytes(content[offsets[row] : offsets[row + 1]])
+        width = keys.type.bit_width // 8
+        fixed = memoryview(keys.buffers()[1])[keys.offset * width :]
+        return lambda row: bytes(fixed[row * width : (row + 1) * width])
+
+    @cached_property
     def is_plain(self) -> bool:
         """Whether all rows are values, none a deletion or an addition."""
         return not self.ops.any()

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import struct
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -37,6 +38,8 @@ from holdfast.queryable.server_connection import Limits
 from holdfast.queryable.state_view import SCALARS, StateView
 from holdfast.queryable.wire_column import ColumnReader
 from holdfast.state.descriptor import StateKind
+
+_OFFSETS: Final = struct.Struct("<ii")
 
 
 class LocalStates:
@@ -143,6 +146,15 @@ class LocalStates:
         if description.namespaced != (request.namespace is not None):
             has = "has namespaces: give one" if description.namespaced else "has no namespaces: give none"
             raise BadRequestError(f"State {request.state!r} {has}.")
+        if (
+            request.count == 1
+            and description.kind in SCALARS
+            and request.namespace is None
+            and not request.has_map_keys
+        ):
+            found = self._find_one(body, state)
+            if found is not None:
+                return found
         reader = ColumnReader(body)
         hashes = reader.numbers(request.count, np.uint64)
         keys = comparable(reader.column(description.key_codec.storage_type, request.count))
@@ -153,10 +165,24 @@ class LocalStates:
             map_keys = comparable(reader.column(description.map_key_codec.storage_type, request.count))
         reader.end()
         self._check_groups(state, hashes)
-        if request.count == 1 and request.namespace is None and description.kind in SCALARS:
-            found = state.find_one(int(hashes[0]), keys)
-            return pa.nulls(1, description.arrow_schema.field(0).type) if found is None else found
         return state.find_many(hashes, keys, request.namespace, map_keys)
+
+    def _find_one(self, body: bytes, state: StateView) -> pa.Array | None:
+        """The value of the only key of a body in its simplest form; None if it has to be read another way."""
+        kind = state.description.key_codec.storage_type
+        key_hash = int.from_bytes(body[:8], "little")
+        if pa.types.is_boolean(kind) or not state.is_whole:
+            return None
+        if pa.types.is_string(kind) or pa.types.is_binary(kind):
+            key = body[16:]
+            if body[8:16] != _OFFSETS.pack(0, len(key)):
+                return None
+        else:
+            key = body[8:]
+            if len(key) != kind.bit_width // 8:
+                return None
+        found = state.find_one(key_hash, key)
+        return state.nothing if found is None else found
 
     def _check_registration(self, kv_state_id: str) -> None:
         if self.registry.get_kv_state(KvStateID(kv_state_id)) is None:
@@ -165,7 +191,7 @@ class LocalStates:
     def _check_groups(self, state: StateView, hashes: Any) -> None:
         """A key of another server's group is not unknown: it is not known here."""
         maximum = state.description.max_parallelism
-        if sum(held.size for held in state.key_groups) == maximum:
+        if state.is_whole:
             return
         groups = (
             {key_group_of(int(hashes[0]), maximum)}

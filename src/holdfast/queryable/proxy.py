@@ -69,20 +69,20 @@ class Oracles:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._oracles: dict[JobID, KvStateLocationOracle] = {}
+        self._oracles: dict[str, KvStateLocationOracle] = {}
 
     def update(self, job_id: JobID, oracle: KvStateLocationOracle | None) -> None:
         """Set the oracle of a job; None removes it."""
         with self._lock:
             if oracle is None:
-                self._oracles.pop(job_id, None)
+                self._oracles.pop(str(job_id), None)
             else:
-                self._oracles[job_id] = oracle
+                self._oracles[str(job_id)] = oracle
 
-    def get(self, job_id: JobID) -> KvStateLocationOracle | None:
+    def get(self, job_id: JobID | str) -> KvStateLocationOracle | None:
         """Return the oracle of a job."""
         with self._lock:
-            return self._oracles.get(job_id)
+            return self._oracles.get(str(job_id))
 
 
 class LocationCache:
@@ -97,7 +97,7 @@ class LocationCache:
 
     def cached(self, job: str, name: str) -> KvStateLocation | None:
         """Return what is known without asking anybody elsewhere."""
-        oracle = self._oracles.get(JobID(job))
+        oracle = self._oracles.get(job)
         if isinstance(oracle, KvStateLocationRegistry):
             return oracle.get_kv_state_location(name)
         found = self._known.get((job, name))
@@ -124,7 +124,7 @@ class LocationCache:
             raise
 
     def _ask(self, job: str, name: str) -> asyncio.Future[KvStateLocation]:
-        oracle = self._oracles.get(JobID(job))
+        oracle = self._oracles.get(job)
         if oracle is None:
             failed: asyncio.Future[KvStateLocation] = asyncio.get_running_loop().create_future()
             failed.set_exception(not_ready(job, name))

@@ -6,8 +6,10 @@ A key is checked, hashed and encoded here, before anything is sent.
 from __future__ import annotations
 
 import re
+import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 from typing import Any, Final
 
@@ -24,7 +26,7 @@ from holdfast.queryable.errors import (
     WrongKeyTypeError,
     WrongStateKindError,
 )
-from holdfast.queryable.frame import Frame, FrameType, to_header
+from holdfast.queryable.frame import Frame, FrameType, fields_of, to_header
 from holdfast.queryable.location import Address
 from holdfast.queryable.request import GetRequest
 from holdfast.queryable.result import ManyResult, Origin, StateResult
@@ -35,6 +37,9 @@ from holdfast.types.key import AtomicKeyCodec, KeyCodec
 from holdfast.types.type_information import AtomicTypeInformation
 
 _JOB: Final = re.compile(r"[0-9a-fA-F]{32}")
+_TEXT: Final = struct.Struct("<Qii")
+_NUMBER: Final = struct.Struct("<Qq")
+_BEYOND: Final = 1 << 63
 WHOLE_MAP: Final = object()
 """Stands for a map key that was not given."""
 # Of these types a value of exactly this class is its own dict key, once Arrow has found it in range.
@@ -48,7 +53,7 @@ _PLAIN: Final[dict[str, type]] = {
 }
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Question:
     """A request for the state of some keys.
 
@@ -81,15 +86,24 @@ class Question:
             WrongKeyTypeError: A key is not of the type of the state's keys.
             WrongStateKindError: The state is of another kind than was asked for.
         """
-        self._check(what)
+        if self.descriptor is not None or self.key_type is not None or self.map_keys is not None:
+            self._check(what)
+        self._check_namespace(what)
         codec = what.key_codec
+        if len(self.keys) == 1 and self.map_keys is None:
+            plain = _plain_key(codec, self.keys[0])
+            if plain is not None:
+                return self._header(), [plain]
         keys, array = _keys(codec, self.keys, f"State {self.state!r} has keys of type {_shown(codec)}")
         body: list[Any] = [codec.hashes(keys), *encode_column(array)]
         if self.map_keys is not None:
             entries = what.map_key_codec
             body += encode_column(_keys(entries, self.map_keys, f"The maps of {self.state!r} have other keys")[1])
-        request = GetRequest(
-            str(self.job_id),
+        return self._header(), body
+
+    def _header(self) -> bytes:
+        return _header(
+            self.job_id.hex,
             self.state,
             len(self.keys),
             self.consistency,
@@ -97,7 +111,6 @@ class Question:
             self.namespace,
             self.map_keys is not None,
         )
-        return request.header(), body
 
     def _check(self, what: StateDescription) -> None:
         if self.key_type is not None:
@@ -110,6 +123,8 @@ class Question:
             )
         if self.map_keys is not None and what.kind is not StateKind.MAP:
             raise WrongStateKindError(f"State {self.state!r} is {what.kind.value} state and has no map keys.")
+
+    def _check_namespace(self, what: StateDescription) -> None:
         if what.namespaced != (self.namespace is not None):
             has = "has namespaces: give one" if what.namespaced else "has no namespaces: give none"
             raise BadRequestError(f"State {self.state!r} {has}.")
@@ -126,6 +141,8 @@ class Question:
             return _lists(column, what)
         if self.map_keys is None and what.kind is StateKind.MAP:
             return _maps(column, what)
+        if len(column) == 1 and what.reads_directly:
+            return column.to_pylist()  # type: ignore[no-any-return]
         values = plain_values(column, what)
         if isinstance(self.descriptor, AggregatingStateDescriptor):
             result = self.descriptor.agg_function.get_result
@@ -154,7 +171,7 @@ class Question:
 
     def is_about(self, answer: Frame, what: StateDescription) -> bool:
         """Whether the answer is from a state of this description, and not from one that a restart has changed."""
-        return bool(answer.fields().get("state", what.fingerprint) == what.fingerprint)
+        return _source(answer.header)[1] in (None, what.fingerprint)
 
 
 def describe_request(job_id: JobID, state: str | None) -> tuple[FrameType, bytes]:
@@ -173,17 +190,33 @@ def described(answer: Frame) -> list[StateDescription]:
 
 def origin_of(answer: Frame) -> Origin:
     """Return where an answer is from."""
-    fields = answer.fields()
+    return _source(answer.header)[0]
+
+
+@lru_cache(256)
+def _source(header: bytes) -> tuple[Origin, str | None]:
+    """Where an answer is from, and the description of its state: the same for all answers from a checkpoint."""
+    fields = fields_of(header)
     try:
-        return Origin(fields["checkpoint_id"], fields["epoch"], fields["lineage"], fields["completed_at"])
+        origin = Origin(fields["checkpoint_id"], fields["epoch"], fields["lineage"], fields["completed_at"])
+        return origin, fields.get("state")
     except KeyError as error:
         raise ProtocolError(f"The answer does not say where it is from: {error} is missing.") from error
 
 
+@lru_cache(4096)
+def _header(job: str, state: str, count: int, *more: Any) -> bytes:
+    """The header of a request, which is the same for most of a client's requests."""
+    return GetRequest(job, state, count, *more).header()
+
+
 def job_id_of(job: JobID | str) -> JobID:
     """Return the id of a job that is given by id or by name."""
-    if isinstance(job, JobID):
-        return job
+    return job if isinstance(job, JobID) else _job_id_of(job)
+
+
+@lru_cache(1024)
+def _job_id_of(job: str) -> JobID:
     return JobID.from_hex(job) if _JOB.fullmatch(job) else JobID.from_name(job)
 
 
@@ -233,6 +266,27 @@ def _dict_keys(codec: KeyCodec, keys: Sequence[Any]) -> list[Any]:
         if plain is not None and {plain}.issuperset(map(type, keys)):
             return list(keys)
     return [codec.dict_key(key) for key in keys]
+
+
+def _plain_key(codec: KeyCodec, key: Any) -> bytes | None:
+    """The body for one key of the simplest types, the same as the general way makes; None for others."""
+    if type(key) is str and _name_of(codec) == "string":
+        try:
+            content = key.encode()
+        except UnicodeEncodeError:  # the general way says what is wrong
+            return None
+    elif type(key) is bytes and _name_of(codec) == "binary":
+        content = key
+    elif type(key) is int and _name_of(codec) == "bigint" and -_BEYOND <= key < _BEYOND:
+        return _NUMBER.pack(codec.hash(key), key)
+    else:
+        return None
+    return _TEXT.pack(codec.hash(key), 0, len(content)) + content
+
+
+def _name_of(codec: KeyCodec) -> str | None:
+    kind = getattr(codec, "key_type", None)
+    return kind.name if type(kind) is AtomicTypeInformation else None
 
 
 def _shown(codec: KeyCodec) -> str:

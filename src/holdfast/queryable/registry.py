@@ -40,6 +40,8 @@ class KvStateRegistry:
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
+        self.version = 0
+        """Changes with each registration that comes or goes."""
         self._held: dict[KvStateID, Registration] = {}
         self._listeners: dict[JobID, KvStateRegistryListener] = {}
 
@@ -75,6 +77,7 @@ class KvStateRegistry:
                     return known.kv_state_id
             new = Registration(job_id, job_vertex_id, num_key_groups, key_group_range, registration_name, KvStateID())
             self._held[new.kv_state_id] = new
+            self.version += 1
             listener = self._listeners.get(job_id)
             if listener is not None:
                 listener.notify_kv_state_registered(new)
@@ -84,6 +87,7 @@ class KvStateRegistry:
         """Drop a registration; an unknown one is fine."""
         with self._lock:
             known = self._held.pop(kv_state_id, None)
+            self.version += 1
             listener = self._listeners.get(known.job_id) if known is not None else None
             if known is not None and listener is not None:
                 listener.notify_kv_state_unregistered(known)

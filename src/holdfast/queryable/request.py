@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, Final
 
 from holdfast.kernel.key_group import KeyGroupRange
 from holdfast.queryable.consistency import DEFAULT_DEADLINE, NEWEST, Consistency
 from holdfast.queryable.errors import BadRequestError
-from holdfast.queryable.frame import Frame, to_header
+from holdfast.queryable.frame import Frame, fields_of, to_header
 
 MAX_DEADLINE: Final = 600.0
 
@@ -47,7 +48,12 @@ class GetRequest:
         Raises:
             ProtocolError or BadRequestError: It is none.
         """
-        fields = frame.fields()
+        return _parsed_get(frame.header)
+
+    @classmethod
+    def from_header(cls, header: bytes) -> GetRequest:
+        """Read a request from its header alone."""
+        fields = fields_of(header)
         count = fields.get("count")
         if type(count) is not int or count < 1:
             raise BadRequestError(f"A request for {count!r:.40} keys cannot be answered.")
@@ -146,6 +152,10 @@ class ScanRequest:
                 "waits": self.waits,
             }
         )
+
+
+# A client's requests differ in their bodies; their headers are mostly the same.
+_parsed_get = lru_cache(4096)(GetRequest.from_header)
 
 
 def text(fields: Mapping[str, Any], name: str) -> str:

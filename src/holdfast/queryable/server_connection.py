@@ -28,6 +28,8 @@ from holdfast.queryable.frame import MAX_GREETING, Frame, FrameReader, FrameType
 
 _log = logging.getLogger(__name__)
 _SERVER_FAILURE: Final = 0
+_TOGETHER: Final = 8
+"""Answers that leave together: fewer system calls, and yet the client can begin with the first ones."""
 
 
 @dataclass(frozen=True)
@@ -167,7 +169,7 @@ class ServerConnection(asyncio.Protocol):
     def _answer_waiting(self) -> None:
         while self._waiting and self._writable.is_set() and not self._is_ended:
             self._answer(self._waiting.popleft())
-            if len(self._unsent) >= 64:
+            if len(self._unsent) >= _TOGETHER:
                 self._flush()
         self._flush()
 

@@ -99,8 +99,9 @@ class QueryService:
     def _get(self, frame: Frame) -> Answer:
         request = GetRequest.parse(frame)
         if request.kv_state_id is None:
-            location = self._locations.cached(_checked_job(request.job), request.state)
+            location = self._locations.cached(request.job, request.state)
             if location is None or not self._router.holds_all(location):
+                _checked_job(request.job)
                 return self._router.get(request, frame)
         view = self._local.view_now(request)
         if view is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Final
 
 import numpy as np
@@ -42,20 +43,32 @@ class StateView:
     damage: HoldfastError | None = None
     _newest_first: tuple[tuple[Layer, ...], tuple[Layer, ...]] = field(default=((), ()), repr=False)
 
-    def find_one(self, key_hash: int, key: pa.Array) -> pa.Array | None:
+    @cached_property
+    def is_whole(self) -> bool:
+        """Whether all key groups are held here."""
+        return sum(held.size for held in self.key_groups) == self.description.max_parallelism
+
+    @cached_property
+    def nothing(self) -> pa.Array:
+        """The answer for one key that has no value."""
+        return pa.nulls(1, self._value_type)
+
+    def find_one(self, key_hash: int, key: bytes) -> pa.Array | None:
         """Return the value of one key as a column of one row, None if there is none.
 
-        For scalar state without namespaces.
+        For scalar state without namespaces whose keys are whole bytes.
 
         Args:
             key_hash: Its hash.
-            key: The key, a column of one row in comparable form.
+            key: The key's bytes as they stand on the wire.
         """
         for layer in self._filled():
             hashes = layer.view
             row = bisect_left(hashes, key_hash)
             while row < len(hashes) and hashes[row] == key_hash:
-                if layer.keys.slice(row, 1).equals(key):  # type: ignore[union-attr]
+                raw = layer.raw_key
+                assert raw is not None
+                if raw(row) == key:
                     return layer.values.slice(row, 1) if layer.ops[row] == Op.PUT else None  # type: ignore[union-attr]
                 row += 1
         return None

@@ -155,7 +155,7 @@ def test_a_key_without_state_is_an_error_and_never_a_default(asked):
 
 
 def test_what_does_not_fit_the_state_is_refused_before_it_is_sent(asked):
-    for wrong in (5, b"k1", None, ("k1",), 1.5):
+    for wrong in (5, b"k1", None, ("k1",), 1.5, "\ud800"):
         with pytest.raises(WrongKeyTypeError, match="Nothing was sent"):
             asked.get_kv_state("kinds", "q-value", wrong)
     with pytest.raises(WrongKeyTypeError, match="keys of type string, not bigint"):

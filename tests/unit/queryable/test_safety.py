@@ -283,7 +283,7 @@ SCRAPS = st.one_of(
     st.none(),
     st.booleans(),
     st.integers(),
-    st.floats(allow_nan=False),
+    st.floats(allow_nan=False, allow_infinity=False),
     st.text(max_size=40),
     st.just("text"),
     st.lists(st.one_of(st.integers(), st.text(max_size=5)), max_size=4),
