@@ -16,6 +16,7 @@ from holdfast.queryable.consistency import DEFAULT_DEADLINE, NEWEST, Consistency
 from holdfast.queryable.description import StateDescription
 from holdfast.queryable.errors import BadRequestError, QueryConnectionError
 from holdfast.queryable.frame import Frame, FrameType
+from holdfast.queryable.gathering import Gathering
 from holdfast.queryable.question import (
     WHOLE_MAP,
     Question,
@@ -38,7 +39,8 @@ _PATIENCE = 5.0  # seconds beyond the deadline
 class AsyncQueryableStateClient:
     """Asks one server, which forwards what it does not hold; many requests may be in flight on its one connection.
 
-    Belongs to one event loop. Opens its connection with the first request, and again after it was lost.
+    Belongs to one event loop. Gets that are made in the same turn of it travel together. Opens its connection with the
+    first request, and again after it was lost.
 
     Args:
         host: Of any query server of the job.
@@ -59,6 +61,7 @@ class AsyncQueryableStateClient:
         self._token = token
         self._connecting: asyncio.Task[ClientConnection] | None = None
         self._known: dict[tuple[JobID, str], StateDescription] = {}
+        self._gathering = Gathering(self._ask)
 
     async def get_kv_state(
         self,
@@ -79,6 +82,10 @@ class AsyncQueryableStateClient:
         spaced = encoded_namespace(namespace, namespace_serializer)
         job = job_id_of(job_id)
         question = Question(job, name, (key,), entries, spaced, consistency, deadline, key_type, descriptor)
+        what = self._known.get((job, name))
+        if what is not None and entries is None and descriptor is None and key_type is None:
+            question.check_key(what)
+            return await self._gathering.get(question)
         return question.one(*await self._ask(question))
 
     async def get_many(

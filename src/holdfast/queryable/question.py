@@ -158,12 +158,27 @@ class Question:
         value = self.values(answer, what)[0]
         origin = origin_of(answer)
         if value is None:
-            entry = "" if self.map_keys is None else f" and map key {self.map_keys[0]!r}"
-            raise UnknownKeyOrNamespaceError(
-                f"No state for the specified key/namespace: state {self.state!r} has nothing for key {self.keys[0]!r}"
-                f"{entry} in checkpoint {origin.checkpoint_id}."
-            )
+            raise self.missing(self.keys[0], origin)
         return StateResult(value, origin, what)
+
+    def missing(self, key: Any, origin: Origin) -> UnknownKeyOrNamespaceError:
+        """Make the error for a key without state."""
+        entry = "" if self.map_keys is None else f" and map key {self.map_keys[0]!r}"
+        return UnknownKeyOrNamespaceError(
+            f"No state for the specified key/namespace: state {self.state!r} has nothing for key {key!r}{entry} in "
+            f"checkpoint {origin.checkpoint_id}."
+        )
+
+    def check_key(self, what: StateDescription) -> None:
+        """Check the only key, so that it can travel with others.
+
+        Raises:
+            WrongKeyTypeError: It is not of the type of the state's keys.
+        """
+        codec = what.key_codec
+        key = self.keys[0]
+        if type(key) is not str or not key.isascii() or _name_of(codec) != "string":
+            _keys(codec, self.keys, f"State {self.state!r} has keys of type {_shown(codec)}")
 
     def many(self, answer: Frame, what: StateDescription) -> ManyResult:
         """Return the state of all keys."""

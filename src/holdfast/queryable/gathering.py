@@ -1,0 +1,97 @@
+"""Single gets that travel together.
+
+Gets of one state that are made in the same turn of the event loop become one request: a message costs as much as
+twenty keys in it. Nobody waits for others, and each get has its own answer or error.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+from holdfast.queryable.description import StateDescription
+from holdfast.queryable.errors import LimitExceededError, QueryError
+from holdfast.queryable.frame import Frame
+from holdfast.queryable.question import Question, origin_of
+from holdfast.queryable.result import StateResult
+
+MOST: Final = 256
+Ask = Callable[[Question], Awaitable[tuple[Frame, StateDescription]]]
+_Waiting = list[tuple[Any, "asyncio.Future[StateResult[Any]]"]]
+
+
+class Gathering:
+    """Collects gets for one turn of the event loop.
+
+    Args:
+        ask: Asks the server.
+    """
+
+    def __init__(self, ask: Ask) -> None:
+        self._ask = ask
+        self._waiting: dict[tuple[Any, ...], _Waiting] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def get(self, question: Question) -> asyncio.Future[StateResult[Any]]:
+        """Return the future of the state of a question's only key.
+
+        Args:
+            question: Without map keys, and checked against the state's description.
+        """
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[StateResult[Any]] = loop.create_future()
+        group = (question.job_id, question.state, question.consistency, question.deadline, question.namespace)
+        waiting = self._waiting.get(group)
+        if waiting is None:
+            waiting = self._waiting[group] = []
+            loop.call_soon(self._send, group)
+        waiting.append((question.keys[0], answer))
+        if len(waiting) >= MOST:
+            self._send(group)
+        return answer
+
+    def _send(self, group: tuple[Any, ...]) -> None:
+        waiting = self._waiting.pop(group, None)
+        if waiting:
+            task = asyncio.get_running_loop().create_task(self._answer(group, waiting))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _answer(self, group: tuple[Any, ...], waiting: _Waiting) -> None:
+        job_id, state, consistency, deadline, namespace = group
+        keys = [key for key, _ in waiting]
+        question = Question(job_id, state, keys, None, namespace, consistency, deadline)
+        try:
+            answer, what = await self._ask(question)
+            origin = origin_of(answer)
+            values = question.values(answer, what)
+        except LimitExceededError as error:
+            if len(waiting) == 1:
+                _fail(waiting, error)
+                return
+            # Each of them may be answered alone.
+            await asyncio.gather(*(self._answer(group, [one]) for one in waiting))
+            return
+        except QueryError as error:
+            _fail(waiting, error)
+            return
+        except BaseException:
+            for _, future in waiting:
+                future.cancel()
+            raise
+        for (key, future), value in zip(waiting, values, strict=True):
+            if future.done():
+                continue
+            if value is None:
+                future.set_exception(question.missing(key, origin))
+            else:
+                future.set_result(StateResult(value, origin, what))
+
+
+def _fail(waiting: _Waiting, error: QueryError) -> None:
+    for _, future in waiting:
+        if not future.done():
+            copy = type(error)(*error.args)
+            copy.__cause__ = error
+            future.set_exception(copy)
