@@ -69,6 +69,9 @@ class EpochCheckpoints:
         checkpoint_id = self._restored.checkpoint_id
         if checkpoint_id is not None and not self._restored.is_committed:
             self._committing.commit(checkpoint_id, _committables(self._restored.operators))
+            if self._restored.is_own:
+                self._checkpointer.notified(checkpoint_id)
+                self._notified = checkpoint_id
 
     def take(self, result: EpochResult, epochs: EpochRunner, epoch_input: EpochInput | None) -> int | None:
         """Takes an accepted epoch; completes the checkpoint and the savepoints that are due.
@@ -108,9 +111,8 @@ class EpochCheckpoints:
             if completed is not None:
                 self.notify(completed, epochs)
         notified = self._notified
-        if notified:
-            self._lease.write(lambda state: replace(state, notified=max(state.notified, notified)))
-            self._sweep(epochs, now=True)
+        self._lease.write(lambda state: replace(state, notified=max(state.notified, notified)))
+        self._sweep(epochs, now=True)
 
     def position(self) -> str:
         """Where the sources stand, as short text."""

@@ -27,6 +27,7 @@ class Restored:
         checkpoint_id: The checkpoint, None for a fresh start.
         epoch: Its epoch, or the highest that is known to have completed: numbers never go back.
         is_committed: Whether all sinks are known to have committed what the checkpoint names.
+        is_own: Whether it is one that the job's register names; the ids of others say nothing here.
         allow_non_restored: Whether state without an operator is dropped.
         retained: The checkpoints that the register names and that can be read.
     """
@@ -38,6 +39,7 @@ class Restored:
     operators: tuple[OperatorMetadata, ...] = ()
     positions: Mapping[str, Any] | None = None
     is_committed: bool = False
+    is_own: bool = False
     allow_non_restored: bool = False
     retained: tuple[CompletedCheckpoint, ...] = ()
 
@@ -98,6 +100,7 @@ def restore(job: Job, lease: Lease, *, is_first: bool) -> Restored:
         epoch=max(epoch, start.epoch),
         processing_time=max(processing_time, start.processing_time),
         is_committed=state.notified >= metadata.checkpoint_id,
+        is_own=True,
         retained=retained,
     )
 
