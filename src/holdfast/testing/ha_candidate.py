@@ -30,6 +30,7 @@ from holdfast.storage.register import CheckpointPointer, Lease, RegisterState
 JOB: Final = JobID.from_name("take-over")
 _PAUSE_SECONDS: Final = 0.05
 _RETRY_SECONDS: Final = 0.2
+_ALL: Final = 1_000_000
 
 
 def say(event: str, **fields: Any) -> None:
@@ -41,8 +42,9 @@ def say(event: str, **fields: Any) -> None:
 class Candidate(LeaderContender):
     """Hands what it hears to the main thread, because callbacks must not block."""
 
-    def __init__(self, election: LeaderElection) -> None:
+    def __init__(self, election: LeaderElection, retained: int) -> None:
         self._election = election
+        self._retained = retained
         self.session: uuid.UUID | None = None
         self.terms: queue.Queue[uuid.UUID | None] = queue.Queue()
 
@@ -68,7 +70,7 @@ class Candidate(LeaderContender):
         while self.session == session:
             began = time.monotonic()
             try:
-                lease.write(completing(checkpoint_id, lease.token))
+                lease.write(completing(checkpoint_id, lease.token, self._retained))
             except ConflictError:
                 continue
             except FencedError:
@@ -86,26 +88,26 @@ class Candidate(LeaderContender):
             time.sleep(_PAUSE_SECONDS)
 
 
-def completing(checkpoint_id: int, token: int) -> Any:
-    """The change that adds a checkpoint to a register."""
+def completing(checkpoint_id: int, token: int, retained: int) -> Any:
+    """The change that adds a checkpoint to a register and lets go of the oldest."""
 
     def change(state: RegisterState) -> RegisterState:
         pointer = CheckpointPointer(checkpoint_id, f"chk-{checkpoint_id}-{token}/_metadata", 1, "0" * 64, token)
         return replace(
             state,
-            checkpoints=(*state.checkpoints, pointer),
+            checkpoints=(*state.checkpoints, pointer)[-retained:],
             next_checkpoint_id=max(state.next_checkpoint_id, checkpoint_id + 1),
         )
 
     return change
 
 
-def main(configuration: Configuration) -> None:
+def main(configuration: Configuration, retained: int) -> None:
     """Campaign until standard input ends."""
     with ThreadPoolExecutor(1) as executor:
         services = create_high_availability_services(configuration, executor)
         election = services.get_dispatcher_leader_election()
-        candidate = Candidate(election)
+        candidate = Candidate(election, retained)
 
         def wait_for_the_end() -> None:
             sys.stdin.read()
@@ -134,12 +136,17 @@ def main(configuration: Configuration) -> None:
 
 
 class CandidateProcess:
-    """Starts a candidate and reads what it says; for tests and benchmarks."""
+    """Starts a candidate and reads what it says; for tests and benchmarks.
 
-    def __init__(self, configuration: Mapping[str, Any]) -> None:
+    Args:
+        configuration: Of the process.
+        retained: How many checkpoints the register keeps; all of them for whoever audits it.
+    """
+
+    def __init__(self, configuration: Mapping[str, Any], retained: int = _ALL) -> None:
         self.events: list[dict[str, Any]] = []
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "holdfast.testing.ha_candidate", json.dumps(dict(configuration))],
+            [sys.executable, "-m", "holdfast.testing.ha_candidate", json.dumps(dict(configuration)), str(retained)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -199,4 +206,4 @@ class CandidateProcess:
 
 
 if __name__ == "__main__":
-    main(Configuration(json.loads(sys.argv[1])))
+    main(Configuration(json.loads(sys.argv[1])), int(sys.argv[2]) if len(sys.argv) > 2 else _ALL)
