@@ -174,7 +174,7 @@ class LeaderElectionService:
     # What the event thread does.
 
     def _confirm(self, component_id: str, session_id: uuid.UUID, address: str) -> None:
-        driver = self._driver
+        driver = self._current_driver()
         leads = driver is not None and driver.has_leadership()
         with self._backend_lock:
             with self._lock:
@@ -186,11 +186,16 @@ class LeaderElectionService:
             self._carry_out(instructions)
 
     def _has_leadership(self, component_id: str, session_id: uuid.UUID) -> bool:
-        driver = self._driver
+        driver = self._current_driver()
         if driver is None or not driver.has_leadership():
             return False
         with self._lock:
             return self._machine.is_issued(component_id, session_id)
+
+    def _current_driver(self) -> LeaderElectionDriver | None:
+        """The driver; waits for one that is just being made, because it may be elected before its factory returns."""
+        with self._backend_lock:
+            return self._driver
 
     def _handle_in_event_thread(self, event: Event) -> None:
         with self._lock:
@@ -238,8 +243,9 @@ class LeaderElectionService:
                     if registration := self._registrations.get(component_id):
                         registration.revoke()
                 case Publish(component_id, information):
-                    if self._driver is not None:
-                        self._publish(self._driver, component_id, information)
+                    driver = self._current_driver()
+                    if driver is not None:
+                        self._publish(driver, component_id, information)
                 case Withdraw() | CloseDriver():
                     raise AssertionError(f"{instruction} comes from remove() alone")
 
