@@ -61,6 +61,11 @@ class StateCache:
                 self._total -= gone
             return True
 
+    def swap(self, other: StateCache) -> None:
+        """Exchange what is kept with another cache, as if this process were another one; for tests."""
+        self._kept, other._kept = other._kept, self._kept
+        self._total, other._total = other._total, self._total
+
     def clear(self) -> None:
         """Keep nothing."""
         with self._lock:

@@ -17,6 +17,7 @@ from holdfast.errors import ConfigurationError, StateError
 from holdfast.state.function import method_or_callable
 from holdfast.state.ttl_config import StateTtlConfig
 from holdfast.types.convert import to_type
+from holdfast.types.key import key_codec_for
 from holdfast.types.serializer import TypeSerializer
 from holdfast.types.type_information import TypeInformation
 
@@ -200,6 +201,10 @@ class MapStateDescriptor(StateDescriptor[Any], Generic[K, V]):
                 "entries of a map are found by the canonical bytes of their keys."
             )
         self.key_type_info: TypeInformation | None = None if key_type_info is None else to_type(key_type_info)
+        try:
+            key_codec_for(self.key_type_info)
+        except ConfigurationError as error:
+            raise ConfigurationError(f"The keys of map state {name!r}: {error}") from error
 
 
 class ReducingStateDescriptor(StateDescriptor[T]):

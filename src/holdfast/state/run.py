@@ -22,6 +22,7 @@ import xxhash
 from holdfast.errors import CorruptFileError, StorageError
 from holdfast.kernel import fault
 from holdfast.kernel.key_group import KeyGroupRange, key_groups_of
+from holdfast.state.lineage import Lineage
 from holdfast.state.run_footer import (
     ALIGNMENT,
     HEADER,
@@ -31,6 +32,7 @@ from holdfast.state.run_footer import (
     block_digests,
     encode_trailer,
     footer_digest,
+    lineage_of,
     read_footer,
 )
 from holdfast.storage.file_system import FileSystem, join
@@ -54,6 +56,7 @@ class RunHandle:
         token: Fencing token of the leader for whom it was written.
         epoch: The epoch in which it was written.
         least_timers: Time of the least timer left by domain ("event", "processing"), None if there is none.
+        compacted: What it was compacted from, None for a run that an epoch wrote.
     """
 
     path: str
@@ -65,6 +68,12 @@ class RunHandle:
     token: int
     epoch: int
     least_timers: Mapping[str, int | None] = field(default_factory=dict)
+    compacted: Lineage | None = None
+
+    @cached_property
+    def lineage(self) -> Lineage:
+        """What it stands for: the runs that it was compacted from, or itself."""
+        return Lineage.of_leaf(self.path) if self.compacted is None else self.compacted
 
     @property
     def range(self) -> KeyGroupRange:
@@ -83,6 +92,7 @@ class RunHandle:
             "token": self.token,
             "epoch": self.epoch,
             "least_timers": dict(self.least_timers),
+            **({} if self.compacted is None else {"lineage": self.compacted.to_json()}),
         }
 
     @classmethod
@@ -99,6 +109,7 @@ class RunHandle:
             value["token"],
             value["epoch"],
             dict(value["least_timers"]),
+            lineage_of(value),
         )
 
     def __hash__(self) -> int:
@@ -181,6 +192,7 @@ class RunWriter:
             meta.token,
             meta.epoch,
             dict(meta.least_timers),
+            meta.lineage,
         )
 
     def _append(self, data: bytes | memoryview) -> None:
@@ -326,7 +338,16 @@ def handle_of(fs: FileSystem, root: str, path: str) -> RunHandle:
     meta = footer.meta
     groups = (meta.key_groups.start, meta.key_groups.end)
     return RunHandle(
-        path, len(view), offset, footer_digest(data), groups, rows, meta.token, meta.epoch, dict(meta.least_timers)
+        path,
+        len(view),
+        offset,
+        footer_digest(data),
+        groups,
+        rows,
+        meta.token,
+        meta.epoch,
+        dict(meta.least_timers),
+        meta.lineage,
     )
 
 

@@ -25,6 +25,7 @@ import xxhash
 
 from holdfast.errors import CorruptFileError, FormatVersionError
 from holdfast.kernel.key_group import KeyGroupRange
+from holdfast.state.lineage import Lineage
 
 FORMAT_VERSION: Final = 1
 BLOCK_SIZE: Final = 256 * 1024
@@ -106,6 +107,7 @@ class RunMeta:
         least_timers: Time of the least timer left by domain ("event", "processing"), None if there is none.
         fired_through: For each timer segment the time up to which all timers of the range have fired; rows of older
             runs up to it are dead.
+        lineage: What it was compacted from, None for a run that an epoch wrote.
     """
 
     key_groups: KeyGroupRange
@@ -115,6 +117,7 @@ class RunMeta:
     key: Any
     least_timers: Mapping[str, int | None] = field(default_factory=dict)
     fired_through: Mapping[str, int] = field(default_factory=dict)
+    lineage: Lineage | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return the facts as they stand in the footer."""
@@ -126,6 +129,7 @@ class RunMeta:
             "key": self.key,
             "least_timers": dict(self.least_timers),
             "fired_through": dict(self.fired_through),
+            **({} if self.lineage is None else {"lineage": self.lineage.to_json()}),
         }
 
     @classmethod
@@ -139,7 +143,14 @@ class RunMeta:
             value["key"],
             value["least_timers"],
             value["fired_through"],
+            lineage_of(value),
         )
+
+
+def lineage_of(value: Mapping[str, Any]) -> Lineage | None:
+    """Return the lineage in a footer or in the handle of a run, None if there is none."""
+    lineage = value.get("lineage")
+    return None if lineage is None else Lineage.from_json(lineage)
 
 
 @dataclass(frozen=True)

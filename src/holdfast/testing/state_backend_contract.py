@@ -42,8 +42,8 @@ class StateBackendContract(
     """The behaviour of a state backend."""
 
     # How many histories the state machine tries, and how long each is.
-    machine_examples = 30
-    machine_steps = 40
+    machine_examples = 150
+    machine_steps = 20
 
     @pytest.fixture
     def state_backend(self) -> StateBackend:

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from holdfast.state.backend import StateBackend
-from holdfast.state.cache import STATE_CACHE
+from holdfast.state.cache import STATE_CACHE, StateCache
 from holdfast.state.descriptor import (
     AggregatingStateDescriptor,
     FoldingStateDescriptor,
@@ -27,11 +27,26 @@ from holdfast.testing.state_epochs import StateEpochs, StateTask
 from holdfast.testing.state_registration_contract import WindowSerializer
 from holdfast.testing.state_version_contract import CollidingKeyCodec
 
-KEYS = [f"{number}{'x' * (number % 3)}" for number in range(9)]
+KEYS = [f"{number}{'x' * (number % 2)}" for number in range(5)]
 WINDOWS = WindowSerializer()
+_SHARED_MEMORY = Path("/dev/shm")
+NAMES = ["value", "default", "list", "map", "sum", "mean", "path"]
 keys = st.sampled_from(KEYS)
-numbers = st.integers(-3, 3)
+numbers = st.integers(-1, 2)
+windows = st.integers(1, 3)
+writes = st.one_of(
+    st.tuples(st.just("update"), keys, st.tuples(st.none() | numbers)),
+    st.tuples(st.just("add"), keys, st.tuples(numbers)),
+    st.tuples(st.just("add_all"), keys, st.tuples(st.lists(numbers, max_size=3))),
+    st.tuples(st.just("replace"), keys, st.tuples(st.lists(numbers, max_size=3))),
+    st.tuples(st.just("put"), keys, st.tuples(numbers, st.none() | st.lists(numbers, max_size=2))),
+    st.tuples(st.just("remove"), keys, st.tuples(numbers)),
+    st.tuples(st.just("add_to_window"), keys, st.tuples(windows, numbers)),
+    st.tuples(st.just("merge_windows"), keys, st.tuples(windows, windows)),
+    st.tuples(st.just("clear"), keys, st.tuples(st.sampled_from(NAMES))),
+)
 
+Write = tuple[str, str, tuple[Any, ...]]
 Model = dict[tuple[str, str], Any]
 
 
@@ -55,10 +70,14 @@ class StateBackendMachine(RuleBasedStateMachine):
         super().__init__()
         STATE_CACHE.clear()
         self._between_epochs = between_epochs
-        self._directory = tempfile.mkdtemp(dir=directory)
+        # In memory where there is such a place: a thousand epochs wait for no disk.
+        self._directory = tempfile.mkdtemp(
+            prefix="holdfast-", dir=_SHARED_MEMORY if _SHARED_MEMORY.is_dir() else directory
+        )
         self._epochs = StateEpochs(backend, self._directory, codec=CollidingKeyCodec(), max_parallelism=6)
         self._descriptors = _descriptors()
         self._tasks: dict[int, StateTask] = {}
+        self._other_process = StateCache()
         # What the version has; what the epoch has made of it; and all completed versions with what they have.
         self._model: Model = {}
         self._working: Model = {}
@@ -66,7 +85,8 @@ class StateBackendMachine(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         """Remove the runs."""
-        self._abandon_tasks()
+        for task in self._tasks.values():
+            self._epochs.fail(task)
         shutil.rmtree(self._directory)
 
     def _handle(self, key: str, name: str, window: int = 0) -> Any:
@@ -83,11 +103,52 @@ class StateBackendMachine(RuleBasedStateMachine):
         """Choose the first parallelism."""
         self._epochs.parallelism = parallelism
 
-    # Writing.
+    # Work of an epoch.
 
-    @rule(key=keys, number=st.none() | numbers)
-    def update_value(self, key: str, number: int | None) -> None:
-        """Update both values, None clears."""
+    @rule(
+        before=st.sets(keys),
+        writes=st.lists(writes, max_size=10),
+        after=st.sets(keys),
+        ending=st.sampled_from(["complete"] * 6 + ["abandon", "abandon", "fail", "fail late"]),
+    )
+    def epoch(self, before: set[str], writes: list[Write], after: set[str], ending: str) -> None:
+        """Read, write and read again, then end the epoch in some way."""
+        self._run_epoch(before, writes, after, ending)
+
+    def _run_epoch(self, before: set[str], writes: list[Write], after: set[str], ending: str) -> None:
+        for key in sorted(before):
+            self._compare(key)
+        for kind, key, arguments in writes:
+            getattr(self, f"_{kind}")(key, *arguments)
+        for key in sorted(after):
+            self._compare(key)
+        if ending == "complete":
+            self._complete()
+        else:
+            self._give_up(ending)
+
+    @rule(parallelism=st.sampled_from([1, 1, 2, 3, 6]))
+    def rescale(self, parallelism: int) -> None:
+        """Go on at another parallelism."""
+        self._epochs.parallelism = parallelism
+
+    @rule()
+    def go_to_another_process(self) -> None:
+        """The next epochs run in a process that has kept what it knew when it was left."""
+        STATE_CACHE.swap(self._other_process)
+
+    @rule(back=st.integers(1, 3))
+    def go_back(self, back: int) -> None:
+        """Go on from an older version."""
+        self._epochs.version, self._model = self._history[max(0, len(self._history) - 1 - back)]
+        self._working = copy.deepcopy(self._model)
+
+    @rule()
+    def read_everything(self) -> None:
+        """Compare all keys in an epoch that changes nothing."""
+        self._run_epoch(set(KEYS), [], set(), "complete")
+
+    def _update(self, key: str, number: int | None) -> None:
         self._handle(key, "value").update(number)
         self._handle(key, "default").update(None if number is None else [number])
         for name, value in (("value", number), ("default", [number])):
@@ -96,63 +157,43 @@ class StateBackendMachine(RuleBasedStateMachine):
             else:
                 self._working[name, key] = value
 
-    @rule(key=keys, number=numbers)
-    def add_everywhere(self, key: str, number: int) -> None:
-        """Add to all states that take elements."""
+    def _add(self, key: str, number: int) -> None:
         for name in ("list", "sum", "mean", "path"):
             self._handle(key, name).add(number)
             self._working.setdefault((name, key), []).append(number)
 
-    @rule(key=keys, several=st.lists(numbers, max_size=4))
-    def add_all(self, key: str, several: list[int]) -> None:
-        """Append to a list."""
+    def _add_all(self, key: str, several: list[int]) -> None:
         self._handle(key, "list").add_all(several)
         if several:
             self._working.setdefault(("list", key), []).extend(several)
 
-    @rule(key=keys, several=st.lists(numbers, max_size=3))
-    def replace_list(self, key: str, several: list[int]) -> None:
-        """Replace a list."""
+    def _replace(self, key: str, several: list[int]) -> None:
         self._handle(key, "list").update(several)
         self._working[("list", key)] = list(several)
 
-    @rule(key=keys, entry=numbers, value=st.none() | st.lists(numbers, max_size=2))
-    def put(self, key: str, entry: int, value: Any) -> None:
-        """Set an entry of a map."""
+    def _put(self, key: str, entry: int, value: Any) -> None:
         self._handle(key, "map").put(entry, value)
         self._working.setdefault(("map", key), {})[entry] = value
 
-    @rule(key=keys, entry=numbers)
-    def remove(self, key: str, entry: int) -> None:
-        """Remove an entry of a map."""
+    def _remove(self, key: str, entry: int) -> None:
         self._handle(key, "map").remove(entry)
         self._working.get(("map", key), {}).pop(entry, None)
 
-    @rule(key=keys, window=st.integers(1, 3), number=numbers)
-    def add_to_window(self, key: str, window: int, number: int) -> None:
-        """Append to a list in a namespace."""
+    def _add_to_window(self, key: str, window: int, number: int) -> None:
         self._handle(key, "window", window).add(number)
         self._working.setdefault((f"window {window}", key), []).append(number)
 
-    @rule(key=keys, into=st.integers(1, 3), source=st.integers(1, 3))
-    def merge_windows(self, key: str, into: int, source: int) -> None:
-        """Move a window's list behind another's."""
+    def _merge_windows(self, key: str, into: int, source: int) -> None:
         if into != source:
             self._handle(key, "window", into).merge_namespaces(into, [source])
             moved = self._working.pop((f"window {source}", key), [])
             self._working.setdefault((f"window {into}", key), []).extend(moved)
 
-    @rule(key=keys, name=st.sampled_from(["value", "default", "list", "map", "sum", "mean", "path"]))
-    def clear(self, key: str, name: str) -> None:
-        """Clear one state of a key."""
+    def _clear(self, key: str, name: str) -> None:
         self._handle(key, name).clear()
         self._working.pop((name, key), None)
 
-    # Reading.
-
-    @rule(key=keys)
-    def read(self, key: str) -> None:
-        """Compare all that a key has."""
+    def _compare(self, key: str) -> None:
         working = self._working
         assert self._handle(key, "value").value() == working.get(("value", key))
         assert self._handle(key, "default").value() == working.get(("default", key), [0])
@@ -166,18 +207,16 @@ class StateBackendMachine(RuleBasedStateMachine):
         state = self._handle(key, "map")
         assert dict(state.items()) == entries
         assert state.is_empty() == (not entries)
-        for entry in range(-3, 4):
+        for entry in range(-1, 3):
             assert state.contains(entry) == (entry in entries)
         for window in (1, 2, 3):
             assert list(self._handle(key, "window", window).get()) == working.get((f"window {window}", key), [])
 
     # The end of an epoch.
 
-    @rule(keep=st.booleans())
-    def complete(self, keep: bool) -> None:
-        """All tasks succeed and the epoch is completed."""
+    def _complete(self) -> None:
         for task in self._tasks.values():
-            self._epochs.succeed(task, keep=keep)
+            self._epochs.succeed(task)
         self._tasks.clear()
         self._epochs.complete()
         self._model = self._working
@@ -185,52 +224,14 @@ class StateBackendMachine(RuleBasedStateMachine):
         self._history.append((self._epochs.version, self._model))
         self._between_epochs()
 
-    @rule(after_flush=st.booleans())
-    def fail(self, after_flush: bool) -> None:
-        """All tasks fail."""
+    def _give_up(self, ending: str) -> None:
+        """End an epoch that is not completed: all tasks fail, or all succeed in vain."""
         for task in self._tasks.values():
-            self._epochs.fail(task, after_flush=after_flush)
+            if ending == "abandon":
+                self._epochs.succeed(task)
+            else:
+                self._epochs.fail(task, after_flush=ending == "fail late")
         self._tasks.clear()
-        self._start_again()
-
-    @rule()
-    def abandon(self) -> None:
-        """All tasks succeed, but the epoch is not completed."""
-        for task in self._tasks.values():
-            self._epochs.succeed(task)
-        self._tasks.clear()
-        self._start_again()
-
-    @rule(data=st.data())
-    def go_back(self, data: st.DataObject) -> None:
-        """Go on from an older version."""
-        self._abandon_tasks()
-        version, model = data.draw(st.sampled_from(self._history))
-        self._epochs.version, self._model = version, model
-        self._start_again()
-
-    @precondition(lambda self: not self._tasks)
-    @rule(parallelism=st.sampled_from([1, 2, 3, 6]))
-    def rescale(self, parallelism: int) -> None:
-        """Go on at another parallelism."""
-        self._epochs.parallelism = parallelism
-
-    @rule()
-    def forget(self) -> None:
-        """Lose what the process has kept."""
-        STATE_CACHE.clear()
-
-    @invariant()
-    def models_do_not_share(self) -> None:
-        """The model itself must not be changed by the epoch."""
-        assert self._working is not self._model
-
-    def _abandon_tasks(self) -> None:
-        for task in self._tasks.values():
-            self._epochs.fail(task)
-        self._tasks.clear()
-
-    def _start_again(self) -> None:
         self._epochs.abandon()
         self._working = copy.deepcopy(self._model)
         self._between_epochs()

@@ -49,7 +49,8 @@ class StateVersionContract:
                     state.update((state.value() or 0) + 1)
 
     def _counts(self, epochs: StateEpochs, keys: list[str]) -> list[int | None]:
-        return [epochs.read(key, COUNT).value() for key in keys]
+        found: list[int | None] = epochs.values(keys, COUNT)
+        return found
 
     # Failures.
 
@@ -296,5 +297,5 @@ class StateVersionContract:
         forget_runs()
         STATE_CACHE.clear()
         with pytest.raises(CorruptFileError) as error:
-            epochs.read("a", COUNT).value()
+            epochs.values(["a"], COUNT)
         assert error.value.path == str(path)

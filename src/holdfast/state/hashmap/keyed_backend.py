@@ -103,7 +103,8 @@ class HashMapKeyedStateBackend(AbstractKeyedStateBackend):
             store.catch_up(opened.stretches_by_state(names, after=len(before)))
         if lost is not None:
             store.reload(lost, opened.stretches_by_state(names))
-        store.run_ids, store.flushed = now, None
+        if now != store.run_ids:
+            store.run_ids, store.flushed = now, None
         return store
 
     # Keys.

@@ -1,0 +1,95 @@
+"""Carrying out a compaction: reading its inputs and writing its outputs, one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from holdfast.kernel.key_group import KeyGroupRange
+from holdfast.state.compaction.merge_state import merge_state
+from holdfast.state.compaction.merge_timer import fired_through, merge_timers
+from holdfast.state.compaction.plan import CompactionPlan, Output
+from holdfast.state.lineage import Lineage
+from holdfast.state.run import RunHandle, RunReader, SegmentData, open_run, write_run
+from holdfast.state.run_footer import RunMeta
+from holdfast.state.timer import TIMER_PREFIX
+from holdfast.storage.file_system import FileSystem
+
+
+def compact(plan: CompactionPlan, fs: FileSystem) -> list[RunHandle]:
+    """Write the outputs of a compaction.
+
+    Blocks. It may be given up at any point: nothing knows of its outputs until they are swapped in.
+
+    Raises:
+        CorruptFileError, NotExistError: An input is damaged or gone.
+        StateMigrationError: The inputs cannot be put together.
+        StorageError: An output could not be written.
+    """
+    opened = [(run, open_run(fs, plan.root, run)) for run in plan.inputs]
+    written = []
+    for output in plan.outputs:
+        part = [(run, reader) for run, reader in opened if run.range.intersection(output.key_groups)]
+        if part:
+            written.append(_write(plan, output, part, fs))
+    return written
+
+
+def _write(
+    plan: CompactionPlan, output: Output, part: Sequence[tuple[RunHandle, RunReader]], fs: FileSystem
+) -> RunHandle:
+    handles = [run for run, _ in part]
+    newest_first = [reader for _, reader in reversed(part)]
+    segments: dict[str, SegmentData] = {}
+    for name in _names(newest_first):
+        merged = _merged(name, newest_first, output.key_groups, plan)
+        if merged is not None:
+            segments[name] = merged
+    latest = newest_first[0].meta
+    fired = {} if plan.is_oldest else _fired(newest_first, output.key_groups)
+    meta = RunMeta(
+        output.key_groups,
+        latest.max_parallelism,
+        plan.token,
+        max(run.epoch for run in handles),
+        latest.key,
+        _least(newest_first, output.key_groups),
+        fired,
+        Lineage.of_all(run.lineage for run in handles),
+    )
+    return write_run(fs, plan.root, output.path, segments, meta)
+
+
+def _names(runs: Iterable[RunReader]) -> list[str]:
+    return sorted({name for run in runs for name in run.segment_names()})
+
+
+def _merged(
+    name: str, runs: Sequence[RunReader], key_groups: KeyGroupRange, plan: CompactionPlan
+) -> SegmentData | None:
+    if name.startswith(TIMER_PREFIX):
+        return merge_timers(name, runs, key_groups, plan.is_oldest)
+    found = [segment for segment in (run.segment(name) for run in runs) if segment is not None]
+    parts = [(segment, segment.range(key_groups)) for segment in found]
+    parts = [(segment, rows) for segment, rows in parts if rows.stop > rows.start]
+    return merge_state(parts, plan.is_oldest, plan.now) if parts else None
+
+
+def _fired(runs: Sequence[RunReader], key_groups: KeyGroupRange) -> dict[str, int]:
+    names = {name for run in runs for name in run.meta.fired_through}
+    times = {name: fired_through(name, runs, key_groups) for name in names}
+    return {name: time for name, time in times.items() if time is not None}
+
+
+def _least(runs: Sequence[RunReader], key_groups: KeyGroupRange) -> dict[str, int | None]:
+    """Return the least timers left: what the newest run of each key group says, the least of several such runs."""
+    least: dict[str, int | None] = {}
+    covered: list[KeyGroupRange] = []
+    for run in runs:
+        own = run.meta.key_groups
+        if any(other.start <= own.start and own.end <= other.end for other in covered):
+            continue
+        covered.append(own)
+        for domain, time in run.meta.least_timers.items():
+            before = least.get(domain)
+            least[domain] = time if before is None else before if time is None else min(before, time)
+    return least

@@ -1,0 +1,145 @@
+"""Merging the segments of one state: the result says about older runs, and about nothing else, what all of them say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from holdfast.errors import StateMigrationError
+from holdfast.state.compaction.rows import Mask, Positions, Sorted, parts_by_hash
+from holdfast.state.descriptor import StateKind
+from holdfast.state.layout import MAP_KEY, NAMESPACE, OP, STAMP, VALUE, Op
+from holdfast.state.probe import KEY
+from holdfast.state.run import HASH, Segment, SegmentData
+
+TIME_TO_LIVE: Final = "time_to_live"
+"""In what a footer says about a segment: milliseconds after which compaction may drop what was not used."""
+
+_MUST_AGREE: Final = ("kind", "type", "map_key", "namespace", "ttl")
+
+
+def merge_state(segments: Sequence[tuple[Segment, slice]], is_oldest: bool, now: int) -> SegmentData | None:
+    """Merge the segments of one state.
+
+    Args:
+        segments: Segments and their rows, newest first.
+        is_oldest: Whether there are no older runs, so that nothing has to be deleted there any more.
+        now: Processing time in milliseconds; what has expired by then is dropped if there are no older runs.
+
+    Returns:
+        None if nothing is left.
+
+    Raises:
+        StateMigrationError: The runs do not agree about kind and types.
+    """
+    schema = segments[0][0].entry.schema
+    for segment, _ in segments:
+        for part in _MUST_AGREE:
+            if segment.entry.schema.get(part) != schema.get(part):
+                raise StateMigrationError(
+                    f"The runs of state {segment.entry.name!r} were written with different types ({part}), so they "
+                    "cannot be compacted into one; a savepoint in canonical form brings them into one form."
+                )
+    merge = _MERGES.get(schema["kind"], _merge_scalars)
+    expired = now - schema[TIME_TO_LIVE] if is_oldest and schema.get(TIME_TO_LIVE) else None
+    merged = [merge(tables, is_oldest, expired) for tables in parts_by_hash(segments)]
+    table = pa.concat_tables(merged)
+    return SegmentData(table, schema) if table.num_rows else None
+
+
+def _cell(table: pa.Table) -> list[str]:
+    return [HASH, KEY, NAMESPACE] if NAMESPACE in table.column_names else [HASH, KEY]
+
+
+def _merge_scalars(tables: Sequence[pa.Table], is_oldest: bool, expired: int | None) -> pa.Table:
+    by = _cell(tables[0])
+    rows = Sorted(tables, by)
+    keep = rows.first_of(by)
+    if is_oldest:
+        keep &= rows.ops() == Op.PUT
+        keep &= _unexpired(rows.table, expired)
+    return rows.table.filter(pa.array(keep))
+
+
+def _merge_maps(tables: Sequence[pa.Table], is_oldest: bool, expired: int | None) -> pa.Table:
+    by = _cell(tables[0])
+    # The map key of a clear is null, so it stands before the entries.
+    rows = Sorted(tables, [*by, MAP_KEY])
+    ops = rows.ops()
+    first = rows.first_of([*by, MAP_KEY])
+    starts = rows.first_of(by)
+    cell = np.cumsum(starts) - 1
+    is_clear = ops == Op.CLEAR
+    cleared = np.where(is_clear[starts], rows.age[starts], len(tables))[cell]
+    # The entries of the run that clears are newer than its clear.
+    keep = first & (rows.age <= cleared)
+    keep &= ~((ops == Op.DELETE) & (cleared < len(tables)))
+    if is_oldest:
+        keep &= ops == Op.PUT
+        keep &= _unexpired(rows.table, expired)
+    return rows.table.filter(pa.array(keep))
+
+
+def _unexpired(table: pa.Table, expired: int | None) -> Mask | bool:
+    if expired is None:
+        return True
+    stamps = table.column(STAMP).fill_null(expired + 1)
+    alive: Mask = stamps.to_numpy() > expired
+    return alive
+
+
+def _merge_lists(tables: Sequence[pa.Table], is_oldest: bool, expired: int | None) -> pa.Table:
+    by = _cell(tables[0])
+    rows = Sorted(tables, by)
+    ops = rows.ops()
+    starts = rows.first_of(by)
+    cell = np.cumsum(starts) - 1
+    # Rows count up to the newest one that does not append.
+    ends = ops != Op.APPEND
+    before = np.cumsum(ends) - ends
+    counted = before == before[starts][cell]
+    heads = np.flatnonzero(starts)
+    used = np.flatnonzero(counted)
+    # Oldest first within each cell, the cells in order.
+    used = used[np.lexsort((-used, cell[used]))]
+    replaced = np.zeros(len(heads), bool)
+    replaced[cell[counted & ends]] = True
+    columns, lengths = _concatenated(rows.table, used, cell[used], len(heads), expired)
+    result = np.where(replaced | is_oldest, Op.PUT, Op.APPEND).astype(np.int8)
+    result[replaced & (lengths == 0)] = Op.DELETE
+    merged = rows.table.select(by).take(pa.array(heads))
+    for name in rows.table.column_names:
+        if name not in by:
+            column = pa.array(result) if name == OP else columns[name]
+            merged = merged.append_column(rows.table.schema.field(name), column)
+    return merged.filter(pa.array(lengths > 0)) if is_oldest else merged
+
+
+def _concatenated(
+    table: pa.Table, used: Positions, cell: Positions, cells: int, expired: int | None
+) -> tuple[Mapping[str, pa.Array], Positions]:
+    """Put the lists of some rows together, those of one cell into one."""
+    taken = {
+        name: table.column(name).take(pa.array(used)).combine_chunks()
+        for name in (VALUE, STAMP)
+        if name in table.column_names
+    }
+    sizes = pc.list_value_length(taken[VALUE]).fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
+    owner = np.repeat(cell, sizes)
+    flat = {name: array.flatten() for name, array in taken.items()}
+    if expired is not None and STAMP in flat:
+        alive = flat[STAMP].to_numpy(zero_copy_only=False) > expired
+        flat = {name: array.filter(pa.array(alive)) for name, array in flat.items()}
+        owner = owner[alive]
+    lengths = np.bincount(owner, minlength=cells).astype(np.int64)
+    offsets = pa.array(np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32))
+    joined = {name: pa.ListArray.from_arrays(offsets, flat[name]).cast(table.schema.field(name).type) for name in taken}
+    return joined, lengths
+
+
+_Merge = Callable[[Sequence[pa.Table], bool, int | None], pa.Table]
+_MERGES: Final[Mapping[str, _Merge]] = {StateKind.MAP.value: _merge_maps, StateKind.LIST.value: _merge_lists}

@@ -1,0 +1,99 @@
+"""Which layers to merge next: a pure decision.
+
+Reads want few layers, and writes want each row to be rewritten rarely. With at most k layers the least rewriting over
+n epochs is that of the binomial scheme: write n = C(d_k, k) + ... + C(d_1, 1) with d_k > ... > d_1, and let the layers
+stand for that many epochs each (Mathieu, Staelin, Young, Yousefi: "Bigtable merge compaction"). Ten thousand epochs in
+six layers are rewritten seven times at most; merging by powers of some size would need either twice as many layers or
+twice as much rewriting.
+
+Where keys are overwritten, the oldest layer stops growing. It is then left out of the scheme, and merged with all the
+others once they have become as large as it is, which costs two bytes for each new one at most.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import comb
+from typing import Final
+
+from holdfast.state.compaction.layer import Layer
+
+_SPARE: Final = 2
+_LEAST: Final = 4
+_OVERWRITTEN: Final = 0.5
+
+
+@dataclass(frozen=True)
+class Window:
+    """Layers that are to become one: those from `start` up to, not including, `end`."""
+
+    start: int
+    end: int
+
+
+def choose(layers: Sequence[Layer], limit: int) -> Window | None:
+    """Return the layers of a component that are to be merged next, None if nothing is due.
+
+    Args:
+        layers: Oldest first.
+        limit: How many layers there may be at most. Merging begins before that many are there, because epochs go on
+            while it runs.
+    """
+    base = 1 if _is_overwritten(layers) else 0
+    if base and len(layers) >= min(_LEAST, limit) and sum(layer.size for layer in layers[1:]) >= layers[0].size:
+        return Window(0, len(layers))
+    if len(layers) < max(2, limit - 1):
+        return None
+    return _binomial(layers, base, max(1, limit - _SPARE - base))
+
+
+def choose_above(layers: Sequence[Layer], busy: int, limit: int) -> Window | None:
+    """Return what to merge while the oldest `busy` layers are being merged already."""
+    above = layers[busy:]
+    room = max(1, limit - _SPARE - busy)
+    if len(above) <= room or len(layers) < limit - 1:
+        return None
+    window = _binomial(above, 0, room)
+    return None if window is None else Window(window.start + busy, window.end + busy)
+
+
+def _is_overwritten(layers: Sequence[Layer]) -> bool:
+    """Whether the oldest layer is far smaller than what was written for it, judged by the layers of fewest epochs."""
+    if len(layers) < 2:
+        return False
+    least = min(layer.weight for layer in layers[1:])
+    fresh = [layer for layer in layers[1:] if layer.weight == least]
+    epochs = layers[0].weight / (least * len(fresh))
+    rows, size = (sum(layer.rows for layer in fresh), sum(layer.size for layer in fresh))
+    return layers[0].rows < _OVERWRITTEN * epochs * rows and layers[0].size < _OVERWRITTEN * epochs * size
+
+
+def _binomial(layers: Sequence[Layer], base: int, count: int) -> Window | None:
+    """Return the oldest layers, from `base` on, that the scheme with `count` layers has as one."""
+    start = base
+    for wanted in binomial_weights(sum(layer.weight for layer in layers[base:]), count):
+        end, weight = start, 0
+        while end < len(layers) and weight + layers[end].weight <= wanted:
+            weight += layers[end].weight
+            end += 1
+        if weight != wanted:
+            # Layers that the scheme does not know, after a change of parallelism or of the limit.
+            end = len(layers)
+        if end - start > 1:
+            return Window(start, end)
+        start = end
+    return None
+
+
+def binomial_weights(total: int, count: int) -> list[int]:
+    """Return how many epochs each of at most `count` layers stands for, oldest first."""
+    weights = []
+    for k in range(count, 0, -1):
+        d = k - 1
+        while comb(d + 1, k) <= total:
+            d += 1
+        if (weight := comb(d, k)) > 0:
+            weights.append(weight)
+            total -= weight
+    return weights

@@ -1,0 +1,100 @@
+"""Operator state for another parallelism: split lists are dealt out, unions and broadcast maps are given to all.
+
+Pure: chunks are cut and handed on, nothing is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from holdfast.errors import StateError
+from holdfast.state.operator_snapshot import Chunk, Mode, OperatorSnapshot, StoredState
+
+Snapshots = Sequence[OperatorSnapshot | None]
+_Parts = dict[str, StoredState]
+
+
+class RoundRobinOperatorStateRepartitioner:
+    """Deals the operator state of an operator out to its subtasks after a restore or a rescale."""
+
+    def repartition_state(
+        self, previous: Snapshots, old_parallelism: int, new_parallelism: int
+    ) -> list[OperatorSnapshot | None]:
+        """Return the state of each new subtask, None for one without any.
+
+        With the same parallelism each subtask gets what it had, except that unions are given to all again, and
+        broadcast states that only some subtasks have as well. Otherwise the elements of split lists are dealt out in
+        their order, evenly over all lists together: the numbers of two subtasks differ by one at most.
+
+        Args:
+            previous: The state of each old subtask.
+            old_parallelism: Their number.
+            new_parallelism: Number of the new subtasks, at least 1.
+
+        Raises:
+            StateError: The numbers do not fit.
+        """
+        if new_parallelism < 1:
+            raise StateError(f"Operator state goes to at least one subtask, not to {new_parallelism!r}.")
+        if len(previous) != old_parallelism:
+            raise StateError(
+                f"Operator state of {old_parallelism} subtasks is to be dealt out, but there is that of {len(previous)}."
+            )
+        grouped = _by_name(previous)
+        parts: list[_Parts] = [{} for _ in range(new_parallelism)]
+        start = 0
+        for name, owners in sorted(grouped.items()):
+            mode = next(iter(owners.values())).mode
+            if mode is Mode.UNION:
+                _give_union(name, owners, parts)
+            elif mode is Mode.BROADCAST:
+                _give_broadcast(name, owners, parts)
+            elif old_parallelism == new_parallelism:
+                for subtask, state in owners.items():
+                    parts[subtask][name] = state
+            else:
+                start = _deal_out(name, owners, parts, start)
+        return [OperatorSnapshot(states) if states else None for states in parts]
+
+
+def _by_name(previous: Snapshots) -> dict[str, dict[int, StoredState]]:
+    """Each state's part by old subtask."""
+    grouped: dict[str, dict[int, StoredState]] = {}
+    for subtask, snapshot in enumerate(previous):
+        for name, state in (snapshot.states if snapshot else {}).items():
+            grouped.setdefault(name, {})[subtask] = state
+    return grouped
+
+
+def _merged(owners: dict[int, StoredState], chunks: list[Chunk]) -> StoredState:
+    return replace(next(iter(owners.values())), chunks=tuple(chunks))
+
+
+def _give_union(name: str, owners: dict[int, StoredState], parts: list[_Parts]) -> None:
+    everything = _merged(owners, [chunk for state in owners.values() for chunk in state.chunks])
+    for part in parts:
+        part[name] = everything
+
+
+def _give_broadcast(name: str, owners: dict[int, StoredState], parts: list[_Parts]) -> None:
+    copies = list(owners.values())
+    for subtask, part in enumerate(parts):
+        part[name] = copies[subtask % len(copies)]
+
+
+def _deal_out(name: str, owners: dict[int, StoredState], parts: list[_Parts], start: int) -> int:
+    """Deals one list out, the first surplus element to the subtask `start`; returns who is next for another list."""
+    waiting = [chunk for state in owners.values() for chunk in state.chunks if chunk.count]
+    each, surplus = divmod(sum(chunk.count for chunk in waiting), len(parts))
+    for position in range(len(parts)):
+        wanted = each + (position < surplus)
+        taken: list[Chunk] = []
+        while wanted:
+            head = waiting[0]
+            count = min(wanted, head.count)
+            taken.append(head.part(0, count))
+            wanted -= count
+            waiting[:1] = [] if count == head.count else [head.part(count, head.count - count)]
+        parts[(start + position) % len(parts)][name] = _merged(owners, taken)
+    return (start + surplus) % len(parts)

@@ -1,0 +1,249 @@
+"""What a process keeps between epochs: followed, corrected or thrown away, and never believed without its run ids."""
+
+import pytest
+
+from holdfast.state import HashMapStateBackend, ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
+from holdfast.state.cache import STATE_CACHE, StateCache
+from holdfast.state.options import HASHMAP_MEMORY
+from holdfast.testing.state_epochs import JOB, StateEpochs
+
+COUNT = ValueStateDescriptor("count", "bigint")
+LIST = ListStateDescriptor("list", "bigint")
+MAP = MapStateDescriptor("map", "string", "bigint")
+NAME = (JOB, "operator", 0, 7)
+
+
+@pytest.fixture(autouse=True)
+def nothing_kept():
+    STATE_CACHE.clear()
+    yield
+    STATE_CACHE.clear()
+
+
+@pytest.fixture
+def epochs(tmp_path):
+    return StateEpochs(HashMapStateBackend(), str(tmp_path))
+
+
+@pytest.fixture
+def elsewhere():
+    """Runs something in another process, as far as the cache is concerned."""
+    other = StateCache()
+
+    class Elsewhere:
+        def __enter__(self):
+            STATE_CACHE.swap(other)
+
+        def __exit__(self, *error):
+            STATE_CACHE.swap(other)
+
+    return Elsewhere()
+
+
+def set_count(epochs, **counts):
+    with epochs.epoch() as task:
+        for key, count in counts.items():
+            task.state(key, COUNT).update(count)
+
+
+def kept():
+    """The store that this process has kept, which stays where it is."""
+    store = STATE_CACHE.take(NAME)
+    if store is not None:
+        STATE_CACHE.put(NAME, store, 1 << 40)
+    return store
+
+
+def test_what_a_task_decoded_is_kept_under_the_runs_that_it_has(epochs):
+    set_count(epochs, a=1)
+    set_count(epochs, b=2)
+    assert kept().run_ids == epochs.version.run_ids
+    assert sorted(kept().index) == ["a", "b"]
+
+
+def test_two_tasks_never_share_what_is_kept(epochs):
+    set_count(epochs, a=1)
+    first, second = epochs.open(), epochs.open()
+    first.state("a", COUNT).update(100)
+    assert second.state("a", COUNT).value() == 1
+    epochs.fail(first)
+    epochs.fail(second)
+
+
+def test_a_failed_task_keeps_nothing(epochs):
+    set_count(epochs, a=1)
+    epochs.fail(epochs.open())
+    assert kept() is None
+
+
+def test_following_reads_only_the_keys_that_are_known(epochs, elsewhere):
+    set_count(epochs, a=1, b=1)
+    with elsewhere:
+        set_count(epochs, a=2, c=3)
+    with epochs.epoch():
+        pass
+    assert sorted(kept().index) == ["a", "b"]
+    assert epochs.values(["a", "b", "c"], COUNT) == [2, 1, 3]
+
+
+def test_a_list_that_was_replaced_elsewhere_is_replaced_here(epochs, elsewhere):
+    with epochs.epoch() as task:
+        for key in "abc":
+            task.state(key, LIST).add_all([1, 2])
+            task.state(key, MAP).put_all({"x": 1, "y": 2})
+    with elsewhere, epochs.epoch() as task:
+        task.state("a", LIST).update([3])
+        task.state("b", LIST).clear()
+        task.state("c", LIST).add(4)
+        task.state("a", MAP).clear()
+        task.state("a", MAP).put("z", 3)
+        task.state("b", MAP).remove("x")
+    with elsewhere, epochs.epoch() as task:
+        task.state("a", LIST).add(5)
+        task.state("b", LIST).add(6)
+    with epochs.epoch() as task:
+        assert [list(task.state(key, LIST).get()) for key in "abc"] == [[3, 5], [6], [1, 2, 4]]
+        assert [dict(task.state(key, MAP).items()) for key in "ab"] == [{"z": 3}, {"y": 2}]
+
+
+def test_after_following_it_is_not_known_what_the_newest_run_was_about(epochs, elsewhere):
+    """Following a run that is lost later must not be undone by the keys of the run before it."""
+    set_count(epochs, a=1, b=1)
+    set_count(epochs, b=2)
+    before = epochs.version
+    with elsewhere:
+        set_count(epochs, a=3)
+    assert epochs.values(["a"], COUNT) == [3]
+    epochs.version = before
+    assert epochs.values(["a", "b"], COUNT) == [1, 2]
+
+
+def test_what_is_ahead_by_one_run_is_corrected_and_not_read_again(epochs):
+    set_count(epochs, a=1, b=1, c=1)
+    before = epochs.version
+    set_count(epochs, b=100, d=100)
+    epochs.version = before
+    with epochs.epoch() as task:
+        store = task.backend._store
+        assert len(store) == 4
+        assert [task.state(key, COUNT).value() for key in "abcd"] == [1, 1, 1, None]
+
+
+def test_what_is_ahead_by_two_runs_is_thrown_away(epochs):
+    set_count(epochs, a=1, b=1)
+    before = epochs.version
+    set_count(epochs, a=2)
+    set_count(epochs, b=2)
+    epochs.version = before
+    with epochs.epoch() as task:
+        assert len(task.backend._store) == 0
+    assert epochs.values(["a", "b"], COUNT) == [1, 1]
+
+
+def test_a_state_that_one_task_does_not_ask_for_is_completed_for_the_next(epochs, elsewhere):
+    with epochs.epoch() as task:
+        task.state("a", COUNT).update(1)
+        task.state("a", LIST).add(1)
+    set_count(epochs, b=1)
+    with elsewhere, epochs.epoch() as task:
+        task.state("a", LIST).add(2)
+        task.state("b", LIST).add(3)
+    assert epochs.values(["a", "b"], COUNT) == [1, 1]
+    with epochs.epoch() as task:
+        assert list(task.state("a", LIST).get()) == [1, 2]
+        assert list(task.state("b", LIST).get()) == [3]
+
+
+def test_a_program_that_declares_a_state_anew_does_not_get_what_was_kept(epochs):
+    """The same process, another version of the job: nothing was written under the name yet."""
+    with epochs.epoch() as task:
+        assert task.state("a", ValueStateDescriptor("s", "bigint")).value() is None
+        task.state("a", COUNT).update(1)
+    with epochs.epoch() as task:
+        state = task.state("a", ValueStateDescriptor("s", "string"))
+        state.update("text")
+    with epochs.epoch() as task:
+        assert task.state("a", ValueStateDescriptor("s", "string")).value() == "text"
+
+
+def test_keys_that_have_nothing_left_are_forgotten_once_there_are_many(epochs):
+    names = [f"key-{number}" for number in range(3000)]
+    with epochs.epoch() as task:
+        state = task.backend.get_state(COUNT)
+        for slot in task.prepare(names):
+            task.backend.slot = slot
+            state.update(1)
+    with epochs.epoch() as task:
+        state = task.backend.get_state(COUNT)
+        for slot in task.prepare(names[:2500]):
+            task.backend.slot = slot
+            state.clear()
+        task.state(names[2600], LIST).add(7)
+    assert sorted(kept().index) == names[2500:] or sorted(kept().index) == sorted(names[2500:])
+    with epochs.epoch() as task:
+        assert [task.state(name, COUNT).value() for name in (names[0], names[2600])] == [None, 1]
+        assert list(task.state(names[2600], LIST).get()) == [7]
+
+
+def test_keys_that_were_only_looked_for_are_forgotten_as_well(epochs):
+    set_count(epochs, a=1)
+    for number in range(3):
+        with epochs.epoch() as task:
+            task.state("a", COUNT)
+            task.prepare([f"{number}-{other}" for other in range(1500)])
+    assert len(kept()) < 2000
+    assert epochs.values(["a"], COUNT) == [1]
+
+
+class TestBudget:
+    def test_what_does_not_fit_is_not_kept(self, tmp_path):
+        epochs = StateEpochs(HashMapStateBackend(), str(tmp_path), configuration={HASHMAP_MEMORY.key: "10 kb"})
+        with epochs.epoch() as task:
+            for number in range(500):
+                task.state(f"key-{number}", COUNT).update(number)
+        assert kept() is None
+        assert epochs.values(["key-499"], COUNT) == [499]
+
+    def test_the_keys_of_the_last_epoch_are_kept_if_only_they_fit(self, tmp_path):
+        epochs = StateEpochs(HashMapStateBackend(), str(tmp_path), configuration={HASHMAP_MEMORY.key: "100 kb"})
+        names = [f"key-{number}" for number in range(1000)]
+        with epochs.task() as task:
+            for name in names[:300]:
+                task.state(name, COUNT).update(1)
+        epochs.complete()
+        with epochs.epoch() as task:
+            task.prepare(names)
+            for name in names[200:250]:
+                task.state(name, COUNT).update(2)
+        assert sorted(kept().index) == names[200:250]
+        before = epochs.version
+        with epochs.epoch() as task:
+            task.state(names[210], COUNT).update(3)
+        epochs.version = before
+        expected = [1, 2, 2, None]
+        assert epochs.values([names[0], names[210], names[220], names[900]], COUNT) == expected
+
+    def test_the_least_recently_used_goes_first(self):
+        class Content:
+            def __init__(self, size):
+                self.size = size
+
+            def estimated_bytes(self):
+                return self.size
+
+        cache = StateCache()
+        assert all(cache.put(name, Content(40), 100) for name in "ab")
+        a = cache.take("a")
+        assert cache.put("a", a, 100)
+        assert cache.put("c", Content(50), 100)
+        assert cache.take("b") is None
+        assert not cache.put("a", Content(101), 100)
+        assert cache.take("a") is None
+        assert cache.take("c").size == 50
+        assert len(cache) == 0
+
+    def test_the_estimate_is_in_the_order_of_what_is_there(self, epochs):
+        with epochs.epoch() as task:
+            for number in range(200):
+                task.state(f"key-{number}", LIST).update(list(range(1000)))
+        assert 200 * 1000 * 8 < kept().estimated_bytes() < 200 * 1000 * 80
