@@ -11,6 +11,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.types import StructType
 
 from holdfast.errors import ConfigurationError, HoldfastError
 from holdfast.kernel import fault
@@ -18,7 +19,7 @@ from holdfast.runtime.barrier import Barrier
 from holdfast.runtime.descriptor import EpochDescriptor, JobDescriptor
 from holdfast.runtime.engine import Engine, EpochDriver, EpochInput, Outcome
 from holdfast.runtime.plan import JobPlan, Level
-from holdfast.spark.exchange import build
+from holdfast.spark.exchange import EpochPlan
 from holdfast.spark.failure import translate
 from holdfast.spark.positions import QueryDirectory
 from holdfast.spark.session import epoch_settings, private_session
@@ -64,6 +65,7 @@ class SparkEngine(Engine):
 
     def prepare(self, job: JobDescriptor, positions: Mapping[str, Any] | None, token: int) -> None:
         self._failure = None
+        self._is_set_up = False
         self._frames = JobFrames(job.plan, self._session)
         self.reship(job)
         self._static_consumed = bool(positions and positions.get("static_consumed"))
@@ -80,6 +82,7 @@ class SparkEngine(Engine):
     def reship(self, job: JobDescriptor) -> None:
         self._job = job
         self._plan: JobPlan = job.plan
+        self._epoch_plan = EpochPlan(job.plan, self._session)
         before, self._broadcast = self._broadcast, self._session.sparkContext.broadcast(job.to_bytes())
         if before is not None:
             before.unpersist()
@@ -139,7 +142,9 @@ class SparkEngine(Engine):
             raise translate(error, "starting the streaming query") from error
 
     def _run_batch(self, driver: EpochDriver, private: QueryDirectory, batch: DataFrame, batch_id: int) -> None:
-        epoch_settings(batch.sparkSession)
+        if not self._is_set_up:
+            epoch_settings(batch.sparkSession)
+            self._is_set_up = True
         frame = batch if self._static_consumed else self._frames.with_static(batch)
         assert frame is not None
 
@@ -162,13 +167,13 @@ class SparkEngine(Engine):
             session = self._session if self._frames.streaming is None else sources.sparkSession
         tasks = {level.index: level.tasks for level in self._plan.levels}
 
-        def run_level(frame: DataFrame, level: Level, ddl: str) -> DataFrame:
+        def run_level(frame: DataFrame, level: Level, columns: StructType) -> DataFrame:
             function = task_function(self._job.key, self._broadcast, epoch, level.index, tasks.get(level.index + 1, 0))
-            return frame.mapInArrow(function, ddl)
+            return frame.mapInArrow(function, columns)
 
         try:
             session.sparkContext.setJobDescription(f"{self._job.job_name}: epoch {epoch.epoch}")
-            rows = build(self._plan, sources, session, run_level).collect()
+            rows = self._epoch_plan.build(sources, session, run_level).collect()
         except Exception as error:
             raise translate(error, f"running epoch {epoch.epoch}") from error
         return [Barrier.from_bytes(bytes(row[0])) for row in rows]

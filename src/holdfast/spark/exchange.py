@@ -1,16 +1,19 @@
 """The Spark plan of an epoch: level after level, an exchange between each two.
 
-The key's hash, its key group and its subtask are computed in the JVM; rows are placed by `repartitionById`, so
-subtask i runs as partition i. One tick row a task is added before the first exchange, because Spark drops operators
-whose input is empty.
+The key's hash, its key group and its subtask are computed in the JVM; rows are placed by `repartitionById`, so subtask
+i runs as partition i. One tick row a task is added before the first exchange, because Spark drops operators whose input
+is empty. Each exchange is one SQL text that is made once a plan: a call from Python into the JVM costs up to a
+millisecond, and building the same plan from columns took hundreds of them in every epoch.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Sequence
 
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
 from holdfast.runtime.exchange import CONTROL, HASH, KEY, KEY_HASH, RESERVED, TARGET, EdgeLayout, SourceLayout
 from holdfast.runtime.plan import Edge, JobPlan, Level
@@ -22,57 +25,87 @@ SUBTASK = f"{RESERVED}subtask"
 POSITION = f"{RESERVED}position"
 _TAG = f"{RESERVED}tag"
 
-Stage = Callable[[DataFrame, Level, str], DataFrame]
-"""Runs one level's tasks over a frame: (frame, level, output schema as DDL) -> frame."""
+Stage = Callable[[DataFrame, Level, StructType], DataFrame]
+"""Runs one level's tasks over a frame: (frame, level, output columns) -> frame."""
+
+_views = itertools.count()
 
 
-def build(plan: JobPlan, sources: DataFrame | None, session: SparkSession, run_level: Stage) -> DataFrame:
-    """The frame whose collection runs the epoch; its rows are the barriers of the last level.
+class EpochPlan:
+    """What of the plan of an epoch is the same in every epoch.
 
     Args:
         plan: The job.
-        sources: Input of the epoch in the columns of `SourceLayout`; None for an epoch without input.
-        session: Session whose settings the epoch's plan has (adaptive execution off).
-        run_level: Adds one Python stage.
+        session: Any session; it parses types.
     """
-    levels = list(plan.levels)
-    frame: DataFrame | None
-    if plan.starts_in_python:
-        first = levels.pop(0)
-        frame = None if sources is None else run_level(sources, first, _output_ddl(first))
-        if not levels:
-            return run_level(_no_rows(session, plan), first, _output_ddl(first)) if frame is None else frame
-    else:
-        frame = None if sources is None else _edges_of_sources(sources, plan, levels[0].arriving, levels[0].tasks)
-    for position, level in enumerate(levels):
-        layout = EdgeLayout(level.arriving)
-        placed = None if frame is None else _placed(frame, level.arriving)
-        if position == 0:
-            ticks = _ticks(session, layout, level)
-            placed = ticks if placed is None else ticks.union(placed)
-        assert placed is not None
-        frame = run_level(_arriving(placed, level), level, _output_ddl(level))
-    assert frame is not None
-    return frame
+
+    def __init__(self, plan: JobPlan, session: SparkSession) -> None:
+        self._plan = plan
+        self._view = f"{RESERVED}view_{next(_views)}"
+        self._outputs = {level.index: _struct_type(session, _output_ddl(level)) for level in plan.levels}
+        levels = [level for level in plan.levels if level.index > 0]
+        self._exchanges = [_Exchange(plan, level, self._view, is_first=i == 0) for i, level in enumerate(levels)]
+
+    def build(self, sources: DataFrame | None, session: SparkSession, run_level: Stage) -> DataFrame:
+        """The frame whose collection runs the epoch; its rows are the barriers of the last level.
+
+        Args:
+            sources: Input of the epoch in the columns of `SourceLayout`; None for an epoch without input.
+            session: Session whose settings the epoch's plan has (adaptive execution off).
+            run_level: Adds one Python stage.
+        """
+        frame = sources
+        first = self._plan.levels[0]
+        if first.index == 0 and (frame is not None or not self._exchanges):
+            start = session.createDataFrame([], source_ddl(self._plan)) if frame is None else frame
+            frame = run_level(start, first, self._outputs[0])
+        for exchange in self._exchanges:
+            arriving = exchange.apply(frame, session)
+            frame = run_level(arriving, exchange.level, self._outputs[exchange.level.index])
+        assert frame is not None
+        return frame
+
+
+class _Exchange:
+    """One exchange: the rows that leave one level, placed and ordered for the tasks of the next."""
+
+    def __init__(self, plan: JobPlan, level: Level, view: str, *, is_first: bool) -> None:
+        self.level = level
+        self._view = view
+        self._order = list(_order_of(level.arriving))
+        ticks = _ticks(level, bool(self._order)) if is_first else None
+        from_sources = is_first and not plan.starts_in_python
+        rows = _rows_of_sources(plan, level.arriving, level.tasks, view) if from_sources else f"select * from {view}"
+        placed = _placed(rows, level.arriving, bool(self._order))
+        self._with_rows = placed if ticks is None else f"{placed} union all {ticks}"
+        self._without_rows = ticks
+
+    def apply(self, frame: DataFrame | None, session: SparkSession) -> DataFrame:
+        if frame is None:
+            assert self._without_rows is not None
+            placed = session.sql(self._without_rows)
+        else:
+            frame.createOrReplaceTempView(self._view)
+            placed = session.sql(self._with_rows)
+        arriving = placed.repartitionById(self.level.tasks, F.col(SUBTASK))
+        if self._order:
+            return arriving.sortWithinPartitions(*self._order, POSITION)
+        return arriving
 
 
 def layout_ddl(layout: EdgeLayout) -> str:
     """The columns of an exchange as DDL."""
     parts = [f"{CONTROL} binary", f"{TARGET} int"]
-    if layout.flat:
-        parts += _edge_ddl(layout.edges[0], " ")
-    else:
-        parts += [f"{edge.name} struct<{', '.join(_edge_ddl(edge, ': '))}>" for edge in layout.edges]
-    return ", ".join(parts)
+    return ", ".join(parts + [f"{name} {kind}" for name, kind in _columns(layout.edges)])
 
 
 def source_ddl(plan: JobPlan) -> str:
     """The columns of `SourceLayout` as DDL."""
     layout = SourceLayout(plan.sources)
     if layout.flat:
-        return ", ".join(_fields_ddl(plan.sources[0].element_type, " "))
-    structs = (", ".join(_fields_ddl(source.element_type, ": ")) for source in plan.sources)
-    return ", ".join(f"{layout.column(i)} struct<{struct}>" for i, struct in enumerate(structs))
+        return ", ".join(f"{name} {kind}" for name, kind in _fields(plan.sources[0].element_type))
+    structs = (_struct(_fields(source.element_type)) for source in plan.sources)
+    return ", ".join(f"{layout.column(i)} {struct}" for i, struct in enumerate(structs))
 
 
 def quote(name: str) -> str:
@@ -80,120 +113,108 @@ def quote(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
 
 
-def _fields_ddl(element_type: TypeInformation, separator: str) -> list[str]:
+def _fields(element_type: TypeInformation) -> list[tuple[str, str]]:
+    """Quoted name and DDL of each column of a stream."""
     if not isinstance(element_type, RowTypeInformation):
-        return [f"{VALUE_COLUMN}{separator}{element_type.ddl}"]
-    return [
-        f"{quote(name)}{separator}{type_.ddl}"
-        for name, type_ in zip(element_type.names, element_type.types, strict=True)
-    ]
+        return [(VALUE_COLUMN, element_type.ddl)]
+    return [(quote(name), type_.ddl) for name, type_ in zip(element_type.names, element_type.types, strict=True)]
 
 
-def _edge_ddl(edge: Edge, separator: str) -> list[str]:
-    parts = _fields_ddl(edge.element_type, separator)
+def _edge_fields(edge: Edge) -> list[tuple[str, str]]:
+    fields = _fields(edge.element_type)
     if edge.key is not None and edge.key.spec.selector is not None:
-        parts += [f"{KEY}{separator}{to_type(edge.key.codec.storage_type).ddl}", f"{KEY_HASH}{separator}bigint"]
-    return parts
+        fields += [(KEY, to_type(edge.key.codec.storage_type).ddl), (KEY_HASH, "bigint")]
+    return fields
+
+
+def _columns(edges: Sequence[Edge]) -> list[tuple[str, str]]:
+    """Name and DDL of the columns in which edges cross an exchange."""
+    if len(edges) == 1:
+        return _edge_fields(edges[0])
+    return [(edge.name, _struct(_edge_fields(edge))) for edge in edges]
+
+
+def _struct(fields: Iterable[tuple[str, str]]) -> str:
+    return f"struct<{', '.join(f'{name}: {kind}' for name, kind in fields)}>"
 
 
 def _output_ddl(level: Level) -> str:
     return layout_ddl(EdgeLayout(level.leaving)) if level.leaving else f"{CONTROL} binary"
 
 
-def _no_rows(session: SparkSession, plan: JobPlan) -> DataFrame:
-    return session.createDataFrame([], source_ddl(plan))
+def _struct_type(session: SparkSession, ddl: str) -> StructType:
+    return session.createDataFrame([], ddl).schema
 
 
-def _edges_of_sources(sources: DataFrame, plan: JobPlan, edges: Sequence[Edge], tasks: int) -> DataFrame:
+def _rows_of_sources(plan: JobPlan, edges: Sequence[Edge], tasks: int, view: str) -> str:
     """Source columns as edge columns, without Python: a row read by several edges is repeated for each."""
     layout = SourceLayout(plan.sources)
-    control = F.lit(None).cast("binary").alias(CONTROL)
-    forward = F.pmod(F.spark_partition_id(), F.lit(tasks)).cast("int")
-    target = (F.lit(None).cast("int") if all(e.key for e in edges) else forward).alias(TARGET)
-    if len(edges) == 1 and layout.flat:
-        return sources.select(control, target, *[F.col(quote(name)) for name in sources.columns])
-    structs = {
-        source.uid: F.struct(*[F.col(quote(n)) for n in sources.columns]) if layout.flat else F.col(layout.column(i))
-        for i, source in enumerate(plan.sources)
-    }
+    control = f"cast(null as binary) as {CONTROL}"
     if len(edges) == 1:
-        raise AssertionError("several sources cannot share one edge")
-    readers = {uid: [i for i, edge in enumerate(edges) if edge.origin.name == uid] for uid in structs}
-    numbers: Column = F.array()
-    for uid, positions in readers.items():
-        numbers = F.when(structs[uid].isNotNull(), F.array(*[F.lit(i) for i in positions])).otherwise(numbers)
-    tagged = sources.select("*", F.explode(numbers).alias(_TAG))
-    columns = [F.when(F.col(_TAG) == i, structs[edge.origin.name]).alias(edge.name) for i, edge in enumerate(edges)]
-    return tagged.select(control, target, *columns)
+        names = ", ".join(name for name, _ in _fields(plan.sources[0].element_type))
+        return f"select {control}, cast(null as int) as {TARGET}, {names} from {view}"
+    structs = {}
+    for position, source in enumerate(plan.sources):
+        names = ", ".join(name for name, _ in _fields(source.element_type))
+        structs[source.uid] = f"struct({names})" if layout.flat else layout.column(position)
+    tags = "array()"
+    for uid, struct in structs.items():
+        numbers = ", ".join(str(i) for i, edge in enumerate(edges) if edge.origin.name == uid)
+        tags = f"array({numbers})" if layout.flat else f"if({struct} is not null, array({numbers}), {tags})"
+    forward = f"cast(pmod(spark_partition_id(), {tasks}) as int)"
+    targets = [str(i) for i, edge in enumerate(edges) if edge.key is None]
+    target = f"if({_TAG} in ({', '.join(targets)}), {forward}, null)" if targets else "cast(null as int)"
+    columns = [f"if({_TAG} = {i}, {structs[edge.origin.name]}, null) as {edge.name}" for i, edge in enumerate(edges)]
+    tagged = f"select *, explode({tags}) as {_TAG} from {view}"
+    return f"select {control}, {target} as {TARGET}, {', '.join(columns)} from ({tagged})"
 
 
-def _placed(frame: DataFrame, edges: Sequence[Edge]) -> DataFrame:
+def _placed(rows: str, edges: Sequence[Edge], ordered: bool) -> str:
     """Adds the hash, the subtask and, where rows are ordered, their position in the source."""
-    hashed = frame.withColumn(HASH, _first_of(edges, _hash_of))
-    placed = hashed.withColumn(SUBTASK, F.coalesce(F.col(TARGET), _first_of(edges, _subtask_of)))
-    if any(edge.key is not None and edge.key.spec.order_by for edge in edges):
-        placed = placed.withColumn(POSITION, F.monotonically_increasing_id())
-    return placed.drop(TARGET)
+    names = ", ".join(name for name, _ in _columns(edges))
+    hashed = f"select *, {_by_edge(edges, _hash_of, 'bigint')} as {HASH} from ({rows})"
+    subtask = f"coalesce({TARGET}, {_by_edge(edges, _subtask_of, 'int')}) as {SUBTASK}"
+    position = f", monotonically_increasing_id() as {POSITION}" if ordered else ""
+    return f"select {CONTROL}, {names}, {HASH}, {subtask}{position} from ({hashed})"
 
 
-def _first_of(edges: Sequence[Edge], expression: Callable[[Edge, bool], Column | None]) -> Column:
+def _by_edge(edges: Sequence[Edge], expression: Callable[[Edge, str], str | None], kind: str) -> str:
     """The expression of the edge that the row belongs to."""
     if len(edges) == 1:
-        only = expression(edges[0], True)
-        assert only is not None
-        return only
-    result: Column = F.lit(None)
-    for edge in edges:
-        own = expression(edge, False)
-        if own is not None:
-            result = F.when(F.col(edge.name).isNotNull(), own).otherwise(result)
-    return result
+        return expression(edges[0], "") or f"cast(null as {kind})"
+    cases = [(edge.name, own) for edge in edges if (own := expression(edge, f"{edge.name}.")) is not None]
+    whens = " ".join(f"when {name} is not null then {own}" for name, own in cases)
+    return f"case {whens} end" if whens else f"cast(null as {kind})"
 
 
-def _hash_of(edge: Edge, flat: bool) -> Column | None:
+def _hash_of(edge: Edge, prefix: str) -> str | None:
     if edge.key is None:
         return None
-    prefix = "" if flat else f"{edge.name}."
     if edge.key.spec.selector is not None:
-        return F.col(f"{prefix}{KEY_HASH}")
-    return F.xxhash64(*[F.col(f"{prefix}{quote(name)}") for name in edge.key.spec.columns])
+        return f"{prefix}{KEY_HASH}"
+    return f"xxhash64({', '.join(f'{prefix}{quote(name)}' for name in edge.key.spec.columns)})"
 
 
-def _subtask_of(edge: Edge, flat: bool) -> Column | None:
+def _subtask_of(edge: Edge, prefix: str) -> str | None:
     if edge.key is None:
         return None
     maximum, parallelism = edge.key.max_parallelism, edge.key.parallelism
     group = f"shiftrightunsigned(shiftrightunsigned({HASH}, 32) * {maximum}L, 32)"
-    return F.expr(f"cast({group} * {parallelism}L div {maximum}L as int)")
+    return f"cast({group} * {parallelism}L div {maximum}L as int)"
 
 
-def _ticks(session: SparkSession, layout: EdgeLayout, level: Level) -> DataFrame:
+def _ticks(level: Level, ordered: bool) -> str:
     """One control row for each task, in the columns that `_placed` gives."""
-    ordered = any(edge.key is not None and edge.key.spec.order_by for edge in layout.edges)
-    types = layout_ddl(layout)
-    empty = session.createDataFrame([], types).schema
-    columns = [F.expr("cast('' as binary)").alias(CONTROL)]
-    columns += [
-        F.lit(None).cast(field.dataType).alias(field.name)
-        for field in empty.fields
-        if field.name not in (CONTROL, TARGET)
-    ]
-    columns += [F.lit(None).cast("bigint").alias(HASH), F.col("id").cast("int").alias(SUBTASK)]
-    if ordered:
-        columns.append(F.lit(None).cast("bigint").alias(POSITION))
-    return session.range(0, level.tasks, 1, 1).select(*columns)
+    nulls = "".join(f"cast(null as {kind}), " for _, kind in _columns(level.arriving))
+    position = ", cast(null as bigint)" if ordered else ""
+    names = "".join(f"{name}, " for name, _ in _columns(level.arriving))
+    columns = f"{CONTROL}, {names}{HASH}, {SUBTASK}{', ' + POSITION if ordered else ''}"
+    values = f"cast('' as binary), {nulls}cast(null as bigint), cast(id as int){position}"
+    return f"select * from (select {values} from range(0, {level.tasks}, 1, 1)) as ticks({columns})"
 
 
-def _arriving(placed: DataFrame, level: Level) -> DataFrame:
-    frame = placed.repartitionById(level.tasks, F.col(SUBTASK))
-    order = list(_order_of(level.arriving))
-    if order:
-        frame = frame.sortWithinPartitions(*order, POSITION).drop(POSITION)
-    return frame.drop(SUBTASK)
-
-
-def _order_of(edges: Sequence[Edge]) -> Iterable[Column]:
+def _order_of(edges: Sequence[Edge]) -> Iterable[str]:
     for edge in edges:
         if edge.key is not None:
             prefix = "" if len(edges) == 1 else f"{edge.name}."
-            yield from (F.col(f"{prefix}{quote(name)}") for name in edge.key.spec.order_by)
+            yield from (f"{prefix}{quote(name)}" for name in edge.key.spec.order_by)
