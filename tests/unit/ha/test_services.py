@@ -1,6 +1,8 @@
 """Services as a whole: their end, their files, and every bad input as a clear error at start."""
 
+import errno
 import json
+import os
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
@@ -378,6 +380,19 @@ def test_a_storage_directory_that_cannot_be_written_is_named(
     path = str(Path(tmp_path) / directory)
     with pytest.raises(StorageError, match=r"high-availability\.storageDir"):
         FileSystemHaServices(configuration(tmp_path, **{"high-availability.storageDir": path}), executor)
+
+
+def test_a_directory_in_which_nothing_can_be_created_exclusively_is_refused(
+    tmp_path: Path, executor: Executor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file system without hard links, as some mounts of object stores are."""
+
+    def refuse(source: str, target: str) -> None:
+        raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
+
+    monkeypatch.setattr(os, "link", refuse)
+    with pytest.raises(StorageError, match="hard links"):
+        FileSystemHaServices(configuration(tmp_path), executor)
 
 
 def test_times_with_which_two_could_lead_are_refused(tmp_path: Path, executor: Executor) -> None:
