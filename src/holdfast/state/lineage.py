@@ -38,7 +38,7 @@ class Lineage:
     @classmethod
     def of_leaf(cls, run_id: str) -> Lineage:
         """Return the lineage of a run that an epoch wrote."""
-        leaf = xxhash.xxh3_128_intdigest(run_id) % _MODULUS
+        leaf = xxhash.xxh3_128_intdigest(run_id.encode()) % _MODULUS
         return cls(1, leaf, (leaf,))
 
     @classmethod

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 
 from holdfast.kernel.key_group import KeyGroupRange
 from holdfast.state.run import RunHandle
@@ -83,4 +84,4 @@ def pieces(ranges: Iterable[KeyGroupRange], whole: KeyGroupRange) -> list[KeyGro
     for one in ranges:
         starts.update(at for at in (one.start, one.end + 1) if whole.start < at <= whole.end)
     bounds = [*sorted(starts), whole.end + 1]
-    return [KeyGroupRange(first, after - 1) for first, after in zip(bounds, bounds[1:], strict=False)]
+    return [KeyGroupRange(first, after - 1) for first, after in pairwise(bounds)]

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from holdfast.errors import StateMigrationError
 from holdfast.kernel.key_group import KeyGroupRange, key_groups_of
 from holdfast.state.compaction.rows import Sorted
-from holdfast.state.layout import NAMESPACE, Op
+from holdfast.state.layout import NAMESPACE, OP, Op
 from holdfast.state.probe import KEY
 from holdfast.state.run import HASH, RunReader, SegmentData
 from holdfast.state.timer_queue import MIN_TIME, TIMESTAMP
@@ -19,12 +19,7 @@ from holdfast.state.timer_queue import MIN_TIME, TIMESTAMP
 _GROUP = "key_group"
 
 
-class TimerRun(NamedTuple):
-    """What a run has to say about timers of a range of key groups."""
-
-    run: RunReader
-    rows: pa.Table | None
-    fired: int | None
+Times = npt.NDArray[np.int64]
 
 
 def merge_timers(
@@ -82,7 +77,7 @@ def fired_through(name: str, runs: Sequence[RunReader], key_groups: KeyGroupRang
     return max(times, default=None)
 
 
-def _alive(run: RunReader, name: str, rows: pa.Table, horizon: np.ndarray, key_groups: KeyGroupRange) -> pa.Table:
+def _alive(run: RunReader, name: str, rows: pa.Table, horizon: Times, key_groups: KeyGroupRange) -> pa.Table:
     """Return the rows of a run that newer runs have not fired, with their key groups."""
     groups = key_groups_of(rows.column(HASH).to_numpy(), run.meta.max_parallelism)
     times = rows.column(TIMESTAMP).to_numpy()
@@ -90,11 +85,11 @@ def _alive(run: RunReader, name: str, rows: pa.Table, horizon: np.ndarray, key_g
     fired = run.meta.fired_through.get(name)
     if fired is not None:
         # Such a row deletes what is dead anyway.
-        keep &= (rows.column("op").to_numpy() != Op.DELETE) | (times > fired)
+        keep &= (rows.column(OP).to_numpy() != Op.DELETE) | (times > fired)
     return rows.append_column(_GROUP, pa.array(groups)).filter(pa.array(keep))
 
 
-def _raise_horizon(run: RunReader, name: str, horizon: np.ndarray, key_groups: KeyGroupRange) -> None:
+def _raise_horizon(run: RunReader, name: str, horizon: Times, key_groups: KeyGroupRange) -> None:
     fired = run.meta.fired_through.get(name)
     shared = run.meta.key_groups.intersection(key_groups)
     if fired is not None and shared:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Final
 
 from holdfast.kernel.key_group import KeyGroupRange
@@ -96,7 +97,7 @@ def _divided(piece: KeyGroupRange, size: int, whole: KeyGroupRange) -> list[KeyG
     share = size * piece.size // whole.size
     count = min(piece.size, max(1, -(-share // LARGEST_PIECE)))
     bounds = [piece.start + piece.size * at // count for at in range(count + 1)]
-    return [KeyGroupRange(first, after - 1) for first, after in zip(bounds, bounds[1:], strict=False)]
+    return [KeyGroupRange(first, after - 1) for first, after in pairwise(bounds)]
 
 
 def swap(version: StateVersion, inputs: Sequence[RunHandle], outputs: Sequence[RunHandle]) -> StateVersion | None:
@@ -112,9 +113,7 @@ def swap(version: StateVersion, inputs: Sequence[RunHandle], outputs: Sequence[R
         return None
     gone = set(positions)
     first, last = positions[0], positions[-1]
-    between = [
-        run for position, run in enumerate(version.runs[: last + 1]) if position >= first and position not in gone
-    ]
+    between = [version.runs[position] for position in range(first, last) if position not in gone]
     if any(run.range.intersection(other.range) for run in between for other in inputs):
         return None
     kept = [run for position, run in enumerate(version.runs[:last]) if position not in gone]

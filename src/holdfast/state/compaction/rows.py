@@ -10,6 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from holdfast.state.layout import OP
 from holdfast.state.run import Segment
 
 Positions = npt.NDArray[np.int64]
@@ -49,7 +50,7 @@ class Sorted:
 
     def ops(self) -> npt.NDArray[np.int8]:
         """Return the operation of each row."""
-        ops: npt.NDArray[np.int8] = self.table.column("op").to_numpy()
+        ops: npt.NDArray[np.int8] = self.table.column(OP).to_numpy()
         return ops
 
 
@@ -66,7 +67,8 @@ def _codes(column: pa.ChunkedArray) -> npt.NDArray[Any]:
     ranks[order] = np.arange(len(order))
     ranks[-1] = -1
     indices = encoded.indices.fill_null(len(order)).to_numpy(zero_copy_only=False)
-    return ranks[indices]
+    codes: npt.NDArray[np.int64] = ranks[indices]
+    return codes
 
 
 def parts_by_hash(segments: Sequence[tuple[Segment, slice]]) -> Iterator[list[pa.Table]]:
