@@ -13,7 +13,7 @@ from typing import Any
 
 from holdfast.checkpoint.metadata import CheckpointMetadata, OperatorMetadata
 from holdfast.checkpoint.pending_checkpoint import Task
-from holdfast.errors import CheckpointError, ConfigurationError, HoldfastError
+from holdfast.errors import CheckpointError, CheckpointFailureReason, ConfigurationError, HoldfastError
 from holdfast.kernel import fault
 from holdfast.kernel.ids import OperatorID
 from holdfast.runtime.checkpointer import Checkpointer
@@ -105,11 +105,20 @@ class EpochCheckpoints:
         self._sweep(epochs)
 
     def end(self, epochs: EpochRunner) -> None:
-        """Ends the attempt: what is pending completes, and the register learns that all sinks have been told."""
+        """Ends the attempt: what is pending completes, and the register learns that all sinks have been told.
+
+        Raises:
+            FencedError: Another leader took over.
+            CheckpointError: What is pending could not be completed; a failure that would be tolerated before the end.
+        """
         if self._pending is not None:
             completed = self._complete(epochs)
-            if completed is not None:
-                self.notify(completed, epochs)
+            if completed is None:
+                raise CheckpointError(
+                    CheckpointFailureReason.FINALIZE_CHECKPOINT_FAILURE,
+                    "It was the last of the job: no later one can take its place, so it is not tolerated.",
+                )
+            self.notify(completed, epochs)
         notified = self._notified
         self._lease.write(lambda state: replace(state, notified=max(state.notified, notified)))
         self._sweep(epochs, now=True)

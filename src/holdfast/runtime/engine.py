@@ -11,8 +11,17 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import Any, Protocol
 
+from holdfast.errors import HoldfastError
 from holdfast.runtime.barrier import Barrier
 from holdfast.runtime.descriptor import EpochDescriptor, JobDescriptor
+
+
+class EngineError(HoldfastError):
+    """The engine failed for a reason of its own: a lost executor, a killed worker, an unreadable input."""
+
+
+class EngineLostError(EngineError):
+    """The engine is gone for this process; only a new process can go on."""
 
 
 class Outcome(Enum):

@@ -24,14 +24,19 @@ from holdfast.errors import (
     FormatVersionError,
     HoldfastError,
     JobExecutionError,
+    NullKeyError,
+    OutputTypeError,
     RestoreError,
+    StateError,
     StateMigrationError,
+    UserFunctionError,
 )
 from holdfast.kernel.backoff import RestartStrategy, restart_strategy_from
 from holdfast.runtime.attempt import JobAttempt
 from holdfast.runtime.control import JobControl
-from holdfast.runtime.engine import Outcome
+from holdfast.runtime.engine import EngineLostError, Outcome
 from holdfast.runtime.job import Job
+from holdfast.runtime.options import IDENTICAL_FAILURES
 from holdfast.runtime.progress import ProgressReporter
 from holdfast.runtime.starting_point import is_chosen, restore
 from holdfast.runtime.status import JobStatus
@@ -39,8 +44,18 @@ from holdfast.storage.register import CheckpointPointer, Lease
 
 logger = logging.getLogger(__name__)
 
-FATAL = (ConfigurationError, CorruptFileError, FormatVersionError, RestoreError, StateMigrationError)
-"""Failures that a new attempt would meet again."""
+FATAL = (
+    ConfigurationError,
+    CorruptFileError,
+    EngineLostError,
+    FormatVersionError,
+    RestoreError,
+    StateMigrationError,
+)
+"""Failures that a new attempt in this process would meet again."""
+
+OF_THE_PROGRAM = (UserFunctionError, OutputTypeError, NullKeyError, StateError)
+"""Failures that a new attempt will probably meet again, unless what a function calls was down for a moment."""
 
 
 class JobMaster:
@@ -59,6 +74,8 @@ class JobMaster:
         self.failure: HoldfastError | None = None
         self.ended = threading.Event()
         self._newest_at_start: CheckpointPointer | None = None
+        self._last_cause: tuple[type[HoldfastError], str | None] | None = None
+        self._identical = 0
         self._restart: RestartStrategy = restart_strategy_from(job.configuration, job.clock)
 
     def run(self) -> JobStatus:
@@ -121,6 +138,7 @@ class JobMaster:
 
     def _wait_for_restart(self, error: HoldfastError) -> None:
         self._restart.notify_failure(error)
+        self._give_up_if_it_comes_again(error)
         if self.control.stopping:
             logger.warning("the job failed while it was being stopped; its last completed checkpoint stands: %s", error)
             raise JobExecutionError(f"job {self.job.name!r} failed while it was being stopped: {error}") from error
@@ -132,6 +150,19 @@ class JobMaster:
         pause = self._restart.get_backoff_time()
         logger.warning("job %r restarts in %d ms from its last completed checkpoint: %s", self.job.name, pause, error)
         self.control.wait(pause / 1000)
+
+    def _give_up_if_it_comes_again(self, error: HoldfastError) -> None:
+        """A program that fails in the same way again and again needs its author, not another attempt."""
+        cause = (type(error), getattr(error, "uid", None)) if isinstance(error, OF_THE_PROGRAM) else None
+        self._identical = self._identical + 1 if cause is not None and cause == self._last_cause else 1
+        self._last_cause = cause
+        limit = self.job.configuration.get(IDENTICAL_FAILURES)
+        if cause is not None and limit and self._identical >= limit:
+            raise JobExecutionError(
+                f"job {self.job.name!r} failed {self._identical} times in a row in the same way, so no restart will "
+                "help "
+                f"(restart-strategy.identical-failures): {error}"
+            ) from error
 
     def _terminal(self, lease: Lease, status: JobStatus) -> JobStatus:
         lease.write(lambda state: replace(state, terminal=status.value))

@@ -56,3 +56,12 @@ START_FRESH: Final = ConfigOption(
     "Whether the job starts without state although there are checkpoints of it, which are kept until newer ones "
     "subsume them.",
 )
+
+IDENTICAL_FAILURES: Final = ConfigOption(
+    "restart-strategy.identical-failures",
+    int,
+    3,
+    "How often in a row the same error of the program's own making (a function that raises, a value of a wrong type, a "
+    "null key, all at the same operator) may end an attempt before the job fails, whatever the strategy says. 0 leaves "
+    "it to the strategy, as in Flink.",
+)

@@ -5,15 +5,8 @@ from __future__ import annotations
 from py4j.protocol import Py4JNetworkError
 
 from holdfast.errors import ConfigurationError, HoldfastError
+from holdfast.runtime.engine import EngineError, EngineLostError
 from holdfast.spark.worker import error_in
-
-
-class EngineError(HoldfastError):
-    """A Spark job or query failed for a reason of its own: a lost executor, a killed worker, an unreadable input."""
-
-
-class EngineLostError(EngineError):
-    """The Spark driver's JVM is gone; only a new process can go on."""
 
 
 def translate(failure: BaseException, doing: str) -> HoldfastError:
