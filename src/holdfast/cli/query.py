@@ -17,9 +17,8 @@ from holdfast.cli.table import moment, print_json
 from holdfast.errors import ConfigurationError
 from holdfast.queryable import ManyResult, QueryableStateClient, StateDescription, at_least, exactly
 from holdfast.queryable.consistency import NEWEST
-from holdfast.queryable.errors import QueryTimeoutError, UnknownKvStateLocationError
+from holdfast.queryable.errors import QueryTimeoutError
 from holdfast.queryable.leader import parse_address
-from holdfast.queryable.question import job_id_of
 from holdfast.types.key import AtomicKeyCodec, CompositeKeyCodec, KeyCodec
 from holdfast.types.row import Row
 from holdfast.types.type_information import TypeInformation
@@ -66,7 +65,7 @@ def query(
             consistency = exactly(checkpoint)
         trusted: str | bool | None = True if tls == "system" else tls
         with QueryableStateClient(*parse_address(address), trusted, token) as client:
-            what = _description(client, job, state)
+            what = client.describe(job, state)
             typed = [parse_key(what.key_codec, key) for key in keys]
             while True:
                 try:
@@ -79,15 +78,6 @@ def query(
                 if not watch:
                     return
                 consistency, deadline = at_least(found.checkpoint_id + 1), WATCH_SECONDS
-
-
-def _description(client: QueryableStateClient, job: str, state: str) -> StateDescription:
-    states = client.states(job_id_of(job))
-    for what in states:
-        if what.name == state:
-            return what
-    names = ", ".join(repr(what.name) for what in states) or "none"
-    raise UnknownKvStateLocationError(f"Job {job!r} has no queryable state {state!r}; it has: {names}.")
 
 
 def parse_key(codec: KeyCodec, text: str) -> Any:

@@ -11,7 +11,7 @@ import click
 
 from holdfast.cli.exit_code import errors_to_exit_codes
 from holdfast.cli.job_directories import job_directories
-from holdfast.errors import NotExistError
+from holdfast.errors import HoldfastError
 from holdfast.kernel.key_group import KeyGroupRange
 from holdfast.queryable.checkpoint_view import Share
 from holdfast.queryable.leader import parse_address
@@ -70,25 +70,35 @@ def state_server(
         _log_to_stderr()
         stop = _until_interrupted()
         with StateServer(settings) as server:
+            jobs = _Jobs(server, directory, share, parse_address(leader) if leader is not None else None)
+            jobs.look()
             click.echo("listening at {}:{}".format(*server.get_server_address()))
             sys.stdout.flush()
-            address = parse_address(leader) if leader is not None else None
-            _serve(server, directory, share, address, stop)
+            while not stop.wait(_LOOK_SECONDS):
+                jobs.look()
 
 
-def _serve(server: StateServer, directory: str, share: Share, leader: Address | None, stop: threading.Event) -> None:
-    served: set[str] = set()
-    while True:
+class _Jobs:
+    """The jobs in a directory, each served from when it is seen first."""
+
+    def __init__(self, server: StateServer, directory: str, share: Share, leader: Address | None) -> None:
+        self._server = server
+        self._directory = directory
+        self._share = share
+        self._leader = leader
+
+    def look(self) -> None:
+        """Serve the jobs that are new."""
         try:
-            for found, _ in job_directories(directory):
-                if str(found.job_id) not in served:
-                    served.add(str(found.job_id))
-                    server.serve_job(found, FileRegister(found.fs, found.register_dir), share=share, leader=leader)
-                    _log.info("following job %s", found.job_id)
-        except NotExistError as error:
-            _log.debug("nothing to follow yet: %s", error)
-        if stop.wait(_LOOK_SECONDS):
+            found = [directory for directory, _ in job_directories(self._directory)]
+        except HoldfastError as error:
+            _log.warning("cannot look for jobs in %r: %s", self._directory, error)
             return
+        for directory in found:
+            if str(directory.job_id) not in self._server.jobs():
+                register = FileRegister(directory.fs, directory.register_dir)
+                self._server.serve_job(directory, register, share=self._share, leader=self._leader)
+                _log.info("following job %s", directory.job_id)
 
 
 def _share(part: str | None, key_groups: str | None) -> Share:

@@ -131,8 +131,12 @@ class AsyncQueryableStateClient:
             raise
         return head, _batches(connection, frames, head)
 
+    async def describe(self, job_id: JobID | str, name: str) -> StateDescription:
+        """Return what a state is: its kind and its types."""
+        return described(await self._request(*describe_request(job_id_of(job_id), name)))[0]
+
     async def states(self, job_id: JobID | str) -> list[StateDescription]:
-        """Return the queryable states of a job."""
+        """Return the queryable states of a job that the server holds."""
         return described(await self._request(*describe_request(job_id_of(job_id), None)))
 
     async def jobs(self) -> list[dict[str, Any]]:

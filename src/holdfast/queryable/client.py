@@ -277,8 +277,12 @@ class QueryableStateClient:
         connection = self._connect()
         return Scan(connection, connection.stream(FrameType.SCAN, request.header(), deadline + _PATIENCE))
 
+    def describe(self, job_id: JobID | str, name: str) -> StateDescription:
+        """Return what a state is: its kind and its types."""
+        return described(self._request(*describe_request(job_id_of(job_id), name)))[0]
+
     def states(self, job_id: JobID | str) -> list[StateDescription]:
-        """Return the queryable states of a job."""
+        """Return the queryable states of a job that the server holds."""
         return described(self._request(*describe_request(job_id_of(job_id), None)))
 
     def jobs(self) -> list[dict[str, Any]]:

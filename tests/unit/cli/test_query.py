@@ -1,0 +1,182 @@
+"""`holdfast query` and `holdfast state-server`, as somebody types them."""
+
+import datetime
+import json
+import subprocess
+import sys
+import threading
+from decimal import Decimal
+
+import pytest
+from click.testing import CliRunner
+
+from holdfast.cli import main
+from holdfast.cli.query import plain
+from holdfast.state.descriptor import MapStateDescriptor, ValueStateDescriptor
+from holdfast.testing.written_job import WrittenJob
+from holdfast.types.row import Row
+
+
+def job_of(directory, key_type="string", name="flights"):
+    value, entries = (
+        ValueStateDescriptor("total", "struct<n: bigint, at: date>"),
+        MapStateDescriptor("by", "int", "double"),
+    )
+    value.set_queryable("aircraft")
+    entries.set_queryable("by-month")
+    return WrittenJob(directory, [value, entries], key_type, name=name)
+
+
+def write(n):
+    def of(states):
+        states.total.update((n, datetime.date(2013, 1, n)))
+        states.by.put(n, n / 2)
+
+    return of
+
+
+class Server:
+    """`holdfast state-server` in a process of its own."""
+
+    def __init__(self, *arguments):
+        command = [sys.executable, "-c", "from holdfast.cli import main; main()", "state-server"]
+        self.process = subprocess.Popen(
+            [*command, *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        self.address = self.process.stdout.readline().rpartition(" ")[2].strip()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exception):
+        self.process.terminate()
+        assert self.process.wait(20) == 0
+        self.process.stdout.close()
+        self.process.stderr.close()
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("served")
+    job = job_of(directory)
+    job.checkpoint([("N14228", write(1)), ("N24211", write(2))])
+    composite = job_of(directory, "struct<origin: string, day: date>", name="days")
+    composite.checkpoint([(("EWR", datetime.date(2013, 1, 1)), write(7))])
+    untyped = job_of(directory, None, name="untyped")
+    untyped.checkpoint([(5, write(5)), ("five", write(6))])
+    with Server(directory, "--port", 0) as server:
+        yield job, server.address
+
+
+def holdfast(*arguments):
+    result = CliRunner().invoke(main, list(map(str, arguments)))
+    return result.exit_code, result.stdout, result.stderr
+
+
+def query(address, *arguments):
+    code, out, err = holdfast("query", "--address", address, *arguments)
+    assert code == 0, err
+    return [json.loads(line) for line in out.splitlines()] if "--json" in arguments else out
+
+
+def test_the_state_of_some_keys_is_printed(served):
+    _, address = served
+    rows = query(address, "flights", "aircraft", "N14228", "N0", "N24211", "--json")
+    assert [row["value"] for row in rows] == [{"n": 1, "at": "2013-01-01"}, None, {"n": 2, "at": "2013-01-02"}]
+    assert [row["key"] for row in rows] == ["N14228", "N0", "N24211"]
+    assert {row["checkpoint_id"] for row in rows} == {1}
+    line = query(address, "flights", "aircraft", "N14228")
+    assert "checkpoint 1  N14228" in line and '{"n": 1, "at": "2013-01-01"}' in line
+
+
+def test_a_map_and_the_id_of_a_job(served):
+    job, address = served
+    assert query(address, job.job_id, "by-month", "N14228", "--json")[0]["value"] == {"1": 0.5}
+
+
+def test_keys_of_several_columns_and_without_a_type(served):
+    _, address = served
+    assert query(address, "days", "aircraft", '["EWR", "2013-01-01"]', "--json")[0]["value"]["n"] == 7
+    found = query(address, "untyped", "aircraft", "5", "five", '"5"', "--json")
+    assert [row["value"] and row["value"]["n"] for row in found] == [5, 6, None]
+
+
+def test_watching_shows_each_checkpoint_until_it_is_interrupted(served):
+    job, address = served
+    command = [sys.executable, "-c", "from holdfast.cli import main; main()", "query", "flights", "aircraft", "N14228"]
+    watching = subprocess.Popen(
+        [*command, "--watch", "--json", "--address", address], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        shown = [json.loads(watching.stdout.readline())]
+        for n in (3, 4, 5):
+            job.checkpoint([("N14228", write(n))])
+            shown.append(json.loads(watching.stdout.readline()))
+    finally:
+        watching.kill()
+        watching.wait()
+        watching.stdout.close()
+    assert [row["value"]["n"] for row in shown] == [1, 3, 4, 5]
+    assert [row["checkpoint_id"] for row in shown] == list(
+        range(shown[0]["checkpoint_id"], shown[0]["checkpoint_id"] + 4)
+    )
+    code, _, err = holdfast("query", "flights", "aircraft", "N14228", "--address", address, "--checkpoint", 99)
+    assert code == 1 and "CheckpointNotAvailableError" in err
+    old = shown[-1]["checkpoint_id"] - 1
+    assert query(address, "flights", "aircraft", "N14228", "--json", "--checkpoint", old)[0]["value"]["n"] == 4
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (("nobody", "aircraft", "k"), 1, "Potential reasons are"),
+        (("flights", "nothing", "k"), 1, "Registered are: 'aircraft', 'by-month'"),
+        (("days", "aircraft", "EWR"), 2, "is no key of this state"),
+        (("days", "aircraft", '["EWR", "yesterday"]'), 2, "is no key of this state"),
+        (("flights", "aircraft"), 2, "Missing argument"),
+        (("flights", "aircraft", "k", "--checkpoint", "1", "--watch"), 2, "goes with neither"),
+        (("flights", "aircraft", "k", "--at-least", "99", "--deadline", "0.1"), 1, "did not complete within"),
+    ],
+)
+def test_what_is_wrong_is_said(served, arguments, code, words):
+    _, address = served
+    found, _, err = holdfast("query", "--address", address, *arguments)
+    assert found == code
+    assert words in err
+
+
+def test_nobody_listens():
+    code, _, err = holdfast("query", "--address", "127.0.0.1:1", "flights", "aircraft", "k")
+    assert code == 1
+    assert "No connection to 127.0.0.1:1" in err
+
+
+def test_a_server_follows_jobs_that_begin_later_and_wants_the_token(tmp_path):
+    with Server(tmp_path / "later", "--port", 0, "--token", "secret") as server:
+        job = job_of(tmp_path / "later")
+        job.checkpoint([("N1", write(1))])
+        ready = threading.Event()
+        for _ in range(100):
+            code, out, err = holdfast(
+                "query", "--address", server.address, "--token", "secret", "flights", "aircraft", "N1"
+            )
+            if code == 0:
+                break
+            ready.wait(0.1)
+        assert '"n": 1' in out, err
+        code, _, err = holdfast("query", "--address", server.address, "flights", "aircraft", "N1")
+        assert code == 1 and "UnauthorizedError" in err
+
+
+@pytest.mark.parametrize(
+    "arguments", [("--part", "1/2"), ("--part", "x", "--leader", "a:1"), ("--part", "1/2", "--key-groups", "0-1")]
+)
+def test_a_server_of_a_part_needs_a_leader_and_one_way_to_say_which(tmp_path, arguments):
+    code, _, _ = holdfast("state-server", tmp_path, *arguments)
+    assert code == 2
+
+
+def test_values_are_printed_as_json_has_them():
+    value = Row(a=1, b=[b"\x00\x01", None], c={2: Decimal("1.50")}, d=datetime.timedelta(seconds=1), e=(True, 1.5))
+    assert plain(value) == {"a": 1, "b": ["AAE=", None], "c": {"2": "1.50"}, "d": "0:00:01", "e": [True, 1.5]}
+    assert json.dumps(plain(value))
