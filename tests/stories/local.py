@@ -9,6 +9,7 @@ from typing import Any
 from holdfast.datastream.environment import StreamExecutionEnvironment
 from holdfast.datastream.stream import DataStream
 from holdfast.kernel.configuration import Configuration
+from holdfast.runtime.engine import EpochDriver, Outcome
 from holdfast.runtime.graph import SourceNode, StreamGraph
 from holdfast.runtime.job_master import JobMaster
 from holdfast.runtime.status import JobStatus
@@ -45,12 +46,13 @@ def master(
     name: str = "job",
     clock: Any = None,
     parallelism: int = 2,
-    **engine: Any,
+    engine: type[LocalEngine] = LocalEngine,
+    **settings: Any,
 ) -> JobMaster:
-    """The master of a job over a directory, ready to run."""
+    """The master of a job over a directory, ready to run; the remaining settings are those of the epoch runner."""
     graph = program.get_stream_graph() if isinstance(program, Program) else program
     configuration = {**OPTIONS, **(options or {})}
-    runner = LocalEngine(inputs, **engine)
+    runner = engine(inputs, **settings)
     return run_job(graph, directory, runner, configuration, name=name, clock=clock, parallelism=parallelism)
 
 
@@ -61,10 +63,24 @@ def run(
     options: Mapping[str, Any] | None = None,
     **settings: Any,
 ) -> JobStatus:
-    """Runs a job over a directory to its end; settings are those of `master` and of the epoch runner."""
+    """Runs a job over a directory to its end; the settings are those of `master`."""
     return master(program, directory, inputs, options, **settings).run()
 
 
 def epochs(uid: str, batches: Iterable[Sequence[Any]]) -> list[dict[str, Sequence[Any]]]:
     """Inputs of a job with one source, epoch by epoch."""
     return [{uid: batch} for batch in batches]
+
+
+class WaitingEngine(LocalEngine):
+    """An epoch runner whose inputs pause instead of ending: it stays until it is stopped, and ticks when due."""
+
+    def drive(self, driver: EpochDriver) -> Outcome:
+        while super().drive(driver) is not Outcome.STOPPED:
+            driver.wait(0.01)
+            driver.tick_if_due()
+        return Outcome.STOPPED
+
+    def feed(self, *inputs: Mapping[str, Sequence[Any]]) -> None:
+        """Gives it more input, one epoch each."""
+        self.inputs.extend(inputs)
