@@ -4,9 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 
 from holdfast.kernel.key_group import KeyGroupRange
+from holdfast.state.lineage import Lineage
 from holdfast.state.run import RunHandle
+
+
+@dataclass(frozen=True)
+class Step:
+    """A point between the runs of a version.
+
+    Attributes:
+        end: How many runs are older.
+        lineage: What they are made of.
+        start: How many runs are older than the last of them, or than those that one compaction wrote with it.
+    """
+
+    end: int
+    lineage: Lineage
+    start: int
 
 
 @dataclass(frozen=True)
@@ -26,6 +43,28 @@ class StateVersion:
     def run_ids(self) -> tuple[str, ...]:
         """What identifies the version: the ids of its runs in order."""
         return tuple(run.path for run in self.runs)
+
+    @cached_property
+    def steps(self) -> tuple[Step, ...]:
+        """What the version is made of up to each of its runs, oldest first; one more step than runs, the first empty.
+
+        Runs that one compaction wrote for different key groups have the same lineage; they are one step.
+        """
+        steps = [Step(0, Lineage(), 0)]
+        last = None
+        for position, run in enumerate(self.runs, start=1):
+            if run.compacted is not None and run.compacted == last:
+                before = steps.pop()
+                steps.append(Step(position, before.lineage, before.start))
+            else:
+                steps.append(Step(position, steps[-1].lineage + run.lineage, position - 1))
+            last = run.compacted
+        return tuple(steps)
+
+    @property
+    def lineage(self) -> Lineage:
+        """What the version is made of."""
+        return self.steps[-1].lineage
 
     def for_range(self, key_groups: KeyGroupRange) -> StateVersion:
         """Return the version without the runs that have nothing to do with a range of key groups."""

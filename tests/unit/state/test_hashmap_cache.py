@@ -57,7 +57,7 @@ def kept():
 def test_what_a_task_decoded_is_kept_under_the_runs_that_it_has(epochs):
     set_count(epochs, a=1)
     set_count(epochs, b=2)
-    assert kept().run_ids == epochs.version.run_ids
+    assert kept().content == epochs.version.lineage
     assert sorted(kept().index) == ["a", "b"]
 
 

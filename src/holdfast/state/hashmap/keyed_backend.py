@@ -14,6 +14,7 @@ from holdfast.kernel.key_group import KeyGroupRange
 from holdfast.state.backend.interface import TaskKvStateRegistry
 from holdfast.state.backend.keyed import AbstractKeyedStateBackend, NoCurrentKey
 from holdfast.state.cache import STATE_CACHE, StateCache
+from holdfast.state.catch_up import catch_up
 from holdfast.state.descriptor import StateDescriptor
 from holdfast.state.environment import Environment
 from holdfast.state.hashmap.column import Column
@@ -80,7 +81,7 @@ class HashMapKeyedStateBackend(AbstractKeyedStateBackend):
         store = self._caught_up(taken, opened) if isinstance(taken, Store) else None
         if store is None:
             store = Store(self.key_codec)
-            store.run_ids = version.run_ids
+            store.begin(version.lineage)
         self._start(store, opened)
         for service in self._services.values():
             service.open(opened.runs[::-1], self.key_group_range)
@@ -88,23 +89,22 @@ class HashMapKeyedStateBackend(AbstractKeyedStateBackend):
             self._attach(handle)
 
     def _caught_up(self, store: Store, opened: OpenedVersion) -> Store | None:
-        """Bring a store of an earlier task up to a version; None if it cannot be."""
-        before, now = store.run_ids, opened.version.run_ids
-        if store.codec != self.key_codec:
+        """Bring a store of an earlier task up to a version; None if it cannot be, or not at less cost than anew."""
+        missed = catch_up(opened.version, store.content, store.before_own)
+        if store.codec != self.key_codec or missed is None or (missed.is_own_lost and store.flushed is None):
             return None
-        lost = None
-        if now[: len(before)] != before:
-            # The newest run of the store may be one of an epoch that failed after this task had succeeded.
-            before, lost = before[:-1], store.flushed
-            if now[: len(before)] != before or lost is None:
-                return None
         names = list(store.columns)
-        if len(before) < len(now):
-            store.catch_up(opened.stretches_by_state(names, after=len(before)))
-        if lost is not None:
-            store.reload(lost, opened.stretches_by_state(names))
-        if now != store.run_ids:
-            store.run_ids, store.flushed = now, None
+        newer = opened.stretches_by_state(names, after=missed.after)
+        if missed.is_within:
+            if sum(len(stretch.hash) for stretches in newer.values() for stretch in stretches) > len(store):
+                return None
+            store.reload(store.known_in(newer), opened.stretches_by_state(names))
+        elif missed.after < len(opened.runs):
+            store.catch_up(newer)
+        if missed.is_own_lost and store.flushed is not None:
+            store.reload(store.flushed, opened.stretches_by_state(names))
+        if opened.version.lineage.identity != store.content.identity:
+            store.begin(opened.version.lineage)
         return store
 
     # Keys.
@@ -208,8 +208,7 @@ class HashMapKeyedStateBackend(AbstractKeyedStateBackend):
             run = write_run(opened.fs, opened.root, path_factory(), segments, self._meta(token, epoch))
         flushed = self._settle(changed)
         if run is not None:
-            self._store.run_ids = (*self._store.run_ids, run.path)
-            self._store.flushed = flushed
+            self._store.wrote(run.lineage, flushed)
             self._go_on_to(opened, run)
         return run
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from holdfast.state.hashmap.column import Column
 from holdfast.state.hashmap.placement import Cells, Placement
+from holdfast.state.lineage import Lineage
 from holdfast.state.probe import Hashes, Stretch, Wanted
 from holdfast.types.key import KeyCodec
 
@@ -31,8 +32,10 @@ class Store:
         index: Slot of each key.
         keys: Key of each slot.
         columns: The cells of each state.
-        run_ids: The runs whose content is in the cells, oldest first.
-        flushed: The slots that the newest of them is about; None if that is not known.
+        content: The runs whose content is in the cells.
+        before_own: The same without the run that the last task wrote; None if no task has written one since the store
+            was brought up to a version.
+        flushed: The slots that this run is about; None if there is none.
     """
 
     def __init__(self, codec: KeyCodec) -> None:
@@ -40,7 +43,8 @@ class Store:
         self.index: dict[Any, int] = {}
         self.keys: list[Any] = []
         self.columns: dict[str, Column] = {}
-        self.run_ids: tuple[str, ...] = ()
+        self.content = Lineage()
+        self.before_own: Lineage | None = None
         self.flushed: Cells | None = None
         self._hashes: Hashes = np.empty(1024, np.uint64)
         self._may_be_empty: set[int] = set()
@@ -48,6 +52,19 @@ class Store:
 
     def __len__(self) -> int:
         return len(self.keys)
+
+    def begin(self, content: Lineage) -> None:
+        """The cells are those of a version."""
+        self.content, self.before_own, self.flushed = content, None, None
+
+    def wrote(self, run: Lineage, flushed: Cells) -> None:
+        """What has changed since the last run was written as another one.
+
+        Args:
+            run: The run.
+            flushed: The slots that it is about.
+        """
+        self.before_own, self.content, self.flushed = self.content, self.content + run, flushed
 
     def hashes_of(self, slots: Cells) -> Hashes:
         """Return the hash of the key of each slot."""
@@ -103,11 +120,20 @@ class Store:
 
     def reload(self, slots: Cells, stretches: Stretches) -> None:
         """Forget what is in the cells of some slots and load them from all runs of the version."""
-        for name, column in self.columns.items():
+        for name, column in list(self.columns.items()):
+            rows = stretches.get(name, ())
+            if any(stretch.segment.entry.schema != column.layout.schema for stretch in rows):
+                del self.columns[name]
+                continue
             covered = slots[slots < column.covered]
             column.forget(covered)
             if len(covered):
-                self._load(column, stretches.get(name, ()), covered)
+                self._load(column, rows, covered)
+
+    def known_in(self, stretches: Stretches) -> Cells:
+        """Return the slots of the known keys that some rows are about."""
+        found = [self._known_in(rows) for rows in stretches.values()]
+        return np.unique(np.concatenate([np.empty(0, np.int64), *found]))
 
     def _load(self, column: Column, stretches: Sequence[Stretch], slots: Cells) -> None:
         keys = [self.keys[slot] for slot in slots.tolist()]
