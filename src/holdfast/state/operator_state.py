@@ -1,43 +1,62 @@
-"""Operator state: lists and broadcast maps of one subtask, in memory, written with the checkpoint's document."""
+"""Operator state: lists and broadcast maps of one subtask, read when they are asked for.
+
+A list that only grew writes what was added, as a chunk of its own; small chunks at its end are written again together
+with it, so that a list has few of them and an element is written a few times at most.
+"""
 
 from __future__ import annotations
 
-import base64
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from enum import Enum
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from holdfast.errors import StateError, StateMigrationError
+import pyarrow as pa
+
+from holdfast.errors import HoldfastError, StateError, StateMigrationError
 from holdfast.state.api import BroadcastState, ListState
 from holdfast.state.backend.interface import OperatorStateBackend
 from holdfast.state.descriptor import ListStateDescriptor, MapStateDescriptor
+from holdfast.state.operator_snapshot import (
+    Chunk,
+    InlineSnapshotStore,
+    Mode,
+    OperatorSnapshot,
+    SnapshotStore,
+    StoredState,
+)
 from holdfast.state.value_codec import ValueCodec, value_codec_for
 from holdfast.types.key import KeyCodec, key_codec_for
-from holdfast.types.type_information import type_from_json
 
-FORMAT_VERSION: Final = 1
+MAX_CHUNKS: Final = 24
+"""Chunks of a list; a snapshot with more of them writes some again, so that what names them stays small."""
 
 
-class Mode(Enum):
-    """How a state is spread over the subtasks when it is restored; the value stands in files."""
+@dataclass(frozen=True)
+class _New:
+    """A payload that is not written yet, and how many elements it has."""
 
-    SPLIT_DISTRIBUTE = "split"
-    UNION = "union"
-    BROADCAST = "broadcast"
+    content: bytes
+    count: int
+
+
+_Part = Chunk | _New
 
 
 class OperatorListState(ListState[Any]):
-    """A list in memory."""
+    """A list of which the stored beginning is read when somebody asks for it."""
 
     def __init__(self, descriptor: ListStateDescriptor[Any], mode: Mode) -> None:
         self.descriptor = descriptor
         self.mode = mode
         self._codec: ValueCodec = value_codec_for(descriptor.type_info)
-        self._elements: list[Any] = []
+        self._chunks: tuple[Chunk, ...] = ()
+        self._load: Callable[[Chunk], pa.Table] | None = None
+        self._before: list[Any] | None = []
+        self._added: list[Any] = []
 
     def get(self) -> list[Any]:
         """Return the elements in a new list."""
-        return list(map(self._codec.expose, self._elements))
+        return list(map(self._codec.expose, [*self._stored(), *self._added]))
 
     def add(self, value: Any) -> None:
         """Append an element."""
@@ -45,15 +64,17 @@ class OperatorListState(ListState[Any]):
 
     def add_all(self, values: Iterable[Any]) -> None:
         """Append elements; nothing changes if one of them is refused."""
-        self._elements += self._adopted(values)
+        self._added += self._adopted(values)
 
     def update(self, values: Iterable[Any]) -> None:
         """Replace all elements; nothing changes if one of them is refused."""
-        self._elements = self._adopted(values)
+        added = self._adopted(values)
+        self.clear()
+        self._added = added
 
     def clear(self) -> None:
         """Remove all elements."""
-        self._elements = []
+        self._chunks, self._before, self._added = (), [], []
 
     def _adopted(self, values: Iterable[Any]) -> list[Any]:
         elements = None if values is None else list(values)
@@ -63,38 +84,56 @@ class OperatorListState(ListState[Any]):
             )
         return list(map(self._codec.adopt, elements))
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the state as a JSON value."""
-        serialize = self.descriptor.get_serializer().serialize
-        return {
-            "mode": self.mode.value,
-            "type": self.descriptor.type_info.to_json(),
-            "items": [_text(serialize(self._codec.expose(element))) for element in self._elements],
-        }
+    def description(self) -> dict[str, Any]:
+        """What was declared, as JSON."""
+        return {"type": self.descriptor.type_info.to_json()}
 
-    def from_json(self, document: Mapping[str, Any]) -> None:
-        """Take over the elements of a snapshot."""
-        read = type_from_json(document["type"]).create_serializer().deserialize
-        self._elements = self._adopted(read(_bytes(item)) for item in document["items"])
+    def restore(self, chunks: tuple[Chunk, ...], load: Callable[[Chunk], pa.Table]) -> None:
+        """Begin with the elements of a snapshot."""
+        self._chunks, self._load, self._before = chunks, load, None
+
+    def parts(self) -> list[_Part]:
+        """Chunks that stay and, at most one, content to be written after them."""
+        if not self._added:
+            return list(self._chunks)
+        kept, count = list(self._chunks), len(self._added)
+        while kept and (kept[-1].count <= 2 * count or len(kept) >= MAX_CHUNKS):
+            count += kept.pop().count
+        rewritten = self._stored()[sum(chunk.count for chunk in kept) :] if len(kept) < len(self._chunks) else []
+        elements = [*rewritten, *self._added]
+        return [*kept, _New(_payload({"value": _column(self._codec, elements, self.descriptor.name)}), len(elements))]
+
+    def _stored(self) -> list[Any]:
+        if self._before is None:
+            assert self._load is not None
+            self._before = [
+                element for chunk in self._chunks for element in self._codec.to_stored(_one(self._load(chunk), "value"))
+            ]
+        return self._before
 
 
 class OperatorBroadcastState(BroadcastState[Any, Any]):
-    """A map in memory."""
+    """A map that is read when somebody asks for it, and written as a whole when it was changed."""
 
     def __init__(self, descriptor: MapStateDescriptor[Any, Any]) -> None:
         self.descriptor = descriptor
         self.mode = Mode.BROADCAST
         self._keys: KeyCodec = key_codec_for(descriptor.key_type_info)
         self._codec: ValueCodec = value_codec_for(descriptor.type_info)
-        self._entries: dict[Any, Any] = {}
+        self._chunks: tuple[Chunk, ...] = ()
+        self._load: Callable[[Chunk], pa.Table] | None = None
+        self._read: dict[Any, Any] | None = {}
+        self._is_changed = False
 
     def get(self, key: Any) -> Any:
         """Return the value of an entry, None if there is no such entry."""
-        return self._exposed(self._entries.get(self._keys.dict_key(key)))
+        return self._exposed(self._entries().get(self._keys.dict_key(key)))
 
     def put(self, key: Any, value: Any) -> None:
         """Set an entry."""
-        self._entries[self._keys.dict_key(key)] = None if value is None else self._codec.adopt(value)
+        stored = None if value is None else self._codec.adopt(value)
+        self._entries()[self._keys.dict_key(key)] = stored
+        self._is_changed = True
 
     def put_all(self, dict_value: Mapping[Any, Any]) -> None:
         """Set several entries."""
@@ -103,16 +142,17 @@ class OperatorBroadcastState(BroadcastState[Any, Any]):
 
     def remove(self, key: Any) -> None:
         """Remove an entry; no such entry is no error."""
-        self._entries.pop(self._keys.dict_key(key), None)
+        self._entries().pop(self._keys.dict_key(key), None)
+        self._is_changed = True
 
     def contains(self, key: Any) -> bool:
         """Whether there is such an entry."""
-        return self._keys.dict_key(key) in self._entries
+        return self._keys.dict_key(key) in self._entries()
 
     def items(self) -> Iterator[tuple[Any, Any]]:
         """Return key and value of each entry there is now."""
         user_key = self._keys.user_key
-        return iter([(user_key(key), self._exposed(stored)) for key, stored in self._entries.items()])
+        return iter([(user_key(key), self._exposed(stored)) for key, stored in self._entries().items()])
 
     def keys(self) -> Iterator[Any]:
         """Return the key of each entry there is now."""
@@ -124,45 +164,42 @@ class OperatorBroadcastState(BroadcastState[Any, Any]):
 
     def is_empty(self) -> bool:
         """Whether there is no entry."""
-        return not self._entries
+        return not self._entries()
 
     def clear(self) -> None:
         """Remove all entries."""
-        self._entries.clear()
+        self._read, self._is_changed = {}, True
 
     def _exposed(self, stored: Any) -> Any:
         return None if stored is None else self._codec.expose(stored)
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the state as a JSON value; an entry without a value has None."""
-        serialize = self.descriptor.get_serializer().serialize
-        entries = []
-        for key, stored in self._entries.items():
-            value = None if stored is None else _text(serialize(self._codec.expose(stored)))
-            entries.append([_text(self._key_bytes(key)), value])
-        return {
-            "mode": self.mode.value,
-            "key": self._keys.to_json(),
-            "type": self.descriptor.type_info.to_json(),
-            "items": entries,
-        }
+    def description(self) -> dict[str, Any]:
+        """What was declared, as JSON."""
+        return {"type": self.descriptor.type_info.to_json(), "key": self._keys.to_json()}
 
-    def from_json(self, document: Mapping[str, Any]) -> None:
-        """Take over the entries of a snapshot."""
-        read = type_from_json(document["type"]).create_serializer().deserialize
-        for key, value in document["items"]:
-            stored = None if value is None else self._codec.adopt(read(_bytes(value)))
-            self._entries[self._key_of(_bytes(key))] = stored
+    def restore(self, chunks: tuple[Chunk, ...], load: Callable[[Chunk], pa.Table]) -> None:
+        """Begin with the entries of a snapshot."""
+        self._chunks, self._load, self._read, self._is_changed = chunks, load, None, False
 
-    def _key_bytes(self, key: Any) -> bytes:
-        key_type = self.descriptor.key_type_info
-        if key_type is None:
-            return self._keys.canonical_bytes(key)
-        return key_type.create_serializer().serialize(self._keys.user_key(key))
+    def parts(self) -> list[_Part]:
+        """The chunk that stays, or what is to be written in its place."""
+        if not self._is_changed:
+            return list(self._chunks)
+        entries = self._entries()
+        if not entries:
+            return []
+        values = _column(self._codec, list(entries.values()), self.descriptor.name)
+        return [_New(_payload({"key": self._keys.storage_array(list(entries)), "value": values}), len(entries))]
 
-    def _key_of(self, data: bytes) -> Any:
-        key_type = self.descriptor.key_type_info
-        return data if key_type is None else self._keys.dict_key(key_type.create_serializer().deserialize(data))
+    def _entries(self) -> dict[Any, Any]:
+        if self._read is None:
+            assert self._load is not None
+            self._read = {}
+            for chunk in self._chunks:
+                table = self._load(chunk)
+                keys = self._keys.from_storage(_one(table, "key"))
+                self._read.update(zip(keys, self._codec.to_stored(_one(table, "value")), strict=True))
+        return self._read
 
 
 class DefaultOperatorStateBackend(OperatorStateBackend):
@@ -176,7 +213,9 @@ class DefaultOperatorStateBackend(OperatorStateBackend):
         self.operator_identifier = operator_identifier
         self._states: dict[str, OperatorListState | OperatorBroadcastState] = {}
         # What was restored and nobody has asked for yet; it is carried on as it is.
-        self._waiting: dict[str, Mapping[str, Any]] = {}
+        self._waiting: dict[str, StoredState] = {}
+        self._store: SnapshotStore = InlineSnapshotStore()
+        self._files: dict[str, bytes] = {}
 
     def get_list_state(self, state_descriptor: ListStateDescriptor[Any]) -> ListState[Any]:
         """Return a list whose elements are dealt out over the subtasks when the parallelism changes."""
@@ -200,29 +239,33 @@ class DefaultOperatorStateBackend(OperatorStateBackend):
         """Return the names of all broadcast states."""
         return {name for name, mode in self._modes() if mode is Mode.BROADCAST}
 
-    def snapshot(self) -> dict[str, Any] | None:
-        """Return all states as a JSON value; None if there is none."""
-        states = dict(self._waiting) | {name: state.to_json() for name, state in self._states.items()}
-        return {"format_version": FORMAT_VERSION, "states": states} if states else None
+    def snapshot(self, store: SnapshotStore | None = None) -> OperatorSnapshot | None:
+        """Write what has changed, and return all states; None if there is none."""
+        if not self._states and not self._waiting:
+            return None
+        parts = {name: list[_Part](stored.chunks) for name, stored in self._waiting.items()}
+        stored = dict(self._waiting)
+        for name, state in self._states.items():
+            parts[name] = state.parts()
+            stored[name] = StoredState(state.mode, state.description())
+        chunks = _written(parts, store or self._store)
+        return OperatorSnapshot({name: replace(stored[name], chunks=chunks[name]) for name in sorted(stored)})
 
-    def restore(self, snapshot: Mapping[str, Any]) -> None:
+    def restore(self, snapshot: OperatorSnapshot, store: SnapshotStore | None = None) -> None:
         """Take over the states of a snapshot, before any is asked for."""
-        if snapshot["format_version"] > FORMAT_VERSION:
-            raise StateMigrationError(
-                f"Operator state of {self.operator_identifier!r} has format version {snapshot['format_version']}, this "
-                f"release reads versions up to {FORMAT_VERSION}. Upgrade Holdfast."
-            )
-        self._states.clear()
-        self._waiting = dict(snapshot["states"])
+        self.dispose()
+        self._waiting = dict(snapshot.states)
+        self._store = store or self._store
 
     def dispose(self) -> None:
         """Let go of everything."""
         self._states.clear()
         self._waiting.clear()
+        self._files.clear()
 
     def _modes(self) -> Iterator[tuple[str, Mode]]:
         yield from ((name, state.mode) for name, state in self._states.items())
-        yield from ((name, Mode(document["mode"])) for name, document in self._waiting.items())
+        yield from ((name, stored.mode) for name, stored in self._waiting.items())
 
     def _list(self, descriptor: ListStateDescriptor[Any], mode: Mode) -> OperatorListState:
         state = self._state(descriptor, mode, lambda: OperatorListState(descriptor, mode))
@@ -233,34 +276,96 @@ class DefaultOperatorStateBackend(OperatorStateBackend):
         self, descriptor: Any, mode: Mode, make: Callable[[], OperatorListState | OperatorBroadcastState]
     ) -> OperatorListState | OperatorBroadcastState:
         name = descriptor.name
-        document = self._waiting.get(name)
-        stored = self._states[name].mode if name in self._states else Mode(document["mode"]) if document else mode
-        if stored is not mode:
+        known = dict(self._modes()).get(name, mode)
+        if known is not mode:
             raise StateError(
                 f"Incompatible state assignment modes: operator state {name!r} of {self.operator_identifier!r} is "
-                f"{stored.value!r} and asked for as {mode.value!r}. Give one of them another name."
+                f"{known.value!r} and asked for as {mode.value!r}. Give one of them another name."
             )
         if name not in self._states:
             state = make()
-            if document is not None:
-                self._check(name, document, state.to_json())
-                state.from_json(document)
+            stored = self._waiting.get(name)
+            if stored is not None:
+                self._check(name, stored.description, state.description())
+                state.restore(stored.chunks, self._read)
                 del self._waiting[name]
             self._states[name] = state
         return self._states[name]
 
-    def _check(self, name: str, document: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    def _check(self, name: str, stored: Mapping[str, Any], now: Mapping[str, Any]) -> None:
         for part in ("type", "key"):
-            if document.get(part) != now.get(part):
+            if stored.get(part) != now.get(part):
                 raise StateMigrationError(
                     f"Operator state {name!r} of {self.operator_identifier!r} was written with the {part} "
-                    f"{document.get(part)!r}, the program declares {now.get(part)!r}. Declare it as it was."
+                    f"{stored.get(part)!r}, the program declares {now.get(part)!r}. Declare it as it was."
                 )
 
+    def _read(self, chunk: Chunk) -> pa.Table:
+        """The elements of a chunk; a file is read once, however many of its payloads are asked for."""
+        path = chunk.data.get("path")
+        data = self._files.get(path) if path is not None else None
+        if data is None:
+            data = self._store.read(chunk.data)
+            if path is not None:
+                self._files[path] = data
+        payload = pa.py_buffer(data).slice(chunk.offset, chunk.length)
+        return pa.ipc.open_stream(payload).read_all().slice(chunk.first, chunk.count)
 
-def _text(data: bytes) -> str:
-    return base64.b64encode(data).decode("ascii")
+
+def _written(parts: Mapping[str, Sequence[_Part]], store: SnapshotStore) -> dict[str, tuple[Chunk, ...]]:
+    """Chunks of all states: what is new is kept inline, or goes to one file with all that was inline before."""
+    size = sum(_inline_size(part) for state in parts.values() for part in state)
+    if size <= store.inline_limit:
+        return {name: tuple(_kept_inline(part, store) for part in state) for name, state in parts.items()}
+    blob = bytearray()
+    moved = {name: [_appended(part, blob, store) for part in state] for name, state in parts.items()}
+    data = store.write(bytes(blob), inline=False)
+    return {name: tuple(c if c.data else replace(c, data=data) for c in chunks) for name, chunks in moved.items()}
 
 
-def _bytes(text: str) -> bytes:
-    return base64.b64decode(text)
+def _inline_size(part: _Part) -> int:
+    if isinstance(part, _New):
+        return len(part.content)
+    return part.length if part.is_inline else 0
+
+
+def _kept_inline(part: _Part, store: SnapshotStore) -> Chunk:
+    if isinstance(part, Chunk):
+        return part
+    return Chunk(store.write(part.content, inline=True), 0, len(part.content), part.count, 0, part.count)
+
+
+def _appended(part: _Part, blob: bytearray, store: SnapshotStore) -> Chunk:
+    """A chunk whose payload is appended to the content of a file; one that has a file of its own stays."""
+    offset = len(blob)
+    if isinstance(part, _New):
+        blob += part.content
+        return Chunk({}, offset, len(part.content), part.count, 0, part.count)
+    if not part.is_inline:
+        return part
+    blob += store.read(part.data)[part.offset : part.offset + part.length]
+    return replace(part, data={}, offset=offset)
+
+
+def _column(codec: ValueCodec, stored: Sequence[Any], name: str) -> pa.Array:
+    try:
+        return codec.to_array(stored)
+    except HoldfastError:
+        raise
+    except Exception as error:
+        raise StateError(
+            f"A value of operator state {name!r} cannot be written as {codec.type.ddl!r}: {error}. Declare the state "
+            "with a type that fits all its values."
+        ) from error
+
+
+def _payload(columns: dict[str, pa.Array]) -> bytes:
+    batch = pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    return sink.getvalue().to_pybytes()  # type: ignore[no-any-return]
+
+
+def _one(table: pa.Table, name: str) -> pa.Array:
+    return table.column(name).combine_chunks()

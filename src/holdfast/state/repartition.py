@@ -39,7 +39,8 @@ class RoundRobinOperatorStateRepartitioner:
             raise StateError(f"Operator state goes to at least one subtask, not to {new_parallelism!r}.")
         if len(previous) != old_parallelism:
             raise StateError(
-                f"Operator state of {old_parallelism} subtasks is to be dealt out, but there is that of {len(previous)}."
+                f"Operator state of {old_parallelism} subtasks is to be dealt out, and there is that of "
+                f"{len(previous)}."
             )
         grouped = _by_name(previous)
         parts: list[_Parts] = [{} for _ in range(new_parallelism)]

@@ -1,112 +1,213 @@
-"""Operator state in memory: lists, unions, broadcast maps, and their snapshots."""
+"""Operator state of one subtask: what lists and maps promise, and how much of them a snapshot writes."""
+
+from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from holdfast.errors import StateError, StateMigrationError
-from holdfast.state import ListStateDescriptor, MapStateDescriptor
-from holdfast.state.operator_state import DefaultOperatorStateBackend
+from holdfast.state.descriptor import ListStateDescriptor, MapStateDescriptor
+from holdfast.state.operator_snapshot import FORMAT_VERSION, OperatorSnapshot, SnapshotStore
+from holdfast.state.operator_state import MAX_CHUNKS, DefaultOperatorStateBackend
 
-BUFFER = ListStateDescriptor("buffer", "array<bigint>")
+NUMBERS = ListStateDescriptor("numbers", "bigint")
 RULES = MapStateDescriptor("rules", "string", "bigint")
-UNTYPED = MapStateDescriptor("untyped")
 
 
-@pytest.fixture
-def backend():
-    return DefaultOperatorStateBackend("op")
+class Files(SnapshotStore):
+    """Files in memory that count what is read and written."""
+
+    def __init__(self, inline_limit: int = 0) -> None:
+        self.inline_limit = inline_limit
+        self.files: dict[str, bytes] = {}
+        self.reads = 0
+
+    def write_file(self, data: bytes) -> dict[str, Any]:
+        path = f"file-{len(self.files)}"
+        self.files[path] = data
+        return {"path": path}
+
+    def read_file(self, data: Mapping[str, Any]) -> bytes:
+        self.reads += 1
+        return self.files[data["path"]]
 
 
-def restored(snapshot):
-    made = DefaultOperatorStateBackend("op")
-    made.restore(json.loads(json.dumps(snapshot)))
-    return made
+def through_json(snapshot: OperatorSnapshot | None) -> OperatorSnapshot:
+    assert snapshot is not None
+    return OperatorSnapshot.from_json(json.loads(json.dumps(snapshot.to_json())))
 
 
-def test_nothing_registered_is_no_snapshot(backend):
+def restored(snapshot: OperatorSnapshot | None, store: SnapshotStore | None = None) -> DefaultOperatorStateBackend:
+    backend = DefaultOperatorStateBackend("op")
+    backend.restore(through_json(snapshot), store)
+    return backend
+
+
+def test_the_same_name_is_the_same_state_and_another_mode_is_refused() -> None:
+    backend = DefaultOperatorStateBackend("op")
+    backend.get_list_state(NUMBERS).add(1)
+    backend.get_list_state(ListStateDescriptor("numbers", "bigint")).add(2)
+    assert backend.get_list_state(NUMBERS).get() == [1, 2]
+    with pytest.raises(StateError, match="Incompatible state assignment modes"):
+        backend.get_union_list_state(NUMBERS)
+    with pytest.raises(StateError, match="Incompatible state assignment modes"):
+        restored(backend.snapshot()).get_union_list_state(NUMBERS)
+
+
+def test_none_is_refused_and_changes_nothing() -> None:
+    state = DefaultOperatorStateBackend("op").get_list_state(NUMBERS)
+    state.add(1)
+    for refused in (lambda: state.add(None), lambda: state.add_all([2, None]), lambda: state.update(None)):
+        with pytest.raises(StateError, match="None"):
+            refused()
+    state.add_all([])
+    assert state.get() == [1]
+
+
+def test_nothing_registered_is_no_snapshot_and_an_empty_list_is_one() -> None:
+    backend = DefaultOperatorStateBackend("op")
     assert backend.snapshot() is None
-    backend.get_list_state(BUFFER)
-    assert backend.snapshot() is not None
-
-
-def test_states_are_there_after_a_restore(backend):
-    buffer = backend.get_list_state(BUFFER)
-    union = backend.get_union_list_state(ListStateDescriptor("union"))
-    rules, untyped = backend.get_broadcast_state(RULES), backend.get_broadcast_state(UNTYPED)
-    assert list(buffer.get()) == []
-    buffer.add([1])
-    buffer.add_all([[2, None], [3]])
-    union.update([{"any": 1}, "thing"])
-    rules.put_all({"a": 1, "b": None})
-    untyped.put((1, "x"), [5])
-
-    again = restored(backend.snapshot())
-
-    assert again.get_registered_state_names() == {"buffer", "union"}
-    assert again.get_registered_broadcast_state_names() == {"rules", "untyped"}
-    assert list(again.get_list_state(BUFFER).get()) == [[1], [2, None], [3]]
-    assert list(again.get_union_list_state(ListStateDescriptor("union")).get()) == [{"any": 1}, "thing"]
-    assert dict(again.get_broadcast_state(RULES).items()) == {"a": 1, "b": None}
-    assert again.get_broadcast_state(UNTYPED).get((1, "x")) == [5]
-
-
-def test_a_snapshot_is_not_touched_by_later_changes(backend):
-    buffer = backend.get_list_state(BUFFER)
-    buffer.add([1])
-    snapshot = backend.snapshot()
-    buffer.add([2])
-    buffer.get()[0].append(3)
-    assert list(restored(snapshot).get_list_state(BUFFER).get()) == [[1]]
-    assert list(buffer.get()) == [[1], [2]]
-
-
-def test_a_state_that_nobody_asks_for_is_carried_on(backend):
-    backend.get_list_state(BUFFER).add([1])
-    again = restored(restored(backend.snapshot()).snapshot())
-    assert list(again.get_list_state(BUFFER).get()) == [[1]]
-
-
-def test_the_same_name_is_the_same_state_in_one_mode(backend):
-    assert backend.get_list_state(BUFFER) is backend.get_list_state(BUFFER)
-    for make in (lambda: backend, lambda: restored(backend.snapshot())):
-        with pytest.raises(StateError, match="Incompatible state assignment modes"):
-            make().get_union_list_state(BUFFER)
-
-
-def test_another_type_is_refused(backend):
-    backend.get_list_state(BUFFER).add([1])
+    backend.get_list_state(NUMBERS)
     backend.get_broadcast_state(RULES)
     again = restored(backend.snapshot())
-    with pytest.raises(StateMigrationError, match="buffer"):
-        again.get_list_state(ListStateDescriptor("buffer", "string"))
-    with pytest.raises(StateMigrationError, match="key"):
-        again.get_broadcast_state(MapStateDescriptor("rules", "bigint", "bigint"))
+    assert again.get_registered_state_names() == {"numbers"}
+    assert again.get_registered_broadcast_state_names() == {"rules"}
+    assert again.get_list_state(NUMBERS).get() == []
+
+
+def test_a_snapshot_is_not_touched_by_later_changes() -> None:
+    backend = DefaultOperatorStateBackend("op")
+    backend.get_list_state(NUMBERS).add(1)
+    backend.get_broadcast_state(RULES).put("a", None)
+    taken = backend.snapshot()
+    backend.get_list_state(NUMBERS).add(2)
+    backend.get_broadcast_state(RULES).clear()
+    again = restored(taken)
+    assert again.get_list_state(NUMBERS).get() == [1]
+    assert list(again.get_broadcast_state(RULES).items()) == [("a", None)]
+
+
+def test_what_nobody_asks_for_is_carried_on_unread() -> None:
+    backend, files = DefaultOperatorStateBackend("op"), Files()
+    backend.get_list_state(NUMBERS).add(1)
+    taken = backend.snapshot(files)
+    carried = restored(taken, files).snapshot(files)
+    assert carried == taken
+    assert (files.reads, len(files.files)) == (0, 1)
+
+
+def test_appending_writes_what_was_added_and_reads_nothing() -> None:
+    files = Files()
+    snapshot, sizes = None, []
+    for epoch in range(3):
+        backend = restored(snapshot, files) if snapshot else DefaultOperatorStateBackend("op")
+        backend.get_list_state(NUMBERS).add_all(range(100_000) if epoch == 0 else range(10))
+        snapshot = backend.snapshot(files)
+        sizes.append(len(files.files[f"file-{epoch}"]))
+    assert sizes[0] > 700_000 and max(sizes[1:]) < 2_000
+    # The ten of the second epoch are written again with those of the third.
+    assert files.reads == 1 or files.reads == 2
+    assert restored(snapshot, files).get_list_state(NUMBERS).get() == [*range(100_000), *range(10), *range(10)]
+
+
+def test_a_list_that_grows_for_ever_has_few_chunks() -> None:
+    snapshot = None
+    for epoch in range(200):
+        backend = restored(snapshot) if snapshot else DefaultOperatorStateBackend("op")
+        backend.get_list_state(NUMBERS).add(epoch)
+        snapshot = backend.snapshot()
+        assert snapshot is not None
+        assert len(snapshot.states["numbers"].chunks) <= MAX_CHUNKS
+    assert restored(snapshot).get_list_state(NUMBERS).get() == list(range(200))
+
+
+def test_what_outgrows_the_document_moves_to_a_file_as_a_whole() -> None:
+    files = Files(inline_limit=3_000)
+    backend = DefaultOperatorStateBackend("op")
+    backend.get_broadcast_state(RULES).put("a", 1)
+    small = backend.snapshot(files)
+    assert not files.files
+    backend = restored(small, files)
+    backend.get_list_state(NUMBERS).add_all(range(1000))
+    large = backend.snapshot(files)
+    assert len(files.files) == 1 and len(json.dumps(through_json(large).to_json())) < 1_500
+    again = restored(large, files)
+    assert list(again.get_broadcast_state(RULES).items()) == [("a", 1)]
+    assert again.get_list_state(NUMBERS).get() == list(range(1000))
+    assert files.reads == 1
+
+
+def test_another_type_and_a_newer_format_are_refused() -> None:
+    backend = DefaultOperatorStateBackend("op")
+    backend.get_list_state(NUMBERS).add(1)
+    taken = through_json(backend.snapshot())
+    with pytest.raises(StateMigrationError, match="type"):
+        restored(taken).get_list_state(ListStateDescriptor("numbers", "string"))
     with pytest.raises(StateMigrationError, match="Upgrade"):
-        backend.restore({"format_version": 99, "states": {}})
+        OperatorSnapshot.from_json({**taken.to_json(), "format_version": FORMAT_VERSION + 1})
+    with pytest.raises(StateError, match="understood"):
+        OperatorSnapshot.from_json({"format_version": 1, "states": {"x": {"mode": "odd", "chunks": []}}})
 
 
-def test_none_is_no_element(backend):
-    buffer = backend.get_list_state(BUFFER)
-    buffer.add([1])
-    for change in (lambda: buffer.add(None), lambda: buffer.add_all(None), lambda: buffer.update([[1], None])):
-        with pytest.raises(StateError):
-            change()
-    buffer.add_all([])
-    assert list(buffer.get()) == [[1]]
-    buffer.update([])
-    assert list(buffer.get()) == []
+def test_undeclared_elements_come_back_as_new_objects() -> None:
+    descriptor = ListStateDescriptor("any")
+    backend = DefaultOperatorStateBackend("op")
+    mine = {"a": [1]}
+    backend.get_list_state(descriptor).add(mine)
+    mine["a"].append(2)
+    found = restored(backend.snapshot()).get_list_state(descriptor).get()
+    assert found == [{"a": [1]}]
 
 
-def test_a_broadcast_state_is_a_map(backend):
-    rules = backend.get_broadcast_state(RULES)
-    rules.put("a", 1)
-    rules.put("b", 2)
-    rules.remove("a")
-    rules.remove("never")
-    assert list(rules.keys()) == list(rules) == ["b"]
-    assert list(rules.values()) == [2]
-    assert "b" in rules
-    assert rules.get("a") is None
-    rules.clear()
-    assert rules.is_empty()
+operations = st.lists(
+    st.one_of(
+        st.tuples(st.just("add"), st.integers(-9, 9)),
+        st.tuples(st.just("add_all"), st.lists(st.integers(-9, 9), max_size=5)),
+        st.tuples(st.just("update"), st.lists(st.integers(-9, 9), max_size=5)),
+        st.tuples(st.just("clear"), st.none()),
+        st.tuples(st.just("get"), st.none()),
+        st.tuples(st.just("put"), st.tuples(st.sampled_from("abc"), st.none() | st.integers(-9, 9))),
+        st.tuples(st.just("remove"), st.sampled_from("abc")),
+        st.tuples(st.just("snapshot"), st.none()),
+    ),
+    max_size=40,
+)
+
+
+@given(operations, st.sampled_from([0, 700, 10**6]))
+def test_list_and_map_are_like_plain_ones_over_any_snapshots(steps: list[tuple[str, Any]], inline_limit: int) -> None:
+    files = Files(inline_limit)
+    backend = DefaultOperatorStateBackend("op")
+    items: list[int] = []
+    rules: dict[str, int | None] = {}
+    for name, argument in [*steps, ("snapshot", None)]:
+        numbers, map_state = backend.get_list_state(NUMBERS), backend.get_broadcast_state(RULES)
+        if name == "add":
+            numbers.add(argument)
+            items.append(argument)
+        elif name == "add_all":
+            numbers.add_all(argument)
+            items += argument
+        elif name == "update":
+            numbers.update(argument)
+            items = list(argument)
+        elif name == "clear":
+            numbers.clear()
+            items = []
+        elif name == "get":
+            assert numbers.get() == items
+        elif name == "put":
+            map_state.put(*argument)
+            rules[argument[0]] = argument[1]
+        elif name == "remove":
+            map_state.remove(argument)
+            rules.pop(argument, None)
+        else:
+            backend = restored(backend.snapshot(files), files)
+    assert backend.get_list_state(NUMBERS).get() == items
+    assert dict(backend.get_broadcast_state(RULES).items()) == rules

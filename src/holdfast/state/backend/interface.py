@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -13,6 +12,7 @@ from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.key_group import KeyGroupRange
 from holdfast.state.api import OperatorStateStore
 from holdfast.state.environment import Environment
+from holdfast.state.operator_snapshot import OperatorSnapshot, SnapshotStore
 from holdfast.storage.file_system import file_system_for, join
 from holdfast.storage.job_directory import METADATA_NAME
 from holdfast.types.key import KeyCodec
@@ -39,15 +39,20 @@ class OperatorStateBackend(OperatorStateStore):
     """The state of one subtask that belongs to no key."""
 
     @abstractmethod
-    def snapshot(self) -> dict[str, Any] | None:
-        """Return all registered states as a JSON value that later changes do not touch; None if none is registered."""
+    def snapshot(self, store: SnapshotStore | None = None) -> OperatorSnapshot | None:
+        """Return all registered states, which later changes do not touch; None if none is registered.
+
+        Args:
+            store: Where their elements go; None keeps them in the snapshot itself.
+        """
 
     @abstractmethod
-    def restore(self, snapshot: Mapping[str, Any]) -> None:
+    def restore(self, snapshot: OperatorSnapshot, store: SnapshotStore | None = None) -> None:
         """Take over the states of a snapshot, before any is asked for.
 
-        Raises:
-            StateMigrationError: It was written by a newer release.
+        Args:
+            snapshot: The part of this subtask.
+            store: Where their elements are read from; None if all are in the snapshot itself.
         """
 
     @abstractmethod
