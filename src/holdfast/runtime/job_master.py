@@ -74,7 +74,8 @@ class JobMaster:
         self.failure: HoldfastError | None = None
         self.ended = threading.Event()
         self._newest_at_start: CheckpointPointer | None = None
-        self._last_cause: tuple[type[HoldfastError], str | None] | None = None
+        self._newest: CheckpointPointer | None = None
+        self._last_cause: tuple[type[HoldfastError], str | None, CheckpointPointer | None] | None = None
         self._identical = 0
         self._restart: RestartStrategy = restart_strategy_from(job.configuration, job.clock)
 
@@ -115,7 +116,10 @@ class JobMaster:
                     self._newest_at_start = lease.state.newest
                 if lease.state.terminal == JobStatus.FINISHED.value and not is_chosen(self.job.configuration):
                     return self._already_finished()
-                return self._run_attempt(lease, number)
+                try:
+                    return self._run_attempt(lease, number)
+                finally:
+                    self._newest = lease.state.newest
             except (FencedError, *FATAL):
                 raise
             except HoldfastError as error:
@@ -152,8 +156,10 @@ class JobMaster:
         self.control.wait(pause / 1000)
 
     def _give_up_if_it_comes_again(self, error: HoldfastError) -> None:
-        """A program that fails in the same way again and again needs its author, not another attempt."""
-        cause = (type(error), getattr(error, "uid", None)) if isinstance(error, OF_THE_PROGRAM) else None
+        """A program that fails in the same way again and again, without a checkpoint between, needs its author."""
+        cause = None
+        if isinstance(error, OF_THE_PROGRAM):
+            cause = (type(error), getattr(error, "uid", None), self._newest)
         self._identical = self._identical + 1 if cause is not None and cause == self._last_cause else 1
         self._last_cause = cause
         limit = self.job.configuration.get(IDENTICAL_FAILURES)

@@ -61,3 +61,20 @@ def test_the_rule_can_be_left_to_the_strategy(tmp_path: Path) -> None:
     master, payments = job(tmp_path, failures=7, **{"restart-strategy.identical-failures": 0})
     assert master.run() is JobStatus.SUSPENDED
     ledger.audit(tmp_path / "out", payments)
+
+
+def test_failures_with_progress_between_them_are_not_in_a_row(tmp_path: Path) -> None:
+    """A service that the function calls is down once in an epoch, for ever: each time the job gets further."""
+    master, payments = job(tmp_path, failures=0)
+    failed: set[int] = set()
+
+    def fail_once_an_epoch(level: int, partition: int) -> None:
+        epoch = len(list((tmp_path / "out").glob("*.parquet")))
+        if epoch not in failed:
+            failed.add(epoch)
+            Moody.remaining = 1
+
+    master.job.engine._interceptor = fail_once_an_epoch
+    assert master.run() is JobStatus.SUSPENDED
+    assert len(failed) == len(payments)
+    ledger.audit(tmp_path / "out", payments)
