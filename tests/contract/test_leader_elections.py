@@ -21,6 +21,7 @@ from holdfast.ha.leader_election import LeaderElectionDriverFactory
 from holdfast.ha.leader_information import LeaderInformation
 from holdfast.ha.leader_retrieval import LeaderRetrievalDriverFactory
 from holdfast.ha.lease import Lease, LeaseTiming
+from holdfast.kernel.clock import SystemClock
 from holdfast.storage.file_system import LocalFileSystem
 from holdfast.testing.leader_election_contract import ElectionBackend, ElectionProcess, LeaderElectionContract
 
@@ -96,18 +97,28 @@ class CutOffFileSystem(LocalFileSystem):
             raise StorageError("The server of this test is away.")
 
 
+class MonotonicClock(SystemClock):
+    """Wall clocks jump, and those of two machines differ: nobody may ask for one."""
+
+    def now_ms(self) -> int:
+        raise AssertionError("leader election asked for the time of day")
+
+
 class FileSystemProcess(ElectionProcess):
     def __init__(self, directory: str) -> None:
+        self._clock = MonotonicClock()
         self._fs = CutOffFileSystem()
         self._lease_file = LeaseFile(self._fs, directory)
         self._identity = str(uuid.uuid4())
 
     @property
     def driver_factory(self) -> LeaderElectionDriverFactory:
-        return FileSystemLeaderElectionDriverFactory(self._lease_file, self._identity, TIMING)
+        return FileSystemLeaderElectionDriverFactory(self._lease_file, self._identity, TIMING, self._clock)
 
     def retrieval_driver_factory(self, component_id: str) -> LeaderRetrievalDriverFactory:
-        return partial(FileSystemLeaderRetrievalDriver, self._lease_file, component_id, TIMING.retry_period)
+        return partial(
+            FileSystemLeaderRetrievalDriver, self._lease_file, component_id, TIMING.retry_period, clock=self._clock
+        )
 
     def cut_off(self) -> None:
         self._fs.is_away = True

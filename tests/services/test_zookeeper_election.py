@@ -216,6 +216,23 @@ def test_a_deleted_latch_is_made_again(cluster: Cluster) -> None:
     )
 
 
+def test_a_process_that_leaves_while_it_is_cut_off_does_not_lead_afterwards(cluster: Cluster) -> None:
+    leaver, other = cluster.candidate(), cluster.candidate()
+    leaver.start()
+    cluster.leader()
+    successor = other.start()
+    process = process_of(cluster)
+    process.proxy.cut()
+    eventually(lambda: not process.connection.is_connected, "the connection is lost")
+    leaver.elections.pop("dispatcher").close()
+    leaver.contenders.pop("dispatcher")
+    process.proxy.mend()
+    eventually(lambda: successor.leads, "the other one leads, although the session of the first lives")
+    again = leaver.start()
+    cluster.leave(other)
+    eventually(lambda: again.leads, "whoever left may come back")
+
+
 def test_an_ensemble_that_loses_its_leader_keeps_ours_or_elects_another() -> None:
     with ZooKeeperEnsemble(tick_ms=300) as ensemble:
         backend = EnsembleBackend(ensemble)

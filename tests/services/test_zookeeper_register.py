@@ -14,7 +14,7 @@ from holdfast.storage.document import encode_document
 from holdfast.storage.register import FencedRegister
 from holdfast.testing.register_contract import Gate, RegisterContract, RegisterSite, completing, ids
 from holdfast.testing.tcp_proxy import TcpProxy
-from holdfast.testing.zookeeper import ZooKeeperServer, expire_session
+from holdfast.testing.zookeeper import ZooKeeperEnsemble, ZooKeeperServer, expire_session
 
 pytestmark = pytest.mark.services
 
@@ -155,4 +155,20 @@ def test_a_leader_that_is_cut_off_does_not_know_and_deletes_nothing(server: ZooK
             lease.write(completing(1))
         assert lease.has_ended
         proxy.mend()
+        connection.close()
+
+
+def test_an_ensemble_that_loses_its_leader_loses_no_write(path: str) -> None:
+    with ZooKeeperEnsemble(tick_ms=300) as ensemble:
+        connection = connect(ensemble.connect_string, connection_timeout=10, retry_wait=0.2, max_retries=8)
+        lease = ZooKeeperRegister(connection, path).raise_token("driver 1")
+        for checkpoint_id in range(1, 61):
+            if checkpoint_id == 20:
+                killed = ensemble.kill_leader()
+            if checkpoint_id == 40:
+                killed.start()
+                ensemble.kill_leader()
+            lease.write(completing(checkpoint_id, token=lease.token))
+        assert ids(ZooKeeperRegister(connection, path).read()) == list(range(1, 61))
+        assert lease.state.version == 61, "each was written once"
         connection.close()

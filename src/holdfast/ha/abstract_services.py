@@ -40,6 +40,10 @@ class AbstractHaServices(HighAvailabilityServices):
         logger: The logger of the subclass.
     """
 
+    configuration: Final[Configuration]
+    io_executor: Final[Executor]
+    logger: Final[logging.Logger]
+
     def __init__(
         self,
         config: Configuration,
@@ -48,9 +52,9 @@ class AbstractHaServices(HighAvailabilityServices):
         blob_store_service: BlobStoreService,
         job_result_store: JobResultStore,
     ) -> None:
-        self.configuration: Final = config
-        self.io_executor: Final = io_executor
-        self.logger: Final = logging.getLogger(type(self).__module__)
+        self.configuration = config
+        self.io_executor = io_executor
+        self.logger = logging.getLogger(type(self).__module__)
         self._blob_store_service = blob_store_service
         self._job_result_store = job_result_store
         self._election_service = LeaderElectionService(driver_factory)

@@ -187,6 +187,11 @@ class ZooKeeperConnection:
         """Whether the connection stands as far as the client knows."""
         return self._connected.is_set()
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether it was closed by this process, and with it the session."""
+        return self._closing.is_set()
+
     def call(self, request: Callable[[], Any]) -> Any:
         """Send one request, once, and wait for its answer.
 

@@ -102,14 +102,26 @@ class ZooKeeperLeaderElectionDriver(LeaderElectionDriver):
         self._tasks.put(None)
         if threading.current_thread() is not self._thread:
             self._thread.join()
-        if not self._connection.is_connected:
-            return  # the node goes with the session
+        if not self._leave():
+            # The session may live on, and with it a node that leads without anybody behind it.
+            threading.Thread(target=self._leave_later, name="leave-latch", daemon=True).start()
+
+    def _leave(self) -> bool:
+        """Delete the own nodes; requests are answered in order, so a list shows also what was created just before."""
         try:
             for name in self._nodes.names():
                 if self._machine.owns(name):
                     self._delete(name)
         except HoldfastError as error:
-            _log.warning("Could not leave the leader latch, the node goes with the session: %s", error)
+            _log.warning("Could not leave the leader latch yet: %s", error)
+            return False
+        return True
+
+    def _leave_later(self) -> None:
+        while not self._connection.is_closed:
+            time.sleep(_RETRY_SECONDS)
+            if self._connection.is_connected and self._leave():
+                return
 
     # What kazoo's threads do. Losing the connection is told at once, however long the campaigning thread waits.
 
