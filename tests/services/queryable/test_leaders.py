@@ -1,0 +1,130 @@
+"""Readers of a job whose leader is elected by ZooKeeper, killed, and replaced by another process, again and again."""
+
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+
+import pytest
+
+from holdfast.ha.zookeeper import ZooKeeperLeaderElectionHaServices
+from holdfast.kernel.configuration import Configuration
+from holdfast.kernel.ids import JobID
+from holdfast.queryable import QueryableStateClient, ServerSettings, StateServer
+from holdfast.queryable.errors import (
+    QueryConnectionError,
+    QueryTimeoutError,
+    UnknownKvStateKeyGroupLocationError,
+    UnknownKvStateLocationError,
+    UnknownLocationError,
+)
+from holdfast.queryable.server import whole
+from holdfast.storage.file_system import LocalFileSystem
+from holdfast.storage.job_directory import JobDirectory
+from holdfast.testing.contender import RecordingRetrievalListener
+from holdfast.testing.zookeeper import ZooKeeperServer
+from tests.programs.queried_job import ACCOUNTS, NAME, balance_after
+from tests.stories.process import kill_group, start
+from tests.unit.queryable.live_job import Witness, read_by_scan, read_many, read_one, until
+
+pytestmark = pytest.mark.services
+
+# While nobody leads, a proxy that holds nothing itself cannot answer; that is an error, and never a wrong answer.
+NOBODY_LEADS = (
+    QueryConnectionError,
+    QueryTimeoutError,
+    UnknownKvStateKeyGroupLocationError,
+    UnknownKvStateLocationError,
+    UnknownLocationError,
+)
+
+
+def test_a_leader_is_killed_and_another_process_goes_on_and_no_reader_sees_anything_else(tmp_path):
+    checkpoints, job_id = tmp_path / "checkpoints", JobID.from_name(NAME)
+    with ExitStack() as stack:
+        zookeeper = stack.enter_context(ZooKeeperServer())
+        options = {
+            "high-availability.type": "zookeeper",
+            "high-availability.storageDir": str(tmp_path / "ha"),
+            "high-availability.zookeeper.quorum": zookeeper.connect_string,
+            "high-availability.zookeeper.client.session-timeout": "2 s",
+            "execution.checkpointing.dir": str(checkpoints),
+        }
+        services = ZooKeeperLeaderElectionHaServices(Configuration(options), ThreadPoolExecutor(2))
+        stack.callback(services.close)
+        directory = JobDirectory(LocalFileSystem(), str(checkpoints), job_id)
+        directory.create()
+        register = services.get_checkpoint_recovery_factory().get_register(job_id)
+        log = tmp_path / "log"
+        arguments = [part for key, value in options.items() for part in ("-D", f"{key}={value}")]
+
+        def candidate():
+            return start("elected_job.py", checkpoints, *arguments, log=log)
+
+        processes = [candidate(), candidate()]
+        stack.callback(lambda: [kill_group(process) for process in processes if process.poll() is None])
+
+        def served(share):
+            server = stack.enter_context(StateServer(ServerSettings(poll=0.02)))
+            server.serve_job(directory, register, share=share, leader=services.get_job_manager_leader_retriever(job_id))
+            return stack.enter_context(QueryableStateClient(*server.get_server_address())), server
+
+        proxy, _ = served(lambda maximum: ())
+        replica, replica_server = served(whole)
+
+        def newest():
+            found = replica_server.follower(job_id).replica.newest
+            return found.checkpoint_id if found is not None else 0
+
+        def beyond(more, since):
+            return lambda: newest() >= since + more
+
+        until(beyond(3, 0), 60)
+        until(lambda: _answers(replica))
+        witnesses = [Witness(_another(client), read, NOBODY_LEADS) for client, read in (
+            (proxy, read_many), (proxy, read_one), (replica, read_many), (replica, read_by_scan))]  # fmt: skip
+        for witness in witnesses:
+            witness.start()
+        for _ in range(3):
+            since = newest()
+            until(beyond(5, since), 60)
+            pid = _leader_of(log, services, job_id)
+            leader = next(process for process in processes if process.pid == pid)
+            processes.remove(leader)
+            kill_group(leader)
+            processes.append(candidate())
+            until(beyond(4, newest()), 60)
+            reads = [witness.reads for witness in witnesses]
+            # Those who ask a proxy without anything of its own are answered by the new leader's server.
+            until(lambda before=reads: all(w.reads > r + 5 for w, r in zip(witnesses, before, strict=True)), 60)
+        for witness in witnesses:
+            witness.end()
+
+        assert [witness.wrong for witness in witnesses] == [[]] * 4, log.read_text()[-2000:]
+        assert all(len(witness.seen) > 8 for witness in witnesses)
+        assert [len(witness.lineages) for witness in witnesses] == [1] * 4
+        last = proxy.get_many(NAME, "balances", ACCOUNTS)
+        assert last.as_dict() == {a: (last[0].epochs, balance_after(a, last[0].epochs)) for a in ACCOUNTS}
+
+
+def _another(client):
+    return QueryableStateClient(*client._address)
+
+
+def _answers(client):
+    try:
+        return client.get_kv_state(NAME, "balances", ACCOUNTS[0])
+    except NOBODY_LEADS:
+        return None
+
+
+def _leader_of(log, services, job_id):
+    """The process id of the leader: of whoever has the address that leader retrieval tells."""
+    listener = RecordingRetrievalListener()
+    retrieval = services.get_job_manager_leader_retriever(job_id)
+    retrieval.start(listener)
+    try:
+        until(lambda: listener.address is not None)
+        port = listener.address.rpartition(":")[2]
+        leading = [line.split() for line in log.read_text().splitlines() if line.startswith("leading ")]
+        return next(int(pid) for _, of, pid in reversed(leading) if of == port)
+    finally:
+        retrieval.stop()
