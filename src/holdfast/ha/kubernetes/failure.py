@@ -51,11 +51,6 @@ def outcome_of(error: Exception) -> Outcome:
     return Outcome.REFUSED
 
 
-def is_expired(error: Exception) -> bool:
-    """Whether the server says that the version from which a watch or a list wants to go on is too old."""
-    return isinstance(error, httpx2.HTTPStatusError) and error.response.status_code == 410
-
-
 def is_unauthorized(error: Exception) -> bool:
     """Whether the server does not know who is asking."""
     return isinstance(error, httpx2.HTTPStatusError) and error.response.status_code == 401

@@ -28,7 +28,7 @@ from lightkube.resources.core_v1 import ConfigMap
 from holdfast.errors import HoldfastError, StorageError
 from holdfast.ha.kubernetes.config_map import KubernetesConfigMap
 from holdfast.ha.kubernetes.connection import KubernetesConnection
-from holdfast.ha.kubernetes.failure import describe, is_expired, is_forbidden, is_unauthorized
+from holdfast.ha.kubernetes.failure import describe, is_forbidden, is_unauthorized
 from holdfast.kernel.clock import Clock, SystemClock
 
 _logger = logging.getLogger(__name__)
@@ -123,6 +123,7 @@ class ConfigMapWatcher:
         self._news = queue.SimpleQueue()
         self._closed = threading.Event()
         self._response: httpx2.Response | None = None
+        self._failures = 0  # since a watch was accepted
         self._reader = threading.Thread(target=self._read, name=f"watch-{name}", daemon=True)
         self._teller = threading.Thread(target=self._tell, name=f"watch-news-{name}", daemon=True)
         self._started = False
@@ -177,35 +178,29 @@ class ConfigMapWatcher:
 
     def _read(self) -> None:
         version: str | None = None
-        failures = 0
         while not self._closed.is_set():
             try:
                 if version is None:
                     version = self._list()
                 for event in self._watch(version):
-                    failures = 0
                     version = event.version
                     if event.kind != "BOOKMARK":
                         self._publish(event.config_map)
-            except ExpiredError:
-                version = None
             except Exception as error:
                 if self._closed.is_set():
                     return
-                failures += 1
-                version = self._after_failure(error, failures, version)
+                version = self._after_failure(error, version)
 
-    def _after_failure(self, error: Exception, failures: int, version: str | None) -> str | None:
-        if is_expired(error):
-            return None
-        if failures == 1 and (is_forbidden(error) or is_unauthorized(error)):
+    def _after_failure(self, error: Exception, version: str | None) -> str | None:
+        self._failures += 1
+        if self._failures == 1 and (is_forbidden(error) or is_unauthorized(error)):
             told = StorageError(f"Error while watching the ConfigMap {self._name!r}: {describe(error)}")
             told.__cause__ = error
             self._news.put((None, told))
         _logger.debug("The watch of ConfigMap %r was interrupted: %r", self._name, error)
-        delay = min(_LAST_DELAY, _FIRST_DELAY * 2.0 ** min(failures, 10)) * random.uniform(0.5, 1.0)
+        delay = min(_LAST_DELAY, _FIRST_DELAY * 2.0 ** min(self._failures, 10)) * random.uniform(0.5, 1.0)
         self._clock.sleep(delay, self._closed)
-        # Transport errors leave the version good; of everything else it is better to begin again.
+        # Transport errors leave the version good. After everything else, 410 of course, it begins again.
         return version if isinstance(error, httpx2.TransportError) else None
 
     def _list(self) -> str:
@@ -230,6 +225,7 @@ class ConfigMapWatcher:
             if response.status_code >= 400:
                 response.read()
                 response.raise_for_status()
+            self._failures = 0
             with self._lock:
                 self._response = response
             try:
