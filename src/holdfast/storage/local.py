@@ -7,7 +7,6 @@ is refused with that reason, because two drivers could not be kept apart on it.
 
 from __future__ import annotations
 
-import mmap
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -66,15 +65,16 @@ class LocalFileSystem(FileSystem):
 
     def mmap(self, path: str) -> memoryview:
         """Map the whole file; the mapping goes when the last view of it does."""
+        # Imported here, because who keeps only registers and documents need not wait for it.
+        import pyarrow as pa
+
+        local = _local(path)
         try:
-            descriptor = os.open(_local(path), os.O_RDONLY | os.O_CLOEXEC)
-            try:
-                size = os.fstat(descriptor).st_size
-                if size == 0:
-                    return memoryview(b"")
-                return memoryview(mmap.mmap(descriptor, size, access=mmap.ACCESS_READ))
-            finally:
-                os.close(descriptor)
+            if os.stat(local).st_size == 0:
+                return memoryview(b"")
+            # Python's own mmap keeps a file descriptor for each mapping, and a task maps thousands of runs.
+            with pa.memory_map(local) as file:
+                return memoryview(file.read_buffer())
         except OSError as error:
             raise translate(error, "map", path) from error
 

@@ -189,6 +189,15 @@ def test_a_run_that_is_gone_is_said_to_be_gone(tmp_path):
         open_run(FS, str(tmp_path), handle)
 
 
+def test_mapped_runs_hold_no_file_descriptors(tmp_path):
+    """A version may have more runs than a process may have open files."""
+    handles = [write(tmp_path, {"a": segment(3)}, path=f"{number}.run") for number in range(50)]
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    runs = [open_run(FS, str(tmp_path), handle) for handle in handles]
+    assert len(list(Path("/proc/self/fd").iterdir())) <= before + 1
+    assert sum(run.segment("a").table.num_rows for run in runs) == 150
+
+
 def test_a_path_is_never_written_twice(tmp_path):
     handle = write(tmp_path, {"a": segment(3)})
     with pytest.raises(AlreadyExistError):
