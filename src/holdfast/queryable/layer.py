@@ -154,34 +154,65 @@ def comparable(array: pa.Array) -> pa.Array:
     return array
 
 
-def find(layer: Layer, hashes: Hashes, keys: pa.Array, namespace: bytes | None) -> tuple[Positions, Positions]:
+@dataclass(frozen=True)
+class WantedKeys:
+    """Keys that are looked for, in order of their hashes.
+
+    Attributes:
+        hashes: The hash of each, ascending.
+        keys: The keys in comparable form, in any order.
+        order: Where in `keys` each of them is.
+        namespace: Only rows of this namespace count; None for state without namespaces.
+    """
+
+    hashes: Hashes
+    keys: pa.Array
+    order: Positions
+    namespace: bytes | None
+
+    def __len__(self) -> int:
+        return len(self.hashes)
+
+    def without(self, found: Positions) -> WantedKeys:
+        """Return the others."""
+        rest = np.ones(len(self), bool)
+        rest[found] = False
+        return WantedKeys(self.hashes[rest], self.keys, self.order[rest], self.namespace)
+
+
+def wanted_keys(hashes: Hashes, keys: pa.Array, namespace: bytes | None) -> WantedKeys:
+    """Return keys, given in comparable form with the hash of each, in the order in which they are looked for."""
+    order = np.argsort(hashes)
+    return WantedKeys(hashes[order], keys, order, namespace)
+
+
+def find(layer: Layer, wanted: WantedKeys) -> tuple[Positions, Positions]:
     """Return the rows that belong to some keys.
 
-    Args:
-        layer: Where to look.
-        hashes: The hash of each key; the search is fastest if they ascend.
-        keys: The keys in comparable form.
-        namespace: Only rows of this namespace count; None for state without namespaces.
-
     Returns:
-        Positions among the keys, ascending, and for each the row; a key may have several.
+        Positions among the wanted keys, ascending, and for each the row; a key may have several.
     """
     stored = layer.hashes
     if not len(stored):
         return np.empty(0, np.int64), np.empty(0, np.int64)
+    # Layers of different subtasks have different stretches of hashes.
+    start = int(np.searchsorted(wanted.hashes, stored[0]))
+    stop = int(np.searchsorted(wanted.hashes, stored[-1], side="right"))
+    hashes = wanted.hashes[start:stop]
     first = np.searchsorted(stored, hashes)
-    wanted = np.flatnonzero(stored[np.minimum(first, len(stored) - 1)] == hashes)
-    wanted = wanted[first[wanted] < len(stored)]
-    if not len(wanted):
-        return wanted, wanted
-    rows = first[wanted]
+    hits = np.flatnonzero(stored[first] == hashes)
+    if not len(hits):
+        return hits, hits
+    rows = first[hits]
     after = np.minimum(rows + 1, len(stored) - 1)
-    if ((stored[after] == hashes[wanted]) & (after > rows)).any():
-        count = np.searchsorted(stored, hashes[wanted], side="right") - rows
+    if ((stored[after] == hashes[hits]) & (after > rows)).any():
+        count = np.searchsorted(stored, hashes[hits], side="right") - rows
         starts = np.cumsum(count) - count
-        wanted, rows = np.repeat(wanted, count), np.repeat(rows - starts, count) + np.arange(int(count.sum()))
-    kept = _matching(layer, pa.array(rows), keys.take(pa.array(wanted)), namespace)
-    return (wanted, rows) if kept is None else (wanted[kept], rows[kept])
+        hits, rows = np.repeat(hits, count), np.repeat(rows - starts, count) + np.arange(int(count.sum()))
+    hits = hits + start
+    keys = wanted.keys.take(pa.array(wanted.order[hits]))
+    kept = _matching(layer, pa.array(rows), keys, wanted.namespace)
+    return (hits, rows) if kept is None else (hits[kept], rows[kept])
 
 
 def _matching(layer: Layer, rows: pa.Array, keys: pa.Array, namespace: bytes | None) -> npt.NDArray[np.bool_] | None:

@@ -16,7 +16,7 @@ from holdfast.errors import HoldfastError
 from holdfast.kernel.key_group import KeyGroupRange, hash_range
 from holdfast.queryable.description import VALUE, StateDescription
 from holdfast.queryable.errors import BadRequestError, UnknownKvStateIdError
-from holdfast.queryable.layer import Hashes, Layer, find, puts, total
+from holdfast.queryable.layer import Hashes, Layer, WantedKeys, find, puts, total, wanted_keys
 from holdfast.queryable.merge import merge
 from holdfast.state.descriptor import StateKind
 from holdfast.state.layout import Op
@@ -84,54 +84,52 @@ class StateView:
             namespace: Of all of them, None for state without namespaces.
             map_keys: The entry to look up in each key's map; None for whole maps, and for other state.
         """
-        order = np.argsort(hashes)
-        hashes, keys = hashes[order], keys.take(pa.array(order))
+        wanted = wanted_keys(hashes, keys, namespace)
         if self.description.kind in SCALARS:
-            found = self._scalars(hashes, keys, namespace)
-        else:
-            found = self._merged(hashes, keys, namespace, None if map_keys is None else map_keys.take(pa.array(order)))
-        back = np.empty(len(order), np.int64)
-        back[order] = np.arange(len(order))
-        return found.take(pa.array(back))
+            return self._scalars(wanted)
+        return self._merged(wanted, map_keys)
 
-    def _scalars(self, hashes: Hashes, keys: pa.Array, namespace: bytes | None) -> pa.Array:
-        position = np.full(len(hashes), -1)
+    def _scalars(self, wanted: WantedKeys) -> pa.Array:
+        position = np.full(len(wanted), -1)
         pieces: list[pa.Array] = []
-        rest = np.arange(len(hashes))
         base = 0
         for layer in self._filled():
-            among = keys if len(rest) == len(keys) else keys.take(pa.array(rest))
-            wanted, rows = find(layer, hashes[rest], among, namespace)
-            if not len(wanted):
+            found, rows = find(layer, wanted)
+            if not len(found):
                 continue
-            values = puts(layer, rows)
             assert layer.values is not None
-            pieces.append(layer.values.take(pa.array(rows[values])))
-            position[rest[wanted[values]]] = base + np.arange(len(pieces[-1]))
-            base += len(pieces[-1])
-            done = np.zeros(len(rest), bool)
-            done[wanted] = True
-            rest = rest[~done]
-            if not len(rest):
+            owners = wanted.order[found]
+            if not layer.is_plain:
+                values = puts(layer, rows)
+                rows, owners = rows[values], owners[values]
+            pieces.append(layer.values.take(pa.array(rows)))
+            position[owners] = np.arange(base, base + len(rows))
+            base += len(rows)
+            wanted = wanted.without(found)
+            if not len(wanted):
                 break
         if not base:
-            return pa.nulls(len(hashes), self._value_type)
+            return pa.nulls(len(position), self._value_type)
         together = pieces[0] if len(pieces) == 1 else pa.concat_arrays(pieces)
-        return together.take(pa.array(position, mask=position < 0))
+        missing = position < 0
+        return together.take(pa.array(position, mask=missing) if missing.any() else pa.array(position))
 
-    def _merged(self, hashes: Hashes, keys: pa.Array, namespace: bytes | None, map_keys: pa.Array | None) -> pa.Array:
+    def _merged(self, wanted: WantedKeys, map_keys: pa.Array | None) -> pa.Array:
         parts = []
         for layer in self.layers:
-            wanted, rows = find(layer, hashes, keys, namespace)
+            found, rows = find(layer, wanted)
             if len(rows):
-                part = layer.take(rows, wanted.astype(np.uint64))
+                # From here on a row's key is the position among the wanted ones.
+                part = layer.take(rows, found.astype(np.uint64))
                 parts.append(Layer(part.runs, part.hashes, part.ops, None, None, part.map_keys, part.values))
+        merged = merge(self.description.kind, parts, at_bottom=True)
         if self.description.kind is StateKind.LIST:
-            return self._as_lists(merge(StateKind.LIST, parts, at_bottom=True), len(hashes))
-        merged = merge(StateKind.MAP, parts, at_bottom=True)
-        if map_keys is None:
-            return self._as_maps(merged, len(hashes))
-        return self._as_entries(merged, map_keys)
+            values = self._as_lists(merged, len(wanted))
+        elif map_keys is None:
+            values = self._as_maps(merged, len(wanted))
+        else:
+            values = self._as_entries(merged, map_keys.take(pa.array(wanted.order)))
+        return values.take(pa.array(np.argsort(wanted.order)))
 
     def _as_lists(self, merged: Layer, count: int) -> pa.Array:
         position = np.full(count, -1)

@@ -80,7 +80,7 @@ def read_by_scan(client):
     return agreed(rows, scan.origin)
 
 
-def until(condition, seconds=30):
+def until(condition, seconds=60):
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "it did not happen"
