@@ -247,3 +247,40 @@ class TestBudget:
             for number in range(200):
                 task.state(f"key-{number}", LIST).update(list(range(1000)))
         assert 200 * 1000 * 8 < kept().estimated_bytes() < 200 * 1000 * 80
+
+
+def clear_many(task, names):
+    state = task.backend.get_state(COUNT)
+    for slot in task.prepare(names):
+        task.backend.slot = slot
+        state.clear()
+
+
+def test_an_epoch_that_fails_after_keys_were_forgotten_is_undone_all_the_same(epochs):
+    names = [f"key-{number}" for number in range(3000)]
+    with epochs.epoch() as task:
+        for name in names:
+            task.state(name, COUNT).update(1)
+    with epochs.task() as task:
+        clear_many(task, names[1::2])
+        task.state(names[2000], COUNT).update(100)
+    assert len(kept()) == 1500
+    epochs.abandon()
+    assert epochs.values([names[0], names[1], names[2000]], COUNT) == [1, 1, 1]
+
+
+def test_a_state_that_was_left_behind_stays_so_when_keys_are_forgotten(epochs, elsewhere):
+    names = [f"key-{number}" for number in range(3000)]
+    with epochs.epoch() as task:
+        for name in names:
+            task.state(name, COUNT).update(1)
+        task.state(names[2999], LIST).add(1)
+    with elsewhere, epochs.epoch() as task:
+        task.state("late", LIST).add(2)
+    with epochs.epoch() as task:
+        task.state("late", COUNT).update(1)
+        clear_many(task, names[:2500])
+    assert len(kept()) == 501
+    with epochs.epoch() as task:
+        assert list(task.state("late", LIST).get()) == [2]
+        assert list(task.state(names[2999], LIST).get()) == [1]
