@@ -31,6 +31,7 @@ class StepReport:
         records_in: Elements read.
         records_out: Elements emitted.
         least_timer: Time of the least processing-time timer in milliseconds, None if there is none.
+        operator_state: The subtask's operator state as JSON; None if it has not changed.
     """
 
     uid: str
@@ -40,6 +41,7 @@ class StepReport:
     records_in: int = 0
     records_out: int = 0
     least_timer: int | None = None
+    operator_state: dict[str, Any] | None = None
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -50,6 +52,7 @@ class StepReport:
             "in": self.records_in,
             "out": self.records_out,
             "least_timer": self.least_timer,
+            "operator_state": self.operator_state,
         }
 
     @classmethod
@@ -62,6 +65,7 @@ class StepReport:
             value["in"],
             value["out"],
             value["least_timer"],
+            value["operator_state"],
         )
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 import cloudpickle
 
 from holdfast.runtime.plan import JobPlan
+from holdfast.state.operator_snapshot import OperatorSnapshot
 from holdfast.state.version import StateVersion
 
 
@@ -39,6 +40,23 @@ class JobDescriptor:
 
 
 @dataclass(frozen=True)
+class CheckpointNews:
+    """What functions are told of checkpoints.
+
+    Attributes:
+        next_id: Id that the next checkpoint is expected to get.
+        newest: The newest one that is complete, None if there is none.
+        completed: The same, if it has completed since the epoch before.
+        aborted: Those that failed since the epoch before.
+    """
+
+    next_id: int = 1
+    newest: int | None = None
+    completed: int | None = None
+    aborted: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
 class EpochDescriptor:
     """One attempt at one epoch.
 
@@ -49,6 +67,9 @@ class EpochDescriptor:
         previous_watermark: The same of the epoch before: what functions see as the current watermark.
         versions: State version of each keyed step before the epoch.
         is_last: Whether the job ends with this epoch because its inputs have ended.
+        operator_states: Operator state of each subtask before the epoch, by uid.
+        follows: Whether another epoch of the same job attempt went before.
+        news: What there is to know of checkpoints.
     """
 
     epoch: int
@@ -58,3 +79,6 @@ class EpochDescriptor:
     previous_watermark: int
     versions: Mapping[str, StateVersion]
     is_last: bool = False
+    operator_states: Mapping[str, tuple[OperatorSnapshot | None, ...]] = field(default_factory=dict)
+    follows: bool = False
+    news: CheckpointNews = field(default_factory=CheckpointNews)

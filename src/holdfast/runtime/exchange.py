@@ -55,6 +55,8 @@ class EdgeLayout:
         self.edges = tuple(edges)
         self.flat = len(self.edges) == 1
         self._columns = [(edge, edge_schema(edge)) for edge in self.edges]
+        # Broadcast elements come first; the engine has sorted them to the front, but a batch may hold both.
+        self._unpacked = sorted(self._columns, key=lambda column: not column[0].broadcast)
         self.schema = pa.schema([pa.field(CONTROL, pa.binary()), pa.field(TARGET, pa.int32()), *self._fields()])
 
     def _fields(self) -> Iterable[pa.Field]:
@@ -102,7 +104,7 @@ class EdgeLayout:
             columns = [batch.column(batch.schema.get_field_index(field.name)) for field in schema]
             yield Arrival(edge, pa.RecordBatch.from_arrays(columns, names=schema.names), hashes)
             return
-        for edge, schema in self._columns:
+        for edge, schema in self._unpacked:
             column = batch.column(batch.schema.get_field_index(edge.name))
             if column.null_count == len(column):
                 continue

@@ -25,6 +25,7 @@ from holdfast.types.type_information import TypeInformation
 
 __all__ = [
     "AggregateFunction",
+    "CheckpointListener",
     "CheckpointedFunction",
     "FilterFunction",
     "FlatMapFunction",
@@ -289,6 +290,21 @@ class CheckpointedFunction(ABC):
     @abstractmethod
     def snapshot_state(self, context: FunctionSnapshotContext) -> None:
         """Puts what is still in fields of `self` into state; runs at the end of each epoch, before state is written."""
+
+
+class CheckpointListener(ABC):
+    """A function that is told what became of checkpoints; mix it into any function.
+
+    It is told in the task of a later epoch, on the fresh copy of that task, and at best once: a notification is lost
+    with the process, and one may stand for several checkpoints.
+    """
+
+    @abstractmethod
+    def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
+        """A checkpoint is complete, and with it all that were prepared before it."""
+
+    def notify_checkpoint_aborted(self, checkpoint_id: int) -> None:  # noqa: B027 - few have something to do
+        """A checkpoint failed; what was prepared for it may still be part of a later one."""
 
 
 MapLike = MapFunction | Callable[[Any], Any]

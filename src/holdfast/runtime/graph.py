@@ -16,6 +16,8 @@ from typing import Any, Literal
 
 from holdfast.errors import ConfigurationError
 from holdfast.kernel.key_group import MAX_PARALLELISM
+from holdfast.runtime.function import CheckpointedFunction
+from holdfast.state.descriptor import MapStateDescriptor
 from holdfast.types.type_information import TypeInformation
 
 logger = logging.getLogger(__name__)
@@ -47,6 +49,7 @@ class OperatorSpec:
 
     Attributes:
         side_outputs: Whether anybody reads its side outputs; only then its output is searched for `yield tag, value`.
+        broadcast: Descriptors of its broadcast states; None for a function without a broadcast side.
     """
 
     function: Any
@@ -55,6 +58,12 @@ class OperatorSpec:
     input_type: TypeInformation
     output_type: TypeInformation
     side_outputs: bool = False
+    broadcast: tuple[MapStateDescriptor[Any, Any], ...] | None = None
+
+    @property
+    def has_operator_state(self) -> bool:
+        """Whether it has state that belongs to a subtask, so that its parallelism must be known."""
+        return self.broadcast is not None or isinstance(self.function, CheckpointedFunction)
 
 
 @dataclass(eq=False, kw_only=True)
@@ -95,7 +104,7 @@ class FrameTransformNode(Node):
 
 @dataclass(eq=False, kw_only=True)
 class NarrowNode(Node):
-    """An operator without keys; it is chained into the task that makes its input."""
+    """An operator without keys; it is chained into the task that makes its input, unless it has operator state."""
 
     operator: OperatorSpec
 
@@ -111,6 +120,11 @@ class KeyedNode(Node):
 @dataclass(eq=False, kw_only=True)
 class UnionNode(Node):
     """All elements of several streams of one type, in no particular order."""
+
+
+@dataclass(eq=False, kw_only=True)
+class BroadcastNode(Node):
+    """All elements of a stream, for every subtask of the operator that reads it."""
 
 
 @dataclass(eq=False, kw_only=True)
@@ -167,7 +181,7 @@ class StreamGraph:
                         "give each its own"
                     )
                 taken[node.uid] = node
-        stateful = [n.name for n in self.nodes if n.uid is None and isinstance(n, KeyedNode | SinkNode)]
+        stateful = [n.name for n in self.nodes if n.uid is None and _has_state(n)]
         if stateful and not auto_generate_uids:
             raise ConfigurationError(
                 f"these steps have no uid: {', '.join(map(repr, stateful))}; call .uid('...') on each, or set "
@@ -196,6 +210,12 @@ class StreamGraph:
                     f"parallelism {node.parallelism} of {node.name!r} is above its max parallelism "
                     f"{node.max_parallelism}"
                 )
+
+
+def _has_state(node: Node) -> bool:
+    if isinstance(node, NarrowNode):
+        return node.operator.has_operator_state
+    return isinstance(node, KeyedNode | SinkNode)
 
 
 def _derived(node: Node, position: int, taken: dict[str, Node]) -> str:

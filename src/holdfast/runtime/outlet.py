@@ -27,7 +27,7 @@ class Outlet:
 
     def __init__(self, level: Level, partition: int, next_tasks: int, epoch: int) -> None:
         self.layout = EdgeLayout(level.leaving) if level.leaving else None
-        self._target = partition % next_tasks if next_tasks else None
+        self._next = (level.index + 1, next_tasks, partition)
         self._epoch = epoch
         self._by_origin: dict[Port, list[Edge]] = {}
         for edge in level.leaving:
@@ -50,8 +50,7 @@ class Outlet:
     def hand_on(self, edge: Edge, batch: pa.RecordBatch) -> None:
         """Packs columns that are already those of the edge."""
         assert self.layout is not None
-        target = self._target if edge.key is None else None
-        self._packed.append(self.layout.pack(edge, batch, target))
+        self._packed += [self.layout.pack(edge, batch, target) for target in edge.targets(*self._next)]
 
     def drain(self) -> Iterator[pa.RecordBatch]:
         """Yields what was packed since the last call."""

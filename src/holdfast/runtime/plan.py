@@ -2,8 +2,8 @@
 
 A **level** is one Python stage of the Spark job of an epoch. Level 0 has no exchange before it: it is what the
 source's own partitions run, and it exists only if something needs Python before the first exchange. A keyed operator
-stands one level below its deepest input; narrow operators and sinks are chained into the level of their input. All
-operators of a level share its tasks (subtask i of each runs in task i), so that the job of an epoch is one linear
+stands one level below its deepest input, and so does an operator without keys that has operator state or a broadcast
+side; other narrow operators and sinks are chained into the level of their input. All operators of a level share its tasks (subtask i of each runs in task i), so that the job of an epoch is one linear
 chain of exchanges and one Spark action, without a cache between actions.
 
 An **edge** carries elements from one level to a later one. Where several edges cross the same exchange each has a
@@ -12,13 +12,14 @@ struct column of its own; an edge that spans several exchanges is handed on unto
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from holdfast.errors import ConfigurationError
 from holdfast.kernel.key_group import default_max_parallelism
 from holdfast.runtime.graph import (
+    BroadcastNode,
     FrameTransformNode,
     KeyedNode,
     KeySpec,
@@ -56,7 +57,13 @@ class KeyPlan:
 
 @dataclass(frozen=True)
 class Edge:
-    """Elements that cross at least one exchange on their way to `consumer`."""
+    """Elements that cross at least one exchange on their way to `consumer`.
+
+    Attributes:
+        key: How they are partitioned; None for elements that stay together with those of their task.
+        parallelism: Subtasks of the consumer, if it has a number of its own; 0 if it runs in every task.
+        broadcast: Whether each of them gets a copy.
+    """
 
     name: str
     origin: Port
@@ -65,11 +72,31 @@ class Edge:
     to_level: int
     element_type: TypeInformation
     key: KeyPlan | None
+    parallelism: int = 0
+    broadcast: bool = False
+
+    def targets(self, exchange: int, tasks: int, partition: int) -> Sequence[int | None]:
+        """To which tasks an element goes that a task sends into an exchange, None for one that its key places.
+
+        Args:
+            exchange: Index of the level behind the exchange.
+            tasks: Number of tasks of that level.
+            partition: The sending task.
+        """
+        if self.key is not None:
+            return (None,)
+        if exchange < self.to_level or not self.parallelism:
+            return (partition % tasks,)
+        return range(self.parallelism) if self.broadcast else (partition % self.parallelism,)
 
 
 @dataclass(frozen=True)
 class Step:
-    """An operator or a sink as it runs in the tasks of one level."""
+    """An operator or a sink as it runs in the tasks of one level.
+
+    Attributes:
+        parallelism: Number of subtasks of an operator with state; 0 for a step that runs in every task.
+    """
 
     uid: str
     name: str
@@ -82,6 +109,11 @@ class Step:
     parallelism: int = 0
     max_parallelism: int = 0
     codec: KeyCodec | None = None
+
+    @property
+    def has_operator_state(self) -> bool:
+        """Whether it has state that belongs to a subtask."""
+        return self.operator is not None and self.operator.has_operator_state
 
 
 @dataclass(frozen=True)
@@ -136,6 +168,10 @@ class JobPlan:
     def keyed_steps(self) -> list[Step]:
         """All steps with keyed state."""
         return [step for level in self.levels for step in level.steps if step.kind == "keyed"]
+
+    def stateful_steps(self) -> list[Step]:
+        """All steps with keyed state or operator state."""
+        return [step for level in self.levels for step in level.steps if step.parallelism]
 
     def sinks(self) -> list[Step]:
         """All sinks."""
@@ -208,7 +244,7 @@ class _Compiler:
                 "so call transform() "
                 "before it, or write to a sink and read that in a job of its own"
             )
-        return depth + 1 if isinstance(node, KeyedNode) else depth
+        return depth + 1 if _is_placed(node) else depth
 
     def _sources(self) -> Iterable[Source]:
         frames = [n for n in self._graph.nodes if _is_frame(n)]
@@ -219,11 +255,12 @@ class _Compiler:
 
     def _add_step(self, node: KeyedNode | NarrowNode | SinkNode) -> None:
         level = self._level[node]
-        key = self._key_plan(node) if isinstance(node, KeyedNode) else None
+        parallelism, maximum = self._parallelism_of(node) if _is_placed(node) else (0, 0)
+        key = self._key_plan(node, parallelism, maximum) if isinstance(node, KeyedNode) else None
         ports = []
-        for producer, tag in _producers(node.inputs):
+        for producer, tag, broadcast in _producers(node.inputs):
             origin = Port("source" if _is_frame(producer) else "step", producer.identity, tag)
-            if key is None and self._level[producer] == level:
+            if not parallelism and self._level[producer] == level:
                 ports.append(origin)
                 continue
             edge = Edge(
@@ -232,14 +269,17 @@ class _Compiler:
                 consumer=node.identity,
                 from_level=self._level[producer],
                 to_level=level,
-                element_type=_element_type(producer, tag, node),
-                key=key,
+                element_type=(broadcast or node.inputs[0]).element_type if tag else producer.element_type,
+                key=None if broadcast else key,
+                parallelism=parallelism,
+                broadcast=broadcast is not None,
             )
             self._edges.append(edge)
             ports.append(Port("edge", edge.name))
-        self._steps.setdefault(level, []).append(_step(node, tuple(ports), key))
+        codec = key.codec if key else None
+        self._steps.setdefault(level, []).append(_step(node, tuple(ports), parallelism, maximum, codec))
 
-    def _key_plan(self, node: KeyedNode) -> KeyPlan:
+    def _parallelism_of(self, node: Node) -> tuple[int, int]:
         rescaled = self._rescaled.get(node.identity) or self._rescaled.get("")
         parallelism = rescaled or node.parallelism or self._parallelism
         maximum = (
@@ -254,6 +294,9 @@ class _Compiler:
                 "state: lower it, or restore into a "
                 "job whose state was written with a higher one"
             )
+        return parallelism, maximum
+
+    def _key_plan(self, node: KeyedNode, parallelism: int, maximum: int) -> KeyPlan:
         names, key_type = _key_columns(node)
         return KeyPlan(node.key, key_codec_for(key_type, names), parallelism, maximum)
 
@@ -261,7 +304,7 @@ class _Compiler:
         steps = tuple(self._steps.get(index, ()))
         return Level(
             index=index,
-            tasks=max((s.parallelism for s in steps if s.kind == "keyed"), default=0),
+            tasks=max((s.parallelism for s in steps), default=0),
             arriving=tuple(e for e in self._edges if e.from_level < index <= e.to_level),
             steps=steps,
             leaving=tuple(e for e in self._edges if e.from_level <= index < e.to_level),
@@ -272,21 +315,24 @@ def _is_frame(node: Node) -> bool:
     return isinstance(node, SourceNode) or (isinstance(node, FrameTransformNode) and _is_frame(node.inputs[0]))
 
 
-def _producers(inputs: Iterable[Node], tag: str | None = None) -> Iterable[tuple[Node, str | None]]:
-    """The steps behind unions and side outputs, with the side output's tag."""
+def _is_placed(node: Node) -> bool:
+    """Whether its subtasks have numbers: elements reach them through an exchange."""
+    return isinstance(node, KeyedNode) or (isinstance(node, NarrowNode) and node.operator.has_operator_state)
+
+
+def _producers(
+    inputs: Iterable[Node], tag: str | None = None, broadcast: BroadcastNode | None = None
+) -> Iterable[tuple[Node, str | None, BroadcastNode | None]]:
+    """The steps behind unions, side outputs and broadcasts, with the side output's tag and the broadcast."""
     for node in inputs:
         if isinstance(node, UnionNode):
-            yield from _producers(node.inputs)
+            yield from _producers(node.inputs, None, broadcast)
+        elif isinstance(node, BroadcastNode):
+            yield from _producers(node.inputs, None, node)
         elif isinstance(node, SideOutputNode):
-            yield from _producers(node.inputs, node.tag)
+            yield from _producers(node.inputs, node.tag, broadcast)
         else:
-            yield node, tag
-
-
-def _element_type(producer: Node, tag: str | None, consumer: Node) -> TypeInformation:
-    if tag is None:
-        return producer.element_type
-    return consumer.inputs[0].element_type
+            yield node, tag, broadcast
 
 
 def _key_columns(node: KeyedNode) -> tuple[tuple[str, ...], TypeInformation | None]:
@@ -310,18 +356,24 @@ def _key_columns(node: KeyedNode) -> tuple[tuple[str, ...], TypeInformation | No
     return node.key.columns, RowTypeInformation(list(node.key.columns), [types[c] for c in node.key.columns])
 
 
-def _step(node: KeyedNode | NarrowNode | SinkNode, ports: tuple[Port, ...], key: KeyPlan | None) -> Step:
+def _step(
+    node: KeyedNode | NarrowNode | SinkNode,
+    ports: tuple[Port, ...],
+    parallelism: int,
+    maximum: int,
+    codec: KeyCodec | None,
+) -> Step:
     if isinstance(node, SinkNode):
         return Step(node.identity, node.name, "sink", ports, node.element_type, node.element_type, sink=node.sink)
     return Step(
         uid=node.identity,
         name=node.name,
-        kind="keyed" if key else "narrow",
+        kind="keyed" if codec else "narrow",
         inputs=ports,
         input_type=node.operator.input_type,
         output_type=node.operator.output_type,
         operator=node.operator,
-        parallelism=key.parallelism if key else 0,
-        max_parallelism=key.max_parallelism if key else 0,
-        codec=key.codec if key else None,
+        parallelism=parallelism,
+        max_parallelism=maximum,
+        codec=codec,
     )

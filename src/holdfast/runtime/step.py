@@ -1,4 +1,4 @@
-"""The steps of a level at work in one task: a keyed operator, a narrow operator, or a sink.
+"""The steps of a level at work in one task: a keyed operator, an operator without keys, or a sink.
 
 All three take chunks and may emit chunks; at the end of the input they emit what is left, and report what they made
 durable.
@@ -18,9 +18,12 @@ from holdfast.runtime.barrier import StepReport
 from holdfast.runtime.chunk import Chunk
 from holdfast.runtime.descriptor import EpochDescriptor
 from holdfast.runtime.operator import OperatorSubtask, SubtaskInfo, user_error
+from holdfast.runtime.operator_state import TaskSnapshotStore, inline_limit
 from holdfast.runtime.plan import Step
 from holdfast.runtime.sink import WriterContext, WriterInitContext, owner_of
 from holdfast.runtime.worker import LoadedJob
+from holdfast.state.backend import OperatorStateBackend
+from holdfast.state.operator_snapshot import OperatorSnapshot
 from holdfast.state.version import StateVersion
 from holdfast.storage.job_directory import SHARED, TASK_OWNED
 from holdfast.storage.naming import FileName
@@ -66,31 +69,63 @@ class StepRun(ABC):
         return Chunk(self.step.output_type, self.step.uid, elements=elements)
 
 
-class NarrowRun(StepRun):
-    """An operator without keys."""
+class OperatorRun(StepRun):
+    """An operator without keys.
 
-    def __init__(self, step: Step, subtask: OperatorSubtask) -> None:
+    Args:
+        step: The operator.
+        subtask: It at work.
+        given: The operator state that it began with.
+    """
+
+    def __init__(self, step: Step, subtask: OperatorSubtask, given: OperatorSnapshot | None = None) -> None:
         super().__init__(step, subtask.info.subtask)
         self._operator = subtask
+        self._given = given
 
     def accept(self, chunk: Chunk) -> Chunk:
         self.records_in += len(chunk)
         return self._emitted(self._operator.process(chunk.elements))
 
+    def accept_broadcast(self, chunk: Chunk) -> Chunk:
+        """Processes elements of which every subtask gets a copy; they count once."""
+        self.records_in += 0 if self.subtask else len(chunk)
+        return self._emitted(self._operator.process_broadcast(chunk.elements))
+
     def side_outputs(self) -> dict[str, list[Any]]:
         return self._operator.take_side_outputs() if self._operator.side_outputs else {}
 
     def report(self) -> StepReport:
-        return StepReport(self.step.uid, self.subtask, records_in=self.records_in, records_out=self.records_out)
+        state = self._saved_state()
+        return StepReport(
+            self.step.uid,
+            self.subtask,
+            records_in=self.records_in,
+            records_out=self.records_out,
+            operator_state=state,
+        )
+
+    def _saved_state(self) -> dict[str, Any] | None:
+        """Lets the function save its state and writes it; None if it is as it was."""
+        self._operator.snapshot_state()
+        state = self._operator.operator_state
+        snapshot = None if state is None else state.snapshot()
+        return None if snapshot is None or snapshot == self._given else snapshot.to_json()
 
 
-class KeyedRun(StepRun):
+class KeyedRun(OperatorRun):
     """An operator with keyed state."""
 
-    def __init__(self, step: Step, subtask: OperatorSubtask, job: LoadedJob, epoch: EpochDescriptor) -> None:
-        super().__init__(step, subtask.info.subtask)
+    def __init__(
+        self,
+        step: Step,
+        subtask: OperatorSubtask,
+        job: LoadedJob,
+        epoch: EpochDescriptor,
+        given: OperatorSnapshot | None = None,
+    ) -> None:
+        super().__init__(step, subtask, given)
         assert subtask.backend is not None
-        self._operator = subtask
         self._backend = subtask.backend
         self._epoch = epoch
         self._token = job.descriptor.token
@@ -108,10 +143,8 @@ class KeyedRun(StepRun):
         fired += self._operator.fire_processing_time(self._epoch.processing_time)
         return self._emitted(fired)
 
-    def side_outputs(self) -> dict[str, list[Any]]:
-        return self._operator.take_side_outputs() if self._operator.side_outputs else {}
-
     def report(self) -> StepReport:
+        state = self._saved_state()
         run = self._backend.flush(self._new_path, self._token, self._epoch.epoch)
         return StepReport(
             self.step.uid,
@@ -120,6 +153,7 @@ class KeyedRun(StepRun):
             records_in=self.records_in,
             records_out=self.records_out,
             least_timer=self._backend.timers.least_processing_time(),
+            operator_state=state,
         )
 
     def succeeded(self) -> None:
@@ -188,11 +222,11 @@ class _ElementContext(WriterContext):
 
 
 def open_step(job: LoadedJob, epoch: EpochDescriptor, identity: TaskIdentity, step: Step, tasks: int) -> StepRun | None:
-    """The step as it runs in this task; None where a keyed operator has fewer subtasks than the level has tasks."""
+    """The step as it runs in this task; None where it has fewer subtasks than the level has tasks."""
     descriptor = job.descriptor
     if step.kind == "sink":
         return SinkRun(step, _writer_context(job, epoch, identity, step, tasks), epoch)
-    if step.kind == "keyed" and identity.partition >= step.parallelism:
+    if step.parallelism and identity.partition >= step.parallelism:
         return None
     info = SubtaskInfo(
         uid=step.uid,
@@ -206,16 +240,46 @@ def open_step(job: LoadedJob, epoch: EpochDescriptor, identity: TaskIdentity, st
         processing_time=epoch.processing_time,
         watermark=epoch.previous_watermark,
         is_restored=descriptor.is_restored,
+        has_past=descriptor.is_restored or epoch.follows,
+        checkpoint_id=epoch.news.next_id,
+        restored_checkpoint_id=epoch.news.newest,
+        completed_checkpoint_id=epoch.news.completed,
+        aborted_checkpoint_ids=epoch.news.aborted,
         parameters=descriptor.parameters,
     )
     opened = job.opened(step, info)
+    given = epoch.operator_states[step.uid][info.subtask] if step.uid in epoch.operator_states else None
+    state = _operator_state(job, epoch, identity, step, info, given)
     if step.kind == "narrow":
-        return NarrowRun(step, OperatorSubtask(opened, info))
+        return OperatorRun(step, OperatorSubtask(opened, info, None, state), given)
     key_groups = range_of(identity.partition, step.max_parallelism, step.parallelism)
     backend = job.keyed_backend(step, info, key_groups)
     version = epoch.versions.get(step.uid, StateVersion())
     backend.open_version(version.for_range(key_groups), job.file_system, descriptor.job_root)
-    return KeyedRun(step, OperatorSubtask(opened, info, backend), job, epoch)
+    return KeyedRun(step, OperatorSubtask(opened, info, backend, state), job, epoch, given)
+
+
+def _operator_state(
+    job: LoadedJob,
+    epoch: EpochDescriptor,
+    identity: TaskIdentity,
+    step: Step,
+    info: SubtaskInfo,
+    given: OperatorSnapshot | None,
+) -> OperatorStateBackend | None:
+    """The operator state of a subtask; None for a step that has none and was left none."""
+    if not step.has_operator_state and given is None:
+        return None
+    plan, token = job.descriptor.plan, job.descriptor.token
+    limit = inline_limit(job.configuration, job.level(identity.level), len(plan.levels))
+    store = TaskSnapshotStore(
+        job.directory,
+        lambda: FileName.new(token, epoch.epoch, epoch.attempt, owner_of(step.uid), info.subtask),
+        limit,
+    )
+    state = job.operator_backend(step, info)
+    state.restore(given or OperatorSnapshot({}), store)
+    return state
 
 
 def _writer_context(

@@ -24,7 +24,7 @@ from holdfast.runtime.descriptor import EpochDescriptor
 from holdfast.runtime.exchange import BARRIER_SCHEMA, KEY, KEY_HASH, Arrival, EdgeLayout, SourceLayout
 from holdfast.runtime.outlet import Outlet
 from holdfast.runtime.plan import Edge, Port
-from holdfast.runtime.step import KeyedRun, StepRun, open_step
+from holdfast.runtime.step import KeyedRun, OperatorRun, StepRun, open_step
 from holdfast.runtime.worker import LoadedJob
 from holdfast.types.type_information import TypeInformation
 
@@ -125,6 +125,11 @@ class LevelTask:
             self._outlet.hand_on(edge, arrival.batch)
             return
         consumer = self._consumer_of(edge)
+        if edge.broadcast:
+            assert isinstance(consumer, OperatorRun)
+            chunk = Chunk(edge.element_type, edge.origin.name, batch=arrival.batch)
+            self._emit(consumer, consumer.accept_broadcast(chunk))
+            return
         if edge.key is None:
             self._emit(consumer, consumer.accept(Chunk(edge.element_type, edge.origin.name, batch=arrival.batch)))
             return

@@ -12,13 +12,15 @@ from collections.abc import Callable
 
 from holdfast.errors import ConfigurationError, StorageError
 from holdfast.kernel.configuration import Configuration
+from holdfast.kernel.ids import JobID
 from holdfast.kernel.key_group import KeyGroupRange
 from holdfast.runtime.descriptor import JobDescriptor
 from holdfast.runtime.operator import OpenedOperator, SubtaskInfo
 from holdfast.runtime.plan import Level, Step
-from holdfast.state.backend import AbstractKeyedStateBackend, StateBackend, load_state_backend
+from holdfast.state.backend import AbstractKeyedStateBackend, OperatorStateBackend, StateBackend, load_state_backend
 from holdfast.state.environment import TaskEnvironment
 from holdfast.storage.file_system import FileSystem, file_system_for
+from holdfast.storage.job_directory import JobDirectory
 
 logger = logging.getLogger(__name__)
 
@@ -32,6 +34,9 @@ class LoadedJob:
         self.descriptor = descriptor
         self.file_system: FileSystem = file_system_for(descriptor.job_root)
         self.configuration = Configuration(dict(descriptor.configuration))
+        self.directory = JobDirectory(
+            self.file_system, descriptor.job_root, JobID.from_hex(descriptor.job_id), create_subdir=False
+        )
         self._check_storage_is_shared()
         self._state_backend: StateBackend = load_state_backend(self.configuration)
         self._opened: dict[str, OpenedOperator] = {}
@@ -51,7 +56,22 @@ class LoadedJob:
     def keyed_backend(self, step: Step, info: SubtaskInfo, key_groups: KeyGroupRange) -> AbstractKeyedStateBackend:
         """A keyed state backend for one subtask, without a version yet."""
         assert step.codec is not None
-        environment = TaskEnvironment(
+        return self._state_backend.create_keyed_state_backend(
+            self._environment(step, info),
+            self.descriptor.job_id,
+            step.uid,
+            step.codec,
+            step.max_parallelism,
+            key_groups,
+            None,
+        )
+
+    def operator_backend(self, step: Step, info: SubtaskInfo) -> OperatorStateBackend:
+        """The operator state of one subtask, empty."""
+        return self._state_backend.create_operator_state_backend(self._environment(step, info), step.uid)
+
+    def _environment(self, step: Step, info: SubtaskInfo) -> TaskEnvironment:
+        return TaskEnvironment(
             job_id=self.descriptor.job_id,
             operator=step.uid,
             subtask=info.subtask,
@@ -59,9 +79,6 @@ class LoadedJob:
             max_parallelism=step.max_parallelism,
             configuration=self.configuration,
             processing_time=info.processing_time,
-        )
-        return self._state_backend.create_keyed_state_backend(
-            environment, self.descriptor.job_id, step.uid, step.codec, step.max_parallelism, key_groups, None
         )
 
     def close(self) -> None:

@@ -108,10 +108,7 @@ class LocalEngine(Engine):
         if self._plan.starts_in_python:
             crossing = self._run_level(levels.pop(0), epoch, sources, tasks.get(1, 0))
         else:
-            crossing = [
-                _project(self._plan, batches, levels[0].arriving, i % levels[0].tasks)
-                for i, batches in enumerate(sources)
-            ]
+            crossing = [_project(self._plan, batches, levels[0], i) for i, batches in enumerate(sources)]
         for position, level in enumerate(levels):
             layout = EdgeLayout(level.arriving)
             flat = [batch for batches in crossing for batch in batches]
@@ -202,7 +199,8 @@ def exchange(layout: EdgeLayout, batches: Iterable[pa.RecordBatch], tasks: int) 
             if part.num_rows:
                 placed[task].append(part)
     order = [path for edge in layout.edges if edge.key for path in _order_paths(layout, edge)]
-    return [_sorted(part, order) for part in placed] if order else placed
+    first = [edge.name for edge in layout.edges if edge.broadcast]
+    return [_sorted(part, first, order) for part in placed] if order or first else placed
 
 
 def _placement(layout: EdgeLayout, batch: pa.RecordBatch) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]:
@@ -246,11 +244,12 @@ def _order_paths(layout: EdgeLayout, edge: Edge) -> list[tuple[str, ...]]:
     return [(*prefix, name) for name in edge.key.spec.order_by]
 
 
-def _sorted(batches: Batches, order: Sequence[tuple[str, ...]]) -> Batches:
+def _sorted(batches: Batches, first: Sequence[str], order: Sequence[tuple[str, ...]]) -> Batches:
     if not batches:
         return batches
     table = pa.Table.from_batches(batches)
-    keys = {f"{i}": _at(table, path) for i, path in enumerate(order)}
+    keys = {f"broadcast {name}": table.column(name).is_null() for name in first}
+    keys |= {f"{i}": _at(table, path) for i, path in enumerate(order)}
     keys["position"] = pa.chunked_array([pa.array(np.arange(table.num_rows))])
     by = [(name, "ascending") for name in keys]
     indices = pc.sort_indices(pa.table(keys), sort_keys=[(name, order, "at_start") for name, order in by])
@@ -264,15 +263,16 @@ def _at(table: pa.Table, path: tuple[str, ...]) -> pa.ChunkedArray:
     return column
 
 
-def _project(plan: JobPlan, batches: Batches, edges: Sequence[Edge], target: int) -> Batches:
+def _project(plan: JobPlan, batches: Batches, level: Level, partition: int) -> Batches:
     """Source columns as edge columns, without Python operators: a row read by several edges is repeated for each."""
-    sources, layout = SourceLayout(plan.sources), EdgeLayout(edges)
+    sources, layout = SourceLayout(plan.sources), EdgeLayout(level.arriving)
     return [
-        layout.pack(edge, columns, None if edge.key else target)
+        layout.pack(edge, columns, target)
         for batch in batches
         for source, columns in sources.unpack(batch)
-        for edge in edges
+        for edge in level.arriving
         if edge.origin.name == source.uid
+        for target in edge.targets(level.index, level.tasks, partition)
     ]
 
 

@@ -20,7 +20,16 @@ MAX_WATERMARK = 2**63 - 1
 
 @dataclass(frozen=True)
 class SubtaskInfo:
-    """Facts about one subtask of one operator in one epoch; times are milliseconds since 1970."""
+    """Facts about one subtask of one operator in one epoch; times are milliseconds since 1970.
+
+    Attributes:
+        is_restored: Whether the job attempt began with a checkpoint.
+        has_past: Whether there is state of an epoch before.
+        checkpoint_id: Id that the next checkpoint is expected to get.
+        restored_checkpoint_id: The newest checkpoint that was complete when the epoch began.
+        completed_checkpoint_id: The same, if it has completed since the epoch before.
+        aborted_checkpoint_ids: Checkpoints that failed since then.
+    """
 
     uid: str
     name: str = ""
@@ -33,6 +42,11 @@ class SubtaskInfo:
     processing_time: int = 0
     watermark: int = MIN_WATERMARK
     is_restored: bool = False
+    has_past: bool = False
+    checkpoint_id: int = 1
+    restored_checkpoint_id: int | None = None
+    completed_checkpoint_id: int | None = None
+    aborted_checkpoint_ids: tuple[int, ...] = ()
     parameters: Mapping[str, str] = field(default_factory=dict)
 
 

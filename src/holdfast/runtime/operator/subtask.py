@@ -11,11 +11,19 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from holdfast.errors import HoldfastError, UserFunctionError
-from holdfast.runtime.function import OutputTag, TimeDomain
+from holdfast.runtime.function import CheckpointedFunction, CheckpointListener, OutputTag, TimeDomain
 from holdfast.runtime.operator.context import ElementContext, SubtaskContext, SubtaskInfo
 from holdfast.runtime.operator.failure import user_error
 from holdfast.runtime.operator.opened import OpenedOperator
-from holdfast.state.backend import AbstractKeyedStateBackend
+from holdfast.runtime.operator.state_context import (
+    BroadcastSideContext,
+    BroadcastStates,
+    InitializationContext,
+    ReaderContext,
+    SnapshotContext,
+    notify,
+)
+from holdfast.state.backend import AbstractKeyedStateBackend, OperatorStateBackend
 from holdfast.state.descriptor import ValueStateDescriptor
 
 REDUCE_STATE = "_reduce"
@@ -28,16 +36,38 @@ class OperatorSubtask:
         opened: The operator, opened in this process.
         info: Who and when this subtask is.
         backend: Its keyed state, with the version of the epoch opened; None for operators without keys.
+        operator_state: Its operator state, restored; None for operators without.
+
+    Raises:
+        UserFunctionError: `initialize_state` raised.
     """
 
     def __init__(
-        self, opened: OpenedOperator, info: SubtaskInfo, backend: AbstractKeyedStateBackend | None = None
+        self,
+        opened: OpenedOperator,
+        info: SubtaskInfo,
+        backend: AbstractKeyedStateBackend | None = None,
+        operator_state: OperatorStateBackend | None = None,
     ) -> None:
         self.info = info
         self.backend = backend
-        self.context = ElementContext(info, backend)
+        self.operator_state = operator_state
         self._spec = opened.spec
-        self.function, self._call = opened.bind(SubtaskContext(info, backend), backend)
+        self.context = ElementContext(info, backend)
+        if self._spec.broadcast is not None:
+            assert operator_state is not None
+            states = BroadcastStates(info.uid, self._spec.broadcast, operator_state)
+            self.context = ReaderContext(info, backend, states)
+            self._broadcast_side = BroadcastSideContext(info, backend, states, self.context)
+        context = SubtaskContext(info, backend)
+        self.function, self._call = opened.bind(context, backend)
+        if isinstance(self.function, CheckpointedFunction):
+            assert operator_state is not None
+            initialization = InitializationContext(info, context, operator_state)
+            self._guard("initializing its state", lambda: self.function.initialize_state(initialization))
+        if isinstance(self.function, CheckpointListener):
+            completed, aborted = info.completed_checkpoint_id, info.aborted_checkpoint_ids
+            self._guard("being told of a checkpoint", lambda: notify(self.function, completed, aborted))
         self._keyed_runs = {
             "map": self._map,
             "flat_map": self._flat_map,
@@ -89,6 +119,43 @@ class OperatorSubtask:
         except Exception as error:
             raise self._user_error(error, "processing an element") from error
         return self._without_tagged(out) if self._spec.side_outputs else out
+
+    def process_broadcast(self, elements: Sequence[Any]) -> list[Any]:
+        """Processes broadcast elements and returns what came out, in order.
+
+        Raises:
+            UserFunctionError: The function raised.
+        """
+        out: list[Any] = []
+        context, call = self._broadcast_side, self.function.process_broadcast_element
+
+        def process() -> None:
+            context.begin()
+            for element in elements:
+                emitted = call(element, context)
+                if emitted is not None:
+                    out.extend(emitted)
+
+        self._guard("processing a broadcast element", process)
+        return self._without_tagged(out) if self._spec.side_outputs else out
+
+    def snapshot_state(self) -> None:
+        """Lets the function put what it holds into state, at the end of the epoch, before state is written.
+
+        Raises:
+            UserFunctionError: The function raised.
+        """
+        if isinstance(self.function, CheckpointedFunction):
+            context = SnapshotContext(self.info)
+            self._guard("saving its state", lambda: self.function.snapshot_state(context))
+
+    def _guard(self, doing: str, call: Callable[[], None]) -> None:
+        try:
+            call()
+        except HoldfastError:
+            raise
+        except Exception as error:
+            raise user_error(error, self.info.uid, None, self.info.epoch, doing) from error
 
     def advance_watermark(self, watermark: int) -> list[Any]:
         """Fires the event-time timers up to `watermark` and returns what they emitted."""

@@ -1,0 +1,114 @@
+"""Operator state between epochs: files of a task's part, and what the job master holds of all subtasks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from holdfast.checkpoint.metadata import OperatorMetadata
+from holdfast.checkpoint.options import FS_SMALL_FILE_THRESHOLD
+from holdfast.checkpoint.stream import FileCheckpointStreamFactory, stream_handle_from_json
+from holdfast.kernel import fault
+from holdfast.kernel.configuration import Configuration
+from holdfast.runtime.barrier import StepReport
+from holdfast.runtime.plan import JobPlan, Level
+from holdfast.state.operator_snapshot import OperatorSnapshot, SnapshotStore
+from holdfast.state.repartition import RoundRobinOperatorStateRepartitioner
+from holdfast.storage.job_directory import JobDirectory
+from holdfast.storage.naming import FileName
+
+BARRIER_BUDGET = 24 * 1024
+"""Bytes of operator state, before they are encoded, that may travel in one barrier row."""
+
+Subtasks = tuple[OperatorSnapshot | None, ...]
+
+
+class TaskSnapshotStore(SnapshotStore):
+    """Keeps small state in the barrier, and writes larger state to a file among those that operators own.
+
+    Args:
+        directory: The job's directory.
+        name: Draws a new name for a file.
+        inline_limit: Up to how many bytes state stays in the barrier.
+    """
+
+    def __init__(self, directory: JobDirectory, name: Callable[[], FileName], inline_limit: int) -> None:
+        self.inline_limit = inline_limit
+        self._directory = directory
+        self._streams = FileCheckpointStreamFactory(directory, name, threshold=-1)
+
+    def write_file(self, data: bytes) -> dict[str, Any]:
+        """Write a new file, durably."""
+        stream = self._streams.create_checkpoint_state_output_stream()
+        stream.write(data)
+        with fault.point("run.write"):
+            handle = stream.close_and_get_handle()
+        assert handle is not None
+        return handle.to_json()  # type: ignore[attr-defined,no-any-return]
+
+    def read_file(self, data: Mapping[str, Any]) -> bytes:
+        """Read a file and check it."""
+        with stream_handle_from_json(data, self._directory).open_input_stream() as stream:
+            return stream.read()
+
+
+def inline_limit(configuration: Configuration, level: Level, levels: int) -> int:
+    """Bytes of one subtask's state that may stay in its barrier.
+
+    A barrier holds the state of all steps of its task, and that of a level's first task also those of the levels
+    above; the budget is for all of them together.
+    """
+    steps = sum(step.has_operator_state for step in level.steps)
+    carried = level.tasks * levels if level.leaving else 1
+    return min(configuration.get(FS_SMALL_FILE_THRESHOLD), BARRIER_BUDGET // max(1, steps * carried))
+
+
+class OperatorStates:
+    """The operator state of all operators of a job attempt, as its next epoch finds it.
+
+    Within an attempt each subtask finds what it left. State is dealt out again when the attempt begins with a
+    checkpoint, and when the parallelism of an operator changes.
+
+    Args:
+        plan: The job.
+        operators: The operators of the checkpoint that is restored.
+    """
+
+    def __init__(self, plan: JobPlan, operators: Iterable[OperatorMetadata] = ()) -> None:
+        stored = {operator.uid: operator.subtasks for operator in operators}
+        self._by_uid: dict[str, Subtasks] = {}
+        for step in plan.stateful_steps():
+            subtasks = [None if item is None else OperatorSnapshot.from_json(item) for item in stored.get(step.uid, ())]
+            if any(subtasks):
+                self._by_uid[step.uid] = _dealt_out(tuple(subtasks), step.parallelism)
+
+    def for_epoch(self) -> dict[str, Subtasks]:
+        """The state of each subtask, by uid."""
+        return dict(self._by_uid)
+
+    def take(self, report: StepReport, parallelism: int) -> None:
+        """Moves on to what a subtask has left; nothing, if it changed nothing."""
+        if report.operator_state is None:
+            return
+        subtasks = list(self._by_uid.get(report.uid, (None,) * parallelism))
+        subtasks[report.subtask] = OperatorSnapshot.from_json(report.operator_state)
+        self._by_uid[report.uid] = tuple(subtasks)
+
+    def replan(self, plan: JobPlan) -> None:
+        """Deals out the state of operators whose parallelism changes."""
+        for step in plan.stateful_steps():
+            subtasks = self._by_uid.get(step.uid)
+            if subtasks is not None and len(subtasks) != step.parallelism:
+                self._by_uid[step.uid] = _dealt_out(subtasks, step.parallelism)
+
+    def to_json(self, uid: str) -> tuple[Any, ...]:
+        """The state of an operator as a checkpoint's document holds it, empty if there is none."""
+        return tuple(None if part is None else part.to_json() for part in self._by_uid.get(uid, ()))
+
+    def paths(self) -> set[str]:
+        """The files that the next epoch needs."""
+        return {path for subtasks in self._by_uid.values() for part in subtasks if part for path in part.paths()}
+
+
+def _dealt_out(subtasks: Subtasks, parallelism: int) -> Subtasks:
+    return tuple(RoundRobinOperatorStateRepartitioner().repartition_state(subtasks, len(subtasks), parallelism))
