@@ -19,10 +19,10 @@ from holdfast.ha.embedded.store import EmbeddedStateHandleStore
 from holdfast.ha.execution_plan import ExecutionPlan, JobResourceRequirements
 from holdfast.ha.execution_plan_store import (
     DefaultExecutionPlanStore,
-    ExecutionPlanListener,
     ExecutionPlanStore,
     StandaloneExecutionPlanStore,
 )
+from holdfast.ha.execution_plan_watcher import ExecutionPlanListener
 from holdfast.ha.factory import (
     HighAvailabilityServicesFactory,
     create_client_high_availability_services,

@@ -34,7 +34,7 @@ from holdfast.ha import (
     VoidBlobStore,
 )
 from holdfast.ha.execution_plan import execution_plan_serializer
-from holdfast.ha.execution_plan_store import NamesWatcher
+from holdfast.ha.execution_plan_watcher import NamesWatcher
 from holdfast.ha.file_system.store import FileEntryMapBackend
 from holdfast.kernel.ids import JobID
 from holdfast.storage.document import encode_document

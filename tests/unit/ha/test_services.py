@@ -33,7 +33,7 @@ from holdfast.ha import (
     ha_type,
 )
 from holdfast.ha.embedded.election import EmbeddedElection, EmbeddedLeaderElectionDriverFactory
-from holdfast.ha.execution_plan_store import ExecutionPlanListener
+from holdfast.ha.execution_plan_watcher import ExecutionPlanListener
 from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.ids import JobID
 from holdfast.storage.document import encode_document

@@ -24,7 +24,8 @@ from holdfast.ha.checkpoint_recovery import (
     job_directories,
 )
 from holdfast.ha.cluster_storage import ClusterStorage
-from holdfast.ha.execution_plan_store import DefaultExecutionPlanStore, NamesWatcher
+from holdfast.ha.execution_plan_store import DefaultExecutionPlanStore
+from holdfast.ha.execution_plan_watcher import NamesWatcher
 from holdfast.ha.file_system.election import FileSystemLeaderElectionDriverFactory
 from holdfast.ha.file_system.lease_file import LeaseFile
 from holdfast.ha.file_system.retrieval import FileSystemLeaderRetrievalDriver

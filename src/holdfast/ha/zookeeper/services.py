@@ -32,7 +32,8 @@ from holdfast.ha.checkpoint_recovery import (
     job_directories,
 )
 from holdfast.ha.cluster_storage import ClusterStorage, cluster_path
-from holdfast.ha.execution_plan_store import DefaultExecutionPlanStore, NamesWatcher
+from holdfast.ha.execution_plan_store import DefaultExecutionPlanStore
+from holdfast.ha.execution_plan_watcher import NamesWatcher
 from holdfast.ha.leader_retrieval import DefaultLeaderRetrievalService, LeaderRetrievalService
 from holdfast.ha.services import ClientHighAvailabilityServices
 from holdfast.ha.zookeeper.connection import ZooKeeperConnection
