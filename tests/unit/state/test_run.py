@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from holdfast.errors import AlreadyExistError, CorruptFileError, FormatVersionError, NotExistError
+from holdfast.errors import AlreadyExistError, CorruptFileError, FormatVersionError, NotExistError, StorageError
 from holdfast.kernel import fault
 from holdfast.kernel.fault import AnswerLostError, FaultInjectedError
 from holdfast.kernel.key_group import KeyGroupRange, key_groups_of
@@ -221,6 +221,13 @@ def test_a_run_is_there_whole_or_not_at_all_when_the_writer_fails(tmp_path):
         write(tmp_path, {"a": segment(3)})
     fault.clear()
     touch_everything(tmp_path, handle_of(FS, str(tmp_path), "shared/a.run"))
+
+
+def test_a_full_disk_is_said_to_be_full(tmp_path):
+    fault.install("before:run.write=enospc")
+    with pytest.raises(StorageError, match="No space left"):
+        write(tmp_path, {"a": segment(3)})
+    assert not (tmp_path / "shared/a.run").exists()
 
 
 def test_a_run_without_segments_is_legal(tmp_path):
