@@ -1,0 +1,33 @@
+"""Compaction of the version of a `StateEpochs`, as a job would do it, but at any time and of any layers."""
+
+from holdfast.kernel.key_group import range_of
+from holdfast.state.compaction.layer import components, depth, layers
+from holdfast.state.compaction.merge import compact
+from holdfast.state.compaction.plan import CompactionPlan, Output, output_ranges, swap
+from holdfast.storage.naming import FileName
+
+
+def compact_layers(epochs, start, end, now=0):
+    """Merges the layers from `start` up to `end` of each component of a version."""
+    for component in components(epochs.version.runs):
+        found = layers(component)
+        assert depth(component) <= len(found)
+        chosen = found[start:end]
+        inputs = [run for layer in chosen for run in layer.runs]
+        if len(inputs) < 2:
+            continue
+        subtasks = [range_of(i, epochs.max_parallelism, epochs.parallelism) for i in range(epochs.parallelism)]
+        ranges = output_ranges(chosen, start == 0, subtasks)
+        outputs = tuple(
+            Output("shared/" + FileName.new(1, 1, 0, "operator", at).format(), part) for at, part in enumerate(ranges)
+        )
+        plan = CompactionPlan(epochs.directory, tuple(inputs), outputs, start == 0, now, 1)
+        plan = CompactionPlan.from_json(plan.to_json())
+        swapped = swap(epochs.version, inputs, compact(plan, epochs.files))
+        assert swapped is not None
+        epochs.version = swapped
+
+
+def compact_some(epochs, rng):
+    start = rng.randrange(4)
+    compact_layers(epochs, start, start + rng.randrange(2, 6))

@@ -1,0 +1,84 @@
+"""Compaction changes nothing that can be read: the whole contract of state backends, with runs merged in between."""
+
+import random
+
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import rule
+
+from holdfast.state import HashMapStateBackend
+from holdfast.state.cache import STATE_CACHE
+from holdfast.testing import state_backend_contract
+from holdfast.testing.state_backend_contract import StateBackendContract
+from holdfast.testing.state_backend_machine import StateBackendMachine
+from holdfast.testing.state_epochs import StateEpochs
+from tests.contract.compacting import compact_layers, compact_some
+
+
+@pytest.fixture(autouse=True)
+def nothing_kept():
+    STATE_CACHE.clear()
+    yield
+    STATE_CACHE.clear()
+
+
+class TestEverythingCompacted(StateBackendContract):
+    """After each epoch all runs become one for each subtask."""
+
+    machine_examples = 1
+
+    @pytest.fixture
+    def state_backend(self):
+        return HashMapStateBackend()
+
+    @pytest.fixture
+    def epochs(self, state_backend, tmp_path):
+        def compact():
+            compact_layers(epochs, 0, 1 << 30)
+
+        epochs = StateEpochs(state_backend, str(tmp_path), after=compact)
+        return epochs
+
+
+class TestSomethingCompacted(StateBackendContract):
+    """After each epoch some runs that stand together become one, read by processes that have kept something or not."""
+
+    rng = random.Random(5)
+    machine_examples = 1
+
+    @pytest.fixture
+    def state_backend(self):
+        return HashMapStateBackend()
+
+    @pytest.fixture
+    def epochs(self, state_backend, tmp_path):
+        def compact():
+            compact_some(epochs, self.rng)
+            if self.rng.random() < 0.4:
+                STATE_CACHE.clear()
+
+        epochs = StateEpochs(state_backend, str(tmp_path), after=compact)
+        return epochs
+
+
+class CompactingMachine(StateBackendMachine):
+    """Histories in which runs are merged at any time."""
+
+    @rule(start=st.integers(0, 3), count=st.integers(2, 6))
+    def compact(self, start, count):
+        """Merge some layers of each component, in the newest version and in what is remembered of it."""
+        before = self._epochs.version
+        compact_layers(self._epochs, start, start + count)
+        self._history = [(self._epochs.version if v is before else v, model) for v, model in self._history]
+
+
+class TestHistoriesWithCompactions(StateBackendContract):
+    """The state machine over versions whose runs are merged meanwhile; caches follow, or notice that they cannot."""
+
+    @pytest.fixture
+    def state_backend(self):
+        return HashMapStateBackend()
+
+    @pytest.fixture(autouse=True)
+    def compacting_machine(self, monkeypatch):
+        monkeypatch.setattr(state_backend_contract, "StateBackendMachine", CompactingMachine)
