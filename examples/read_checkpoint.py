@@ -1,0 +1,241 @@
+"""Reads the state in a checkpoint without Holdfast: the format of `docs/format.md` with json, pyarrow and xxhash.
+
+It checks every byte that it reads, and prints one JSON line for each key of each state.
+
+    python examples/read_checkpoint.py DIRECTORY_OF_A_JOB_OR_OF_A_CHECKPOINT
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import struct
+import sys
+from collections.abc import Iterator
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import xxhash
+
+PUT, DELETE, APPEND, CLEAR = range(4)
+EPOCH = datetime(1970, 1, 1)
+NAN = float("nan")  # one object for all of them, so that dictionaries find it
+Document = dict[str, Any]
+
+
+def document(path: Path) -> Document:
+    """A JSON document, after a check of its checksum."""
+    data = path.read_bytes()
+    head = len('{"checksum":"sha256:') + 64
+    fields: Document = json.loads(data)
+    check(fields["checksum"] == "sha256:" + hashlib.sha256(data[head + 1 :]).hexdigest(), f"{path} is damaged")
+    check(fields["format_version"] == 1, f"{path} has format version {fields['format_version']}")
+    return fields
+
+
+def newest(job: Path) -> Path:
+    """The `_metadata` of a job's newest completed checkpoint, as its register says."""
+    pointer = document(max((job / "register").glob("v-*")))["checkpoints"][-1]
+    data = (job / pointer["path"]).read_bytes()
+    check(hashlib.sha256(data).hexdigest() == pointer["digest"], f"{pointer['path']} is not what was completed")
+    return job / str(pointer["path"])
+
+
+def states(place: Path) -> Iterator[tuple[str, str, Document, dict[Any, Any]]]:
+    """(uid, state, schema, content) of each state in a checkpoint or savepoint, or in the newest one of a job.
+
+    The content is {key: value}, {key: [element, ...]} or {key: {map key: value}}; of timers {key: [time, ...]}. Where
+    state has namespaces, its keys are (key, namespace).
+    """
+    path = place / "_metadata" if (place / "_metadata").exists() else newest(place)
+    metadata = document(path)
+    savepoint = metadata["properties"]["type"].endswith("SAVEPOINT")
+    root = path.parent if savepoint else path.parent.parent
+    for operator in metadata["operators"]:
+        runs = [Run(root, handle) for handle in operator["runs"]]
+        for name in sorted({name for run in runs for name in run.segments}):
+            schema = next(run.segments[name]["schema"] for run in reversed(runs) if name in run.segments)
+            if schema["kind"] == "timers":
+                content = timers(name, operator, runs)
+            else:
+                content = replay(name, operator["key"], schema, runs)
+            yield operator["uid"], name, schema, content
+
+
+class Run:
+    """One run file, checked as a whole."""
+
+    def __init__(self, root: Path, handle: Document) -> None:
+        path = root / handle["path"]
+        self.data = path.read_bytes()
+        start, length, digest, zeros, end = struct.unpack("<QQ32s8s8s", self.data[-64:])
+        footer = self.data[start : start + length]
+        check(self.data[:8] == b"HFRUN\x01\r\n" and zeros + end == bytes(8) + b"HFRUNEND", f"{path} is not a run")
+        check(len(self.data) == handle["size"] and start + length == handle["size"] - 64, f"{path} is cut off")
+        check(hashlib.sha256(footer).digest() == digest, f"the footer of {path} is damaged")
+        check(digest.hex() == handle["digest"], f"{path} is another run than the checkpoint names")
+        self.footer: Document = json.loads(footer)
+        check(self.footer["format_version"] == 1, f"{path} has format version {self.footer['format_version']}")
+        size = self.footer["block_size"]
+        blocks = [xxhash.xxh3_64_hexdigest(self.data[at : min(at + size, start)]) for at in range(0, start, size)]
+        check(blocks == self.footer["blocks"], f"a block of {path} is damaged")
+        self.segments = {segment["name"]: segment for segment in self.footer["segments"]}
+
+    def rows(self, name: str) -> list[Document]:
+        """The rows of one segment."""
+        segment = self.segments.get(name)
+        if segment is None:
+            return []
+        buffer = self.data[segment["offset"] : segment["offset"] + segment["length"]]
+        rows: list[Document] = pa.ipc.open_file(pa.py_buffer(buffer)).read_all().to_pylist()
+        return rows
+
+
+def replay(name: str, key_type: Document, schema: Document, runs: list[Run]) -> dict[Any, Any]:
+    """What the rows of all runs, oldest first, make of one state."""
+    content: dict[Any, Any] = {}
+    for run in runs:
+        # A clear speaks about older runs only, so it comes before the other rows of its own run.
+        for row in sorted(run.rows(name), key=lambda row: row["op"] != CLEAR):
+            key = decode_key(key_type, row["key"])
+            if "namespace" in row:
+                key = (key, row["namespace"])
+            if row["op"] == CLEAR or (row["op"] == DELETE and schema["kind"] != "map"):
+                content.pop(key, None)
+            elif schema["kind"] == "map":
+                entries, entry = content.setdefault(key, {}), decode_key(schema["map_key"], row["map_key"])
+                if row["op"] == PUT:
+                    entries[entry] = row["value"]
+                else:
+                    entries.pop(entry, None)
+                if not entries:
+                    del content[key]
+            elif row["op"] == APPEND:
+                content.setdefault(key, []).extend(row["value"])
+            else:
+                content[key] = row["value"]
+    return content
+
+
+def timers(name: str, operator: Document, runs: list[Run]) -> dict[Any, list[int]]:
+    """The timers that have not fired, by key (with the namespace, if that is not empty)."""
+    alive: dict[tuple[Any, int], int] = {}
+    for run in runs:
+        fired = run.footer["fired_through"].get(name)
+        first, last = run.footer["key_groups"]
+        if fired is not None:
+            alive = {timer: group for timer, group in alive.items() if timer[1] > fired or not first <= group <= last}
+        for row in run.rows(name):
+            key = decode_key(operator["key"], row["key"])
+            timer = ((key, row["namespace"]) if row["namespace"] else key, row["timestamp"])
+            if row["op"] == PUT:
+                alive[timer] = ((row["hash"] >> 32) * operator["max_parallelism"]) >> 32
+            else:
+                alive.pop(timer, None)
+    times: dict[Any, list[int]] = {}
+    for key, timestamp in sorted(alive, key=lambda timer: timer[1]):
+        times.setdefault(key, []).append(timestamp)
+    return times
+
+
+def decode_key(codec: Document | None, key: Any) -> Any:
+    """A key as Python has it: of a simple type it stands in the file as it is."""
+    if codec is None or codec["kind"] == "atomic" or key is None:
+        return key if key == key else NAN
+    return decode_tagged(key, 0)[0] if codec["kind"] == "tagged" else decode_composite(codec["type"], key)
+
+
+def decode_composite(kind: Document, data: bytes) -> tuple[Any, ...]:
+    """A key of several columns: each part after its length."""
+    parts: list[Any] = []
+    at = 0
+    for part in kind["types"] if kind["type"] == "tuple" else [field["type"] for field in kind["fields"]]:
+        (length,) = struct.unpack_from(">I", data, at)
+        at += 4
+        if length == 0xFFFF_FFFF:
+            parts.append(None)
+        else:
+            parts.append(decode_part(part, data[at : at + length]))
+            at += length
+    return tuple(parts)
+
+
+def decode_part(kind: Any, data: bytes) -> Any:
+    """One part of a composite key."""
+    name = kind if isinstance(kind, str) else kind["type"]
+    if name in ("row", "tuple"):
+        return decode_composite(kind, data)
+    if name in ("string", "char"):
+        return data.decode()
+    if name == "binary":
+        return data
+    if name == "decimal":
+        unscaled = int.from_bytes(data, "big") - (1 << 127)
+        return unscaled if kind.get("as_int") else Decimal(unscaled).scaleb(-kind["scale"])
+    number = int.from_bytes(data, "big") - (1 << 63)
+    if name in ("float", "double"):
+        layouts = ("<f", "<i") if name == "float" else ("<d", "<q")
+        found = struct.unpack(layouts[0], struct.pack(layouts[1], number))[0]
+        return found if found == found else NAN
+    if name == "date":
+        return date(1970, 1, 1) + timedelta(days=number)
+    if name in ("timestamp", "timestamp_ntz"):
+        moment = EPOCH + timedelta(microseconds=number)
+        return moment.replace(tzinfo=UTC) if name == "timestamp" else moment
+    if name == "time":
+        return (EPOCH + timedelta(microseconds=number // 1000)).time()
+    if name == "interval day to second":
+        return timedelta(microseconds=number)
+    return bool(number) if name == "boolean" else number
+
+
+def decode_tagged(data: bytes, at: int) -> tuple[Any, int]:
+    """A key without a declared type, and where it ends."""
+    tag, at = data[at : at + 1], at + 1
+    if tag in (b"N", b"T", b"F"):
+        return {b"N": None, b"T": True, b"F": False}[tag], at
+    if tag == b"d":
+        found = struct.unpack_from(">d", data, at)[0]
+        return found if found == found else NAN, at + 8
+    if tag == b"D":
+        return date(1970, 1, 1) + timedelta(days=struct.unpack_from(">i", data, at)[0]), at + 4
+    count = shift = 0
+    while True:
+        byte, at = data[at], at + 1
+        count |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            break
+    if tag == b"t":
+        items = []
+        for _ in range(count):
+            item, at = decode_tagged(data, at)
+            items.append(item)
+        return tuple(items), at
+    content, at = data[at : at + count], at + count
+    if tag == b"i":
+        return int.from_bytes(content, "big", signed=True), at
+    if tag == b"c":
+        return Decimal(content.decode()), at
+    return content.decode() if tag == b"s" else content, at
+
+
+def check(holds: bool, what: str) -> None:
+    """Stops at the first thing that is not what was written."""
+    if not holds:
+        raise SystemExit(what)
+
+
+def main(place: str) -> None:
+    """Prints the content of a checkpoint."""
+    for uid, name, schema, content in states(Path(place)):
+        for key, value in content.items():
+            line = {"uid": uid, "state": name, "kind": schema["kind"], "key": key, "value": value}
+            print(json.dumps(line, default=str))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

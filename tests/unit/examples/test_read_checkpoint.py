@@ -1,0 +1,215 @@
+"""The documented format, read by a program that uses nothing of Holdfast, agrees with what was written."""
+
+from __future__ import annotations
+
+import ast
+import math
+import subprocess
+import sys
+from collections.abc import Iterator
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from examples import read_checkpoint
+from holdfast.datastream import KeyedProcessFunction
+from holdfast.kernel.clock import ManualClock
+from holdfast.runtime.control import SnapshotRequest
+from holdfast.state import (
+    ListStateDescriptor,
+    MapStateDescriptor,
+    ReducingStateDescriptor,
+    StateTtlConfig,
+    ValueStateDescriptor,
+)
+from tests.stories.local import Program, master
+
+EVENT = "key string, n bigint"
+
+
+class Everything(KeyedProcessFunction):
+    """All kinds of state: sums, lists that are cut, maps that are cleared, timers that are taken back."""
+
+    def open(self, runtime_context: Any) -> None:
+        ttl = ValueStateDescriptor[int]("last", "bigint")
+        ttl.enable_time_to_live(StateTtlConfig.new_builder("1 h").build())
+        self.total = runtime_context.get_state(ValueStateDescriptor("total", "struct<sum: bigint, odd: boolean>"))
+        self.seen = runtime_context.get_list_state(ListStateDescriptor("seen", "bigint"))
+        self.by_rest = runtime_context.get_map_state(MapStateDescriptor("by_rest", "double", "bigint"))
+        self.most = runtime_context.get_reducing_state(ReducingStateDescriptor("most", max, "bigint"))
+        self.last = runtime_context.get_state(ttl)
+
+    def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> Iterator[Any]:
+        before = self.total.value() or (0, False)
+        self.total.update((before[0] + value.n, value.n % 2 == 1))
+        self.seen.add(value.n)
+        if value.n % 10 == 9:
+            self.seen.update([value.n])
+        self.by_rest.put(float(value.n % 3) if value.n % 3 else math.nan, value.n)
+        if value.n % 10 == 8:
+            self.by_rest.remove(1.0)
+        if value.n % 10 == 7:
+            self.by_rest.clear()
+        if value.n % 10 == 6:
+            self.by_rest.clear()
+            self.by_rest.put(5.0, None)
+        self.most.add(value.n)
+        self.last.update(value.n)
+        ctx.timer_service().register_processing_time_timer(1_000_000 + value.n)
+        if value.n % 10 == 5:
+            ctx.timer_service().delete_processing_time_timer(1_000_000 + value.n - 5)
+        if value.n % 10 == 4:
+            ctx.timer_service().register_processing_time_timer(500)
+        yield value.key
+
+    def on_timer(self, timestamp: int, ctx: Any) -> Iterator[Any]:
+        if timestamp == 500:
+            ctx.timer_service().register_processing_time_timer(2_000_000)
+        yield ctx.get_current_key()
+
+
+def model(epochs: list[list[tuple[str, int]]]) -> dict[str, dict[str, Any]]:
+    """What the state must be, from the elements alone."""
+    found: dict[str, dict[str, Any]] = {}
+    for epoch in epochs:
+        for key, n in epoch:
+            of = found.setdefault(key, {"total": (0, False), "seen": [], "by_rest": {}, "most": n, "timers": set()})
+            of["total"] = (of["total"][0] + n, n % 2 == 1)
+            of["seen"] = [n] if n % 10 == 9 else [*of["seen"], n]
+            of["by_rest"]["nan" if n % 3 == 0 else float(n % 3)] = n
+            if n % 10 == 8:
+                of["by_rest"].pop(1.0, None)
+            if n % 10 in (6, 7):
+                of["by_rest"] = {5.0: None} if n % 10 == 6 else {}
+            of["most"] = max(of["most"], n)
+            of["last"] = n
+            of["timers"].add(1_000_000 + n)
+            if n % 10 == 5:
+                of["timers"].discard(1_000_000 + n - 5)
+            if n % 10 == 4:
+                of["timers"].add(2_000_000)  # the one at 500 fires at once and sets this one
+    return found
+
+
+def written(directory: Path, epochs: list[list[tuple[str, int]]]) -> Path:
+    """A job that has run over the epochs, at another parallelism from the middle on; its directory."""
+    half = len(epochs) // 2
+    for parallelism, until in ((2, half), (3, len(epochs))):
+        program = Program()
+        program.source("in", EVENT).key_by("key").process(Everything()).uid("all").print().uid("out")
+        inputs = [{"in": epoch} for epoch in epochs[:until]]
+        job = master(program, directory, inputs, {"pipeline.max-parallelism": "16"}, parallelism=parallelism,
+                     clock=ManualClock(1000))  # fmt: skip
+        job.run()
+    return Path(job.job.directory.path)
+
+
+EPOCHS = [
+    [(f"k{key}", epoch * 10 + (key * 3 + epoch) % 10) for key in range(epoch % 4, 12)] for epoch in range(8)
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return written(tmp_path_factory.mktemp("checkpoints"), EPOCHS)
+
+
+def read(place: Path) -> dict[str, dict[Any, Any]]:
+    return {name: content for _, name, _, content in read_checkpoint.states(place)}
+
+
+def test_a_stranger_reads_every_kind_of_state(job: Path) -> None:
+    expected, found = model(EPOCHS), read(job)
+
+    assert found["total"] == {key: {"sum": of["total"][0], "odd": of["total"][1]} for key, of in expected.items()}
+    assert found["seen"] == {key: of["seen"] for key, of in expected.items()}
+    maps = {key: {"nan" if rest != rest else rest: n for rest, n in of.items()} for key, of in found["by_rest"].items()}
+    assert maps == {key: of["by_rest"] for key, of in expected.items() if of["by_rest"]}
+    assert found["most"] == {key: of["most"] for key, of in expected.items()}
+    assert found["last"] == {key: of["last"] for key, of in expected.items()}
+    timers = found["_timer_state/processing_user-timers"]
+    assert timers == {key: sorted(of["timers"]) for key, of in expected.items()}
+
+
+def test_each_retained_checkpoint_is_the_state_of_its_own_epoch(job: Path) -> None:
+    places = sorted(job.glob("chk-*"), key=lambda place: int(place.name[4:]))
+    epochs = [read_checkpoint.document(place / "_metadata")["epoch"] for place in places]
+    assert epochs == [6, 7, 8]
+    for place, epoch in zip(places, epochs, strict=True):
+        assert read(place)["seen"] == {key: of["seen"] for key, of in model(EPOCHS[:epoch]).items()}
+
+
+@pytest.mark.parametrize(
+    ("columns", "key_type", "keys"),
+    [
+        (None, None, [("ab", 1), ("ab", None), True, -3, 1 << 70, 0.5, b"\x00\xff", date(1969, 7, 20), Decimal("1.5")]),
+        (["a", "b", "c", "d", "e", "f", "g"],
+         "a string, b bigint, c double, d date, e decimal(20,2), f timestamp, g boolean",
+         [("é", -1, 0.25, date(2013, 1, 1), Decimal("-12.34"), datetime(2013, 1, 1, 5, tzinfo=UTC), True),
+          (None, 2**63 - 1, None, None, None, None, None)]),
+        (["a"], "a decimal(10,2)", [(Decimal("7.25"),), (Decimal("-0.01"),)]),
+        (["a"], "a timestamp_ntz", [(datetime(2013, 1, 1, 5, 0, 0, 7),)]),
+    ],
+)  # fmt: skip
+def test_a_stranger_reads_keys_of_any_type(
+    tmp_path: Path, columns: list[str] | None, key_type: str | None, keys: list[Any]
+) -> None:
+    program = Program()
+    elements = program.source("in", key_type)
+    keyed = elements.key_by(columns) if columns else elements.key_by(lambda element: element)
+    keyed.map(Seen(), output_type="bigint").uid("seen").print().uid("out")
+    job = master(program, tmp_path, [{"in": keys}, {"in": keys}])
+    job.run()
+
+    expected = [key[0] if columns and len(columns) == 1 else key for key in keys]
+    assert read(Path(job.job.directory.path))["n"] == dict.fromkeys(expected, 2)
+
+
+class Seen:
+    """Counts elements of a key."""
+
+    def open(self, runtime_context: Any) -> None:
+        self.n = runtime_context.get_state(ValueStateDescriptor("n", "bigint", 0))
+
+    def map(self, value: Any) -> int:
+        self.n.update(self.n.value() + 1)
+        return int(self.n.value())
+
+
+def test_a_savepoint_is_read_wherever_it_was_moved(tmp_path: Path) -> None:
+    program = Program()
+    program.source("in", EVENT).key_by("key").process(Everything()).uid("all").print().uid("out")
+    job = master(program, tmp_path / "checkpoints", [{"in": epoch} for epoch in EPOCHS[:2]], clock=ManualClock(1000))
+    asked = job.control.request(SnapshotRequest(is_savepoint=True, directory=str(tmp_path / "savepoints")))
+    job.run()
+    moved = Path(asked.result(timeout=0)).rename(tmp_path / "elsewhere")
+
+    assert read(moved)["seen"] == {key: of["seen"] for key, of in model(EPOCHS[:1]).items()}
+
+
+def test_the_reader_notices_a_flipped_bit(job: Path, tmp_path: Path) -> None:
+    pointer = read_checkpoint.newest(job)
+    handle = read_checkpoint.document(pointer)["operators"][0]["runs"][0]
+    damaged = tmp_path / handle["path"]
+    damaged.parent.mkdir()
+    whole = (job / handle["path"]).read_bytes()
+    for at in [*range(0, len(whole), 97), *range(len(whole) - 64, len(whole))]:
+        damaged.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+        with pytest.raises((SystemExit, ValueError)):
+            read_checkpoint.Run(tmp_path, handle)
+
+
+def test_the_reader_is_a_strangers_program(job: Path) -> None:
+    source = Path(read_checkpoint.__file__)
+    imported = {
+        name.split(".")[0]
+        for node in ast.walk(ast.parse(source.read_text(encoding="utf-8")))
+        for name in ([alias.name for alias in node.names] if isinstance(node, ast.Import)
+                     else [node.module or ""] if isinstance(node, ast.ImportFrom) else [])
+    }  # fmt: skip
+    assert imported - set(sys.stdlib_module_names) == {"pyarrow", "xxhash"}
+    lines = subprocess.run([sys.executable, str(source), str(job)], check=True, capture_output=True, text=True).stdout
+    assert '"state": "total", "kind": "value", "key": "k3", "value": {"sum":' in lines
