@@ -151,7 +151,7 @@ async def measure_many(ask: Callable[[list[str]], Awaitable[list[str]]], keys: l
     return MANY * count / (time.perf_counter() - started)
 
 
-async def contest(redis: Any, ports: dict[str, int], keys: list[str], rounds: int, seconds: float) -> list[dict[str, Any]]:
+async def contest(ports: dict[str, int], keys: list[str], rounds: int, seconds: float) -> list[dict[str, Any]]:
     from redis.asyncio import Redis
 
     results = []
@@ -252,7 +252,7 @@ def main(arguments: list[str] | None = None) -> int:
             "holdfast": stack.enter_context(state_server(root / "small")),
         }
         wait_for(ports["holdfast"])
-        results = asyncio.run(contest(redis, ports, keys, chosen.rounds, chosen.seconds))
+        results = asyncio.run(contest(ports, keys, chosen.rounds, chosen.seconds))
         visible = measure_visibility(ports["holdfast"], job, keys, 30)
         scanned = [f"key-{number:08d}" for number in range(chosen.scan_keys)]
         written_job(root / "large", scanned, 3)

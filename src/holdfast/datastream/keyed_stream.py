@@ -6,10 +6,17 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from holdfast.datastream.operation import operator_spec, order_columns
+from holdfast.datastream.queryable_state import (
+    KeepForQueries,
+    NoOutput,
+    QueryableStateStream,
+    queryable_descriptor,
+)
 from holdfast.datastream.stream import DataStream
 from holdfast.errors import ConfigurationError
 from holdfast.runtime.function import ProcessLike, ReduceLike
 from holdfast.runtime.graph import KeyedNode, KeySpec, Node, Shape
+from holdfast.state.descriptor import StateDescriptor
 
 if TYPE_CHECKING:
     from holdfast.datastream.environment import StreamExecutionEnvironment
@@ -41,6 +48,20 @@ class KeyedStream(DataStream):
     def reduce(self, func: ReduceLike) -> DataStream:
         """Combines the elements of each key into one, and emits the combination after each element."""
         return self._apply("reduce", func, None)
+
+    def as_queryable_state(
+        self, queryable_state_name: str, state_descriptor: StateDescriptor[Any] | None = None
+    ) -> QueryableStateStream:
+        """Ends the stream in state that can be queried: the last element of each key.
+
+        Args:
+            queryable_state_name: The name under which it is queried.
+            state_descriptor: Of value state for the last element, the default, or of reducing state for all of them.
+        """
+        descriptor = queryable_descriptor(queryable_state_name, state_descriptor, self.get_type())
+        kept = self.process(KeepForQueries(descriptor), self.get_type())
+        kept.uid(f"queryable-{queryable_state_name}").sink_to(NoOutput()).uid(f"queryable-{queryable_state_name}-end")
+        return QueryableStateStream(queryable_state_name, descriptor)
 
     def name(self, name: str) -> NoReturn:
         """Refused: a partitioning is no step of its own."""

@@ -65,3 +65,14 @@ MAX_KEYS: Final = ConfigOption("queryable-state.max-keys", int, 100_000, "Most k
 MAX_IN_FLIGHT: Final = ConfigOption(
     "queryable-state.max-in-flight", int, 256, "Most requests of one connection that wait for a checkpoint or a server."
 )
+
+WITHOUT_MEANING: Final = tuple(
+    ConfigOption(
+        f"queryable-state.{part}-threads",
+        int,
+        0,
+        "Accepted and without meaning: one event loop serves all connections.",
+    )
+    for part in ("proxy.network", "proxy.query", "server.network", "server.query", "client.network")
+)
+"""Options of Flink's servers, which have pools of threads."""
