@@ -39,6 +39,12 @@ class TestEverythingCompacted(StateBackendContract):
         epochs = StateEpochs(state_backend, str(tmp_path), after=compact)
         return epochs
 
+    @pytest.mark.skip(reason="looks at the newest run as it was written")
+    def test_what_nobody_reads_is_removed_at_a_snapshot(self): ...
+
+    @pytest.mark.skip(reason="looks at runs as they were written")
+    def test_appends_are_written_as_what_was_added(self): ...
+
 
 class TestSomethingCompacted(StateBackendContract):
     """After each epoch some runs that stand together become one, read by processes that have kept something or not."""

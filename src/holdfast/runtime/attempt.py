@@ -19,11 +19,13 @@ from collections.abc import Mapping
 from holdfast.errors import ConfigurationError
 from holdfast.kernel.ids import new_nonce
 from holdfast.runtime.checkpointing import EpochCheckpoints
+from holdfast.runtime.compaction import Compaction
 from holdfast.runtime.control import JobControl, RescaleRequest
 from holdfast.runtime.descriptor import JobDescriptor
 from holdfast.runtime.engine import EpochDriver, EpochInput, Outcome
 from holdfast.runtime.epoch import EpochRunner
 from holdfast.runtime.job import Job
+from holdfast.runtime.operator_state import OperatorStates
 from holdfast.runtime.options import MAX_PARALLELISM
 from holdfast.runtime.plan import JobPlan, compile_graph
 from holdfast.runtime.progress import EpochProgress, ProgressReporter
@@ -60,8 +62,10 @@ class JobAttempt(EpochDriver):
         self._plan = self._compile(control.parallelism)
         self._checkpoints = EpochCheckpoints(job, lease, self._plan, restored, control)
         versions = restored_versions(self._plan, restored.operators, restored.allow_non_restored)
+        self._compaction = Compaction(job.directory.path, lease.token, job.configuration)
         self._epochs = EpochRunner(
-            self._plan, job.engine, job.clock, restored.epoch, restored.processing_time, versions
+            self._plan, job.engine, job.clock, restored.epoch, restored.processing_time, versions, self._compaction,
+            OperatorStates(self._plan, restored.operators),
         )
 
     def _compile(self, parallelism: Mapping[str, int]) -> JobPlan:
@@ -80,9 +84,12 @@ class JobAttempt(EpochDriver):
             job.engine.prepare(self._descriptor(), self._restored.positions, self._lease.token)
             self._checkpoints.commit_restored()
             outcome = job.engine.drive(self)
+            # First, so that the last sweep finds what it leaves.
+            self._compaction.close()
             self._checkpoints.end(self._epochs)
             return outcome
         finally:
+            self._compaction.close()
             job.engine.close()
             self._checkpoints.close()
 
@@ -125,7 +132,8 @@ class JobAttempt(EpochDriver):
         for request in self._control.take_rescales():
             self._rescale(request)
         started = time.perf_counter()
-        result = self._epochs.run(epoch_input, drain=self._control.drain_requested)
+        news = self._checkpoints.news()
+        result = self._epochs.run(epoch_input, drain=self._control.drain_requested, news=news)
         acknowledged = time.perf_counter()
         checkpoint_id = self._checkpoints.take(result, self._epochs, epoch_input)
         completed = time.perf_counter()
@@ -148,12 +156,12 @@ class JobAttempt(EpochDriver):
     def _rescale(self, request: RescaleRequest) -> None:
         """Another parallelism from this epoch on: the same runs, read by other ranges of key groups."""
         wanted = {**self._control.parallelism, **request.parallelism}
-        self._stored_max = {step.uid: step.max_parallelism for step in self._plan.keyed_steps()}
+        self._stored_max = {step.uid: step.max_parallelism for step in self._plan.stateful_steps()}
         try:
             unknown = sorted(set(request.parallelism) - {""} - set(self._stored_max))
             if unknown:
                 raise ConfigurationError(
-                    f"no keyed operator has the uid {unknown[0]!r}; there are {sorted(self._stored_max)}"
+                    f"no operator with state has the uid {unknown[0]!r}; there are {sorted(self._stored_max)}"
                 )
             plan = self._compile(wanted)
         except ConfigurationError as error:

@@ -19,6 +19,7 @@ from holdfast.kernel.ids import OperatorID
 from holdfast.runtime.checkpointer import Checkpointer
 from holdfast.runtime.committing import COMMITTER_RETRIES, Committing, Entry
 from holdfast.runtime.control import JobControl, SnapshotRequest
+from holdfast.runtime.descriptor import CheckpointNews
 from holdfast.runtime.engine import EpochInput
 from holdfast.runtime.epoch import EpochResult, EpochRunner
 from holdfast.runtime.job import Job
@@ -55,6 +56,7 @@ class EpochCheckpoints:
         self._positions: Mapping[str, Any] | None = restored.positions
         self._pending: EpochResult | None = None
         self._notified = 0
+        self._newest = self._told = restored.checkpoint_id
         self.nonce_file = self._write_nonce()
 
     def _write_nonce(self) -> str:
@@ -123,6 +125,13 @@ class EpochCheckpoints:
         self._lease.write(lambda state: replace(state, notified=max(state.notified, notified)))
         self._sweep(epochs, now=True)
 
+    def news(self) -> CheckpointNews:
+        """What functions are told of checkpoints in the next epoch, once."""
+        newest = self._newest
+        completed = newest if newest != self._told else None
+        self._told = newest
+        return CheckpointNews(self._checkpointer.next_id, newest, completed, self._checkpointer.take_aborted())
+
     def position(self) -> str:
         """Where the sources stand, as short text."""
         return _short(self._positions)
@@ -140,6 +149,7 @@ class EpochCheckpoints:
         if completed is None:
             return None
         self._last_result, self._pending = self._pending, None
+        self._newest = completed.checkpoint_id
         return completed.checkpoint_id
 
     def _answer(self, request: SnapshotRequest, checkpoint_id: int, epochs: EpochRunner) -> None:
@@ -162,8 +172,7 @@ class EpochCheckpoints:
             request.future.set_result(savepoint.get_external_pointer())
 
     def _sweep(self, epochs: EpochRunner, *, now: bool = False) -> None:
-        live = [run.path for version in epochs.versions.values() for run in version.runs]
-        self._checkpointer.sweep([*live, self.nonce_file], self._committing.sweep, now=now)
+        self._checkpointer.sweep([*epochs.live_runs(), *epochs.operator_states.paths(), self.nonce_file], self._committing.sweep, now=now)
 
     def _metadata(self, checkpoint_id: int, epochs: EpochRunner) -> CheckpointMetadata:
         operators = [
@@ -174,9 +183,10 @@ class EpochCheckpoints:
                 parallelism=step.parallelism,
                 max_parallelism=step.max_parallelism,
                 key=step.codec.to_json() if step.codec else None,
-                runs=epochs.versions[step.uid].runs,
+                runs=epochs.versions[step.uid].runs if step.codec else (),
+                subtasks=epochs.operator_states.to_json(step.uid),
             )
-            for step in epochs.plan.keyed_steps()
+            for step in epochs.plan.stateful_steps()
         ]
         operators += [
             OperatorMetadata(

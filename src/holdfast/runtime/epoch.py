@@ -10,9 +10,11 @@ from typing import Any
 from holdfast.errors import InconsistentEpochError
 from holdfast.kernel.clock import Clock
 from holdfast.runtime.barrier import EpochReport, accept
-from holdfast.runtime.descriptor import EpochDescriptor
+from holdfast.runtime.compaction import Compaction, EpochTime
+from holdfast.runtime.descriptor import CheckpointNews, EpochDescriptor
 from holdfast.runtime.engine import Engine, EpochInput
 from holdfast.runtime.operator import MAX_WATERMARK, MIN_WATERMARK
+from holdfast.runtime.operator_state import OperatorStates
 from holdfast.runtime.plan import JobPlan
 from holdfast.state.run import RunHandle
 from holdfast.state.version import StateVersion
@@ -51,6 +53,8 @@ class EpochRunner:
         epoch: The last epoch before this attempt; numbers never go back.
         processing_time: That of the last epoch, in milliseconds; it never goes back either.
         versions: State version of each keyed operator.
+        compaction: Merges runs beside the epochs; None leaves them as they are.
+        operator_states: Operator state that the attempt begins with; None for none.
     """
 
     def __init__(
@@ -61,9 +65,14 @@ class EpochRunner:
         epoch: int,
         processing_time: int,
         versions: Mapping[str, StateVersion],
+        compaction: Compaction | None = None,
+        operator_states: OperatorStates | None = None,
     ) -> None:
         self._engine = engine
+        self._compaction = compaction
         self._clock = clock
+        self.operator_states = operator_states or OperatorStates(plan)
+        self._follows = False
         self.replan(plan)
         self.epoch = epoch
         self.processing_time = processing_time
@@ -76,18 +85,25 @@ class EpochRunner:
         self.plan = plan
         self._tasks = {level.index: level.tasks for level in plan.levels}
         self._entries = _entry_steps(plan)
+        self._parallelism = {step.uid: step.parallelism for step in plan.stateful_steps()}
+        self.operator_states.replan(plan)
 
-    def run(self, epoch_input: EpochInput | None, *, drain: bool = False) -> EpochResult:
+    def run(
+        self, epoch_input: EpochInput | None, *, drain: bool = False, news: CheckpointNews | None = None
+    ) -> EpochResult:
         """Runs one epoch; the state versions move on only if it is accepted.
 
         Args:
             epoch_input: Its input; None for a tick.
             drain: Whether event time advances to its end.
+            news: What functions are told of checkpoints.
 
         Raises:
             InconsistentEpochError: The acknowledgements disagreed in every try.
             HoldfastError: A task or the engine failed.
         """
+        if self._compaction is not None:
+            self.versions = self._compaction.take_results(self.versions, self.plan, self._now())
         self.epoch += 1
         self.processing_time = max(self._clock.now_ms(), self.processing_time + 1)
         is_last = drain or (epoch_input is not None and epoch_input.is_last)
@@ -101,6 +117,9 @@ class EpochRunner:
                 previous_watermark=self.watermark,
                 versions=dict(self.versions),
                 is_last=is_last,
+                operator_states=self.operator_states.for_epoch(),
+                follows=self._follows,
+                news=news or CheckpointNews(),
             )
             try:
                 report = accept(self._engine.execute(descriptor, epoch_input), self._tasks)
@@ -115,6 +134,14 @@ class EpochRunner:
             return EpochResult(descriptor, report, rows)
         raise last
 
+    def live_runs(self) -> list[str]:
+        """Paths of the runs of the current versions, and of those that compactions are writing."""
+        live = [run.path for version in self.versions.values() for run in version.runs]
+        return live if self._compaction is None else live + self._compaction.live()
+
+    def _now(self) -> EpochTime:
+        return EpochTime(self.epoch, self.processing_time)
+
     @property
     def state_bytes(self) -> int:
         """Size of all run files that the state version names."""
@@ -122,13 +149,18 @@ class EpochRunner:
 
     def _move_on(self, report: EpochReport, watermark: int) -> None:
         self.watermark = watermark
+        self._follows = True
         timers = []
         for step in sorted(report.steps(), key=lambda s: s.subtask):
             if step.run is not None:
                 self.versions[step.uid] = self.versions[step.uid].plus(RunHandle.from_json(step.run))
+            if step.operator_state is not None:
+                self.operator_states.take(step, self._parallelism[step.uid])
             if step.least_timer is not None:
                 timers.append(step.least_timer)
         self.least_timer = min(timers, default=None)
+        if self._compaction is not None:
+            self._compaction.offer(self.versions, self.plan, self._now())
 
 
 def _entry_steps(plan: JobPlan) -> set[str]:

@@ -42,6 +42,11 @@ class Lineage:
         return cls(1, leaf, (leaf,))
 
     @classmethod
+    def unknown(cls, count: int, run_id: str) -> Lineage:
+        """Return the lineage of a run that stands for some leaves, but not for the same ones in all its key groups."""
+        return cls(count, xxhash.xxh3_128_intdigest(b"unknown " + run_id.encode()) % _MODULUS)
+
+    @classmethod
     def of_all(cls, parts: Iterable[Lineage]) -> Lineage:
         """Return the lineage of several runs, oldest first."""
         whole = cls()

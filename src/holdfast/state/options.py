@@ -22,3 +22,27 @@ HASHMAP_MEMORY: Final = ConfigOption(
     "Memory that the decoded state of all subtasks may take in a worker process between epochs, about. What does not "
     "fit is read from its runs again in the next epoch.",
 )
+
+COMPACTION_ENABLED: Final = ConfigOption(
+    "state.compaction.enabled",
+    bool,
+    True,
+    "Whether the runs of a job are merged in the background. Without that each epoch adds a run to a subtask, and each "
+    "further one makes reading slower.",
+)
+
+COMPACTION_MAX_RUNS: Final = ConfigOption(
+    "state.compaction.max-runs",
+    int,
+    8,
+    "How many runs a key may have to be looked for in, at least 3. An epoch waits for a compaction if there are more. "
+    "Fewer make reading faster and rewrite state more often.",
+)
+
+COMPACTION_EXECUTOR: Final = ConfigOption(
+    "state.compaction.executor",
+    str,
+    "process",
+    "Where runs are merged: 'process', a process of low priority beside the driver, or 'thread', a thread of the "
+    "driver.",
+)

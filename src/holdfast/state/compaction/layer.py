@@ -13,6 +13,7 @@ from functools import cached_property
 from itertools import pairwise
 
 from holdfast.kernel.key_group import KeyGroupRange
+from holdfast.state.lineage import Lineage
 from holdfast.state.run import RunHandle
 
 
@@ -25,7 +26,7 @@ class Layer:
     @cached_property
     def weight(self) -> int:
         """How many epochs the layer stands for, about."""
-        return max(run.lineage.count for run in self.runs)
+        return max(1 if run.compacted is None else run.compacted.count for run in self.runs)
 
     @cached_property
     def size(self) -> int:
@@ -62,6 +63,28 @@ def layers(runs: Iterable[RunHandle]) -> list[Layer]:
         else:
             found.append([run])
     return [Layer(tuple(layer)) for layer in found]
+
+
+def common_lineage(layers: Sequence[Layer]) -> Lineage | None:
+    """Return what some layers are made of, None if that is not the same for all of their key groups.
+
+    It is the same if each layer covers the same range, by runs that have one lineage.
+    """
+    ranges = {_whole(layer) for layer in layers}
+    if len(ranges) > 1 or None in ranges:
+        return None
+    for layer in layers:
+        if any(run.lineage != layer.runs[0].lineage for run in layer.runs):
+            return None
+    return Lineage.of_all(layer.runs[0].lineage for layer in layers)
+
+
+def _whole(layer: Layer) -> tuple[int, int] | None:
+    """Return the range that the runs of a layer cover, None if they leave gaps."""
+    bounds = sorted(run.key_groups for run in layer.runs)
+    if any(end + 1 != start for (_, end), (start, _) in pairwise(bounds)):
+        return None
+    return bounds[0][0], bounds[-1][1]
 
 
 def depth(runs: Sequence[RunHandle]) -> int:

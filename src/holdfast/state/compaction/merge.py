@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from holdfast.kernel.key_group import KeyGroupRange
+from holdfast.state.compaction.layer import common_lineage, layers
 from holdfast.state.compaction.merge_state import merge_state
 from holdfast.state.compaction.merge_timer import fired_through, merge_timers
 from holdfast.state.compaction.plan import CompactionPlan, Output
@@ -26,16 +27,21 @@ def compact(plan: CompactionPlan, fs: FileSystem) -> list[RunHandle]:
         StorageError: An output could not be written.
     """
     opened = [(run, open_run(fs, plan.root, run)) for run in plan.inputs]
+    lineage = common_lineage(layers(plan.inputs))
     written = []
     for output in plan.outputs:
         part = [(run, reader) for run, reader in opened if run.range.intersection(output.key_groups)]
         if part:
-            written.append(_write(plan, output, part, fs))
+            written.append(_write(plan, output, part, lineage, fs))
     return written
 
 
 def _write(
-    plan: CompactionPlan, output: Output, part: Sequence[tuple[RunHandle, RunReader]], fs: FileSystem
+    plan: CompactionPlan,
+    output: Output,
+    part: Sequence[tuple[RunHandle, RunReader]],
+    lineage: Lineage | None,
+    fs: FileSystem,
 ) -> RunHandle:
     handles = [run for run, _ in part]
     newest_first = [reader for _, reader in reversed(part)]
@@ -54,7 +60,7 @@ def _write(
         latest.key,
         _least(newest_first, output.key_groups),
         fired,
-        Lineage.of_all(run.lineage for run in handles),
+        lineage or Lineage.unknown(sum(layer.weight for layer in layers(handles)), output.path),
     )
     return write_run(fs, plan.root, output.path, segments, meta)
 

@@ -1,0 +1,48 @@
+"""The process that compacts: plans come in as lines of JSON, results go out as lines of JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from contextlib import suppress
+from typing import Any, Final
+
+from holdfast.errors import HoldfastError
+from holdfast.state.compaction.merge import compact
+from holdfast.state.compaction.plan import CompactionPlan
+from holdfast.state.run import forget_runs
+from holdfast.storage.file_system import file_system_for
+
+_NICE: Final = 10
+
+
+def main() -> None:
+    """Answer until the input ends."""
+    # The answers go to the real standard output, so nothing else may be written there.
+    with os.fdopen(os.dup(1), "wb") as answers:
+        os.dup2(2, 1)
+        with suppress(OSError):
+            os.nice(_NICE)
+        for line in sys.stdin.buffer:
+            question = json.loads(line)
+            answer = {"id": question["id"], **_answer(CompactionPlan.from_json(question["plan"]))}
+            answers.write(json.dumps(answer).encode() + b"\n")
+            answers.flush()
+
+
+def _answer(plan: CompactionPlan) -> dict[str, Any]:
+    try:
+        runs = compact(plan, file_system_for(plan.root))
+    except HoldfastError as error:
+        return {"error": f"{type(error).__name__}: {error}"}
+    except Exception as error:
+        return {"error": repr(error)}
+    finally:
+        # Inputs are gone soon, and a mapped file keeps its disk space.
+        forget_runs()
+    return {"runs": [run.to_json() for run in runs]}
+
+
+if __name__ == "__main__":
+    main()
