@@ -16,10 +16,10 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from tests.stories.ledger import Ledger, Parity
+from tests.stories.ledger import Ledger, Parity, Thirds
 
 ENTRY = "payment bigint, account string, seq bigint, total bigint, distinct_amounts bigint, last_three bigint"
-HAZARDS = ("none", "kill-worker", "kill-executor", "raise", "slow", "straggle")
+HAZARDS = ("none", "kill-worker", "kill-executor", "kill-executor-late", "raise", "slow", "straggle")
 
 
 class Hazard:
@@ -48,7 +48,9 @@ class Hazard:
             time.sleep(25)
         if self.kind == "kill-worker":
             os.kill(os.getpid(), signal.SIGKILL)
-        if self.kind == "kill-executor":
+        if self.kind.startswith("kill-executor"):
+            if self.kind == "kill-executor-late":
+                time.sleep(5)  # the other tasks of this stage have ended by then
             os.kill(_executor(), signal.SIGKILL)
             time.sleep(30)
 
@@ -80,6 +82,15 @@ class HazardousLedger(Ledger):
         yield from super().process_element(value, ctx)
 
 
+class HazardousThirds(Thirds):
+    def __init__(self, hazard: Hazard) -> None:
+        self.hazard = hazard
+
+    def process_element(self, value: Any, ctx: Any) -> Any:
+        self.hazard.meet()
+        yield from super().process_element(value, ctx)
+
+
 class HazardousParity(Parity):
     def __init__(self, hazard: Hazard) -> None:
         self.hazard = hazard
@@ -97,7 +108,7 @@ def main() -> None:
     parser.add_argument("--master", default="local[2]")
     parser.add_argument("--stages", type=int, default=1)
     parser.add_argument("--hazard", choices=HAZARDS, default="none")
-    parser.add_argument("--where", choices=("ledger", "parity"), default="ledger")
+    parser.add_argument("--where", choices=("ledger", "parity", "thirds"), default="ledger")
     parser.add_argument("--at", type=int, default=1)
     parser.add_argument("--marker", default="/dev/null")
     parser.add_argument("--trigger", default="available-now")
@@ -147,7 +158,7 @@ def main() -> None:
         )
         .uid("ledger")
     )
-    if arguments.stages == 2:
+    if arguments.stages >= 2:
         entries = (
             entries.key_by(lambda entry: entry.total % 2, key_type="bigint")
             .process(
@@ -155,6 +166,15 @@ def main() -> None:
                 output_type=f"{ENTRY}, parity_seq bigint",
             )
             .uid("parity")
+        )
+    if arguments.stages == 3:
+        entries = (
+            entries.key_by(lambda entry: entry.payment % 3, key_type="bigint")
+            .process(
+                HazardousThirds(hazard if arguments.where == "thirds" else quiet),
+                output_type=f"{ENTRY}, parity_seq bigint, third_seq bigint",
+            )
+            .uid("thirds")
         )
     entries.sink_to(ParquetFileSink(arguments.output)).uid("out")
     env.execute("ledger")

@@ -44,8 +44,8 @@ class Story:
     def arguments(self, *more: object) -> tuple[object, ...]:
         return ("--input", self.input, "--output", self.output, "--checkpoints", self.checkpoints, *more)
 
-    def audit(self, *, two_stages: bool = False) -> None:
-        ledger.audit(self.output, self.payments, two_stages=two_stages)
+    def audit(self, *, stages: int = 1) -> None:
+        ledger.audit(self.output, self.payments, two_stages=stages == 2, three_stages=stages == 3)
 
     def completed(self) -> int:
         """How many checkpoint documents there are."""
@@ -66,12 +66,12 @@ def story(tmp_path: Path) -> Story:
 
 def test_two_chained_stages_without_a_fault_and_a_second_run_that_goes_on_where_the_first_ended(story: Story) -> None:
     assert run("ledger_job.py", *story.arguments("--stages", 2)).code == 0
-    story.audit(two_stages=True)
+    story.audit(stages=2)
     for epoch in ledger.payments(2, 100, 11, 77):
         story.add([(payment + 100_000, account, amount) for payment, account, amount in epoch])
     ended = run("ledger_job.py", *story.arguments("--stages", 2))
     assert ended.code == 0, ended.output
-    story.audit(two_stages=True)
+    story.audit(stages=2)
 
 
 def test_a_killed_python_worker_is_retried_by_spark(story: Story) -> None:
@@ -86,14 +86,23 @@ def test_a_killed_python_worker_is_retried_by_spark(story: Story) -> None:
     story.audit()
 
 
-@pytest.mark.parametrize("where", ["ledger", "parity"])
-@pytest.mark.parametrize("at", [1, 300])
-def test_a_killed_executor_of_two_costs_an_epoch_at_most(story: Story, where: str, at: int) -> None:
-    hazard = ("--hazard", "kill-executor", "--where", where, "--at", at, "--marker", story.root / "m")
-    ended = run("ledger_job.py", *story.arguments("--stages", 2, "--master", CLUSTER, *hazard))
+@pytest.mark.parametrize(
+    ("stages", "where", "hazard"),
+    [
+        (2, "ledger", "kill-executor"),
+        (2, "parity", "kill-executor"),
+        (2, "parity", "kill-executor-late"),
+        (3, "thirds", "kill-executor"),
+        (3, "thirds", "kill-executor-late"),
+    ],
+)
+def test_a_killed_executor_of_two(story: Story, stages: int, where: str, hazard: str) -> None:
+    """Before any and after some of the last tasks have ended; the epoch may run again, its rows are used once."""
+    strike = ("--hazard", hazard, "--where", where, "--at", 60, "--marker", story.root / "m")
+    ended = run("ledger_job.py", *story.arguments("--stages", stages, "--master", CLUSTER, *strike))
     assert ended.code == 0, ended.output
     assert (story.root / "m").exists()
-    story.audit(two_stages=True)
+    story.audit(stages=stages)
 
 
 def test_the_whole_process_group_is_killed_in_the_middle(tmp_path: Path) -> None:

@@ -63,6 +63,18 @@ class Parity(KeyedProcessFunction):
         yield (*value, seq)
 
 
+class Thirds(KeyedProcessFunction):
+    """A third keyed operator: numbers entries by their payment modulo three."""
+
+    def open(self, runtime_context: Any) -> None:
+        self.seq = runtime_context.get_state(ValueStateDescriptor("third_seq", parse_type("bigint")))
+
+    def process_element(self, value: Any, ctx: Any) -> Any:
+        seq = (self.seq.value() or 0) + 1
+        self.seq.update(seq)
+        yield (*value, seq)
+
+
 def payments(epochs: int, rows: int, accounts: int, seed: int) -> list[list[tuple[int, str, int]]]:
     """Payments epoch by epoch; the same for the same seed."""
     rng = random.Random(seed)
@@ -105,7 +117,13 @@ def graph(output: Path | str, *, two_stages: bool = False, parallelism: int | No
     return StreamGraph([sink])
 
 
-def audit(output: Path | str, epochs: Sequence[Sequence[tuple[int, str, int]]], *, two_stages: bool = False) -> None:
+def audit(
+    output: Path | str,
+    epochs: Sequence[Sequence[tuple[int, str, int]]],
+    *,
+    two_stages: bool = False,
+    three_stages: bool = False,
+) -> None:
     """Judges the output from outside: sink equals model, sequences have no gap and no repeat.
 
     Raises:
@@ -121,7 +139,11 @@ def audit(output: Path | str, epochs: Sequence[Sequence[tuple[int, str, int]]], 
     rows = [tuple(row[:6]) for row in found]
     assert len(rows) == len(set(rows)), f"{len(rows) - len(set(rows))} rows came twice"
     assert sorted(rows) == sorted(model.values())
-    if two_stages:
+    if three_stages:
+        for third in (0, 1, 2):
+            numbers = sorted(row[7] for row in found if row[0] % 3 == third)
+            assert numbers == list(range(1, len(numbers) + 1)), f"the sequence of third {third} has a gap or a repeat"
+    if two_stages or three_stages:
         for parity in (0, 1):
             numbers = sorted(row[6] for row in found if row[3] % 2 == parity)
             assert numbers == list(range(1, len(numbers) + 1)), f"the sequence of parity {parity} has a gap or a repeat"
