@@ -35,7 +35,7 @@ from holdfast.runtime.task import LevelTask, TaskIdentity
 from holdfast.state.cache import STATE_CACHE
 from holdfast.state.run import forget_runs
 from holdfast.storage.file_register import FileRegister
-from holdfast.storage.file_system import LocalFileSystem
+from holdfast.storage.file_system import FileSystem, LocalFileSystem
 from holdfast.storage.job_directory import JobDirectory
 from holdfast.types.arrow import elements_to_batch
 
@@ -168,10 +168,22 @@ def run_job(
     name: str = "job",
     clock: Clock | None = None,
     parallelism: int = 2,
+    file_system: FileSystem | None = None,
 ) -> JobMaster:
-    """A job master over a directory, ready to `run()`; run it again on the same directory and it resumes."""
+    """A job master over a directory, ready to `run()`; run it again on the same directory and it resumes.
+
+    Args:
+        graph: The job.
+        directory: Of the checkpoints of all jobs.
+        engine: Runs its epochs.
+        configuration: Its options.
+        name: From which its id is derived.
+        clock: For timers, intervals and grace periods.
+        parallelism: Subtasks of keyed operators that name no parallelism.
+        file_system: Through which the master goes; tasks always use the plain one.
+    """
     job_id = JobID.from_name(name)
-    job_directory = JobDirectory(LocalFileSystem(), str(directory), job_id)
+    job_directory = JobDirectory(file_system or LocalFileSystem(), str(directory), job_id)
     job_directory.create()
     job = Job(
         job_id=job_id,
