@@ -1,0 +1,7 @@
+"""Makes `spark.read.format("holdfast")` work: Spark registers the `DefaultSource` of modules named `pyspark_*`."""
+
+from __future__ import annotations
+
+from pyspark_holdfast.state_source import StateDataSource as DefaultSource
+
+__all__ = ["DefaultSource"]

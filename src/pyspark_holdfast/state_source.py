@@ -1,0 +1,211 @@
+"""The live state of a job as a DataFrame, all partitions from one completed checkpoint.
+
+    aircraft = (
+        spark.read.format("holdfast")
+        .option("address", "127.0.0.1:9069").option("job", "flights").option("state", "aircraft")
+        .load()
+    )
+
+Columns: `key`, `namespace` and `map_key` where the state has them, `value`. Options: `address`, `job` (name or id),
+`state`, and if wanted `token`, `tls` (a file with certificates, or `system`), `checkpoint` (exactly this one), `partitions` (the
+default is 8). Comparisons of texts and whole numbers are pushed down to the server.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark.sql import datasource
+from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
+from pyspark.sql.types import StructType
+
+from holdfast.errors import ConfigurationError
+from holdfast.kernel.key_group import KeyGroupRange, range_of
+from holdfast.queryable import QueryableStateClient, StateDescription, exactly
+from holdfast.queryable.leader import parse_address
+from holdfast.queryable.question import job_id_of
+from holdfast.queryable.scan import Condition
+from holdfast.state.descriptor import StateKind
+from holdfast.types.key import CompositeKeyCodec, KeyCodec
+from holdfast.types.type_information import RowTypeInformation, TypeInformation, Types
+
+_OPERATORS: Final[dict[type[Any], str]] = {
+    datasource.EqualTo: "==",
+    datasource.GreaterThan: ">",
+    datasource.GreaterThanOrEqual: ">=",
+    datasource.LessThan: "<",
+    datasource.LessThanOrEqual: "<=",
+}
+# Of these types Spark and Arrow compare values in the same way; of numbers with a point they do not (NaN).
+_PLAIN: Final = (bool, int, str)
+_COMPARED_ALIKE: Final = frozenset({"boolean", "tinyint", "smallint", "int", "bigint", "string"})
+_DEFAULT_PARTITIONS: Final = 8
+
+
+@dataclass(frozen=True)
+class Where:
+    """What is read, and from whom.
+
+    Attributes:
+        address: `host:port` of a query server.
+        job: Name or id of the job.
+        state: Name of the state.
+        token: Bearer token.
+        tls: A file with certificates, or `system`; None for no TLS.
+    """
+
+    address: str
+    job: str
+    state: str
+    token: str | None
+    tls: str | None
+
+    def connect(self) -> QueryableStateClient:
+        """Return a client."""
+        trusted: str | bool | None = True if self.tls == "system" else self.tls
+        return QueryableStateClient(*parse_address(self.address), trusted, self.token)
+
+
+class StateDataSource(DataSource):
+    """Reads queryable state."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the name of the format."""
+        return "holdfast"
+
+    def schema(self) -> str:
+        """Ask the server for the types of the state."""
+        where = self._where()
+        with where.connect() as client:
+            return columns_of(client.describe(where.job, where.state)).schema_ddl
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Return a reader of one checkpoint."""
+        options = self.options
+        checkpoint = options.get("checkpoint")
+        count = int(options.get("partitions", _DEFAULT_PARTITIONS))
+        return StateReader(self._where(), None if checkpoint is None else int(checkpoint), count)
+
+    def _where(self) -> Where:
+        options = self.options
+        missing = [name for name in ("address", "job", "state") if not options.get(name)]
+        if missing:
+            raise ConfigurationError(
+                f'format("holdfast") needs the options address, job and state; missing: {missing}.'
+            )
+        return Where(options["address"], options["job"], options["state"], options.get("token"), options.get("tls"))
+
+
+class Stretch(InputPartition):
+    """A range of key groups of one checkpoint."""
+
+    def __init__(self, start: int, end: int, checkpoint_id: int) -> None:
+        super().__init__((start, end, checkpoint_id))
+        self.start = start
+        self.end = end
+        self.checkpoint_id = checkpoint_id
+
+
+class StateReader(DataSourceReader):
+    """Reads a state, stretch by stretch.
+
+    Args:
+        where: What to read.
+        checkpoint_id: From this checkpoint; None for the newest when the query is planned.
+        count: Number of partitions.
+    """
+
+    def __init__(self, where: Where, checkpoint_id: int | None, count: int) -> None:
+        self._where = where
+        self._checkpoint_id = checkpoint_id
+        self._count = count
+        self._conditions: tuple[Condition, ...] = ()
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # the name is Spark's
+        """Let the server leave out rows that do not match; Spark checks them all the same."""
+        with self._where.connect() as client:
+            what = client.describe(self._where.job, self._where.state)
+        columns = columns_of(what)
+        for condition in filters:
+            operator = _OPERATORS.get(type(condition))
+            path = tuple(getattr(condition, "attribute", ()))
+            value = getattr(condition, "value", None)
+            if operator is not None and type(value) in _PLAIN and _type_at(columns, path) in _COMPARED_ALIKE:
+                self._conditions += ((".".join(path), operator, value),)
+            yield condition
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Choose the checkpoint, and cut the key groups."""
+        with self._where.connect() as client:
+            what = client.describe(self._where.job, self._where.state)
+            checkpoint_id = self._checkpoint_id
+            if checkpoint_id is None:
+                with client.scan(self._where.job, self._where.state, key_groups=KeyGroupRange(0, 0)) as scan:
+                    checkpoint_id = scan.origin.checkpoint_id
+        count = max(1, min(self._count, what.max_parallelism))
+        ranges = [range_of(index, what.max_parallelism, count) for index in range(count)]
+        return [Stretch(held.start, held.end, checkpoint_id) for held in ranges]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of one partition."""
+        assert isinstance(partition, Stretch)
+        held = KeyGroupRange(partition.start, partition.end)
+        with self._where.connect() as client:
+            scan = client.scan(
+                str(job_id_of(self._where.job)),
+                self._where.state,
+                key_groups=held,
+                where=self._conditions,
+                consistency=exactly(partition.checkpoint_id),
+            )
+            columns = columns_of(scan.head.description)
+            for batch in scan:
+                yield as_columns(batch, scan.head.description, columns)
+
+
+def columns_of(what: StateDescription) -> RowTypeInformation:
+    """Return the columns of the DataFrame."""
+    fields: list[tuple[str, TypeInformation]] = [("key", _key_type(what.key_codec))]
+    if what.namespaced:
+        fields.append(("namespace", Types.BINARY()))
+    if what.kind is StateKind.MAP:
+        fields.append(("map_key", _key_type(what.map_key_codec)))
+    value = Types.LIST(what.value_type) if what.kind is StateKind.LIST else what.value_type
+    fields.append(("value", value))
+    names, types = zip(*fields, strict=True)
+    return RowTypeInformation(names, types)
+
+
+def as_columns(batch: pa.RecordBatch, what: StateDescription, columns: RowTypeInformation) -> pa.RecordBatch:
+    """Return a batch of a scan with exactly the columns of the DataFrame."""
+    codecs = {"key": what.key_codec, "map_key": what.map_key_codec if what.kind is StateKind.MAP else None}
+    arrays = []
+    for field in columns.arrow_schema:
+        array = batch.column(batch.schema.get_field_index(field.name))
+        codec = codecs.get(field.name)
+        if isinstance(codec, CompositeKeyCodec):
+            keys = [codec.user_key(key) for key in codec.from_storage(array)]
+            array = codec.key_type.to_array(keys)
+        arrays.append(array if array.type == field.type else array.cast(field.type))
+    return pa.RecordBatch.from_arrays(arrays, schema=columns.arrow_schema)
+
+
+def _type_at(columns: RowTypeInformation, path: tuple[str, ...]) -> str | None:
+    """The type of a column, or of a field of the value; None if the server does not see it as a column."""
+    kind: TypeInformation = columns
+    for position, name in enumerate(path):
+        is_open = position == 0 or path[0] == "value"
+        if not is_open or not isinstance(kind, RowTypeInformation) or name not in kind.names or "." in name:
+            return None
+        kind = kind.types[kind.names.index(name)]
+    return kind.ddl
+
+
+def _key_type(codec: KeyCodec) -> TypeInformation:
+    """The type of keys; those without a declared type are bytes."""
+    kind = getattr(codec, "key_type", None)
+    return kind if isinstance(kind, TypeInformation) else Types.BINARY()
