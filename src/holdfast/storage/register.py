@@ -189,7 +189,7 @@ class Lease:
             if newest is None or self._has_recorded(newest, record):
                 self._record = record
                 return record.state
-            self._require_own(newest.state)
+            self._require_own(newest)
             self._record = newest
             raise ConflictError(
                 f"Version {newest.state.version} of the register was written meanwhile; nothing was changed. Try again."
@@ -204,7 +204,7 @@ class Lease:
         with self._lock:
             self._require_going()
             newest = self._register._load()
-            self._require_own(newest.state)
+            self._require_own(newest)
             self._record = newest
             return newest.state
 
@@ -249,11 +249,16 @@ class Lease:
                 f"The outcome of an earlier write of {self.owner!r} is unknown; raise the token again: {self._ended}"
             )
 
-    def _require_own(self, newest: RegisterState) -> None:
-        if newest.token != self.token:
+    def _require_own(self, newest: RegisterRecord) -> None:
+        state = newest.state
+        ahead = state.version - self._record.state.version
+        # One that was removed and begun anew counts its tokens from 1 again: the same token may be somebody else's.
+        is_another = ahead < 0 or (ahead < WINDOW and self._record.nonce not in newest.history)
+        if state.token != self.token or is_another:
+            begun_anew = " in a register that was removed and begun anew" if is_another else ""
             self._ended = FencedError(
-                f"Leader {self.owner!r} with token {self.token} is fenced: {newest.owner!r} leads with token "
-                f"{newest.token}. This process stops; it has changed and deletes nothing."
+                f"Leader {self.owner!r} with token {self.token} is fenced: {state.owner!r} leads with token "
+                f"{state.token}{begun_anew}. This process stops; it has changed and deletes nothing."
             )
             raise self._ended
 

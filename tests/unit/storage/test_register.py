@@ -1,13 +1,16 @@
 """The register contract over the registers of files and of memory."""
 
+import shutil
+
 import pytest
 
+from holdfast.errors import FencedError
 from holdfast.kernel.ids import new_nonce
 from holdfast.storage.embedded_register import EmbeddedRegister
 from holdfast.storage.file_register import FileRegister
 from holdfast.storage.file_system import LocalFileSystem
 from holdfast.testing.gated_file_system import GatedFileSystem
-from holdfast.testing.register_contract import GatedRegister, RegisterContract, RegisterSite
+from holdfast.testing.register_contract import GatedRegister, RegisterContract, RegisterSite, completing, ids
 
 
 class FileSite(RegisterSite):
@@ -37,3 +40,22 @@ class TestEmbeddedRegister(RegisterContract):
     @pytest.fixture
     def new_site(self):
         return EmbeddedSite
+
+
+@pytest.mark.parametrize("looks_first", [False, True])
+def test_a_register_that_was_removed_and_begun_anew_fences_with_the_same_token(tmp_path, looks_first):
+    directory = tmp_path / "register"
+    old = FileRegister(LocalFileSystem(), str(directory)).raise_token("old")
+    old.write(completing(1))
+    shutil.rmtree(directory)
+    new = FileRegister(LocalFileSystem(), str(directory)).raise_token("new")
+    for checkpoint_id in range(11, 16):
+        new.write(completing(checkpoint_id))
+    assert new.token == old.token
+    if looks_first:
+        with pytest.raises(FencedError, match="begun anew"):
+            old.check()
+    for _ in range(2):
+        with pytest.raises(FencedError):
+            old.write(completing(2))
+    assert ids(new.check()) == [11, 12, 13, 14, 15]
