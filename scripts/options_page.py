@@ -1,0 +1,174 @@
+"""Writes docs/options.md from the options that the package registers.
+
+    python scripts/options_page.py [--check]
+
+With --check nothing is written; the exit code says whether the page is current.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import pkgutil
+import sys
+from collections.abc import Iterable, Iterator
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+import holdfast
+from holdfast.checkpoint.options import HarmlessOption, RefusedOption
+from holdfast.kernel.option import ConfigOption, Duration, MemorySize, all_options
+
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "options.md"
+
+INTRODUCTION = """\
+# Options
+
+This page is generated from the code: `python scripts/options_page.py`. A test checks that it is current.
+
+Set options in the `Configuration` (or a plain dict) that `get_execution_environment` takes, or on the command line
+with `holdfast run -D key=value`. The command line wins over the program, and the log names what it replaced. An unknown
+option is an error that names the nearest known ones. Two kinds of names are free: functions read
+`pipeline.global-job-parameters.<name>` with `RuntimeContext.get_job_parameter`, and `spark.<name>` are settings of the
+session that Holdfast creates.
+
+Lengths of time are written `10 s`, `100 ms`, `1.5 h`, or as a number of milliseconds. Sizes are written `64 mb` or as a
+number of bytes, and a kilobyte has 1024 bytes. An older name in the third column still works.
+"""
+
+GROUPS = (
+    ("The job", ("pipeline.", "parallelism.", "execution.trigger"), ""),
+    ("Checkpoints and recovery", ("execution.checkpointing.", "execution.state-recovery.", "web.checkpoints."), ""),
+    ("Restarts", ("restart-strategy.",), ""),
+    ("State and sinks", ("state.", "sink."), ""),
+    ("Queryable state", ("queryable-state.",), "Of servers that answer queries."),
+    (
+        "High availability",
+        (
+            "high-availability.",
+            "kubernetes.",
+            "job-result-store.",
+            "application-result-store.",
+            "cleanup-strategy.",
+        ),
+        "Of the services in `holdfast.ha`.",
+    ),
+    ("Other", ("",), ""),
+)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Writes or checks the page."""
+    parser = argparse.ArgumentParser(description="Write docs/options.md.")
+    parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 if the page is not current")
+    check = parser.parse_args(arguments).check
+    text = page()
+    if check:
+        return int(not PAGE.exists() or PAGE.read_text(encoding="utf-8") != text)
+    PAGE.write_text(text, encoding="utf-8")
+    return 0
+
+
+def page() -> str:
+    """The page as it should be."""
+    import_everything()
+    options = sorted(all_options().values(), key=lambda option: option.key)
+    acting = [option for option in options if not isinstance(option, HarmlessOption | RefusedOption)]
+    parts = [INTRODUCTION]
+    for title, prefixes, note in GROUPS:
+        members = [option for option in acting if option.key.startswith(prefixes)]
+        acting = [option for option in acting if option not in members]
+        if members:
+            parts.append(f"## {title}\n" + (f"\n{note}\n" if note else ""))
+            parts.append(table(("option", "default", "older names", "what it does"), map(acting_row, members)))
+    parts.append(
+        "## Accepted without effect\n\nPrograms that come from Flink may set these. Nothing is lost by their having no "
+        "effect here.\n"
+    )
+    harmless = [option for option in options if isinstance(option, HarmlessOption)]
+    parts.append(table(("option", "older names", "why it has no effect"), map(reason_row, harmless)))
+    parts.append(
+        "## Refused\n\nThese have no meaning here. Any value but the default is an error that gives the reason, rather "
+        "than a setting that is ignored.\n"
+    )
+    refused = [option for option in options if isinstance(option, RefusedOption)]
+    parts.append(table(("option", "older names", "why it is refused"), map(reason_row, refused)))
+    return "\n".join(parts)
+
+
+def import_everything() -> None:
+    """Imports all modules but the test tools, so that all options are registered."""
+    for module in pkgutil.walk_packages(holdfast.__path__, "holdfast."):
+        if not module.name.startswith("holdfast.testing"):
+            importlib.import_module(module.name)
+
+
+def acting_row(option: ConfigOption[Any]) -> tuple[str, ...]:
+    """An option that acts."""
+    return code(option.key), default(option), names(option), option.description
+
+
+def reason_row(option: HarmlessOption[Any] | RefusedOption[Any]) -> tuple[str, ...]:
+    """An option that does not act, and why."""
+    reason = option.reason[:1].upper() + option.reason[1:]
+    return code(option.key), names(option), reason
+
+
+def names(option: ConfigOption[Any]) -> str:
+    """The older names of an option, and the options that are asked when it is not set."""
+    fallbacks = [f"else {code(key)}" for key in option.fallback_keys]
+    return ", ".join([*map(code, option.deprecated_keys), *fallbacks])
+
+
+def default(option: ConfigOption[Any]) -> str:
+    """The default as one would write it."""
+    value = option.default
+    if value is None:
+        return "not set"
+    if option.type is Duration:
+        return code(duration(value))
+    if option.type is MemorySize:
+        return code(size(value))
+    if isinstance(value, Enum):
+        return code(value.name)
+    if isinstance(value, bool):
+        return code(str(value).lower())
+    return code(str(value)) if value != "" else "empty"
+
+
+def duration(milliseconds: int) -> str:
+    """A length of time in its largest whole unit."""
+    for unit, length in (("h", 3_600_000), ("min", 60_000), ("s", 1000)):
+        if milliseconds and milliseconds % length == 0:
+            return f"{milliseconds // length} {unit}"
+    return f"{milliseconds} ms"
+
+
+def size(count: int) -> str:
+    """A size in its largest whole unit."""
+    for unit, length in (("gb", 1 << 30), ("mb", 1 << 20), ("kb", 1 << 10)):
+        if count and count % length == 0:
+            return f"{count // length} {unit}"
+    return f"{count} bytes"
+
+
+def code(text: str) -> str:
+    """Text as code."""
+    return f"`{text}`"
+
+
+def table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
+    """A table in Markdown."""
+    return "\n".join(_lines(head, rows)) + "\n"
+
+
+def _lines(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> Iterator[str]:
+    yield "| " + " | ".join(head) + " |"
+    yield "|" + "---|" * len(head)
+    for row in rows:
+        yield "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in row) + " |"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
