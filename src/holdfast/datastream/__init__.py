@@ -4,17 +4,21 @@ Importing this package needs no pyspark; executing a job does.
 """
 
 from holdfast.checkpoint.storage import FileSystemCheckpointStorage, JobManagerCheckpointStorage
+from holdfast.datastream.broadcast import BroadcastConnectedStream, BroadcastStream
 from holdfast.datastream.checkpoint_config import CheckpointConfig, CheckpointingMode, ExternalizedCheckpointCleanup
 from holdfast.datastream.environment import StreamExecutionEnvironment
 from holdfast.datastream.functions import (
     AggregateFunction,
+    BroadcastProcessFunction,
     CheckpointedFunction,
+    CheckpointListener,
     FilterFunction,
     FlatMapFunction,
     FoldFunction,
     Function,
     FunctionInitializationContext,
     FunctionSnapshotContext,
+    KeyedBroadcastProcessFunction,
     KeyedProcessFunction,
     KeySelector,
     MapFunction,
@@ -54,7 +58,11 @@ from holdfast.runtime.status import JobStatus
 __all__ = [
     "AggregateFunction",
     "BatchSinkWriter",
+    "BroadcastConnectedStream",
+    "BroadcastProcessFunction",
+    "BroadcastStream",
     "CheckpointConfig",
+    "CheckpointListener",
     "CheckpointedFunction",
     "CheckpointingMode",
     "CollectedElements",
@@ -80,6 +88,7 @@ __all__ = [
     "JobManagerCheckpointStorage",
     "JobStatus",
     "KeySelector",
+    "KeyedBroadcastProcessFunction",
     "KeyedProcessFunction",
     "KeyedStream",
     "MapFunction",

@@ -1,8 +1,14 @@
 """The functions that programs subclass, and the contexts that they are given."""
 
+from holdfast.runtime.broadcast import (
+    BaseBroadcastProcessFunction,
+    BroadcastProcessFunction,
+    KeyedBroadcastProcessFunction,
+)
 from holdfast.runtime.function import (
     AggregateFunction,
     CheckpointedFunction,
+    CheckpointListener,
     FilterFunction,
     FlatMapFunction,
     FoldFunction,
@@ -26,6 +32,9 @@ from holdfast.state.api import FunctionInitializationContext, FunctionSnapshotCo
 
 __all__ = [
     "AggregateFunction",
+    "BaseBroadcastProcessFunction",
+    "BroadcastProcessFunction",
+    "CheckpointListener",
     "CheckpointedFunction",
     "FilterFunction",
     "FlatMapFunction",
@@ -34,6 +43,7 @@ __all__ = [
     "FunctionInitializationContext",
     "FunctionSnapshotContext",
     "KeySelector",
+    "KeyedBroadcastProcessFunction",
     "KeyedProcessFunction",
     "MapFunction",
     "OutputTag",

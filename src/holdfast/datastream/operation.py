@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from holdfast.errors import ConfigurationError
+from holdfast.runtime.broadcast import BaseBroadcastProcessFunction
 from holdfast.runtime.function import (
-    CheckpointedFunction,
     FilterFunction,
     FlatMapFunction,
     Function,
@@ -72,10 +72,10 @@ def check_function(shape: Shape, function: Any, keyed: bool) -> None:
             f"process() of a stream without keys takes a ProcessFunction; {type(function).__name__} is a "
             "KeyedProcessFunction: call key_by() before process()."
         )
-    if isinstance(function, CheckpointedFunction):
+    if isinstance(function, BaseBroadcastProcessFunction):
         raise ConfigurationError(
-            f"{type(function).__name__} is a CheckpointedFunction, and operator state is not there yet: ask for keyed "
-            "state in open(runtime_context), which needs no snapshot_state()."
+            f"{type(function).__name__} is a function of two streams: connect the stream with a broadcast one first, "
+            "stream.connect(rules.broadcast(descriptor)).process(...)."
         )
     if callable(getattr(function, method, None)):
         return

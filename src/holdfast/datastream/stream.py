@@ -32,9 +32,11 @@ from holdfast.runtime.graph import (
     UnionNode,
 )
 from holdfast.runtime.sink import Sink
+from holdfast.state.descriptor import MapStateDescriptor
 from holdfast.types.type_information import TypeInformation
 
 if TYPE_CHECKING:
+    from holdfast.datastream.broadcast import BroadcastConnectedStream, BroadcastStream
     from holdfast.datastream.environment import StreamExecutionEnvironment
     from holdfast.datastream.keyed_stream import KeyedStream
     from holdfast.datastream.result import CollectedElements
@@ -97,7 +99,7 @@ class DataStream(_Named):
         return self._environment
 
     def set_parallelism(self, parallelism: int) -> Self:
-        """Sets the number of subtasks of a keyed operator: at most its max parallelism, and another at any start.
+        """Sets the number of subtasks of an operator with state: at most its max parallelism, and another at any start.
 
         Other steps run inside the tasks of their input: for them it has no effect, and a warning says so.
         """
@@ -136,6 +138,31 @@ class DataStream(_Named):
     def process(self, func: ProcessLike, output_type: Any = None) -> DataStream:
         """Passes each element with its context to a function that emits any number of others, also to side outputs."""
         return self._apply("process", func, output_type)
+
+    def broadcast(self, *broadcast_state_descriptors: MapStateDescriptor[Any, Any]) -> BroadcastStream:
+        """Gives every element to every subtask of the operator that it is then connected with.
+
+        Args:
+            *broadcast_state_descriptors: The map states that the operator keeps of these elements.
+
+        Raises:
+            ConfigurationError: There is none, one is no `MapStateDescriptor`, or a name comes twice.
+        """
+        from holdfast.datastream.broadcast import BroadcastStream
+
+        return BroadcastStream(self, broadcast_state_descriptors)
+
+    def connect(self, stream: BroadcastStream) -> BroadcastConnectedStream:
+        """Connects this stream, keyed or not, with a broadcast one, for a function of both.
+
+        Raises:
+            ConfigurationError: The other stream is not broadcast, or comes from another environment.
+        """
+        from holdfast.datastream.broadcast import BroadcastConnectedStream, BroadcastStream
+
+        if not isinstance(stream, BroadcastStream):
+            raise ConfigurationError(f"connect() takes what broadcast(descriptor) returns, not {stream!r}.")
+        return BroadcastConnectedStream(self, stream)
 
     def transform(self, function: Callable[[Any], Any]) -> DataStream:
         """Applies a function `DataFrame -> DataFrame` in Spark, without Python in the tasks.
@@ -267,9 +294,10 @@ class DataStream(_Named):
         return DataStream(self._environment, node)
 
     def _warn_if_chained(self, what: str) -> None:
-        if not isinstance(self._node, KeyedNode):
+        node = self._node
+        if not isinstance(node, KeyedNode) and not (isinstance(node, NarrowNode) and node.operator.has_operator_state):
             logger.warning(
-                "%s of %r has no effect: it runs inside the tasks of its input; set it on a keyed operator",
+                "%s of %r has no effect: it runs inside the tasks of its input; set it on an operator with state",
                 what,
                 self._node.name,
             )

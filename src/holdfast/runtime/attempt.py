@@ -64,7 +64,13 @@ class JobAttempt(EpochDriver):
         versions = restored_versions(self._plan, restored.operators, restored.allow_non_restored)
         self._compaction = Compaction(job.directory.path, lease.token, job.configuration)
         self._epochs = EpochRunner(
-            self._plan, job.engine, job.clock, restored.epoch, restored.processing_time, versions, self._compaction,
+            self._plan,
+            job.engine,
+            job.clock,
+            restored.epoch,
+            restored.processing_time,
+            versions,
+            self._compaction,
             OperatorStates(self._plan, restored.operators),
         )
 

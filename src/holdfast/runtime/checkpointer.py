@@ -64,6 +64,17 @@ class Checkpointer:
         )
         self._sweeper = Sweeper(job.directory, lease, job.configuration, job.clock)
         self._until_sweep = 0
+        self._aborted: list[int] = []
+
+    @property
+    def next_id(self) -> int:
+        """The id that the next checkpoint is expected to get."""
+        return self.coordinator.get_checkpoint_id_counter().get()
+
+    def take_aborted(self) -> tuple[int, ...]:
+        """Returns the ids of the checkpoints that have failed since the last call."""
+        taken, self._aborted = tuple(self._aborted), []
+        return taken
 
     @property
     def token(self) -> int:
@@ -86,6 +97,7 @@ class Checkpointer:
             PossibleInconsistentStateError: It is not known whether the pointer was written; nothing is discarded.
             CheckpointError: It could not be completed; nothing became visible.
         """
+        pending = None
         try:
             pending = self.coordinator.begin(epoch, tasks, force=True)
             if pending is None:
@@ -94,6 +106,8 @@ class Checkpointer:
         except CheckpointError as error:
             if self._failures.cause is not None:
                 raise
+            if pending is not None:
+                self._aborted.append(pending.checkpoint_id)
             logger.warning(
                 "a checkpoint of epoch %d failed and is tolerated; the next one takes its place: %s", epoch, error
             )

@@ -172,7 +172,8 @@ class EpochCheckpoints:
             request.future.set_result(savepoint.get_external_pointer())
 
     def _sweep(self, epochs: EpochRunner, *, now: bool = False) -> None:
-        self._checkpointer.sweep([*epochs.live_runs(), *epochs.operator_states.paths(), self.nonce_file], self._committing.sweep, now=now)
+        live = [*epochs.live_runs(), *epochs.operator_states.paths(), self.nonce_file]
+        self._checkpointer.sweep(live, self._committing.sweep, now=now)
 
     def _metadata(self, checkpoint_id: int, epochs: EpochRunner) -> CheckpointMetadata:
         operators = [

@@ -3,8 +3,9 @@
 A **level** is one Python stage of the Spark job of an epoch. Level 0 has no exchange before it: it is what the
 source's own partitions run, and it exists only if something needs Python before the first exchange. A keyed operator
 stands one level below its deepest input, and so does an operator without keys that has operator state or a broadcast
-side; other narrow operators and sinks are chained into the level of their input. All operators of a level share its tasks (subtask i of each runs in task i), so that the job of an epoch is one linear
-chain of exchanges and one Spark action, without a cache between actions.
+side; other narrow operators and sinks are chained into the level of their input. All operators of a level share its
+tasks (subtask i of each runs in task i), so that the job of an epoch is one linear chain of exchanges and one Spark
+action, without a cache between actions.
 
 An **edge** carries elements from one level to a later one. Where several edges cross the same exchange each has a
 struct column of its own; an edge that spans several exchanges is handed on untouched by the levels in between.

@@ -47,9 +47,12 @@ def restored_versions(plan: JobPlan, operators: Iterable[OperatorMetadata], allo
         StateMigrationError: The key of an operator has another type than the one its state is partitioned by.
     """
     steps = {step.uid: step for step in plan.keyed_steps()}
+    known = {*steps, *(step.uid for step in plan.stateful_steps() if step.has_operator_state)}
     stored = {op.uid: op for op in operators}
-    missing = sorted(uid for uid, op in stored.items() if op.runs and uid not in steps)
-    new = sorted(uid for uid in steps if uid not in stored)
+    missing = sorted(
+        uid for uid, op in stored.items() if (op.runs and uid not in steps) or (any(op.subtasks) and uid not in known)
+    )
+    new = sorted(uid for uid in known if uid not in stored)
     if missing and not allow_non_restored:
         raise RestoreError(
             missing,

@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.common import Types
 from holdfast.datastream import (
-    CheckpointedFunction,
+    BroadcastProcessFunction,
     FilterFunction,
     FlatMapFunction,
     KeyedProcessFunction,
@@ -116,19 +116,16 @@ def test_what_does_not_fit_is_refused_with_what_would(shape: Any, function: Any,
         check_function(shape, function, keyed)
 
 
-def test_a_function_that_would_never_be_told_of_a_snapshot_is_refused() -> None:
-    class Buffered(RichMapFunction, CheckpointedFunction):
-        def map(self, value: Any) -> Any:
-            return value
-
-        def initialize_state(self, context: Any) -> None:
+def test_a_function_of_two_streams_needs_two() -> None:
+    class Rules(BroadcastProcessFunction):
+        def process_element(self, value: Any, ctx: Any) -> Any:
             raise AssertionError("not reached")
 
-        def snapshot_state(self, context: Any) -> None:
+        def process_broadcast_element(self, value: Any, ctx: Any) -> Any:
             raise AssertionError("not reached")
 
-    with pytest.raises(ConfigurationError, match="Buffered is a CheckpointedFunction"):
-        check_function("map", Buffered(), keyed=True)
+    with pytest.raises(ConfigurationError, match="connect the stream"):
+        check_function("process", Rules(), keyed=False)
 
 
 @pytest.mark.parametrize(

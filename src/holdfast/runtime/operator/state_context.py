@@ -73,8 +73,8 @@ class BroadcastStates:
         state = self._states.get(descriptor.name)
         if state is None:
             raise ConfigurationError(
-                f"operator {self._uid!r} asked for broadcast state {descriptor.name!r}, which is none of those declared "
-                f"in broadcast(): {sorted(self._states)}"
+                f"operator {self._uid!r} asked for broadcast state {descriptor.name!r}, which is none of those "
+                f"declared in broadcast(): {sorted(self._states)}"
             )
         return state
 
