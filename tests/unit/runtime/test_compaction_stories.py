@@ -1,0 +1,256 @@
+"""Compaction in the life of a job: crashes, rescaling, deposed leaders and readers at any moment of it."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import os
+import signal
+from concurrent.futures import Future
+from pathlib import Path
+
+import pytest
+
+from holdfast.errors import StorageError
+from holdfast.kernel import fault
+from holdfast.runtime import compaction as compaction_module
+from holdfast.runtime.compaction_executor import CompactionExecutor, ProcessExecutor, ThreadExecutor
+from holdfast.runtime.status import JobStatus
+from holdfast.state.compaction.layer import depth
+from holdfast.state.compaction.merge import compact
+from holdfast.state.compaction.plan import CompactionPlan
+from holdfast.state.run import open_run
+from holdfast.storage.file_system import LocalFileSystem
+from tests.stories import ledger, tidiness
+from tests.stories.local import RESTARTING, master, run
+from tests.stories.weather import Weather
+
+ROWS, ACCOUNTS = 6, 9
+
+
+class Held(CompactionExecutor):
+    """Carries out plans when it is told, as a process would that is suspended meanwhile."""
+
+    def __init__(self) -> None:
+        self.plans: list = []
+
+    def submit(self, plan):
+        future: Future = Future()
+        self.plans.append((plan, future))
+        return future
+
+    def carry_out(self, number=0):
+        plan, future = self.plans[number]
+        runs = compact(plan, LocalFileSystem())
+        if not future.done():
+            future.set_result(runs)
+        return runs
+
+    def close(self):
+        return
+
+
+class Eager(Held):
+    """Has carried out each plan before anybody looks."""
+
+    def submit(self, plan):
+        future = super().submit(plan)
+        self.carry_out(len(self.plans) - 1)
+        return future
+
+
+@pytest.fixture
+def executor(monkeypatch):
+    """Lets the jobs of a story use an executor of the story's own."""
+
+    def use(made):
+        monkeypatch.setattr(compaction_module, "compaction_executor", lambda name: made() if callable(made) else made)
+        return made
+
+    return use
+
+
+def deepest(directory: Path) -> int:
+    checkpoints = tidiness.retained(tidiness.job_directory(directory))
+    return max(depth(op.runs) for checkpoint in checkpoints for op in checkpoint.metadata.operators)
+
+
+def number_of_runs(directory: Path) -> int:
+    newest = tidiness.retained(tidiness.job_directory(directory))[-1]
+    return sum(len(op.runs) for op in newest.metadata.operators)
+
+
+@pytest.mark.parametrize("kind", ["process", "thread"])
+def test_a_job_never_looks_through_more_runs_than_it_may(place, kind):
+    payments = ledger.payments(80, ROWS, ACCOUNTS, seed=1)
+    job = master(
+        ledger.graph(place / "out"), place / "job", ledger.inputs(payments), {"state.compaction.executor": kind}
+    )
+    assert job.run() is JobStatus.SUSPENDED
+    assert deepest(place / "job") <= 9
+    ledger.audit(place / "out", payments)
+    tidiness.inspect(place / "job", outputs=(place / "out",))
+
+
+def test_a_smaller_limit_is_kept_as_well(place, executor):
+    executor(Eager)
+    payments = ledger.payments(40, ROWS, ACCOUNTS, seed=1)
+    run(ledger.graph(place / "out"), place / "job", ledger.inputs(payments), {"state.compaction.max-runs": 3})
+    assert deepest(place / "job") <= 4
+    ledger.audit(place / "out", payments)
+
+
+def test_without_compaction_each_epoch_adds_a_run(place):
+    payments = ledger.payments(12, 40, ACCOUNTS, seed=1)
+    run(ledger.graph(place / "out"), place / "job", ledger.inputs(payments), {"state.compaction.enabled": "false"})
+    assert number_of_runs(place / "job") == 24
+
+
+def test_every_retained_checkpoint_stays_whole_while_its_runs_are_replaced(place, executor):
+    """A reader that opens any retained checkpoint finds every run of it, although the sweeper waits for nobody."""
+    executor(Eager)
+    files = LocalFileSystem()
+    payments = ledger.payments(40, ROWS, ACCOUNTS, seed=4)
+
+    def read_all(level, partition):
+        directory = tidiness.job_directory(place / "job")
+        for checkpoint in tidiness.retained(directory):
+            for operator in checkpoint.metadata.operators:
+                for handle in operator.runs:
+                    open_run(files, directory.path, handle).verify()
+
+    run(ledger.graph(place / "out"), place / "job", ledger.inputs(payments), interceptor=read_all)
+    ledger.audit(place / "out", payments)
+
+
+def test_a_reader_of_a_version_reads_on_after_its_runs_are_gone(place, executor):
+    executor(Eager)
+    files = LocalFileSystem()
+    payments = ledger.payments(40, ROWS, ACCOUNTS, seed=4)
+    run(ledger.graph(place / "out"), place / "job", ledger.inputs(payments[:6]))
+    directory = tidiness.job_directory(place / "job")
+    [ledger_op] = [op for op in tidiness.retained(directory)[-1].metadata.operators if op.runs]
+    opened = [open_run(files, directory.path, handle) for handle in ledger_op.runs]
+    run(ledger.graph(place / "out"), place / "job", ledger.inputs(payments))
+    assert not any(files.exists(directory.absolute(handle.path)) for handle in ledger_op.runs)
+    for reader in opened:
+        reader.verify()
+
+
+@pytest.mark.parametrize("moment", ["before", "after", "lost"])
+def test_a_compaction_that_cannot_write_costs_nothing_but_its_work(place, executor, moment):
+    """The disk fails under compactions alone; the job neither fails nor waits for what will not come."""
+
+    class Unlucky(Eager):
+        def submit(self, plan):
+            fault.install(f"{moment}:run.write=raise")
+            try:
+                return super().submit(plan)
+            except fault.FaultInjectedError as error:
+                future: Future = Future()
+                future.set_exception(error)
+                return future
+            finally:
+                fault.clear()
+
+    executor(Unlucky)
+    payments = ledger.payments(30, ROWS, ACCOUNTS, seed=2)
+    run(ledger.graph(place / "out"), place / "job", ledger.inputs(payments))
+    assert number_of_runs(place / "job") > 30
+    ledger.audit(place / "out", payments)
+    tidiness.inspect(place / "job", outputs=(place / "out",))
+
+
+def test_a_compactor_that_is_killed_again_and_again_is_started_again(place, executor):
+    made = executor(ProcessExecutor())
+    killed = []
+
+    def strike(level, partition):
+        process = made._process
+        if process is not None and process.poll() is None and process.pid not in killed and len(killed) < 2:
+            killed.append(process.pid)
+            os.kill(process.pid, signal.SIGKILL)
+
+    payments = ledger.payments(60, ROWS, ACCOUNTS, seed=3)
+    run(ledger.graph(place / "out"), place / "job", ledger.inputs(payments), interceptor=strike)
+    assert len(killed) == 2
+    ledger.audit(place / "out", payments)
+    tidiness.inspect(place / "job", outputs=(place / "out",))
+
+
+def test_what_is_lost_with_the_process_is_told():
+    executor = ProcessExecutor()
+    executor.prepare()
+    assert executor._process is not None
+    os.kill(executor._process.pid, signal.SIGSTOP)
+    futures = [executor.submit(_empty_plan()) for _ in range(2)]
+    os.kill(executor._process.pid, signal.SIGKILL)
+    for future in futures:
+        with pytest.raises(StorageError, match="process that compacts"):
+            future.result(timeout=30)
+    executor.close()
+
+
+def _empty_plan():
+    return CompactionPlan("/nowhere", (), (), True, 0, 1)
+
+
+def test_results_that_come_after_a_rescaling_fit_or_are_dropped(place, executor, monkeypatch):
+    """Compactions begin at one parallelism and end at another; every epoch of the rescaled job reads right."""
+    held = executor(Held())
+    payments = ledger.payments(60, ROWS, ACCOUNTS, seed=5)
+    calls = []
+
+    def strike(level, partition):
+        calls.append(level)
+        if len(calls) % 9 == 0:
+            job.control.rescale({"": 1 + len(calls) % 4})
+        if len(calls) % 7 == 0:
+            for number, (_, future) in enumerate(held.plans):
+                if not future.done():
+                    held.carry_out(number)
+
+    def wait(futures, *_, **__):
+        for number in range(len(held.plans)):
+            if not held.plans[number][1].done():
+                held.carry_out(number)
+        return concurrent.futures.wait(futures, 0)
+
+    monkeypatch.setattr(compaction_module, "wait_for", wait)
+    options = {**RESTARTING, "state.compaction.max-runs": 6}
+    job = master(ledger.graph(place / "out"), place / "job", ledger.inputs(payments), options, interceptor=strike)
+    assert job.run() is JobStatus.SUSPENDED
+    assert len(held.plans) > 5
+    ledger.audit(place / "out", payments)
+
+
+def test_a_deposed_leaders_compaction_harms_nobody_and_is_swept(place, executor):
+    """It wakes up when another leader has gone on, writes its output, and nothing ever names it."""
+    held = executor(Held())
+    payments = ledger.payments(30, ROWS, ACCOUNTS, seed=6)
+    run(ledger.graph(place / "out"), place / "job", ledger.inputs(payments[:8]))
+    assert held.plans
+    plan, _ = held.plans[0]
+    executor(ThreadExecutor)
+
+    def wake_up(level, partition):
+        if not woken:
+            woken.append(held.carry_out(0))
+
+    woken: list = []
+    run(ledger.graph(place / "out"), place / "job", ledger.inputs(payments), interceptor=wake_up)
+    assert woken
+    ledger.audit(place / "out", payments)
+    tidiness.inspect(place / "job", outputs=(place / "out",))
+    assert not any(Path(plan.root, output.path).exists() for output in plan.outputs)
+
+
+def test_bad_weather_while_everything_is_compacted(place, executor):
+    executor(Eager)
+    weather = Weather(11, rate=0.03)
+    payments = ledger.payments(150, ROWS, ACCOUNTS, seed=7)
+    graph = ledger.graph(place / "out", two_stages=True)
+    options = {**RESTARTING, "state.compaction.max-runs": 4}
+    assert run(graph, place / "job", ledger.inputs(payments), options, interceptor=weather) is JobStatus.SUSPENDED
+    fault.clear()
+    ledger.audit(place / "out", payments, two_stages=True)
+    tidiness.inspect(place / "job", outputs=(place / "out",))

@@ -1,0 +1,160 @@
+"""The policy over long histories, with sizes that a model gives: how deep it gets, and how much is written again."""
+
+import math
+import random
+
+import pytest
+
+from holdfast.kernel.key_group import KeyGroupRange
+from holdfast.state.compaction.layer import Layer, common_lineage, components, depth, layers, pieces
+from holdfast.state.compaction.plan import output_ranges, swap
+from holdfast.state.compaction.policy import binomial_weights, choose, choose_above
+from holdfast.state.lineage import Lineage
+from holdfast.state.run import RunHandle
+from holdfast.state.version import StateVersion
+
+OVERHEAD, ROW = 2500, 25
+
+
+def run(name, rows=10, groups=(0, 127), compacted=None):
+    return RunHandle(name, OVERHEAD + ROW * rows, 0, "d", groups, {"s": rows}, 1, 1, {}, compacted)
+
+
+def rows_of(epochs, keys, touched):
+    """How many keys so many epochs have touched, of so many, each epoch that many."""
+    return epochs * touched if keys is None else round(keys * (1 - math.exp(-epochs * touched / keys)))
+
+
+def live(epochs, keys, touched, lag):
+    """Lives so many epochs with a compaction that takes `lag` epochs; returns the depth and the amplification."""
+    found, flushed, written, deepest, under_way = [], 0, 0, 0, None
+    for epoch in range(epochs):
+        found.append(Layer((run(f"{epoch}", rows_of(1, keys, touched)),)))
+        flushed += found[-1].size
+        deepest = max(deepest, len(found))
+        if under_way is not None and under_way[0] <= epoch:
+            _, start, end = under_way
+            weight = sum(layer.weight for layer in found[start:end])
+            lineage = Lineage.unknown(weight, f"c{epoch}")
+            found[start:end] = [Layer((run(f"c{epoch}", rows_of(weight, keys, touched), compacted=lineage),))]
+            written += found[start].size
+            under_way = None
+        window = choose(found, 8) if under_way is None else None
+        if window is not None:
+            under_way = (epoch + lag, window.start, window.end)
+    return deepest, 1 + written / flushed
+
+
+@pytest.mark.parametrize(
+    ("keys", "touched"),
+    [(1_000, 100), (20_000, 200), (100_000, 100), (100_000, 1_000), (100_000, 10_000), (1_000_000, 20_000)],
+)
+def test_ten_thousand_epochs_stay_within_eight_runs_and_five_times_the_writing(keys, touched):
+    deepest, amplification = live(10_000, keys, touched, lag=1)
+    assert deepest <= 8
+    assert amplification <= 5
+
+
+def test_keys_that_are_all_new_are_rewritten_as_rarely_as_eight_runs_allow():
+    deepest, amplification = live(10_000, None, 10_000, lag=1)
+    assert deepest <= 8
+    assert amplification <= 10
+
+
+def test_a_job_that_rests_is_left_alone():
+    found = [Layer((run(str(i)),)) for i in range(6)]
+    assert choose(found, 8) is None
+
+
+def test_what_is_overwritten_is_merged_with_the_oldest_once_that_doubles_it():
+    base = run("base", 1000, compacted=Lineage.unknown(100, "base"))
+    above = [run(str(i), 400) for i in range(3)]
+    window = choose([Layer((one,)) for one in (base, *above)], 8)
+    assert (window.start, window.end) == (0, 4)
+
+
+@pytest.mark.parametrize("count", [1, 3, 6])
+def test_the_scheme_stands_for_all_epochs_and_only_ever_merges(count):
+    before = set()
+    for total in range(1, 500):
+        weights = binomial_weights(total, count)
+        assert sum(weights) == total
+        assert len(weights) <= count
+        bounds = {sum(weights[:i]) for i in range(len(weights))}
+        assert bounds <= before | {0, total - 1}
+        before = bounds
+
+
+def test_while_the_oldest_are_merged_the_rest_goes_on():
+    found = [Layer((run(str(i)),)) for i in range(9)]
+    window = choose_above(found, 5, 8)
+    assert window.start >= 5
+    assert window.end == 9
+
+
+def test_subtasks_are_compacted_apart_until_a_rescaling_ties_them_together():
+    old = [run("a0", groups=(0, 63)), run("a1", groups=(64, 127)), run("b0", groups=(0, 63))]
+    assert [[r.path for r in c] for c in components(old)] == [["a0", "b0"], ["a1"]]
+    new = [*old, run("c1", groups=(43, 85))]
+    assert [[r.path for r in c] for c in components(new)] == [["a0", "a1", "b0", "c1"]]
+    assert [[r.path for r in layer.runs] for layer in layers(new)] == [["a0", "a1"], ["b0"], ["c1"]]
+    assert depth(new) == 3
+
+
+def test_a_merge_of_everything_ends_where_subtasks_end():
+    found = layers([run("a", groups=(0, 127)), run("b", groups=(0, 63)), run("c", groups=(64, 127))])
+    thirds = [KeyGroupRange(0, 42), KeyGroupRange(43, 85), KeyGroupRange(86, 127)]
+    assert output_ranges(found, True, thirds) == thirds
+    assert output_ranges(found, False, thirds) == pieces([*thirds, KeyGroupRange(0, 63)], KeyGroupRange(0, 127))
+
+
+def test_a_large_merge_is_written_in_parts():
+    found = layers([run("a", 10_000_000), run("b", 10)])
+    parts = output_ranges(found, True, [KeyGroupRange(0, 127)])
+    assert len(parts) == 4
+    assert [group for part in parts for group in part] == list(range(128))
+
+
+def test_a_result_takes_the_place_of_what_it_was_made_of_and_of_nothing_else():
+    a, b, c, other = run("a"), run("b"), run("c"), run("other", groups=(200, 300))
+    merged = run("ab")
+    assert swap(StateVersion((a, other, b, c)), [a, b], [merged]).run_ids == ("other", "ab", "c")
+    assert swap(StateVersion((a, b, c)), [b, c], [merged]).run_ids == ("a", "ab")
+
+
+def test_a_result_that_comes_too_late_is_refused():
+    a, b, c = run("a"), run("b"), run("c")
+    assert swap(StateVersion((a, c)), [a, b], [run("ab")]) is None
+    assert swap(StateVersion((b, a)), [a, b], [run("ab")]) is None
+    assert swap(StateVersion((a, c, b)), [a, b], [run("ab")]) is None
+
+
+def test_lineage_is_that_of_the_leaves_however_they_were_merged():
+    leaves = [Lineage.of_leaf(str(i)) for i in range(50)]
+    rng = random.Random(1)
+    for _ in range(50):
+        parts = list(leaves)
+        while len(parts) > 1:
+            at = rng.randrange(len(parts) - 1)
+            parts[at : at + 2] = [parts[at] + parts[at + 1]]
+        assert parts[0] == Lineage.of_all(leaves)
+    assert Lineage.of_all(leaves[::-1]).identity != Lineage.of_all(leaves).identity
+    assert Lineage.from_json(parts[0].to_json()) == parts[0]
+
+
+def test_a_lineage_knows_the_points_between_its_newest_leaves():
+    leaves = [Lineage.of_leaf(str(i)) for i in range(40)]
+    whole = Lineage.of_all(leaves)
+    for behind in range(1, 17):
+        assert whole.positions[Lineage.of_all(leaves[:-behind]).identity] == behind
+    assert Lineage.of_all(leaves[:-17]).identity not in whole.positions
+
+
+def test_only_layers_that_are_alike_everywhere_have_a_lineage():
+    left, right, whole = run("l", groups=(0, 63)), run("r", groups=(64, 127)), run("w")
+    assert common_lineage(layers([whole, run("v")])) == whole.lineage + Lineage.of_leaf("v")
+    assert common_lineage(layers([left, right, whole])) is None
+    both = Lineage.unknown(3, "x")
+    cut = [run("p", groups=(0, 63), compacted=both), run("q", groups=(64, 127), compacted=both)]
+    assert common_lineage(layers([*cut, whole])) == both + whole.lineage
+    assert StateVersion((*cut, whole)).lineage == both + whole.lineage
