@@ -96,3 +96,18 @@ def test_files_that_were_deleted_by_hand_are_an_error_and_not_an_older_version(t
     (tmp_path / "v-00000000000000000002").unlink()
     with pytest.raises(StorageError, match="bring them back"):
         file.load()
+
+
+def test_a_writer_that_slept_while_the_document_was_removed_changes_nothing(tmp_path: Path) -> None:
+    directory = tmp_path / "document"
+    sleeper, other = (VersionedFile(LocalFileSystem(), str(directory), "test", 1) for _ in range(2))
+    version = sleeper.load()
+    for number in range(10):
+        version = sleeper.swap(version, {"number": number})
+    other.remove()
+    with pytest.raises(ConflictError):
+        sleeper.swap(version, {"number": 10})
+    fresh = other.swap(other.load(), {"number": 100})
+    with pytest.raises(ConflictError):
+        sleeper.swap(version, {"number": 11})
+    assert other.load() == fresh

@@ -152,11 +152,22 @@ class VersionedFile:
         except HoldfastError as error:
             raise PossibleInconsistentStateError(f"{path!r} was created, but not checked: {error}") from error
         if not is_real:
-            raise PossibleInconsistentStateError(f"{path!r} was created long after others had gone on.")
+            self._withdraw(path)
+            raise ConflictError(f"{path!r} was created long after others had gone on.")
         try:
             self._trim(new.number - _WINDOW)
         except HoldfastError as error:  # the version is written; the next write tries again
             _log.warning("Could not delete old versions in %r: %s", self.directory, error)
+
+    def _withdraw(self, path: str) -> None:
+        """Delete a version that was created in a hole, or behind the window: nobody needs it.
+
+        Where the document was removed meanwhile, as by ``remove``, it would look like the newest version for ever.
+        """
+        try:
+            self._fs.delete(path)
+        except HoldfastError as error:
+            _log.warning("Could not delete %r, which nobody needs: %s", path, error)
 
     def _look_back(self, base: FileVersion, new: FileVersion, error: HoldfastError) -> None:
         """Find out what became of a write; returns if it was recorded."""
