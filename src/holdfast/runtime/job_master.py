@@ -26,6 +26,7 @@ from holdfast.errors import (
     JobExecutionError,
     NullKeyError,
     OutputTypeError,
+    PossibleInconsistentStateError,
     RestoreError,
     StateError,
     StateMigrationError,
@@ -74,7 +75,7 @@ class JobMaster:
         self.failure: HoldfastError | None = None
         self.ended = threading.Event()
         self._newest_at_start: CheckpointPointer | None = None
-        self._newest: CheckpointPointer | None = None
+        self._lease: Lease | None = None
         self._last_cause: tuple[type[HoldfastError], str | None, CheckpointPointer | None] | None = None
         self._identical = 0
         self._restart: RestartStrategy = restart_strategy_from(job.configuration, job.clock)
@@ -111,20 +112,49 @@ class JobMaster:
         number = 0
         while True:
             try:
-                lease = self.job.register.raise_token(self.job.owner)
+                lease = self._raise_token()
                 if number == 0:
                     self._newest_at_start = lease.state.newest
                 if lease.state.terminal == JobStatus.FINISHED.value and not is_chosen(self.job.configuration):
                     return self._already_finished()
-                try:
-                    return self._run_attempt(lease, number)
-                finally:
-                    self._newest = lease.state.newest
-            except (FencedError, *FATAL):
+                return self._run_attempt(lease, number)
+            except FencedError:
                 raise
             except HoldfastError as error:
+                self._require_leadership(error)
+                if isinstance(error, FATAL):
+                    raise
                 self._wait_for_restart(error)
+                self._require_leadership(error)
                 number += 1
+
+    def _raise_token(self) -> Lease:
+        try:
+            self._lease = self.job.register.raise_token(self.job.owner)
+        except PossibleInconsistentStateError:
+            self._lease = None  # the newest token may be our own
+            raise
+        return self._lease
+
+    def _require_leadership(self, error: HoldfastError) -> None:
+        """Tells the failure of a job from that of a leader who was deposed, whose files are gone for instance.
+
+        Such a leader must not fail the job, and above all not raise the token again: that would fence his successor.
+
+        Raises:
+            FencedError: Another leader took over.
+        """
+        if self._lease is None:
+            return
+        try:
+            newest = self.job.register.read()
+        except HoldfastError:
+            return
+        if newest.token != self._lease.token:
+            raise FencedError(
+                f"Leader {self.job.owner!r} with token {self._lease.token} is fenced: {newest.owner!r} leads with "
+                f"token {newest.token}. This process stops; what failed here is of no consequence to the job: {error}"
+            ) from error
 
     def _run_attempt(self, lease: Lease, number: int) -> JobStatus:
         if lease.state.terminal is not None:
@@ -159,7 +189,8 @@ class JobMaster:
         """A program that fails in the same way again and again, without a checkpoint between, needs its author."""
         cause = None
         if isinstance(error, OF_THE_PROGRAM):
-            cause = (type(error), getattr(error, "uid", None), self._newest)
+            newest = None if self._lease is None else self._lease.state.newest
+            cause = (type(error), getattr(error, "uid", None), newest)
         self._identical = self._identical + 1 if cause is not None and cause == self._last_cause else 1
         self._last_cause = cause
         limit = self.job.configuration.get(IDENTICAL_FAILURES)
