@@ -31,6 +31,7 @@ if str(ROOT) not in sys.path:  # started by its path
     sys.path.insert(0, str(ROOT))
 
 from holdfast.queryable import AsyncQueryableStateClient, QueryableStateClient, at_least  # noqa: E402
+from holdfast.queryable.errors import QueryError  # noqa: E402
 from holdfast.state.descriptor import ValueStateDescriptor  # noqa: E402
 from holdfast.testing.written_job import WrittenJob  # noqa: E402
 
@@ -38,6 +39,7 @@ REQUIREMENTS = Path(__file__).with_name("requirements-query.txt")
 IN_FLIGHT = 32
 MANY = 1000
 STATE = "totals"
+WINDOW = 3.0  # seconds with gets, and seconds without
 
 
 def redis_module(cache: Path) -> Any:
@@ -212,6 +214,57 @@ def measure_visibility(port: int, job: WrittenJob, keys: list[str], rounds: int)
     return found
 
 
+def measure_impact(root: Path, epochs: int, gets_per_second: int) -> dict[str, Any]:
+    """Epoch times of a job at half its rate with gets of its state, paired with the quiet seconds before."""
+    port = free_port()
+    program = [sys.executable, str(Path(__file__).with_name("query_job.py")), str(root), str(port), str(epochs)]
+    process = subprocess.Popen(program, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    windows: list[tuple[float, float]] = []
+    served = 0
+    try:
+        served = asyncio.run(_gets_in_windows(port, process, gets_per_second, windows))
+        assert process.stdout is not None
+        found = [json.loads(line) for line in process.stdout]
+    finally:
+        process.terminate()
+        process.wait()
+    paced = [epoch for epoch in found if epoch["paced"]]
+    pairs = []
+    for start, stop in windows:
+        loaded = [e["seconds"] for e in paced if start < e["at"] - e["seconds"] and e["at"] < stop]
+        quiet = [e["seconds"] for e in paced if start - WINDOW < e["at"] - e["seconds"] and e["at"] < start]
+        if len(loaded) > 2 and len(quiet) > 2:
+            pairs.append((statistics.median(quiet), statistics.median(loaded)))
+    return {
+        "windows": len(pairs),
+        "gets_per_second": round(served / (WINDOW * max(1, len(windows)))),
+        "quiet_epoch_milliseconds": round(1000 * statistics.median(quiet for quiet, _ in pairs), 1),
+        "epoch_rise": round(statistics.median(loaded / quiet for quiet, loaded in pairs) - 1, 4),
+    }
+
+
+async def _gets_in_windows(
+    port: int, process: subprocess.Popen[str], per_second: int, windows: list[tuple[float, float]]
+) -> int:
+    """Ask in every second window for as long as the job runs; returns how many answers came."""
+    served = 0
+    async with AsyncQueryableStateClient("127.0.0.1", port) as client:
+        await asyncio.sleep(5 * WINDOW)  # until the job has found its rate
+        while process.poll() is None:
+            await asyncio.sleep(WINDOW)
+            start = time.time()
+            try:
+                for tick in range(round(100 * WINDOW)):
+                    for _ in range(per_second // 100):  # one after the other: each is a message of its own
+                        await client.get_kv_state("paced", "counts", f"key-{served % 20_000:08d}")
+                        served += 1
+                    await asyncio.sleep(max(0.0, start + (tick + 1) / 100 - time.time()))
+            except QueryError:
+                break
+            windows.append((start, time.time()))
+    return served
+
+
 def summary(results: list[dict[str, Any]], scans: list[float], visible: list[float], rows: int) -> dict[str, Any]:
     def median(side: str, name: str) -> float:
         return statistics.median(result[name] for result in results if result["side"] == side)
@@ -239,6 +292,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--epochs", type=int, default=10, help="small epochs after the large one")
     parser.add_argument("--rounds", type=int, default=5, help="rounds in which the two take turns")
     parser.add_argument("--seconds", type=float, default=2.0, help="of each measurement")
+    parser.add_argument("--impact-epochs", type=int, default=300, help="of a job that is queried; 0: none")
     parser.add_argument("--cache", type=Path, default=ROOT / ".bench", help="where redis-py is installed")
     parser.add_argument("--json", action="store_true", help="print JSON lines only")
     chosen = parser.parse_args(arguments)
@@ -259,7 +313,10 @@ def main(arguments: list[str] | None = None) -> int:
         port = stack.enter_context(state_server(root / "large"))
         wait_for(port)
         scans = measure_scan(port, len(scanned), chosen.rounds)
-    report(summary(results, scans, visible, chosen.keys), results, chosen.json)
+        found = summary(results, scans, visible, chosen.keys)
+        if chosen.impact_epochs:
+            found["impact"] = measure_impact(root / "paced", chosen.impact_epochs, 1000)
+    report(found, results, chosen.json)
     return 0
 
 
@@ -289,6 +346,12 @@ def report(found: dict[str, Any], results: list[dict[str, Any]], as_json: bool) 
         f"a completed checkpoint is visible after {found['visible_milliseconds']} ms at the median, "
         f"{found['visible_p90_milliseconds']} ms in nine of ten"
     )
+    if "impact" in found:
+        impact = found["impact"]
+        print(
+            f"epochs of a job at half its rate take {100 * impact['epoch_rise']:.1f} % longer with "
+            f"{impact['gets_per_second']} gets/s ({impact['windows']} paired windows)"
+        )
 
 
 if __name__ == "__main__":

@@ -7,8 +7,8 @@
     )
 
 Columns: `key`, `namespace` and `map_key` where the state has them, `value`. Options: `address`, `job` (name or id),
-`state`, and if wanted `token`, `tls` (a file with certificates, or `system`), `checkpoint` (exactly this one), `partitions`
-(8 by default). Comparisons of texts and whole numbers are pushed down to the server.
+`state`, and if wanted `token`, `tls` (a file with certificates, or `system`), `checkpoint` (exactly this one) and
+`partitions` (8 by default). Comparisons of texts and whole numbers are pushed down to the server.
 """
 
 from __future__ import annotations
