@@ -11,7 +11,7 @@ STAMP := $(VENV)/.setup-done
 export PYSPARK_PYTHON := $(CURDIR)/$(PY)
 export PYSPARK_DRIVER_PYTHON := $(CURDIR)/$(PY)
 
-.PHONY: help setup demo soak bench test test-nojvm test-spark lint types layers lock
+.PHONY: help setup demo soak bench test test-again test-nojvm test-spark lint types layers lock
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -34,6 +34,9 @@ soak: $(STAMP)
 
 test: $(STAMP) ## Run all tests
 	$(PY) -m pytest tests -m "not soak"
+
+test-again: $(STAMP) ## Run again what failed in the last run
+	$(PY) -m pytest tests -m "not soak" --last-failed --last-failed-no-failures none -v
 
 test-nojvm: $(STAMP) ## Run the tests that need no JVM and no other server
 	$(PY) -m pytest tests -m "not soak and not spark and not services"
