@@ -13,15 +13,18 @@ from pathlib import Path
 import pyarrow.dataset as ds
 import pytest
 
+from tests.documentation import ROOT, blocks
+
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
-EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+EXAMPLES = ROOT / "examples"
 HOLDFAST = Path(sys.executable).with_name("holdfast")
 
 
-def run(*command: object) -> str:
+def run(*command: object, directory: Path | None = None) -> str:
     done = subprocess.run(
         [str(part) for part in command],
+        cwd=directory,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -33,13 +36,16 @@ def run(*command: object) -> str:
     return done.stdout
 
 
-def test_word_count_goes_on_where_it_stopped(tmp_path: Path) -> None:
+def test_the_program_of_the_readme_goes_on_where_it_stopped(tmp_path: Path) -> None:
+    [block] = blocks(ROOT / "README.md", "python spark")
+    program = tmp_path / "word_count.py"
+    program.write_text(block.text, encoding="utf-8")
     texts, output, checkpoints = tmp_path / "texts", tmp_path / "out", tmp_path / "checkpoints"
     texts.mkdir()
     (texts / "a.txt").write_text("kelp rock kelp\n", encoding="utf-8")
-    run(sys.executable, EXAMPLES / "word_count.py", texts, output, checkpoints)
+    run(sys.executable, program, texts, output, checkpoints)
     (texts / "b.txt").write_text("rock sand\nkelp\n", encoding="utf-8")
-    run(HOLDFAST, "run", EXAMPLES / "word_count.py", "-D", "parallelism.default=3", "--", texts, output, checkpoints)
+    run(HOLDFAST, "run", program, "-D", "parallelism.default=3", "--", texts, output, checkpoints)
 
     rows = ds.dataset(output, format="parquet").to_table().to_pylist()
     assert sorted((row["word"], row["n"]) for row in rows) == [
@@ -49,6 +55,22 @@ def test_word_count_goes_on_where_it_stopped(tmp_path: Path) -> None:
     assert [json.loads(line)["status"] for line in listed] == ["COMPLETED"] * len(listed)
     inspected = [json.loads(line) for line in run(HOLDFAST, "inspect", checkpoints, "--json").splitlines()]
     assert [(entry["uid"], entry["state"], entry["rows"]) for entry in inspected] == [("count", "count", 3)]
+
+    lines = run(sys.executable, EXAMPLES / "read_checkpoint.py", job_of(checkpoints)).splitlines()
+    read = [json.loads(line) for line in lines]
+    assert {line["key"]: line["value"] for line in read} == {"kelp": 3, "rock": 2, "sand": 1}
+
+
+def job_of(checkpoints: Path) -> Path:
+    [job] = checkpoints.iterdir()
+    return job
+
+
+def test_the_programs_of_the_guide_run(tmp_path: Path) -> None:
+    program = tmp_path / "guide.py"
+    texts = [block.text for block in blocks(ROOT / "docs" / "guide.md", "python", "python spark")]
+    program.write_text("\n".join(texts), encoding="utf-8")
+    run(sys.executable, program, directory=tmp_path)
 
 
 def test_a_sink_of_ones_own_writes_each_line_once(tmp_path: Path) -> None:

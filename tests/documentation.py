@@ -1,0 +1,40 @@
+"""Code blocks of the documentation, as programs.
+
+A block that begins with three backticks and `python` runs anywhere; one with `python spark` needs a Spark session.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md"))]
+
+_FENCE = re.compile(r"^```(?P<info>[^\n]*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block."""
+
+    page: Path
+    line: int
+    info: str
+    text: str
+
+    @property
+    def padded(self) -> str:
+        """The text with empty lines before it, so that line numbers are those of the page."""
+        return "\n" * (self.line - 1) + self.text
+
+
+def blocks(page: Path, *infos: str) -> list[Block]:
+    """The blocks of a page whose first line says one of these."""
+    text = page.read_text(encoding="utf-8")
+    found = [
+        Block(page, text.count("\n", 0, match.start("text")) + 1, match["info"], match["text"])
+        for match in _FENCE.finditer(text)
+    ]
+    return [block for block in found if block.info in infos]

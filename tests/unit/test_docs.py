@@ -1,0 +1,141 @@
+"""The documentation is true: its programs run, its links lead somewhere, its generated parts are current."""
+
+from __future__ import annotations
+
+import json
+import re
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.datastream import DataStream, KeyedStream, StreamExecutionEnvironment
+from holdfast.errors import ConfigurationError
+from holdfast.kernel.clock import ManualClock
+from holdfast.runtime.job_master import JobMaster
+from holdfast.state import load_state_backend
+from holdfast.storage.file_system import file_system_for
+from tests.documentation import PAGES, ROOT, blocks
+from tests.stories.functions import Numbering
+from tests.stories.local import Program, master
+
+LINK = re.compile(r"\[[^\]]*\]\((?P<target>[^)\s]+)\)")
+OF_THIS_MACHINE = re.compile(r"/(work|tmp|home|root|Users)/")
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python")], ids=lambda page: page.name)
+def test_the_programs_of_a_page_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {"__name__": "__main__"}
+    for block in blocks(page, "python"):
+        exec(compile(block.padded, str(page), "exec"), names)
+
+
+def test_the_program_of_the_readme_is_the_example() -> None:
+    [program] = blocks(ROOT / "README.md", "python spark")
+    example = (ROOT / "examples" / "word_count.py").read_text(encoding="utf-8")
+    assert example.endswith(program.text)
+    assert len(program.text.splitlines()) <= 25
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    for match in LINK.finditer(page.read_text(encoding="utf-8")):
+        target, _, anchor = match["target"].partition("#")
+        if "://" in target:
+            continue
+        place = (page.parent / target).resolve() if target else page
+        if target == "benchmarks/RESULTS.md" and not place.exists():
+            continue  # written when the benchmarks have run
+        assert place.exists(), match["target"]
+        if anchor:
+            assert anchor in anchors(place), match["target"]
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors of a page's headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_pages_name_no_place_of_a_machine_and_keep_their_width(page: Path) -> None:
+    for number, line in enumerate(page.read_text(encoding="utf-8").splitlines(), 1):
+        assert not OF_THIS_MACHINE.search(line), f"{page.name}:{number}"
+        assert len(line) <= 130 or line.startswith("|"), f"{page.name}:{number}"
+
+
+def script(name: str) -> dict[str, Any]:
+    return runpy.run_path(str(ROOT / "scripts" / name))
+
+
+def test_the_page_of_options_is_current() -> None:
+    # In a process of its own: tests register options, too.
+    command = [sys.executable, str(ROOT / "scripts" / "options_page.py"), "--check"]
+    assert subprocess.run(command, check=False).returncode == 0, "run: python scripts/options_page.py"
+
+
+def test_the_speed_in_the_readme_is_that_of_the_results() -> None:
+    assert script("readme_speed.py")["main"](["--check"]) == 0, "run: python scripts/readme_speed.py"
+
+
+def test_the_table_of_speed_is_made_of_the_last_results() -> None:
+    lines = [
+        {"engine": "holdfast", "rows_per_second": 271_828.1, "sink": "parquet"},
+        {"engine": "floor", "rows_per_second": 314_159.2, "sink": "parquet"},
+        {"engine": "spark-native", "rows_per_second": 99_999.0, "sink": "parquet"},
+    ]
+    facts = {"rows": 200_000, "keys": 100_000, "rounds": [1.0, 2.0, 3.0]}
+    printed = "\n".join(json.dumps(line | facts) for line in lines)
+    old = "## keyed_count: an old machine, 2020-01-01\n\n```json\n{}\n```\n"
+    results = (
+        f"# Results\n\n{old}\n## keyed_count: 2 cores, Spark 4.3.0, 2026-11-21\n\nText.\n\n```json\n{printed}\n```\n"
+    )
+    readme = "# H\n<!-- speed -->\nold\n<!-- /speed -->\nend\n"
+
+    found = script("readme_speed.py")["with_speed"](readme, results)
+
+    assert "| Holdfast | 272,000 | 0.87 | one a row | parquet |\n" in found
+    assert "| 99,999 |" not in found and "| 100,000 | 0.32 | one a key |" in found
+    assert "Measured on 2 cores, Spark 4.3.0, 2026-11-21: 200,000 rows an epoch, 100,000 keys, the median of 3" in found
+    assert found.startswith("# H\n<!-- speed -->\n|") and found.endswith("<!-- /speed -->\nend\n")
+
+
+def numbered(directory: Path) -> JobMaster:
+    program = Program()
+    stream = program.source("in", "key string, n bigint").key_by("key")
+    numbering = Numbering(lambda value, number: (value.key, number))
+    stream.process(numbering, output_type="key string, n bigint").uid("numbering").print().uid("out")
+    job = master(program, directory, [{"in": [("a", 1), ("b", 2)]}], clock=ManualClock(1000))
+    job.run()
+    return job
+
+
+def test_the_format_page_names_every_field(tmp_path: Path) -> None:
+    from examples import read_checkpoint
+
+    job = Path(numbered(tmp_path).job.directory.path)
+    metadata = read_checkpoint.document(read_checkpoint.newest(job))
+    register = read_checkpoint.document(max((job / "register").glob("v-*")))
+    operator = metadata["operators"][0]
+    run = read_checkpoint.Run(job, operator["runs"][0])
+    segment = next(iter(run.segments.values()))
+    parts = [metadata, register, register["checkpoints"][0], operator, operator["runs"][0], run.footer, segment,
+             segment["schema"], run.rows("count")[0]]  # fmt: skip
+
+    page = (ROOT / "docs" / "format.md").read_text(encoding="utf-8")
+    missing = {name for part in parts for name in part if f"`{name}`" not in page and f'"{name}"' not in page}
+    assert missing == set()
+
+
+def test_what_the_guide_says_is_not_there_is_not_there() -> None:
+    assert not hasattr(KeyedStream, "window") and not hasattr(DataStream, "join")
+    assert not hasattr(DataStream, "assign_timestamps_and_watermarks")
+    with pytest.raises(ConfigurationError, match="No file system for scheme 's3'"):
+        file_system_for("s3://bucket/checkpoints")
+    environment = StreamExecutionEnvironment.get_execution_environment({"state.backend.type": "columnar"})
+    with pytest.raises(ConfigurationError, match="no state backend 'columnar'"):
+        load_state_backend(environment.get_configuration())
