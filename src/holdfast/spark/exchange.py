@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Sequence
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
@@ -72,10 +72,10 @@ class _Exchange:
     def __init__(self, plan: JobPlan, level: Level, view: str, *, is_first: bool) -> None:
         self.level = level
         self._view = view
-        self._order = list(_order_of(level.arriving))
+        self._order = list(_order_of(level))
         ticks = _ticks(level, bool(self._order)) if is_first else None
         from_sources = is_first and not plan.starts_in_python
-        rows = _rows_of_sources(plan, level.arriving, level.tasks, view) if from_sources else f"select * from {view}"
+        rows = _rows_of_sources(plan, level, view) if from_sources else f"select * from {view}"
         placed = _placed(rows, level.arriving, bool(self._order))
         self._with_rows = placed if ticks is None else f"{placed} union all {ticks}"
         self._without_rows = ticks
@@ -146,27 +146,43 @@ def _struct_type(session: SparkSession, ddl: str) -> StructType:
     return session.createDataFrame([], ddl).schema
 
 
-def _rows_of_sources(plan: JobPlan, edges: Sequence[Edge], tasks: int, view: str) -> str:
-    """Source columns as edge columns, without Python: a row read by several edges is repeated for each."""
-    layout = SourceLayout(plan.sources)
+def _rows_of_sources(plan: JobPlan, level: Level, view: str) -> str:
+    """Source columns as edge columns, without Python: a row is repeated for each edge and each target."""
+    layout, edges = SourceLayout(plan.sources), level.arriving
     control = f"cast(null as binary) as {CONTROL}"
     if len(edges) == 1:
         names = ", ".join(name for name, _ in _fields(plan.sources[0].element_type))
-        return f"select {control}, cast(null as int) as {TARGET}, {names} from {view}"
+        return f"select {control}, {_target_of(edges[0], level)} as {TARGET}, {names} from {view}"
     structs = {}
     for position, source in enumerate(plan.sources):
         names = ", ".join(name for name, _ in _fields(source.element_type))
         structs[source.uid] = f"struct({names})" if layout.flat else layout.column(position)
+    copies = [(edge, copy) for edge in edges for copy in _copies_of(edge, level)]
     tags = "array()"
     for uid, struct in structs.items():
-        numbers = ", ".join(str(i) for i, edge in enumerate(edges) if edge.origin.name == uid)
+        numbers = ", ".join(str(i) for i, (edge, _) in enumerate(copies) if edge.origin.name == uid)
         tags = f"array({numbers})" if layout.flat else f"if({struct} is not null, array({numbers}), {tags})"
-    forward = f"cast(pmod(spark_partition_id(), {tasks}) as int)"
-    targets = [str(i) for i, edge in enumerate(edges) if edge.key is None]
-    target = f"if({_TAG} in ({', '.join(targets)}), {forward}, null)" if targets else "cast(null as int)"
-    columns = [f"if({_TAG} = {i}, {structs[edge.origin.name]}, null) as {edge.name}" for i, edge in enumerate(edges)]
+    targets = " ".join(f"when {_TAG} = {i} then {target}" for i, (_, target) in enumerate(copies))
+    columns = []
+    for edge in edges:
+        numbers = ", ".join(str(i) for i, (other, _) in enumerate(copies) if other is edge)
+        columns.append(f"if({_TAG} in ({numbers}), {structs[edge.origin.name]}, null) as {edge.name}")
     tagged = f"select *, explode({tags}) as {_TAG} from {view}"
-    return f"select {control}, {target} as {TARGET}, {', '.join(columns)} from ({tagged})"
+    return f"select {control}, case {targets} end as {TARGET}, {', '.join(columns)} from ({tagged})"
+
+
+def _copies_of(edge: Edge, level: Level) -> list[str]:
+    """The target of each copy of a row, as `Edge.targets` has them."""
+    if edge.broadcast and edge.to_level == level.index:
+        return [str(subtask) for subtask in range(edge.parallelism)]
+    return [_target_of(edge, level)]
+
+
+def _target_of(edge: Edge, level: Level) -> str:
+    if edge.key is not None:
+        return "cast(null as int)"
+    tasks = edge.parallelism if edge.parallelism and edge.to_level == level.index else level.tasks
+    return f"cast(pmod(spark_partition_id(), {tasks}) as int)"
 
 
 def _placed(rows: str, edges: Sequence[Edge], ordered: bool) -> str:
@@ -213,7 +229,12 @@ def _ticks(level: Level, ordered: bool) -> str:
     return f"select * from (select {values} from range(0, {level.tasks}, 1, 1)) as ticks({columns})"
 
 
-def _order_of(edges: Sequence[Edge]) -> Iterable[str]:
+def _order_of(level: Level) -> Iterable[str | Column]:
+    """By what the rows of a task are sorted before their position: broadcast ones first, then what was asked for."""
+    edges = level.arriving
+    for edge in edges:
+        if edge.broadcast and edge.to_level == level.index:
+            yield F.col(edge.name).isNull()
     for edge in edges:
         if edge.key is not None:
             prefix = "" if len(edges) == 1 else f"{edge.name}."

@@ -47,7 +47,9 @@ class JobFrames:
         for source, frame in frames:
             _check(source, frame)
         self.streaming = self._union([(s, f) for s, f in frames if f.isStreaming])
-        self.static = self._union([(s, f) for s, f in frames if not f.isStreaming])
+        static = self._union([(s, f) for s, f in frames if not f.isStreaming])
+        # A union belongs to the session of its first part: with that of the job come its settings, and its views.
+        self.static = None if static is None else session.createDataFrame([], static.schema).union(static)
 
     def with_static(self, batch: DataFrame | None) -> DataFrame | None:
         """The batch and all static inputs, for the first epoch."""
