@@ -16,12 +16,16 @@ from holdfast.runtime.status import JobStatus
 from holdfast.testing.epoch_runner import LocalEngine, run_job
 from holdfast.types.convert import to_type
 
-OPTIONS = {"restart-strategy.type": "none", "execution.checkpointing.cleaner.grace-period": "0 ms"}
+OPTIONS = {
+    "restart-strategy.type": "none",
+    "execution.checkpointing.cleaner.grace-period": "0 ms",
+    "state.compaction.executor": "thread",
+}
 RESTARTING = {
+    **OPTIONS,
     "restart-strategy.type": "fixed-delay",
     "restart-strategy.fixed-delay.attempts": "1000000",
     "restart-strategy.fixed-delay.delay": "0 ms",
-    "execution.checkpointing.cleaner.grace-period": "0 ms",
 }
 
 
