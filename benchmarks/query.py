@@ -218,7 +218,7 @@ def measure_impact(root: Path, epochs: int, gets_per_second: int) -> dict[str, A
     """Epoch times of a job at half its rate with gets of its state, paired with the quiet seconds before."""
     port = free_port()
     program = [sys.executable, str(Path(__file__).with_name("query_job.py")), str(root), str(port), str(epochs)]
-    process = subprocess.Popen(program, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    process = subprocess.Popen(program, stdout=subprocess.PIPE, text=True)
     windows: list[tuple[float, float]] = []
     served = 0
     try:
@@ -235,6 +235,8 @@ def measure_impact(root: Path, epochs: int, gets_per_second: int) -> dict[str, A
         quiet = [e["seconds"] for e in paced if start - WINDOW < e["at"] - e["seconds"] and e["at"] < start]
         if len(loaded) > 2 and len(quiet) > 2:
             pairs.append((statistics.median(quiet), statistics.median(loaded)))
+    if not pairs:
+        raise SystemExit(f"The job ran {len(paced)} paced epochs, too few to compare; give more --impact-epochs.")
     return {
         "windows": len(pairs),
         "gets_per_second": round(served / (WINDOW * max(1, len(windows)))),
@@ -313,10 +315,9 @@ def main(arguments: list[str] | None = None) -> int:
         port = stack.enter_context(state_server(root / "large"))
         wait_for(port)
         scans = measure_scan(port, len(scanned), chosen.rounds)
-        found = summary(results, scans, visible, chosen.keys)
+        report(summary(results, scans, visible, chosen.keys), results, chosen.json)
         if chosen.impact_epochs:
-            found["impact"] = measure_impact(root / "paced", chosen.impact_epochs, 1000)
-    report(found, results, chosen.json)
+            report_impact(measure_impact(root / "paced", chosen.impact_epochs, 1000), chosen.json)
     return 0
 
 
@@ -346,12 +347,16 @@ def report(found: dict[str, Any], results: list[dict[str, Any]], as_json: bool) 
         f"a completed checkpoint is visible after {found['visible_milliseconds']} ms at the median, "
         f"{found['visible_p90_milliseconds']} ms in nine of ten"
     )
-    if "impact" in found:
-        impact = found["impact"]
-        print(
-            f"epochs of a job at half its rate take {100 * impact['epoch_rise']:.1f} % longer with "
-            f"{impact['gets_per_second']} gets/s ({impact['windows']} paired windows)"
-        )
+
+
+def report_impact(impact: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        print(json.dumps({"measurement": "impact", **impact}))
+        return
+    print(
+        f"epochs of a job at half its rate take {100 * impact['epoch_rise']:.1f} % longer with "
+        f"{impact['gets_per_second']} gets/s ({impact['windows']} paired windows)"
+    )
 
 
 if __name__ == "__main__":
