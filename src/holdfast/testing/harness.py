@@ -14,13 +14,11 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from types import TracebackType
 from typing import Any, Final
 
 import cloudpickle
 
-from holdfast.datastream.operation import declared_type, operator_spec
 from holdfast.errors import ConfigurationError, StateError
 from holdfast.kernel.clock import Clock, ManualClock
 from holdfast.kernel.configuration import Configuration
@@ -30,12 +28,15 @@ from holdfast.runtime.function import OutputTag
 from holdfast.runtime.operator import MIN_WATERMARK, OpenedOperator, OperatorSubtask, SubtaskInfo
 from holdfast.runtime.sink import owner_of
 from holdfast.state.backend import AbstractKeyedStateBackend, StateBackend, load_state_backend
+from holdfast.state.descriptor import MapStateDescriptor
 from holdfast.state.environment import TaskEnvironment
+from holdfast.state.operator_snapshot import OperatorSnapshot
+from holdfast.state.repartition import RoundRobinOperatorStateRepartitioner
 from holdfast.state.run import RunHandle
 from holdfast.state.version import StateVersion
 from holdfast.storage.file_system import LocalFileSystem, join
 from holdfast.storage.naming import FileName
-from holdfast.testing.harness_input import ElementKeys, shape_of
+from holdfast.testing.harness_input import ElementKeys, spec_of
 from holdfast.testing.harness_output import Emitted, HarnessSnapshot
 from holdfast.types.arrow import batch_to_elements, elements_to_batch
 from holdfast.types.type_information import TypeInformation
@@ -49,7 +50,7 @@ class OperatorHarness:
     """Feeds elements and time to a function and collects what it emits.
 
     Args:
-        function: Any function object or callable that a stream takes.
+        function: Any function object or callable that a stream takes, those of connected streams included.
         key_by: Column names or a selector, as in `DataStream.key_by`; None for a stream without keys.
         key_type: Type of the key. Without it keys are untyped Python values.
         output_type: Type of what is emitted; checked, and emitted values come back as they would be read. Without it
@@ -60,6 +61,7 @@ class OperatorHarness:
         subtask: Which subtask this is.
         clock: Gives the processing time of the first epoch; a `ManualClock` at 0 without it.
         amnesia: Whether the function is rebuilt from its pickled form and opened again after each epoch.
+        broadcast: The broadcast states of a function of two streams, as given to `DataStream.broadcast`.
 
     Raises:
         ConfigurationError: The function, the key or the type does not fit.
@@ -78,15 +80,14 @@ class OperatorHarness:
         subtask: int = 0,
         clock: Clock | None = None,
         amnesia: bool = False,
+        broadcast: Iterable[MapStateDescriptor[Any, Any]] = (),
     ) -> None:
         if not 0 <= subtask < parallelism <= max_parallelism:
             raise ConfigurationError(
                 f"subtask {subtask} of parallelism {parallelism} with max parallelism {max_parallelism} does not exist."
             )
         self._keys = None if key_by is None else ElementKeys(key_by, key_type)
-        undeclared = declared_type(None, "harness")
-        spec = operator_spec(shape_of(function), function, undeclared, output_type, keyed=self._keys is not None)
-        self._spec = replace(spec, side_outputs=True)
+        self._spec = spec_of(function, output_type, broadcast, keyed=self._keys is not None)
         self._pickled = cloudpickle.dumps(self._spec)
         self._state_backend = (
             backend
@@ -103,6 +104,8 @@ class OperatorHarness:
         self._epoch = 0
         self._watermark = MIN_WATERMARK
         self._is_restored = False
+        self._given: OperatorSnapshot | None = None
+        self._restored_id: int | None = None
         self._opened: OpenedOperator | None = None
         self._operator: OperatorSubtask | None = None
         self._backend: AbstractKeyedStateBackend | None = None
@@ -181,6 +184,14 @@ class OperatorHarness:
                 )
         return self._emit(operator.process(elements, dict_keys, hashes, timestamps))
 
+    def process_broadcast_element(self, value: Any) -> list[Any]:
+        """Processes one element of the broadcast stream and returns what was emitted for it.
+
+        Raises:
+            UserFunctionError: The function raised.
+        """
+        return self._emit(self._running().process_broadcast([value]))
+
     def owns(self, value: Any) -> bool:
         """Whether an element's key belongs to this subtask."""
         if self._keys is None:
@@ -206,13 +217,15 @@ class OperatorHarness:
     def snapshot(self, checkpoint_id: int) -> HarnessSnapshot:
         """Ends the epoch, returns its state and begins the next one at the same processing time."""
         now = self._running().info.processing_time
-        self._end_epoch()
+        self._end_epoch(checkpoint_id)
+        self._restored_id = checkpoint_id
         snapshot = HarnessSnapshot(
             checkpoint_id,
             self._epoch,
             self._max_parallelism,
             self._version.runs,
             {run.path: self._files.read(self._place(run.path)) for run in self._version.runs},
+            self._given,
         )
         self._begin_epoch(now)
         return snapshot
@@ -253,6 +266,9 @@ class OperatorHarness:
             processing_time=now,
             watermark=self._watermark,
             is_restored=self._is_restored,
+            has_past=self._is_restored,
+            checkpoint_id=(self._restored_id or 0) + 1,
+            restored_checkpoint_id=self._restored_id,
         )
         if self._opened is None:
             template = self._new_backend(info, KeyGroupRange(0, 0))
@@ -260,10 +276,17 @@ class OperatorHarness:
         self._backend = self._new_backend(info, self._range)
         if self._backend is not None:
             self._backend.open_version(self._version, self._files, self._directory.name)
-        self._operator = OperatorSubtask(self._opened, info, self._backend)
+        state = None
+        if self._spec.has_operator_state or self._given is not None:
+            state = self._state_backend.create_operator_state_backend(self._environment(info), UID)
+            state.restore(self._given or OperatorSnapshot({}))
+        self._operator = OperatorSubtask(self._opened, info, self._backend, state)
 
-    def _end_epoch(self) -> None:
-        self._operator = None
+    def _end_epoch(self, checkpoint_id: int | None = None) -> None:
+        operator, self._operator = self._operator, None
+        if operator is not None and operator.operator_state is not None:
+            operator.snapshot_state(checkpoint_id)
+            self._given = operator.operator_state.snapshot()
         if self._backend is not None:
             self._version = self._version.plus(self._backend.flush(self._new_path, _TOKEN, self._epoch))
             self._backend.commit_cache()
@@ -275,16 +298,18 @@ class OperatorHarness:
     def _new_backend(self, info: SubtaskInfo, key_groups: KeyGroupRange) -> AbstractKeyedStateBackend | None:
         if self._keys is None:
             return None
-        environment = TaskEnvironment(
+        return self._state_backend.create_keyed_state_backend(
+            self._environment(info), str(_JOB), UID, self._keys.codec, info.max_parallelism, key_groups, None
+        )
+
+    def _environment(self, info: SubtaskInfo) -> TaskEnvironment:
+        return TaskEnvironment(
             job_id=info.job_id,
             operator=UID,
             subtask=info.subtask,
             parallelism=info.parallelism,
             max_parallelism=info.max_parallelism,
             processing_time=info.processing_time,
-        )
-        return self._state_backend.create_keyed_state_backend(
-            environment, str(_JOB), UID, self._keys.codec, info.max_parallelism, key_groups, None
         )
 
     def _emit(self, elements: list[Any]) -> list[Any]:
@@ -304,7 +329,11 @@ class OperatorHarness:
                     self._files.write_atomic(self._place(run.path), snapshot.files[run.path])
         ordered = sorted(runs.values(), key=lambda run: run.epoch)
         self._version = StateVersion(tuple(ordered)).for_range(self._range)
+        parts = [snapshot.operator_state for snapshot in snapshots]
+        dealt_out = RoundRobinOperatorStateRepartitioner().repartition_state(parts, len(parts), self._parallelism)
+        self._given = dealt_out[self._subtask]
         self._epoch = max(snapshot.epoch for snapshot in snapshots)
+        self._restored_id = max(snapshot.checkpoint_id for snapshot in snapshots)
         self._is_restored = True
 
     def _new_path(self) -> str:

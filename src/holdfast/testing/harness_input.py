@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from holdfast.datastream.operation import declared_type, operator_spec
 from holdfast.errors import ConfigurationError, NullKeyError
+from holdfast.runtime.broadcast import BaseBroadcastProcessFunction, KeyedBroadcastProcessFunction
 from holdfast.runtime.function import KeySelector
-from holdfast.runtime.graph import Shape
+from holdfast.runtime.graph import OperatorSpec, Shape
+from holdfast.state.descriptor import MapStateDescriptor
 from holdfast.types.convert import to_type
 from holdfast.types.key import key_codec_for
 from holdfast.types.row import Row
@@ -37,6 +41,24 @@ def shape_of(function: Any) -> Shape:
     if callable(function) and not isinstance(function, type):
         return "process" if len(inspect.signature(function).parameters) == 2 else "map"
     raise ConfigurationError(f"the harness runs function objects and callables, not {function!r}.")
+
+
+def spec_of(
+    function: Any, output_type: Any, broadcast: Iterable[MapStateDescriptor[Any, Any]], *, keyed: bool
+) -> OperatorSpec:
+    """The specification of an operator of elements without a declared type, whose side outputs are read.
+
+    Raises:
+        ConfigurationError: The function or the type does not fit.
+    """
+    undeclared = declared_type(None, "harness")
+    if not isinstance(function, BaseBroadcastProcessFunction):
+        spec = operator_spec(shape_of(function), function, undeclared, output_type, keyed=keyed)
+        return replace(spec, side_outputs=True)
+    if keyed != isinstance(function, KeyedBroadcastProcessFunction):
+        raise ConfigurationError("a KeyedBroadcastProcessFunction needs key_by, a BroadcastProcessFunction has none.")
+    emitted = declared_type(output_type, "harness")
+    return OperatorSpec(function, "process", keyed, undeclared, emitted, side_outputs=True, broadcast=tuple(broadcast))
 
 
 class ElementKeys:

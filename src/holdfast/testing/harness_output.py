@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from holdfast.state.operator_snapshot import OperatorSnapshot
 from holdfast.state.run import RunHandle
 
 
@@ -19,6 +20,7 @@ class HarnessSnapshot:
         max_parallelism: Number of key groups, fixed for the life of the state.
         runs: The state version, oldest first.
         files: Content of the run files by path.
+        operator_state: Operator state of the subtask, with its elements; None if it has none.
     """
 
     checkpoint_id: int
@@ -26,6 +28,7 @@ class HarnessSnapshot:
     max_parallelism: int
     runs: tuple[RunHandle, ...]
     files: Mapping[str, bytes] = field(repr=False)
+    operator_state: OperatorSnapshot | None = None
 
 
 class Emitted(list[Any]):

@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 
 from holdfast.errors import ConfigurationError
+from holdfast.runtime.function import CheckpointedFunction
 from holdfast.runtime.graph import (
+    BroadcastNode,
     FrameTransformNode,
     KeyedNode,
     KeySpec,
@@ -90,6 +92,37 @@ def test_an_edge_that_spans_two_exchanges_is_handed_on_by_the_level_between() ->
     job = plan(sink(keyed("second", start, keyed("first", start))))
     assert shape(job) == [(1, 4, ["first"], ["second", "second"]), (2, 4, ["second", "sink"], [])]
     assert [edge.from_level for edge in job.levels[1].arriving] == [0, 1]
+
+
+class Keeping(CheckpointedFunction):
+    def initialize_state(self, context: Any) -> None:
+        raise AssertionError("not reached")
+
+    def snapshot_state(self, context: Any) -> None:
+        raise AssertionError("not reached")
+
+
+def test_an_operator_with_operator_state_has_an_exchange_and_subtasks_of_its_own() -> None:
+    start = source()
+    spec = OperatorSpec(Keeping(), "map", False, ROW, ROW)
+    keeping = NarrowNode(inputs=(start,), name="k", uid="k", element_type=ROW, operator=spec, parallelism=3)
+    job = plan(sink(keeping), sink(keyed("count", start), "other"))
+    assert shape(job) == [(1, 4, ["k", "sink", "count", "other"], [])]
+    assert [step.uid for step in job.stateful_steps()] == ["k", "count"]
+    by_consumer = {edge.consumer: edge for edge in job.edges}
+    assert [by_consumer["k"].targets(1, 4, partition) for partition in range(4)] == [(0,), (1,), (2,), (0,)]
+    assert by_consumer["count"].targets(1, 4, 2) == (None,)
+
+
+def test_a_broadcast_goes_to_every_subtask_at_the_last_exchange_only() -> None:
+    start, rules = source(), source("rules")
+    first = keyed("first", start)
+    second = BroadcastNode(inputs=(rules,), name="b", uid="b", element_type=ROW)
+    job = plan(sink(keyed("second", first, second, parallelism=2)))
+    [edge] = [edge for edge in job.edges if edge.broadcast]
+    assert (edge.origin.name, edge.from_level, edge.to_level, edge.key) == ("rules", 0, 2, None)
+    assert list(edge.targets(1, 4, 3)) == [3]
+    assert list(edge.targets(2, 2, 3)) == [0, 1]
 
 
 def test_a_union_is_no_step_of_its_own() -> None:

@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 
 from holdfast.common import Row
 from holdfast.datastream import (
+    BroadcastProcessFunction,
+    CheckpointedFunction,
     FilterFunction,
     FlatMapFunction,
     KeyedProcessFunction,
@@ -36,6 +38,7 @@ from holdfast.errors import ConfigurationError, NullKeyError, OutputTypeError, S
 from holdfast.testing import ManualClock, OperatorHarness
 
 COUNTED = "word string, n bigint"
+PRICES = MapStateDescriptor("prices", "string", "bigint")
 
 
 class Count(KeyedProcessFunction):
@@ -337,6 +340,60 @@ def test_counts_are_right_at_any_sequence_of_parallelisms(batches: list[list[str
                     assert harness.process_element(word(text)) == [(text, model[text])]
                 after.append(harness.snapshot(number))
         snapshots = after
+
+
+class Buffer(RichMapFunction, CheckpointedFunction):
+    """Keeps what it maps in a field, and the field in a list."""
+
+    def initialize_state(self, context: Any) -> None:
+        self.state = context.get_operator_state_store().get_list_state(ListStateDescriptor("buffer", "bigint"))
+        self.union = context.get_operator_state_store().get_union_list_state(ListStateDescriptor("ids", "bigint"))
+        self.buffer = list(self.state.get()) if context.is_restored() else []
+        self.ids = (context.get_restored_checkpoint_id(), list(self.union.get()))
+
+    def snapshot_state(self, context: Any) -> None:
+        self.state.update(self.buffer)
+        self.union.update([context.get_checkpoint_id()])
+
+    def map(self, value: Any) -> Any:
+        self.buffer.append(value)
+        return list(self.buffer), *self.ids
+
+
+@pytest.mark.parametrize("amnesia", [False, True])
+def test_operator_state_goes_on_and_is_dealt_out_to_other_subtasks(amnesia: bool) -> None:
+    snapshots = []
+    for subtask in range(2):
+        with OperatorHarness(Buffer(), parallelism=2, subtask=subtask, amnesia=amnesia) as harness:
+            assert harness.process_element(10 * subtask) == [([10 * subtask], None, [])]
+            harness.snapshot(1)
+            assert harness.process_element(10 * subtask + 1) == [([10 * subtask, 10 * subtask + 1], 1, [1])]
+            snapshots.append(harness.snapshot(2))
+    found = []
+    for subtask in range(3):
+        with OperatorHarness.restore(snapshots, Buffer(), parallelism=3, subtask=subtask, amnesia=amnesia) as harness:
+            [(buffer, restored, union)] = harness.process_element(99)
+            assert (restored, union) == (2, [2, 2])
+            found.append(buffer)
+    assert found == [[0, 1, 99], [10, 99], [11, 99]]
+
+
+class Tariff(BroadcastProcessFunction):
+    def process_broadcast_element(self, value: Any, ctx: Any) -> Any:
+        ctx.get_broadcast_state(PRICES).put(*value)
+        return ()
+
+    def process_element(self, value: Any, ctx: Any) -> Any:
+        yield ctx.get_broadcast_state(PRICES).get(value)
+
+
+def test_a_function_of_two_streams_gets_both() -> None:
+    with OperatorHarness(Tariff(), broadcast=[PRICES]) as harness:
+        harness.process_broadcast_element(("kelp", 3))
+        assert harness.process_element("kelp") == [3]
+        taken = harness.snapshot(1)
+    with OperatorHarness.restore(taken, Tariff(), parallelism=4, subtask=3, broadcast=[PRICES]) as harness:
+        assert harness.process_element("kelp") == [3]
 
 
 def test_snapshots_of_another_max_parallelism_are_refused() -> None:

@@ -49,12 +49,13 @@ class InitializationContext(FunctionInitializationContext):
 class SnapshotContext(FunctionSnapshotContext):
     """Given to `snapshot_state` at the end of each epoch."""
 
-    def __init__(self, info: SubtaskInfo) -> None:
+    def __init__(self, info: SubtaskInfo, checkpoint_id: int | None) -> None:
         self._info = info
+        self._checkpoint_id = info.checkpoint_id if checkpoint_id is None else checkpoint_id
 
     def get_checkpoint_id(self) -> int:
         """The id of the next checkpoint; an epoch that completes none belongs to it too."""
-        return self._info.checkpoint_id
+        return self._checkpoint_id
 
     def get_checkpoint_timestamp(self) -> int:
         """The processing time of the epoch."""

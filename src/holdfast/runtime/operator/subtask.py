@@ -109,6 +109,7 @@ class OperatorSubtask:
             if self.backend is None:
                 self._run_narrow(elements, out)
             else:
+                self.backend.release()
                 slots = self.backend.prepare(dict_keys, hashes)  # type: ignore[arg-type]
                 if timestamps is None:
                     self._keyed_runs[self._spec.shape](elements, slots, out)
@@ -139,14 +140,17 @@ class OperatorSubtask:
         self._guard("processing a broadcast element", process)
         return self._without_tagged(out) if self._spec.side_outputs else out
 
-    def snapshot_state(self) -> None:
+    def snapshot_state(self, checkpoint_id: int | None = None) -> None:
         """Lets the function put what it holds into state, at the end of the epoch, before state is written.
+
+        Args:
+            checkpoint_id: The checkpoint; None for the one that was expected when the epoch began.
 
         Raises:
             UserFunctionError: The function raised.
         """
         if isinstance(self.function, CheckpointedFunction):
-            context = SnapshotContext(self.info)
+            context = SnapshotContext(self.info, checkpoint_id)
             self._guard("saving its state", lambda: self.function.snapshot_state(context))
 
     def _guard(self, doing: str, call: Callable[[], None]) -> None:

@@ -1,0 +1,44 @@
+"""The seeds' examples of operator state run, here without a JVM."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from examples.seeds import broadcast, stateful_map
+from tests.stories import journal
+from tests.stories.journal import Journal
+from tests.stories.local import Program, epochs, run
+
+
+def test_a_stateful_map_counts_and_goes_on_after_a_restart(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    batches = [["kelp", "rock"], ["kelp"], ["kelp", "rock"]]
+    for until in (2, 3):
+        program = Program()
+        stateful_map.define(program.source("words", "string")).sink_to(Journal(tmp_path / "out"))
+        run(program, tmp_path / "job", epochs("words", batches[:until]), parallelism=until)
+    assert sorted(journal.read(tmp_path / "out")) == [
+        "kelp (processed 1 times)",
+        "kelp (processed 2 times)",
+        "kelp (processed 3 times)",
+        "rock (processed 1 times)",
+        "rock (processed 2 times)",
+    ]
+    said = capsys.readouterr().out
+    assert "Taking snapshot for checkpoint: 1" in said and "Restoring state from checkpoint 2" in said
+
+
+def test_configuration_in_broadcast_state(tmp_path: Path) -> None:
+    program = Program()
+    words, configurations = program.source("words", "string"), program.source("configurations")
+    words.map(broadcast.Configured({"greeting": "Hello"}), "string").sink_to(Journal(tmp_path / "given"))
+    broadcast.define(words, configurations).sink_to(Journal(tmp_path / "streamed"))
+    inputs = [
+        {"words": ["kelp", "rock"]},
+        {"words": ["kelp", "rock"], "configurations": [{"greeting": "Ahoy"}]},
+        {"words": ["kelp"], "configurations": []},
+    ]
+    run(program, tmp_path / "job", inputs)
+    assert sorted(journal.read(tmp_path / "given")) == [*["Hello kelp"] * 3, *["Hello rock"] * 2]
+    assert sorted(journal.read(tmp_path / "streamed")) == ["Ahoy kelp", "Ahoy kelp", "Ahoy rock", "kelp?", "rock?"]
