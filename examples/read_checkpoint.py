@@ -7,6 +7,7 @@ It checks every byte that it reads, and prints one JSON line for each key of eac
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 import struct
@@ -48,13 +49,14 @@ def states(place: Path) -> Iterator[tuple[str, str, Document, dict[Any, Any]]]:
     """(uid, state, schema, content) of each state in a checkpoint or savepoint, or in the newest one of a job.
 
     The content is {key: value}, {key: [element, ...]} or {key: {map key: value}}; of timers {key: [time, ...]}. Where
-    state has namespaces, its keys are (key, namespace).
+    state has namespaces, its keys are (key, namespace). State of subtasks has the number of the subtask as its key.
     """
     path = place / "_metadata" if (place / "_metadata").exists() else newest(place)
     metadata = document(path)
     savepoint = metadata["properties"]["type"].endswith("SAVEPOINT")
     root = path.parent if savepoint else path.parent.parent
     for operator in metadata["operators"]:
+        yield from subtask_states(root, operator)
         runs = [Run(root, handle) for handle in operator["runs"]]
         for name in sorted({name for run in runs for name in run.segments}):
             schema = next(run.segments[name]["schema"] for run in reversed(runs) if name in run.segments)
@@ -63,6 +65,34 @@ def states(place: Path) -> Iterator[tuple[str, str, Document, dict[Any, Any]]]:
             else:
                 content = replay(name, operator["key"], schema, runs)
             yield operator["uid"], name, schema, content
+
+
+def subtask_states(root: Path, operator: Document) -> Iterator[tuple[str, str, Document, dict[Any, Any]]]:
+    """The same of state that belongs to subtasks: a list or a map for each."""
+    found: dict[str, tuple[Document, dict[Any, Any]]] = {}
+    for subtask, snapshot in enumerate(operator["subtasks"]):
+        for name, state in (snapshot or {"states": {}})["states"].items():
+            rows = [row for chunk in state["chunks"] for row in elements(root, chunk)]
+            content = found.setdefault(name, ({"kind": state["mode"], "type": state["type"]}, {}))[1]
+            if state["mode"] == "broadcast":
+                content[subtask] = {decode_key(state["key"], row["key"]): row["value"] for row in rows}
+            else:
+                content[subtask] = [row["value"] for row in rows]
+    for name, (schema, content) in sorted(found.items()):
+        yield operator["uid"], name, schema, content
+
+
+def elements(root: Path, chunk: Document) -> list[Document]:
+    """The elements of one chunk."""
+    data = chunk["data"]
+    if "inline" in data:
+        content = base64.b64decode(data["inline"], validate=True)
+    else:
+        content = (root / data["path"]).read_bytes()
+        check(hashlib.sha256(content).hexdigest() == data["digest"], f"{data['path']} is damaged")
+    payload = pa.py_buffer(content[chunk["offset"] : chunk["offset"] + chunk["length"]])
+    rows: list[Document] = pa.ipc.open_stream(payload).read_all().slice(chunk["first"], chunk["count"]).to_pylist()
+    return rows
 
 
 class Run:

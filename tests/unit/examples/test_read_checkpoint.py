@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from examples import read_checkpoint
-from holdfast.datastream import KeyedProcessFunction
+from holdfast.datastream import CheckpointedFunction, KeyedProcessFunction, RichMapFunction
 from holdfast.kernel.clock import ManualClock
 from holdfast.runtime.control import SnapshotRequest
 from holdfast.state import (
@@ -188,6 +188,41 @@ def test_a_savepoint_is_read_wherever_it_was_moved(tmp_path: Path) -> None:
     moved = Path(asked.result(timeout=0)).rename(tmp_path / "elsewhere")
 
     assert read(moved)["seen"] == {key: of["seen"] for key, of in model(EPOCHS[:1]).items()}
+
+
+class Keeper(RichMapFunction, CheckpointedFunction):
+    """Keeps all elements in a list of its subtask, and the number of epochs in a map that all subtasks share."""
+
+    def initialize_state(self, context: Any) -> None:
+        store = context.get_operator_state_store()
+        self.kept = store.get_list_state(ListStateDescriptor("kept", "string"))
+        self.epochs = store.get_broadcast_state(MapStateDescriptor("epochs", None, "bigint"))
+
+    def snapshot_state(self, context: Any) -> None:
+        self.epochs.put(("epochs", 1), (self.epochs.get(("epochs", 1)) or 0) + 1)
+
+    def map(self, value: Any) -> Any:
+        self.kept.add(value.key)
+        return value.key
+
+
+@pytest.mark.parametrize("threshold", ["1 mb", "0"], ids=["inline", "in files"])
+def test_a_stranger_reads_state_of_subtasks(tmp_path: Path, threshold: str) -> None:
+    for parallelism, until in ((2, 3), (3, 6)):
+        program = Program()
+        kept = program.source("in", EVENT).map(Keeper(), "string").uid("keeper").set_parallelism(parallelism)
+        kept.print().uid("out")
+        options = {"execution.checkpointing.data-inline-threshold": threshold}
+        job = master(program, tmp_path, [{"in": epoch} for epoch in EPOCHS[:until]], options)
+        job.run()
+    directory = Path(job.job.directory.path)
+    found = read(directory)
+
+    assert sorted(found["kept"]) == [0, 1, 2]
+    everything = [key for part in found["kept"].values() for key in part]
+    assert sorted(everything) == sorted(key for epoch in EPOCHS[:6] for key, _ in epoch)
+    assert found["epochs"] == {subtask: {("epochs", 1): 6} for subtask in range(3)}
+    assert bool(list(directory.glob("taskowned/*.state"))) == (threshold == "0")
 
 
 def test_the_reader_notices_a_flipped_bit(job: Path, tmp_path: Path) -> None:
