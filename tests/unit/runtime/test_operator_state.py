@@ -19,7 +19,7 @@ from holdfast.kernel import fault
 from holdfast.state.descriptor import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
 from tests.stories import journal
 from tests.stories.journal import Journal
-from tests.stories.local import RESTARTING, Program, epochs, run
+from tests.stories.local import RESTARTING, Program, epochs, master, run
 from tests.stories.tidiness import inspect, job_directory, retained
 
 STAMP = "n bigint, subtask bigint, parallelism bigint, kept string, everybody string, shared string, restored boolean"
@@ -166,6 +166,31 @@ def test_a_crash_leaves_the_lists_as_if_nothing_had_happened(place: Path, point:
         assert sorted(row[0] for row in mine) == batch
         model.epoch(mine)
     inspect(place / "job")
+
+
+def test_a_running_job_deals_its_lists_out_when_it_is_rescaled(place: Path) -> None:
+    batches = [[10 * epoch + i for i in range(6)] for epoch in range(6)]
+    job = master(keeping(place / "out", 2, keyed=False), place / "job", epochs("in", batches), source_tasks=5)
+    wanted = iter([3, 1, 5, 4])
+
+    def rescale(level: int, partition: int) -> None:
+        if partition == 0 and (parallelism := next(wanted, None)) is not None:
+            job.control.rescale({"keeper": parallelism})
+
+    job.job.engine._interceptor = rescale  # type: ignore[attr-defined]
+    job.run()
+    by_epoch: dict[tuple[int, ...], dict[int, list[int]]] = {}
+    for row in journal.read(place / "out"):
+        batch = tuple(batches[row[0] // 10])
+        by_epoch.setdefault(batch, {})[row[1]] = json.loads(row[3])
+    assert {row[2] for row in journal.read(place / "out")} >= {2, 4}
+    for batch, held in by_epoch.items():
+        before = [n for other in batches if other[0] < batch[0] for n in other]
+        kept = [n for part in held.values() for n in part]
+        assert len(set(kept)) == len(kept) and set(kept) <= set(before)
+    last = retained(job_directory(place / "job"))[-1].metadata.operator("keeper")
+    assert last is not None and len(last.subtasks) == 4
+    assert sum(c["count"] for part in last.subtasks for c in part["states"]["kept"]["chunks"]) == 36
 
 
 def test_a_checkpoint_of_several_epochs_holds_the_state_of_the_last(place: Path) -> None:
