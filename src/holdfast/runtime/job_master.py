@@ -35,8 +35,10 @@ from holdfast.errors import (
 from holdfast.kernel.backoff import RestartStrategy, restart_strategy_from
 from holdfast.runtime.attempt import JobAttempt
 from holdfast.runtime.control import JobControl
+from holdfast.runtime.damage import with_proposal
 from holdfast.runtime.engine import EngineLostError, Outcome
 from holdfast.runtime.job import Job
+from holdfast.runtime.job_observer import observing
 from holdfast.runtime.options import IDENTICAL_FAILURES
 from holdfast.runtime.progress import ProgressReporter
 from holdfast.runtime.starting_point import is_chosen, restore
@@ -90,7 +92,8 @@ class JobMaster:
                 run as it is; a new attempt would meet the same.
         """
         try:
-            self.status = self._run_attempts()
+            with observing(self.job, self.progress):
+                self.status = self._run_attempts()
         except FencedError as error:
             self.status, self.failure = JobStatus.SUSPENDED, error
             raise
@@ -122,6 +125,8 @@ class JobMaster:
                 raise
             except HoldfastError as error:
                 self._require_leadership(error)
+                if isinstance(error, CorruptFileError):
+                    raise with_proposal(self.job, error) from error
                 if isinstance(error, FATAL):
                     raise
                 self._wait_for_restart(error)
