@@ -83,14 +83,14 @@ def page() -> str:
             parts.append(f"## {title}\n" + (f"\n{note}\n" if note else ""))
             parts.append(table(("option", "default", "older names", "what it does"), map(acting_row, members)))
     parts.append(
-        "## Accepted without effect\n\nPrograms that come from Flink may set these. Nothing is lost by their having no "
+        "## Accepted without effect\n\nPrograms that come from Flink may set these. Nothing is lost by their having no\n"
         "effect here.\n"
     )
     harmless = [option for option in options if isinstance(option, HarmlessOption)]
     parts.append(table(("option", "older names", "why it has no effect"), map(reason_row, harmless)))
     parts.append(
-        "## Refused\n\nThese have no meaning here. Any value but the default is an error that gives the reason, rather "
-        "than a setting that is ignored.\n"
+        "## Refused\n\nThese have no meaning here. Any value but the default is an error that gives the reason,\n"
+        "rather than a setting that is ignored.\n"
     )
     refused = [option for option in options if isinstance(option, RefusedOption)]
     parts.append(table(("option", "older names", "why it is refused"), map(reason_row, refused)))
