@@ -83,8 +83,8 @@ def page() -> str:
             parts.append(f"## {title}\n" + (f"\n{note}\n" if note else ""))
             parts.append(table(("option", "default", "older names", "what it does"), map(acting_row, members)))
     parts.append(
-        "## Accepted without effect\n\nPrograms that come from Flink may set these. Nothing is lost by their having no\n"
-        "effect here.\n"
+        "## Accepted without effect\n\nPrograms that come from Flink may set these. Nothing is lost by their having\n"
+        "no effect here.\n"
     )
     harmless = [option for option in options if isinstance(option, HarmlessOption)]
     parts.append(table(("option", "older names", "why it has no effect"), map(reason_row, harmless)))
