@@ -131,7 +131,7 @@ def main() -> None:
         builder.config("spark.ui.enabled", "false")
         .config("spark.driver.memory", "1g")
         .config("spark.driver.host", "127.0.0.1")
-        .config("spark.executorEnv.PYTHONPATH", str(Path(__file__).resolve().parents[2]))
+        .config("spark.executorEnv.PYTHONPATH", os.environ["PYTHONPATH"])
         .getOrCreate()
     )
     spark.sparkContext.setLogLevel("ERROR")

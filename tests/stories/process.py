@@ -31,7 +31,7 @@ def start(
     environment = {key: value for key, value in os.environ.items() if key != "HOLDFAST_FAULT"}
     if fault is not None:
         environment["HOLDFAST_FAULT"] = fault
-    environment["PYTHONPATH"] = str(ROOT)
+    environment["PYTHONPATH"] = os.pathsep.join((str(ROOT / "src"), str(ROOT)))
     environment["PYSPARK_PYTHON"] = sys.executable
     target = subprocess.PIPE if log is None else log.open("ab")
     return subprocess.Popen(
