@@ -269,6 +269,7 @@ class CorruptFileError(HoldfastError):
     Attributes:
         path: The file.
         offset: Where the damage was seen, in bytes; None if it is not known.
+        reason: What is wrong with it.
     """
 
     def __init__(self, path: str, offset: int | None, message: str) -> None:
@@ -276,6 +277,7 @@ class CorruptFileError(HoldfastError):
         super().__init__(f"File {path!r} is damaged{at}: {message}")
         self.path = path
         self.offset = offset
+        self.reason = message
 
 
 class FormatVersionError(HoldfastError):

@@ -130,15 +130,9 @@ def audit(
         AssertionError: Something is missing, doubled or wrong.
     """
     found = read(output)
-    model: dict[int, tuple[Any, ...]] = {}
-    seen: dict[str, list[int]] = {}
-    for payment, account, amount in (p for epoch in epochs for p in epoch):
-        amounts = seen.setdefault(account, [])
-        amounts.append(amount)
-        model[payment] = (payment, account, len(amounts), sum(amounts), len(set(amounts)), sum(amounts[-3:]))
     rows = [tuple(row[:6]) for row in found]
     assert len(rows) == len(set(rows)), f"{len(rows) - len(set(rows))} rows came twice"
-    assert sorted(rows) == sorted(model.values())
+    assert sorted(rows) == model(epochs)
     if three_stages:
         for third in (0, 1, 2):
             numbers = sorted(row[7] for row in found if row[0] % 3 == third)
@@ -147,6 +141,17 @@ def audit(
         for parity in (0, 1):
             numbers = sorted(row[6] for row in found if row[3] % 2 == parity)
             assert numbers == list(range(1, len(numbers) + 1)), f"the sequence of parity {parity} has a gap or a repeat"
+
+
+def model(epochs: Sequence[Sequence[tuple[int, str, int]]]) -> list[tuple[Any, ...]]:
+    """The rows that the first keyed operator must emit, sorted."""
+    rows = []
+    seen: dict[str, list[int]] = {}
+    for payment, account, amount in (p for epoch in epochs for p in epoch):
+        amounts = seen.setdefault(account, [])
+        amounts.append(amount)
+        rows.append((payment, account, len(amounts), sum(amounts), len(set(amounts)), sum(amounts[-3:])))
+    return sorted(rows)
 
 
 def read(output: Path | str) -> list[tuple[Any, ...]]:

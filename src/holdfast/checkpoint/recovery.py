@@ -118,17 +118,21 @@ def root_of(checkpoint: CompletedCheckpoint) -> str:
 
 
 def _proposal(directory: JobDirectory, state: RegisterState, damaged: CheckpointPointer) -> str:
-    """Say which checkpoint before a damaged one can be restored."""
+    """Say which other checkpoint can be restored: the newest one that is whole."""
     position = state.checkpoints.index(damaged)
-    for pointer in reversed(state.checkpoints[:position]):
+    for pointer in reversed(state.checkpoints):
         path = directory.absolute(pointer.path)
-        if _is_whole(directory, path, pointer):
-            return (
-                f"The one before it, checkpoint {pointer.checkpoint_id}, is whole: start with -s {directory_of(path)} "
-                "(execution.state-recovery.path) to go back to it; what came after it is processed again."
-            )
+        if pointer == damaged or not _is_whole(directory, path, pointer):
+            continue
+        is_older = state.checkpoints.index(pointer) < position
+        which = "The one before it" if is_older else "The newest one"
+        return (
+            f"{which}, checkpoint {pointer.checkpoint_id}, is whole: start with -s {directory_of(path)} "
+            f"(execution.state-recovery.path) to go {'back to it' if is_older else 'on from it'}; what came after it "
+            "is processed again."
+        )
     return (
-        "No older checkpoint of the job is whole. Bring the file back from a copy, start from a savepoint with "
+        "No other checkpoint of the job is whole. Bring the file back from a copy, start from a savepoint with "
         "-s PATH, or start without state with --fresh."
     )
 

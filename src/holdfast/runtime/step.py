@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from holdfast.errors import HoldfastError
+from holdfast.errors import CorruptFileError, HoldfastError, NotExistError
 from holdfast.kernel.key_group import range_of
 from holdfast.runtime.barrier import StepReport
 from holdfast.runtime.chunk import Chunk
@@ -28,6 +28,7 @@ from holdfast.state.version import StateVersion
 from holdfast.storage.job_directory import SHARED, TASK_OWNED
 from holdfast.storage.naming import FileName
 from holdfast.storage.os_error import translate
+from holdfast.storage.path import is_absolute, join
 
 if TYPE_CHECKING:
     from holdfast.runtime.task import TaskIdentity
@@ -254,9 +255,19 @@ def open_step(job: LoadedJob, epoch: EpochDescriptor, identity: TaskIdentity, st
         return OperatorRun(step, OperatorSubtask(opened, info, None, state), given)
     key_groups = range_of(identity.partition, step.max_parallelism, step.parallelism)
     backend = job.keyed_backend(step, info, key_groups)
-    version = epoch.versions.get(step.uid, StateVersion())
-    backend.open_version(version.for_range(key_groups), job.file_system, descriptor.job_root)
+    version = epoch.versions.get(step.uid, StateVersion()).for_range(key_groups)
+    try:
+        backend.open_version(version, job.file_system, descriptor.job_root)
+    except NotExistError as error:
+        raise _gone(job, version, error) from error
     return KeyedRun(step, OperatorSubtask(opened, info, backend, state), job, epoch, given)
+
+
+def _gone(job: LoadedJob, version: StateVersion, error: NotExistError) -> HoldfastError:
+    """A run that a version names and that is not there is no better than a damaged one."""
+    paths = [join(job.descriptor.job_root, run.path) for run in version.runs if not is_absolute(run.path)]
+    missing = [path for path in paths if not job.file_system.exists(path)]
+    return CorruptFileError(missing[0], None, "it is not there.") if missing else error
 
 
 def _operator_state(

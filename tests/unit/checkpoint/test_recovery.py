@@ -78,6 +78,15 @@ def test_a_damaged_newest_checkpoint_is_named_and_the_one_before_is_proposed(job
     assert load(before).metadata.epoch == 2
 
 
+def test_if_an_older_one_is_damaged_the_newest_is_proposed(job, tmp_path):
+    metadata_file(job, 2, tmp_path).write_bytes(b"")
+    with pytest.raises(CorruptFileError, match="checkpoint 2 cannot be restored") as caught:
+        recover_all(job.directory, job.register.read())
+    assert f"The newest one, checkpoint 3, is whole: start with -s {metadata_file(job, 3, tmp_path).parent} " in str(
+        caught.value
+    )
+
+
 def test_a_checkpoint_that_is_gone_is_as_bad_as_a_damaged_one(job, tmp_path):
     metadata_file(job, 3, tmp_path).unlink()
     with pytest.raises(CorruptFileError, match="checkpoint 3 cannot be restored"):
@@ -90,7 +99,7 @@ def test_the_proposal_passes_over_those_that_are_damaged_too(job, tmp_path):
     with pytest.raises(CorruptFileError, match="checkpoint 1, is whole"):
         newest(job.directory, job.register.read())
     metadata_file(job, 1, tmp_path).write_bytes(b"")
-    with pytest.raises(CorruptFileError, match="No older checkpoint of the job is whole"):
+    with pytest.raises(CorruptFileError, match="No other checkpoint of the job is whole"):
         newest(job.directory, job.register.read())
 
 
