@@ -7,12 +7,16 @@ import re
 import runpy
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from holdfast.datastream import DataStream, KeyedStream, StreamExecutionEnvironment
+from holdfast import errors
+from holdfast.cli import exit_code
+from holdfast.datastream import DataStream, KeyedProcessFunction, KeyedStream, StreamExecutionEnvironment
+from holdfast.datastream.state import ValueStateDescriptor
 from holdfast.errors import ConfigurationError
 from holdfast.kernel.clock import ManualClock
 from holdfast.runtime.job_master import JobMaster
@@ -128,6 +132,73 @@ def test_the_format_page_names_every_field(tmp_path: Path) -> None:
     page = (ROOT / "docs" / "format.md").read_text(encoding="utf-8")
     missing = {name for part in parts for name in part if f"`{name}`" not in page and f'"{name}"' not in page}
     assert missing == set()
+
+
+class Turnover(KeyedProcessFunction):
+    def open(self, runtime_context: Any) -> None:
+        descriptor = ValueStateDescriptor[int]("total", "bigint")
+        descriptor.set_queryable("totals")
+        self.total = runtime_context.get_state(descriptor)
+
+    def process_element(self, value: Any, ctx: Any) -> None:
+        self.total.update((self.total.value() or 0) + value.n)
+
+
+def test_state_is_asked_for_as_the_page_on_operations_says(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    program = Program()
+    orders = program.source("in", "customer string, n bigint").key_by("customer")
+    orders.process(Turnover(), output_type="bigint").uid("turnover").print().uid("out")
+    master(program, tmp_path, [{"in": [("ada", 120), ("bob", 1), ("ada", 30)]}], name="turnover").run()
+
+    holdfast = Path(sys.executable).with_name("holdfast")
+    command = [str(holdfast), "state-server", str(tmp_path), "--port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        try:
+            assert server.stdout is not None
+            host, port = server.stdout.readline().removeprefix("listening at ").strip().split(":")
+            [block] = blocks(ROOT / "docs" / "operations.md", "python query")
+            exec(compile(block.padded, str(block.page), "exec"), {"host": host, "port": int(port)})
+            assert capsys.readouterr().out == "150 as of checkpoint 1\n"
+            asked = subprocess.run(
+                [str(holdfast), "query", "--address", f"{host}:{port}", "turnover", "totals", "ada"],
+                capture_output=True, text=True, check=True,
+            )  # fmt: skip
+            assert asked.stdout.rstrip().endswith("checkpoint 1  ada  150")
+        finally:
+            server.terminate()
+
+
+def text_of(name: str) -> str:
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+def test_the_readme_names_all_dependencies() -> None:
+    dependencies = tomllib.loads(text_of("pyproject.toml"))["project"]["dependencies"]
+    names = {re.split(r"[<>=]", dependency)[0] for dependency in dependencies}
+    found = re.search(r"its dependencies \(([^)]*)\)", text_of("README.md"))
+    assert found is not None and set(re.findall(r"`(\w+)`", found[1])) == names
+
+
+def test_the_page_on_operations_names_every_error() -> None:
+    own = {
+        name for name, value in vars(errors).items()
+        if isinstance(value, type) and issubclass(value, errors.HoldfastError) and value.__name__ == name
+    }  # fmt: skip
+    # Those that never leave the engine: they are what a file system, a register or an epoch says to its caller.
+    inside = {"ConflictError", "InconsistentEpochError", "AlreadyExistError", "NotExistError", "HoldfastError"}
+    assert set(re.findall(r"^\| `(\w+Error)`", text_of("docs/operations.md"), re.MULTILINE)) == own - inside
+
+
+def test_the_page_on_architecture_names_every_package() -> None:
+    named = set(re.findall(r"^\| `(\w+)` \|", text_of("docs/architecture.md"), re.MULTILINE)) | {"common"}
+    packages = {path.parent.name for path in ROOT.glob("src/holdfast/*/__init__.py")}
+    assert named == packages | {"errors"}
+
+
+def test_the_exit_codes_are_those_of_the_command() -> None:
+    table = dict(re.findall(r"^\| (\d) \| ([^|]+) \|", text_of("docs/operations.md"), re.MULTILINE))
+    assert sorted(map(int, table)) == sorted(value for value in vars(exit_code).values() if type(value) is int)
+    assert "fenced" in table[str(exit_code.FENCED)] and "refused" in table[str(exit_code.REFUSED_RESTORE)]
 
 
 def test_what_the_guide_says_is_not_there_is_not_there() -> None:
