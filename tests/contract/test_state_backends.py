@@ -5,8 +5,9 @@ import random
 import pytest
 
 from holdfast.kernel.configuration import Configuration
-from holdfast.state import HashMapStateBackend, load_state_backend
+from holdfast.state import ColumnarStateBackend, HashMapStateBackend, load_state_backend
 from holdfast.state.cache import STATE_CACHE
+from holdfast.state.columnar import column
 from holdfast.state.run import forget_runs
 from holdfast.testing.state_backend_contract import StateBackendContract
 
@@ -48,6 +49,38 @@ class TestForgetfulHashMap(StateBackendContract):
     def between_epochs(self):
         if self.rng.random() < 0.4:
             STATE_CACHE.clear()
+
+
+class TestColumnar(StateBackendContract):
+    @pytest.fixture
+    def state_backend(self):
+        return ColumnarStateBackend()
+
+
+class TestColumnarWithLargeMaps(StateBackendContract):
+    """Every map counts as a large one, so that its entries are read one by one."""
+
+    @pytest.fixture
+    def state_backend(self, monkeypatch):
+        monkeypatch.setattr(column, "_SMALL_MAP", 0)
+        return ColumnarStateBackend()
+
+
+class Alternating(HashMapStateBackend):
+    """Every other task uses the other backend: they open each other's checkpoints."""
+
+    def __init__(self):
+        self.backends = [HashMapStateBackend(), ColumnarStateBackend()]
+
+    def create_keyed_state_backend(self, *arguments):
+        self.backends.reverse()
+        return self.backends[0].create_keyed_state_backend(*arguments)
+
+
+class TestBackendsThatTakeTurns(StateBackendContract):
+    @pytest.fixture
+    def state_backend(self):
+        return Alternating()
 
 
 class TestUsersOwn(StateBackendContract):

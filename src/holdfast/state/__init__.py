@@ -29,6 +29,7 @@ from holdfast.state.backend import (
     TaskKvStateRegistry,
     load_state_backend,
 )
+from holdfast.state.columnar.state_backend import ColumnarStateBackend
 from holdfast.state.descriptor import (
     AggregatingStateDescriptor,
     FoldingStateDescriptor,
@@ -55,6 +56,7 @@ __all__ = [
     "AggregatingStateDescriptor",
     "AppendingState",
     "BroadcastState",
+    "ColumnarStateBackend",
     "Environment",
     "FoldFunction",
     "FoldingState",

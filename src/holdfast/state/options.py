@@ -10,7 +10,8 @@ STATE_BACKEND: Final = ConfigOption(
     "state.backend.type",
     str,
     "hashmap",
-    "The state backend: 'hashmap', or the class path of a StateBackendFactory ('package.module:Class'). The older "
+    "The state backend: 'hashmap' (decoded objects, kept between epochs), 'columnar' (nothing but the mapped runs, for "
+    "state that is larger than memory), or the class path of a StateBackendFactory ('package.module:Class'). The older "
     "names 'filesystem', 'jobmanager' and 'memory' mean 'hashmap'.",
     deprecated_keys=("state.backend",),
 )
@@ -19,8 +20,8 @@ HASHMAP_MEMORY: Final = ConfigOption(
     "state.backend.hashmap.memory",
     MemorySize,
     1024 * 1024 * 1024,
-    "Memory that the decoded state of all subtasks may take in a worker process between epochs, about. What does not "
-    "fit is read from its runs again in the next epoch.",
+    "Memory that the decoded state of all subtasks may take in a worker process, about. Within an epoch only what it "
+    "has not changed is given up; what does not fit is read from its runs again when it is needed.",
 )
 
 COMPACTION_ENABLED: Final = ConfigOption(

@@ -39,7 +39,6 @@ def test_class_paths(path):
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        ("columnar", "'hashmap'"),
         ("rocksdb", "'hashmap'"),
         ("no.such.module:Factory", "could not be loaded"),
         (f"{PLAIN}:NoSuchFactory", "could not be loaded"),

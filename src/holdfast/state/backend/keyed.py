@@ -110,6 +110,9 @@ class AbstractKeyedStateBackend(KeyedStateStore):
             hashes: The hash of each.
         """
 
+    def release(self) -> None:
+        """The slots that `prepare` has returned so far are not used any more, so what they stand for may go."""
+
     @abstractmethod
     def flush(self, path_factory: Callable[[], str], token: int, epoch: int) -> RunHandle | None:
         """Write what has changed as one run, durably; the version then includes it.

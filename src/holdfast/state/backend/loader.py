@@ -14,7 +14,10 @@ from holdfast.state.options import STATE_BACKEND
 logger = logging.getLogger(__name__)
 
 # By path, because the backends import the interfaces of this package.
-_BUILT_IN: Final = {"hashmap": "holdfast.state.hashmap.state_backend:HashMapStateBackendFactory"}
+_BUILT_IN: Final = {
+    "hashmap": "holdfast.state.hashmap.state_backend:HashMapStateBackendFactory",
+    "columnar": "holdfast.state.columnar.state_backend:ColumnarStateBackendFactory",
+}
 _LEGACY: Final = {
     "filesystem": "checkpoints go to execution.checkpointing.dir",
     "jobmanager": "set execution.checkpointing.storage to 'jobmanager' to keep checkpoints in memory",
@@ -53,7 +56,7 @@ def load_state_backend(configuration: Configuration, from_application: StateBack
 
 def _load_factory(path: str) -> StateBackendFactory[StateBackend]:
     module, _, name = path.partition(":") if ":" in path else path.rpartition(".")
-    known = "'hashmap', or the class path of a StateBackendFactory such as 'package.module:Class'"
+    known = "'hashmap', 'columnar', or the class path of a StateBackendFactory such as 'package.module:Class'"
     if not module or not name:
         raise ConfigurationError(f"There is no state backend {path!r}; possible are {known}.")
     try:

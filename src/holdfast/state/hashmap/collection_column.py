@@ -89,10 +89,11 @@ class ListColumn(Column):
         self._mark_stored(cells, np.array([self.values[cell] is not None for cell in cells.tolist()], bool))
         self.pending.clear()
 
-    def keep(self, slots: Cells) -> None:
+    def keep(self, slots: Cells) -> Cells:
         """Forget all but some slots."""
-        super().keep(slots)
-        self.pending.clear()
+        cells = super().keep(slots)
+        _renumber(self.pending, cells)
+        return cells
 
 
 class MapColumn(Column):
@@ -217,8 +218,19 @@ class MapColumn(Column):
         self.pending.clear()
         self.cleared.clear()
 
-    def keep(self, slots: Cells) -> None:
+    def keep(self, slots: Cells) -> Cells:
         """Forget all but some slots."""
-        super().keep(slots)
-        self.pending.clear()
-        self.cleared.clear()
+        cells = super().keep(slots)
+        _renumber(self.pending, cells)
+        cleared = dict.fromkeys(self.cleared)
+        _renumber(cleared, cells)
+        self.cleared = set(cleared)
+        return cells
+
+
+def _renumber(by_cell: dict[int, Any], cells: Cells) -> None:
+    """Let a dictionary, which handles hold, be about cells by their new numbers; those that are gone go."""
+    if by_cell:
+        old = dict(by_cell)
+        by_cell.clear()
+        by_cell.update((new, old[cell]) for new, cell in enumerate(cells.tolist()) if cell in old)

@@ -127,14 +127,23 @@ class Column(ABC):
             return [all(self.values[cell] is None for cell in cells_of(slot)) for slot in slots]
         return [slot >= self.covered or self.values[slot] is None for slot in slots]
 
-    def keep(self, slots: Cells) -> None:
-        """Forget all but some slots, given ascending; they are numbered anew in order."""
+    def filled(self) -> Cells:
+        """Return the cells that have something, ascending."""
+        return np.array([cell for cell, value in enumerate(self.values) if value is not None], np.int64)
+
+    def keep(self, slots: Cells) -> Cells:
+        """Forget all but some slots, given ascending; they are numbered anew in order.
+
+        Returns:
+            The cells that are left, by old number.
+        """
         covered = int(np.searchsorted(slots, self.covered))
         cells = self.placement.keep(slots[:covered])
         self.values[:] = pick(self.values, cells.tolist())
         self._stored[:] = bytes(np.frombuffer(bytes(self._stored), np.uint8)[cells])
-        self.dirty[:] = bytes(len(self.values))
+        self.dirty[:] = bytes(np.frombuffer(bytes(self.dirty), np.uint8)[cells])
         self.covered = covered
+        return cells
 
     # Parts.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -38,6 +38,8 @@ from holdfast.types.serializer import TypeSerializer
 
 logger = logging.getLogger(__name__)
 
+_KEYS_BETWEEN_LOOKS: Final = 16 * 1024
+
 
 class HashMapKeyedStateBackend(AbstractKeyedStateBackend):
     """Keyed state as decoded objects, kept in the process between tasks; see the module `store`.
@@ -69,6 +71,7 @@ class HashMapKeyedStateBackend(AbstractKeyedStateBackend):
         # Of the registered states, newest first.
         self._stretches: dict[str, Sequence[Stretch]] = {}
         self._find = store.index.__getitem__
+        self._look_again = _KEYS_BETWEEN_LOOKS
         self.slot = NoCurrentKey()
 
     # Versions.
@@ -124,6 +127,22 @@ class HashMapKeyedStateBackend(AbstractKeyedStateBackend):
         columns = [handle.column for handle in self._cell_handles()]
         self._store.add(list(missing), np.asarray(hashes, np.uint64)[positions], columns, self._stretches)
 
+    def release(self) -> None:
+        """Slots that were handed out are not used any more: keys that were not changed may go if there are many."""
+        store = self._store
+        if len(store) < self._look_again or self._opened is None:
+            return
+        if self._is_too_large(store):
+            changed = [column.placement.slots_of(column.changed()) for column in store.columns.values()]
+            store.keep(np.unique(np.concatenate([np.empty(0, np.int64), *changed])))
+            store.begin(store.content)
+            self._find = store.index.__getitem__
+        self.slot = NoCurrentKey()
+        self._look_again = len(store) + max(_KEYS_BETWEEN_LOOKS, len(store))
+
+    def _is_too_large(self, store: Store) -> bool:
+        return store.estimated_bytes() > self.env.get_configuration().get(HASHMAP_MEMORY)
+
     def get_current_dict_key(self) -> Any:
         """Return the current key in the form of the key codec."""
         return self._store.keys[self.slot.__index__()]
@@ -152,11 +171,14 @@ class HashMapKeyedStateBackend(AbstractKeyedStateBackend):
             self._opened.check_state(layout)
         column = self._store.columns.get(layout.name)
         if column is None or column.layout.schema != layout.schema:
-            column = self._store.columns[layout.name] = column_for(layout)
+            column = self._store.columns[layout.name] = self._new_column(layout)
         stretches = () if self._opened is None else self._opened.stretches(layout.name)
         self._stretches[layout.name] = stretches
         self._store.complete(column, stretches)
         handle.attach(column, self._cursor_for(column, handle))
+
+    def _new_column(self, layout: StateLayout) -> Column:
+        return column_for(layout)
 
     def _cursor_for(self, column: Column, handle: CellHandle[Any]) -> Any:
         if not isinstance(column.placement, NamespacePlacement):
@@ -308,7 +330,7 @@ class HashMapKeyedStateBackend(AbstractKeyedStateBackend):
             raise StateError(f"State {state_name!r} is not registered. Ask for it with its descriptor first.")
         self._load_everything(state_name)
         store, column = self._store, handle.column
-        cells = np.array([cell for cell, value in enumerate(column.values) if value is not None], np.int64)
+        cells = column.filled()
         keys = [store.codec.user_key(store.keys[slot]) for slot in column.placement.slots_of(cells).tolist()]
         namespaces = column.placement.namespaces_of(cells)
         if namespaces is None:
@@ -322,8 +344,7 @@ class HashMapKeyedStateBackend(AbstractKeyedStateBackend):
 
     def num_key_value_state_entries(self) -> int:
         """Return how many pairs of key and namespace have something in the loaded part of the registered states."""
-        columns = [handle.column for handle in self._cell_handles()]
-        return sum(len(column.values) - column.values.count(None) for column in columns)
+        return sum(len(handle.column.filled()) for handle in self._cell_handles())
 
 
 def _least(times: Iterable[int | None]) -> int | None:

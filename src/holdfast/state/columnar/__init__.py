@@ -1,0 +1,1 @@
+"""State that holds nothing but the mapped runs and what the epoch has changed."""
