@@ -202,7 +202,9 @@ def main() -> None:
         "execution.checkpointing.cleaner.grace-period": "0 ms",
         "restart-strategy.type": "none",
     }
-    result = measure(arguments.epochs, arguments.rows, arguments.keys or None, arguments.kind, options, arguments.directory)
+    result = measure(
+        arguments.epochs, arguments.rows, arguments.keys or None, arguments.kind, options, arguments.directory
+    )
     if arguments.json:
         print(json.dumps(result))
     else:
