@@ -17,10 +17,11 @@ from holdfast import errors
 from holdfast.cli import exit_code
 from holdfast.datastream import DataStream, KeyedProcessFunction, KeyedStream, StreamExecutionEnvironment
 from holdfast.datastream.state import ValueStateDescriptor
-from holdfast.errors import ConfigurationError
+from holdfast.errors import ConfigurationError, StateMigrationError
 from holdfast.kernel.clock import ManualClock
 from holdfast.runtime.job_master import JobMaster
 from holdfast.storage.file_system import file_system_for
+from holdfast.testing import OperatorHarness
 from tests.documentation import PAGES, ROOT, blocks
 from tests.stories.functions import Numbering
 from tests.stories.local import Program, master
@@ -210,3 +211,24 @@ def test_what_the_guide_says_is_not_there_is_not_there() -> None:
     stream = environment.from_collection([1], "bigint")
     with pytest.raises(ConfigurationError, match="connect"):
         stream.connect(environment.from_collection([2], "bigint"))  # type: ignore[arg-type]
+
+
+def test_state_of_another_type_is_refused_as_the_guide_says() -> None:
+    same: dict[str, Any] = {"key_by": "key", "key_type": "string", "output_type": "bigint"}
+    with OperatorHarness(Last("bigint"), **same) as before:
+        before.process_element({"key": "a", "n": 1})
+        snapshot = before.snapshot(1)
+    with pytest.raises(StateMigrationError, match=r"bigint.*string"):
+        OperatorHarness.restore(snapshot, Last("string"), **same).process_element({"key": "a", "n": 2})
+
+
+class Last(KeyedProcessFunction):
+    def __init__(self, declared: str) -> None:
+        self.declared = declared
+
+    def open(self, runtime_context: Any) -> None:
+        self.last = runtime_context.get_state(ValueStateDescriptor("last", self.declared))
+
+    def process_element(self, value: Any, ctx: Any) -> None:
+        self.last.value()
+        self.last.update(value.n)
