@@ -110,15 +110,17 @@ class LocalEngine(Engine):
         else:
             crossing = [_project(self._plan, batches, levels[0], i) for i, batches in enumerate(sources)]
         for position, level in enumerate(levels):
-            layout = EdgeLayout(level.arriving)
-            flat = [batch for batches in crossing for batch in batches]
             if position == 0:
-                flat.append(layout.control(TICK, level.tasks))
-            placed = exchange(layout, flat, level.tasks)
+                crossing = [*crossing, [EdgeLayout(level.arriving).control(TICK, level.tasks)]]
+            placed = self.hand_over(level, crossing)
             crossing = self._run_level(level, epoch, placed, tasks.get(level.index + 1, 0))
         return [
             Barrier.from_bytes(row) for batches in crossing for batch in batches for row in batch.column(0).to_pylist()
         ]
+
+    def hand_over(self, level: Level, crossing: Sequence[Batches]) -> Sequence[Batches]:
+        """What each task of a level reads of what the tasks above it wrote; a story may mix it up."""
+        return exchange(EdgeLayout(level.arriving), [batch for batches in crossing for batch in batches], level.tasks)
 
     def services(self) -> Mapping[str, Any]:
         return {"read_parquet": lambda paths: pa.concat_tables([pq.read_table(path) for path in paths])}
