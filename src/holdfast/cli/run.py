@@ -29,7 +29,7 @@ from holdfast.runtime.options import START_FRESH
 @click.option(
     "--claim-mode",
     type=click.Choice(["NO_CLAIM", "CLAIM"], case_sensitive=False),
-    help="Who owns the snapshot of -s: nobody (default), or the job, which may delete it.",
+    help="Who owns the snapshot of -s; a job accepts NO_CLAIM, the default: it remains yours.",
 )
 @click.option("--fresh", is_flag=True, help="Start without state, although there are checkpoints of the job.")
 def run(
