@@ -14,12 +14,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from math import comb
 from typing import Final
 
 from holdfast.state.compaction.layer import Layer
 
-_SPARE: Final = 2
+SPARE: Final = 1
 _LEAST: Final = 4
 _OVERWRITTEN: Final = 0.5
 
@@ -32,26 +33,27 @@ class Window:
     end: int
 
 
-def choose(layers: Sequence[Layer], limit: int) -> Window | None:
+def choose(layers: Sequence[Layer], limit: int, spare: int = SPARE) -> Window | None:
     """Return the layers of a component that are to be merged next, None if nothing is due.
 
     Args:
         layers: Oldest first.
         limit: How many layers there may be at most. Merging begins before that many are there, because epochs go on
             while it runs.
+        spare: How many layers below the limit merging aims at: as many epochs a merge may last before one has to wait.
     """
     base = 1 if _is_overwritten(layers) else 0
     if base and len(layers) >= min(_LEAST, limit) and sum(layer.size for layer in layers[1:]) >= layers[0].size:
         return Window(0, len(layers))
     if len(layers) < max(2, limit - 1):
         return None
-    return _binomial(layers, base, max(1, limit - _SPARE - base))
+    return _binomial(layers, base, max(1, limit - spare - base))
 
 
-def choose_above(layers: Sequence[Layer], busy: int, limit: int) -> Window | None:
+def choose_above(layers: Sequence[Layer], busy: int, limit: int, spare: int = SPARE) -> Window | None:
     """Return what to merge while the oldest `busy` layers are being merged already."""
     above = layers[busy:]
-    room = max(1, limit - _SPARE - busy)
+    room = max(1, limit - spare - busy)
     if len(above) <= room or len(layers) < limit - 1:
         return None
     window = _binomial(above, 0, room)
@@ -70,20 +72,19 @@ def _is_overwritten(layers: Sequence[Layer]) -> bool:
 
 
 def _binomial(layers: Sequence[Layer], base: int, count: int) -> Window | None:
-    """Return the oldest layers, from `base` on, that the scheme with `count` layers has as one."""
-    start = base
-    for wanted in binomial_weights(sum(layer.weight for layer in layers[base:]), count):
-        end, weight = start, 0
-        while end < len(layers) and weight + layers[end].weight <= wanted:
-            weight += layers[end].weight
-            end += 1
-        if weight != wanted:
-            # Layers that the scheme does not know, after a change of parallelism or of the limit.
-            end = len(layers)
-        if end - start > 1:
-            return Window(start, end)
-        start = end
-    return None
+    """Return the oldest layers, from `base` on, that the scheme with `count` layers has as one.
+
+    Layers that the scheme does not know, after a change of parallelism or of the limit, stay as they are until it has
+    them within one; if nothing else helps, the two newest are merged.
+    """
+    starts = [0, *accumulate(layer.weight for layer in layers[base:])]
+    first = 0
+    for wanted in binomial_weights(starts[-1], count):
+        inside = [at for at in range(len(starts) - 1) if first <= starts[at] and starts[at + 1] <= first + wanted]
+        if len(inside) > 1:
+            return Window(base + inside[0], base + inside[-1] + 1)
+        first += wanted
+    return Window(len(layers) - 2, len(layers)) if len(starts) - 1 > max(2, count) else None
 
 
 def binomial_weights(total: int, count: int) -> list[int]:

@@ -8,7 +8,7 @@ import pytest
 from holdfast.kernel.key_group import KeyGroupRange
 from holdfast.state.compaction.layer import Layer, common_lineage, components, depth, layers, pieces
 from holdfast.state.compaction.plan import output_ranges, swap
-from holdfast.state.compaction.policy import binomial_weights, choose, choose_above
+from holdfast.state.compaction.policy import Window, binomial_weights, choose, choose_above
 from holdfast.state.lineage import Lineage
 from holdfast.state.run import RunHandle
 from holdfast.state.version import StateVersion
@@ -25,7 +25,7 @@ def rows_of(epochs, keys, touched):
     return epochs * touched if keys is None else round(keys * (1 - math.exp(-epochs * touched / keys)))
 
 
-def live(epochs, keys, touched, lag):
+def live(epochs, keys, touched, lag, spare=2):
     """Lives so many epochs with a compaction that takes `lag` epochs; returns the depth and the amplification."""
     found, flushed, written, deepest, under_way = [], 0, 0, 0, None
     for epoch in range(epochs):
@@ -39,7 +39,7 @@ def live(epochs, keys, touched, lag):
             found[start:end] = [Layer((run(f"c{epoch}", rows_of(weight, keys, touched), compacted=lineage),))]
             written += found[start].size
             under_way = None
-        window = choose(found, 8) if under_way is None else None
+        window = choose(found, 8, spare) if under_way is None else None
         if window is not None:
             under_way = (epoch + lag, window.start, window.end)
     return deepest, 1 + written / flushed
@@ -59,6 +59,9 @@ def test_keys_that_are_all_new_are_rewritten_as_rarely_as_eight_runs_allow():
     deepest, amplification = live(10_000, None, 10_000, lag=1)
     assert deepest <= 8
     assert amplification <= 10
+    # With merges that end before the next epoch; seven and a half is the least that any scheme can do.
+    _, amplification = live(10_000, None, 10_000, lag=0, spare=1)
+    assert amplification <= 8.5
 
 
 def test_a_job_that_rests_is_left_alone():
@@ -71,6 +74,24 @@ def test_what_is_overwritten_is_merged_with_the_oldest_once_that_doubles_it():
     above = [run(str(i), 400) for i in range(3)]
     window = choose([Layer((one,)) for one in (base, *above)], 8)
     assert (window.start, window.end) == (0, 4)
+
+
+def test_a_changing_limit_costs_little():
+    """The limit that is aimed at goes up and down, as it does when epochs have to wait now and then."""
+    rng = random.Random(3)
+    found, flushed, written = [], 0, 0
+    for epoch in range(5_000):
+        found.append(Layer((run(f"{epoch}", 100),)))
+        flushed += found[-1].size
+        spare = 1 + (epoch // rng.randrange(20, 200)) % 2
+        while (window := choose(found, 8, spare)) is not None:
+            merged = found[window.start : window.end]
+            weight, rows = sum(layer.weight for layer in merged), sum(layer.rows for layer in merged)
+            one = Layer((run(f"c{epoch}", rows, compacted=Lineage.unknown(weight, f"c{epoch}")),))
+            found[window.start : window.end] = [one]
+            written += one.size
+        assert len(found) <= 8
+    assert 1 + written / flushed <= 7
 
 
 @pytest.mark.parametrize("count", [1, 3, 6])
@@ -87,9 +108,7 @@ def test_the_scheme_stands_for_all_epochs_and_only_ever_merges(count):
 
 def test_while_the_oldest_are_merged_the_rest_goes_on():
     found = [Layer((run(str(i)),)) for i in range(9)]
-    window = choose_above(found, 5, 8)
-    assert window.start >= 5
-    assert window.end == 9
+    assert choose_above(found, 5, 8, spare=2) == Window(5, 9)
 
 
 def test_subtasks_are_compacted_apart_until_a_rescaling_ties_them_together():
