@@ -207,8 +207,8 @@ CLAIM_MODE: Final = ConfigOption(
     "execution.state-recovery.claim-mode",
     RecoveryClaimMode,
     RecoveryClaimMode.NO_CLAIM,
-    "To whom the snapshot of execution.state-recovery.path belongs from then on. A job accepts NO_CLAIM only: it copies "
-    "what it needs.",
+    "To whom the snapshot of execution.state-recovery.path belongs from then on. A job accepts NO_CLAIM only: it "
+    "copies what it needs.",
     deprecated_keys=("execution.savepoint-restore-mode",),
 )
 CHECKPOINTS_HISTORY: Final = ConfigOption(
