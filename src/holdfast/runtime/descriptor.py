@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import cloudpickle
 
+from holdfast.errors import ConfigurationError
 from holdfast.runtime.plan import JobPlan
 from holdfast.state.operator_snapshot import OperatorSnapshot
 from holdfast.state.version import StateVersion
@@ -35,8 +37,34 @@ class JobDescriptor:
     is_restored: bool = False
 
     def to_bytes(self) -> bytes:
-        """The descriptor with all user functions, for workers of this job only."""
-        return cloudpickle.dumps(replace(self, plan=self.plan.without_frames()))  # type: ignore[no-any-return]
+        """The descriptor with all user functions, for workers of this job only.
+
+        Raises:
+            ConfigurationError: Something in a function, a key selector or a sink cannot be pickled.
+        """
+        try:
+            return cloudpickle.dumps(replace(self, plan=self.plan.without_frames()))  # type: ignore[no-any-return]
+        except Exception as error:
+            raise ConfigurationError(
+                f"{_culprit(self.plan)} cannot be shipped to workers: {error}. Whatever holds a connection, a lock, a "
+                "session or an open file is made in open(), which runs in the worker."
+            ) from error
+
+
+def _culprit(plan: JobPlan) -> str:
+    """What of a plan cannot be pickled, for an error."""
+    parts: list[tuple[str, Any]] = [
+        (f"the {'sink' if step.sink else 'function'} of {step.uid!r}", (step.operator, step.sink))
+        for level in plan.levels
+        for step in level.steps
+    ]
+    parts += [(f"the key selector of {edge.consumer!r}", edge.key.spec) for edge in plan.edges if edge.key]
+    for name, part in parts:
+        try:
+            cloudpickle.dumps(part)
+        except Exception:
+            return name
+    return "the job"
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, NullKeyError, OutputTypeError
 from holdfast.runtime.chunk import Chunk
 from holdfast.runtime.exchange import KEY, KEY_HASH, EdgeLayout
 from holdfast.runtime.operator import user_error
@@ -59,13 +59,24 @@ class Outlet:
 
     def _with_key(self, edge: Edge, key: KeyPlan, chunk: Chunk) -> pa.RecordBatch:
         keys = _selected(key, chunk.elements, edge.consumer, self._epoch)
-        dict_keys = [key.codec.dict_key(value) for value in keys]
+        dict_keys = _dict_keys(key, keys, edge.consumer)
         hashes = key.codec.hashes(dict_keys).view(np.int64)
         batch = chunk.batch
         names = [*batch.schema.names, KEY, KEY_HASH]
         return pa.RecordBatch.from_arrays(
             [*batch.columns, key.codec.storage_array(dict_keys), pa.array(hashes)], names=names
         )
+
+
+def _dict_keys(key: KeyPlan, keys: list[Any], uid: str) -> list[Any]:
+    try:
+        return list(map(key.codec.dict_key, keys))
+    except NullKeyError as error:
+        raise NullKeyError(uid, row=next((at for at, value in enumerate(keys) if value is None), None)) from error
+    except OutputTypeError as error:
+        raise OutputTypeError(
+            uid, f"What the key selector of operator {uid!r} returned cannot be a key: {error}", declared=error.declared
+        ) from error
 
 
 def _selected(key: KeyPlan, elements: list[Any], uid: str, epoch: int) -> list[Any]:

@@ -113,6 +113,11 @@ def load_job(key: str, content: Callable[[], bytes]) -> LoadedJob:
                 "host, or ship it with "
                 "spark.submit.pyFiles"
             ) from error
+        except Exception as error:
+            raise ConfigurationError(
+                f"the job's functions cannot be unpickled in a worker: {type(error).__name__}: {error}; make what "
+                "cannot be carried over in open()"
+            ) from error
         for other in [name for name, loaded in _loaded.items() if loaded.descriptor.job_id == descriptor.job_id]:
             _loaded.pop(other).close()
         job = _loaded[key] = LoadedJob(descriptor)

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from holdfast.errors import NullKeyError
 from holdfast.kernel.clock import Clock, SystemClock
 from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.ids import JobID
@@ -249,7 +250,10 @@ def _hashes_of(edge: Edge, columns: pa.RecordBatch) -> npt.NDArray[np.uint64]:
         given = columns.column(columns.schema.get_field_index(KEY_HASH)).to_numpy(zero_copy_only=False)
         return np.ascontiguousarray(given).view(np.uint64)
     arrays = [columns.column(columns.schema.get_field_index(name)) for name in edge.key.spec.columns]
-    return edge.key.codec.hashes(edge.key.codec.dict_keys(arrays))
+    try:
+        return edge.key.codec.hashes(edge.key.codec.dict_keys(arrays))
+    except NullKeyError as error:
+        raise NullKeyError(edge.consumer, row=error.row) from error
 
 
 def _order_paths(layout: EdgeLayout, edge: Edge) -> list[tuple[str, ...]]:

@@ -50,10 +50,10 @@ class StateHandle(State):
         """Return the error for a value that cannot be written, with the names of state and key."""
         if isinstance(error, UserFunctionError | StateError):
             return error
-        name, key = self.descriptor.name, self.backend.get_current_key()
+        name, key, uid = self.descriptor.name, self.backend.get_current_key(), self.backend.operator_identifier
         return OutputTypeError(
-            self.backend.operator_identifier,
-            f"State {name!r} of key {key!r}: {value!r:.200} cannot be written: {error}",
+            uid,
+            f"State {name!r} of operator {uid!r}, key {key!r}: {value!r:.200} cannot be written: {error}",
             declared=str(self.descriptor.type_info),
         )
 

@@ -206,7 +206,9 @@ class MapColumn(Column):
                 except (pa.ArrowException, ValueError, TypeError, OverflowError, HoldfastError) as reason:
                     owner = store.codec.user_key(store.keys[slot])
                     raise OutputTypeError(
-                        uid, f"State {self.layout.name!r} of key {owner!r}: the map key {key!r} does not fit: {reason}"
+                        uid,
+                        f"State {self.layout.name!r} of operator {uid!r}, key {owner!r}: the map key {key!r} does not "
+                        f"fit: {reason}",
                     ) from error
             raise
 

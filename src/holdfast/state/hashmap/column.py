@@ -177,8 +177,8 @@ class Column(ABC):
                     declared = str(self.layout.value.type)
                     raise OutputTypeError(
                         uid,
-                        f"State {self.layout.name!r} of key {key!r}: {found[1]} Write values of the declared type, or "
-                        "declare another type.",
+                        f"State {self.layout.name!r} of operator {uid!r}, key {key!r}: {found[1]} Write values of the "
+                        "declared type, or declare another type.",
                         declared=declared,
                     ) from error
             raise
