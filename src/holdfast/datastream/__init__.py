@@ -9,6 +9,7 @@ from holdfast.datastream.checkpoint_config import CheckpointConfig, Checkpointin
 from holdfast.datastream.environment import StreamExecutionEnvironment
 from holdfast.datastream.functions import (
     AggregateFunction,
+    BatchFunction,
     BroadcastProcessFunction,
     CheckpointedFunction,
     CheckpointListener,
@@ -50,13 +51,19 @@ from holdfast.datastream.sinks import (
     WriterContext,
     WriterInitContext,
 )
-from holdfast.datastream.state_backend import FsStateBackend, HashMapStateBackend, MemoryStateBackend
+from holdfast.datastream.state_backend import (
+    ColumnarStateBackend,
+    FsStateBackend,
+    HashMapStateBackend,
+    MemoryStateBackend,
+)
 from holdfast.datastream.stream import DataStream, DataStreamSink
 from holdfast.runtime.job_client import JobClient
 from holdfast.runtime.status import JobStatus
 
 __all__ = [
     "AggregateFunction",
+    "BatchFunction",
     "BatchSinkWriter",
     "BroadcastConnectedStream",
     "BroadcastProcessFunction",
@@ -66,6 +73,7 @@ __all__ = [
     "CheckpointedFunction",
     "CheckpointingMode",
     "CollectedElements",
+    "ColumnarStateBackend",
     "CommitRequest",
     "Committer",
     "CommitterInitContext",

@@ -28,14 +28,18 @@ from holdfast.runtime.function import (
     TimeDomain,
     TimerService,
 )
+from holdfast.runtime.operator.vectorised import BatchContext, BatchFunction, ColumnState
 from holdfast.state.api import FunctionInitializationContext, FunctionSnapshotContext
 
 __all__ = [
     "AggregateFunction",
     "BaseBroadcastProcessFunction",
+    "BatchContext",
+    "BatchFunction",
     "BroadcastProcessFunction",
     "CheckpointListener",
     "CheckpointedFunction",
+    "ColumnState",
     "FilterFunction",
     "FlatMapFunction",
     "FoldFunction",

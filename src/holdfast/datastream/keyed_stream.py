@@ -13,16 +13,17 @@ from holdfast.datastream.queryable_state import (
     queryable_descriptor,
 )
 from holdfast.datastream.stream import DataStream
+from holdfast.datastream.vectorised import BatchOperations
 from holdfast.errors import ConfigurationError
 from holdfast.runtime.function import ProcessLike, ReduceLike
-from holdfast.runtime.graph import KeyedNode, KeySpec, Node, Shape
+from holdfast.runtime.graph import KeyedNode, KeySpec, Node, OperatorSpec, Shape
 from holdfast.state.descriptor import StateDescriptor
 
 if TYPE_CHECKING:
     from holdfast.datastream.environment import StreamExecutionEnvironment
 
 
-class KeyedStream(DataStream):
+class KeyedStream(DataStream, BatchOperations):
     """A stream partitioned by a key. `map`, `flat_map`, `filter`, `process` and `reduce` on it have keyed state.
 
     Everything else (`union`, sinks, `key_by` again) treats it as the stream that it was made from.
@@ -86,9 +87,12 @@ class KeyedStream(DataStream):
 
     def _apply(self, shape: Shape, function: Any, output_type: Any) -> DataStream:
         spec = operator_spec(shape, function, self.get_type(), output_type, keyed=True)
+        return self._operator(spec, f"keyed_{shape}" if shape != "reduce" else shape)
+
+    def _operator(self, spec: OperatorSpec, name: str) -> DataStream:
         node = KeyedNode(
             inputs=(self._node,),
-            name=f"keyed_{shape}" if shape != "reduce" else shape,
+            name=name,
             element_type=spec.output_type,
             operator=spec,
             key=self._key,

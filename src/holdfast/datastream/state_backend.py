@@ -6,10 +6,17 @@ from typing import Any
 
 from holdfast.checkpoint.options import CHECKPOINT_STORAGE, CHECKPOINTS_DIRECTORY
 from holdfast.errors import ConfigurationError
-from holdfast.state import FsStateBackend, HashMapStateBackend, MemoryStateBackend, StateBackend
+from holdfast.state import ColumnarStateBackend, FsStateBackend, HashMapStateBackend, MemoryStateBackend, StateBackend
 from holdfast.state.options import STATE_BACKEND
 
-__all__ = ["FsStateBackend", "HashMapStateBackend", "MemoryStateBackend", "StateBackend", "options_of"]
+__all__ = [
+    "ColumnarStateBackend",
+    "FsStateBackend",
+    "HashMapStateBackend",
+    "MemoryStateBackend",
+    "StateBackend",
+    "options_of",
+]
 
 
 def options_of(backend: StateBackend) -> dict[str, Any]:
@@ -31,6 +38,8 @@ def options_of(backend: StateBackend) -> dict[str, Any]:
         return {STATE_BACKEND.key: "hashmap", CHECKPOINT_STORAGE.key: "jobmanager"}
     if type(backend) is HashMapStateBackend:
         return {STATE_BACKEND.key: "hashmap"}
+    if type(backend) is ColumnarStateBackend:
+        return {STATE_BACKEND.key: "columnar"}
     raise ConfigurationError(
         f"set_state_backend() knows the backends of Holdfast, not {backend!r}: set the option {STATE_BACKEND.key} to "
         "the class path of a StateBackendFactory ('package.module:Class'), which every worker can import."

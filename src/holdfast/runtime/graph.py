@@ -22,7 +22,7 @@ from holdfast.types.type_information import TypeInformation
 
 logger = logging.getLogger(__name__)
 
-Shape = Literal["map", "flat_map", "filter", "process", "reduce"]
+Shape = Literal["map", "flat_map", "filter", "process", "reduce", "batches"]
 _counter = itertools.count()
 
 

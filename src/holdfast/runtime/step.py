@@ -130,6 +130,7 @@ class KeyedRun(OperatorRun):
         self._backend = subtask.backend
         self._epoch = epoch
         self._token = job.descriptor.token
+        self._takes_batches = step.operator is not None and step.operator.shape == "batches"
 
     def accept(self, chunk: Chunk) -> Chunk:
         raise AssertionError(f"elements without a key arrived at {self.step.uid!r}")
@@ -137,6 +138,10 @@ class KeyedRun(OperatorRun):
     def accept_keyed(self, chunk: Chunk, dict_keys: list[Any], hashes: npt.NDArray[np.uint64]) -> Chunk:
         """Processes elements with their canonical keys and hashes."""
         self.records_in += len(chunk)
+        if self._takes_batches:
+            batch = self._operator.process_batch(chunk.batch, dict_keys, hashes)
+            self.records_out += batch.num_rows
+            return Chunk(self.step.output_type, self.step.uid, batch=batch)
         return self._emitted(self._operator.process(chunk.elements, dict_keys, hashes))
 
     def end_of_input(self) -> Chunk:

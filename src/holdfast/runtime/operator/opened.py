@@ -21,7 +21,14 @@ from holdfast.state.backend import AbstractKeyedStateBackend
 
 logger = logging.getLogger(__name__)
 
-_METHODS = {"map": "map", "flat_map": "flat_map", "filter": "filter", "process": "process_element", "reduce": "reduce"}
+_METHODS = {
+    "map": "map",
+    "flat_map": "flat_map",
+    "filter": "filter",
+    "process": "process_element",
+    "reduce": "reduce",
+    "batches": "process_batch",
+}
 
 
 class OpenedOperator:

@@ -10,6 +10,8 @@ import inspect
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+import pyarrow as pa
+
 from holdfast.errors import HoldfastError, UserFunctionError
 from holdfast.runtime.function import CheckpointedFunction, CheckpointListener, OutputTag, TimeDomain
 from holdfast.runtime.operator.context import ElementContext, SubtaskContext, SubtaskInfo
@@ -23,6 +25,7 @@ from holdfast.runtime.operator.state_context import (
     SnapshotContext,
     notify,
 )
+from holdfast.runtime.operator.vectorised import BatchContext, as_one_batch
 from holdfast.state.backend import AbstractKeyedStateBackend, OperatorStateBackend
 from holdfast.state.descriptor import ValueStateDescriptor
 
@@ -120,6 +123,23 @@ class OperatorSubtask:
         except Exception as error:
             raise self._user_error(error, "processing an element") from error
         return self._without_tagged(out) if self._spec.side_outputs else out
+
+    def process_batch(self, batch: pa.RecordBatch, dict_keys: Sequence[Any], hashes: Any) -> pa.RecordBatch:
+        """Processes a batch as columns and returns what came out as columns; for functions of whole batches.
+
+        Raises:
+            UserFunctionError: The function raised.
+            OutputTypeError: It returned other columns than declared.
+        """
+        assert self.backend is not None
+        context = BatchContext(self.info.uid, self.backend, self.info.watermark, self.info.processing_time)
+        try:
+            context.begin(dict_keys, hashes)
+            return as_one_batch(self._call(batch, context), self._spec.output_type, self.info.uid)
+        except HoldfastError:
+            raise
+        except Exception as error:
+            raise user_error(error, self.info.uid, None, self.info.epoch, "processing a batch") from error
 
     def process_broadcast(self, elements: Sequence[Any]) -> list[Any]:
         """Processes broadcast elements and returns what came out, in order.

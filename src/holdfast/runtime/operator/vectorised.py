@@ -1,0 +1,290 @@
+"""Functions that get a whole Arrow batch of a keyed stream, and read and write state as columns."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from holdfast.errors import ConfigurationError, OutputTypeError, StateError
+from holdfast.kernel.key_group import key_groups_of
+from holdfast.runtime.function import RichFunction, RuntimeContext
+from holdfast.state.backend import AbstractKeyedStateBackend
+from holdfast.state.descriptor import ValueStateDescriptor
+from holdfast.state.hashmap.handle import CellHandle
+from holdfast.types.arrow import element_schema
+from holdfast.types.type_information import OpaqueTypeInformation, TypeInformation
+
+Keys: TypeAlias = "pa.Array | pa.ChunkedArray | pa.RecordBatch | Sequence[pa.Array] | None"
+
+Rows: TypeAlias = "npt.NDArray[np.int64]"
+
+
+class ColumnState:
+    """Value state of many keys at once.
+
+    Keys are given as a column of the batch, as a record batch or list of the key columns if the stream is keyed by
+    several, or not at all: then it is about the key of each row of the batch.
+    """
+
+    def __init__(self, context: BatchContext, handle: Any) -> None:
+        self._context = context
+        self._handle = handle
+        self._type: TypeInformation = handle.descriptor.type_info
+        if isinstance(self._type, OpaqueTypeInformation):
+            raise ConfigurationError(
+                f"State {handle.descriptor.name!r} has no declared type, so it cannot be read as a column: declare one "
+                "in its descriptor."
+            )
+
+    def get(self, keys: Keys = None) -> pa.Array:
+        """Return the value of each key, null where there is none.
+
+        Raises:
+            StateError: A key belongs to another subtask.
+        """
+        return self._get(self._context.slots_of(keys))
+
+    def get_at(self, rows: Rows) -> pa.Array:
+        """Return the value of the key of each of some rows of the batch."""
+        return self._get(self._context.slots_at(rows))
+
+    def _get(self, slots: Sequence[Any]) -> pa.Array:
+        if isinstance(self._handle, CellHandle):
+            stored = self._handle.column.values
+            return self._handle.column.layout.value.to_array([stored[slot] for slot in slots])
+        backend, value, found = self._context.backend, self._handle.value, []
+        for slot in slots:
+            backend.slot = slot
+            found.append(value())
+        return self._type.to_array(found)
+
+    def put(self, keys: Keys, values: Any) -> None:
+        """Set the value of each key; null clears it, and of equal keys the last one counts.
+
+        Args:
+            keys: The keys.
+            values: An Arrow or numpy array, or a sequence, of as many values.
+
+        Raises:
+            StateError: There are more or fewer values than keys, or a key belongs to another subtask.
+            OutputTypeError: A value does not fit the declared type.
+        """
+        self._put(self._context.slots_of(keys), values)
+
+    def put_at(self, rows: Rows, values: Any) -> None:
+        """Set the value of the key of each of some rows of the batch; see `put`."""
+        self._put(self._context.slots_at(rows), values)
+
+    def _put(self, slots: Sequence[Any], values: Any) -> None:
+        array = self._column(values)
+        if len(array) != len(slots):
+            raise StateError(
+                f"State {self._handle.descriptor.name!r}: {len(array)} values were given for {len(slots)} keys."
+            )
+        if isinstance(self._handle, CellHandle):
+            column = self._handle.column
+            stored, dirty = column.values, column.dirty
+            for slot, value in zip(slots, column.layout.value.to_stored(array), strict=True):
+                stored[slot] = value
+                dirty[slot] = 1
+            return
+        backend, update = self._context.backend, self._handle.update
+        for slot, value in zip(slots, self._type.to_list(array), strict=True):
+            backend.slot = slot
+            update(value)
+
+    def clear(self, keys: Keys = None) -> None:
+        """Remove the value of each key."""
+        slots = self._context.slots_of(keys)
+        self._put(slots, pa.nulls(len(slots), self._type.arrow_type))
+
+    def _column(self, values: Any) -> pa.Array:
+        wanted = self._type.arrow_type
+        try:
+            if isinstance(values, pa.ChunkedArray):
+                values = values.combine_chunks()
+            if isinstance(values, pa.Array):
+                return values if values.type == wanted else values.cast(wanted)
+            return pa.array(values, wanted)
+        except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+            name = self._handle.descriptor.name
+            message = f"State {name!r}: the values cannot be written: {error}"
+            raise OutputTypeError(self._context.uid, message, declared=str(self._type)) from error
+
+
+class BatchContext:
+    """What a function knows beside its batch; one object a task.
+
+    Attributes:
+        uid: Of the operator.
+        backend: Its keyed state.
+        watermark: Event time has advanced to this, in milliseconds.
+        processing_time: Of the epoch, in milliseconds.
+    """
+
+    def __init__(self, uid: str, backend: AbstractKeyedStateBackend, watermark: int, processing_time: int) -> None:
+        self.uid = uid
+        self.backend = backend
+        self.watermark = watermark
+        self.processing_time = processing_time
+        self._dict_keys: Sequence[Any] = ()
+        self._slots: Sequence[Any] = ()
+
+    def begin(self, dict_keys: Sequence[Any], hashes: Any) -> None:
+        """Go on to a batch whose rows have these keys."""
+        self.backend.release()
+        self._dict_keys = dict_keys
+        self._slots = self.backend.prepare(dict_keys, hashes)
+
+    @property
+    def slots(self) -> Sequence[Any]:
+        """What stands for the key of each row of the batch: rows of one key have equal ones."""
+        return self._slots
+
+    def columns(self, state: Any) -> ColumnState:
+        """Return value state, as `open` asked for it, as columns.
+
+        Raises:
+            ConfigurationError: It is another kind of state, has no declared type, or expires.
+        """
+        descriptor = getattr(state, "descriptor", None)
+        if not isinstance(descriptor, ValueStateDescriptor) or descriptor.ttl_config.is_enabled:
+            raise ConfigurationError(f"Only value state without a time to live can be read as columns, not {state!r}.")
+        return ColumnState(self, state)
+
+    def slots_at(self, rows: Rows) -> Sequence[Any]:
+        """Return what stands for the key of each of some rows of the batch."""
+        slots = self._slots
+        return [slots[row] for row in rows.tolist()]
+
+    def slots_of(self, keys: Keys) -> Sequence[Any]:
+        """Return what stands for each of some keys.
+
+        Raises:
+            StateError: A key belongs to another subtask.
+        """
+        if keys is None:
+            return self._slots
+        codec = self.backend.key_codec
+        dict_keys = codec.dict_keys(_key_columns(keys))
+        if dict_keys == self._dict_keys:
+            return self._slots
+        hashes = codec.hashes(dict_keys)
+        groups = key_groups_of(hashes, self.backend.number_of_key_groups)
+        own = self.backend.key_group_range
+        foreign = np.flatnonzero((groups < own.start) | (groups > own.end))
+        if len(foreign):
+            key = codec.user_key(dict_keys[int(foreign[0])])
+            raise StateError(
+                f"Operator {self.uid!r}: the state of key {key!r} belongs to another subtask; ask for keys of "
+                "the batch."
+            )
+        return self.backend.prepare(dict_keys, hashes)
+
+
+class BatchFunction(RichFunction):
+    """A function of whole batches of a keyed stream; ask for value state in `open`.
+
+    ::
+
+        class Count(BatchFunction):
+            def open(self, runtime_context):
+                self.seen = runtime_context.get_state(ValueStateDescriptor("seen", Types.LONG()))
+
+            def process_batch(self, batch, ctx):
+                state = ctx.columns(self.seen)
+                ...
+    """
+
+    @abstractmethod
+    def process_batch(self, batch: pa.RecordBatch, ctx: BatchContext) -> Any:
+        """Process a batch.
+
+        Args:
+            batch: Its columns are the fields of the stream's elements.
+            ctx: State as columns, and the time.
+
+        Returns:
+            A record batch or table of the declared output type, several of them, or None.
+        """
+
+
+class PlainBatchFunction(BatchFunction):
+    """A plain function ``(batch, state)`` together with the value states that it uses.
+
+    Args:
+        function: Gets the batch, and one `ColumnState` or a dict of them by name.
+        descriptors: Of the states.
+        single: Whether it gets the only state itself.
+    """
+
+    def __init__(
+        self, function: Callable[[pa.RecordBatch, Any], Any], descriptors: Sequence[Any], single: bool
+    ) -> None:
+        self._function = function
+        self._descriptors = list(descriptors)
+        self._single = single
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        """Ask for the states."""
+        self._states = {one.name: runtime_context.get_state(one) for one in self._descriptors}
+
+    def process_batch(self, batch: pa.RecordBatch, ctx: BatchContext) -> Any:
+        """Call the function."""
+        columns: Mapping[str, ColumnState] = {name: ctx.columns(state) for name, state in self._states.items()}
+        return self._function(batch, next(iter(columns.values())) if self._single else columns)
+
+
+def as_one_batch(result: Any, output_type: TypeInformation, uid: str) -> pa.RecordBatch:
+    """Return what a function has returned as one batch of the declared type; columns are taken by name.
+
+    Raises:
+        OutputTypeError: A column is missing or has another type.
+    """
+    schema = element_schema(output_type)
+    tables = [_conformed(part, schema, output_type, uid) for part in _parts(result)]
+    if not tables:
+        return pa.RecordBatch.from_pylist([], schema=schema)
+    columns = pa.concat_tables(tables).combine_chunks()
+    arrays = [pa.concat_arrays(column.chunks) if column.num_chunks else pa.nulls(0, column.type) for column in columns]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _parts(result: Any) -> Iterable[Any]:
+    if result is None:
+        return ()
+    return (result,) if isinstance(result, pa.RecordBatch | pa.Table) else result
+
+
+def _conformed(part: Any, schema: pa.Schema, output_type: TypeInformation, uid: str) -> pa.Table:
+    if not isinstance(part, pa.RecordBatch | pa.Table):
+        raise OutputTypeError(
+            uid, f"It returned {type(part).__name__!r}, not record batches or tables.", declared=str(output_type)
+        )
+    table = pa.Table.from_batches([part]) if isinstance(part, pa.RecordBatch) else part
+    missing = [name for name in schema.names if name not in table.schema.names]
+    if missing or table.num_columns != len(schema):
+        raise OutputTypeError(
+            uid, f"It returned the columns {table.schema.names!r}, not {schema.names!r}.", declared=str(output_type)
+        )
+    try:
+        return table.select(schema.names).cast(schema)
+    except (pa.ArrowException, ValueError) as error:
+        raise OutputTypeError(
+            uid, f"It returned a column of another type: {error}", declared=str(output_type)
+        ) from error
+
+
+def _key_columns(keys: Any) -> list[pa.Array]:
+    if isinstance(keys, pa.ChunkedArray):
+        return [keys.combine_chunks()]
+    if isinstance(keys, pa.StructArray):
+        return keys.flatten()  # type: ignore[no-any-return]
+    if isinstance(keys, pa.Array):
+        return [keys]
+    return list(keys.columns) if isinstance(keys, pa.RecordBatch) else list(keys)
