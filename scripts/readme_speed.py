@@ -20,6 +20,7 @@ import argparse
 import json
 import re
 import sys
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -81,7 +82,8 @@ def speed(results: str) -> str:
     first = measured[0]
     where = f"Measured on {found['machine']}, {found['date']}: {first['rows']:,} rows an epoch, {first['keys']:,} keys"
     rounds = f"the median of {len(first['rounds'])} rounds in which the engines took turns"
-    lines += ["", f"{where}, {rounds}. All of it is in [benchmarks/RESULTS.md](benchmarks/RESULTS.md)."]
+    sentence = f"{where}, {rounds}. All of it is in [benchmarks/RESULTS.md](benchmarks/RESULTS.md)."
+    lines += ["", *textwrap.wrap(sentence, 118, break_long_words=False, break_on_hyphens=False)]
     return "\n".join(lines) + "\n"
 
 

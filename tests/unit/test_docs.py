@@ -205,8 +205,8 @@ def test_the_exit_codes_are_those_of_the_command() -> None:
 def test_what_the_guide_says_is_not_there_is_not_there() -> None:
     assert not hasattr(KeyedStream, "window") and not hasattr(DataStream, "join")
     assert not hasattr(DataStream, "assign_timestamps_and_watermarks")
-    with pytest.raises(ConfigurationError, match="No file system for scheme 's3'"):
-        file_system_for("s3://bucket/checkpoints")
+    with pytest.raises(ConfigurationError, match="No file system for scheme 'gs'"):
+        file_system_for("gs://bucket/checkpoints")
     environment = StreamExecutionEnvironment.get_execution_environment()
     stream = environment.from_collection([1], "bigint")
     with pytest.raises(ConfigurationError, match="connect"):
