@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from holdfast.datastream.environment import StreamExecutionEnvironment
 from holdfast.datastream.stream import DataStream
+from holdfast.kernel.clock import ManualClock
 from holdfast.kernel.configuration import Configuration
 from holdfast.runtime.engine import EpochDriver, Outcome
 from holdfast.runtime.graph import SourceNode, StreamGraph
@@ -74,6 +76,14 @@ def run(
 def epochs(uid: str, batches: Iterable[Sequence[Any]]) -> list[dict[str, Sequence[Any]]]:
     """Inputs of a job with one source, epoch by epoch."""
     return [{uid: batch} for batch in batches]
+
+
+class HurriedClock(ManualClock):
+    """A clock that jumps to the end of each sleep."""
+
+    def sleep(self, seconds: float, wake: threading.Event | None = None) -> bool:
+        self.advance(round(seconds * 1000))
+        return wake is not None and wake.is_set()
 
 
 class WaitingEngine(LocalEngine):
