@@ -30,6 +30,7 @@ MAP_KEY: Final = "map_key"
 OP: Final = "op"
 VALUE: Final = "value"
 STAMP: Final = "stamp"
+TIME_TO_LIVE: Final = "time_to_live"
 
 
 class Op(IntEnum):
@@ -54,6 +55,7 @@ class StateLayout:
         namespace: Serializer snapshot of the namespaces as JSON; None for state without.
         ttl: Whether values have the time of their last use beside them.
         queryable: The name under which the state can be queried, None if it cannot.
+        time_to_live: Milliseconds after which compaction may drop what was not used; None if it must not.
     """
 
     name: str
@@ -64,10 +66,12 @@ class StateLayout:
     namespace: Any = None
     ttl: bool = False
     queryable: str | None = None
+    time_to_live: int | None = None
 
     @classmethod
     def of(cls, descriptor: StateDescriptor[Any], key: KeyCodec, namespace: Any = None) -> StateLayout:
         """Return the layout of a descriptor's state."""
+        ttl = descriptor.ttl_config
         map_key = key_codec_for(descriptor.key_type_info) if isinstance(descriptor, MapStateDescriptor) else None
         return cls(
             descriptor.name,
@@ -76,22 +80,26 @@ class StateLayout:
             value_codec_for(descriptor.type_info),
             map_key,
             namespace,
-            descriptor.ttl_config.is_enabled,
+            ttl.is_enabled,
             descriptor.queryable_state_name,
+            ttl.ttl if ttl.is_enabled and ttl.cleanup_strategies.in_background else None,
         )
 
     @cached_property
     def schema(self) -> dict[str, Any]:
         """What a footer says about the segment."""
-        schema = {
+        schema: dict[str, Any] = {
             "kind": self.kind.value,
             "type": self.value.type.to_json(),
             "map_key": None if self.map_key is None else self.map_key.to_json(),
             "namespace": self.namespace,
             "ttl": self.ttl,
         }
-        # Query servers learn the name from here: they know a job by its files only.
-        return schema if self.queryable is None else schema | {"queryable": self.queryable}
+        # Query servers and compaction know a job by its files only.
+        for name, value in (("queryable", self.queryable), (TIME_TO_LIVE, self.time_to_live)):
+            if value is not None:
+                schema[name] = value
+        return schema
 
     def check(self, stored: Mapping[str, Any], path: str) -> None:
         """Compare with what a run says about its segment of the same name.

@@ -12,12 +12,9 @@ import pyarrow.compute as pc
 from holdfast.errors import StateMigrationError
 from holdfast.state.compaction.rows import Mask, Positions, Sorted, parts_by_hash
 from holdfast.state.descriptor import StateKind
-from holdfast.state.layout import MAP_KEY, NAMESPACE, OP, STAMP, VALUE, Op
+from holdfast.state.layout import MAP_KEY, NAMESPACE, OP, STAMP, TIME_TO_LIVE, VALUE, Op
 from holdfast.state.probe import KEY
 from holdfast.state.run import HASH, Segment, SegmentData
-
-TIME_TO_LIVE: Final = "time_to_live"
-"""In what a footer says about a segment: milliseconds after which compaction may drop what was not used."""
 
 _MUST_AGREE: Final = ("kind", "type", "map_key", "namespace", "ttl")
 
