@@ -12,6 +12,7 @@ import tempfile
 from pyspark.sql import SparkSession
 
 from holdfast.checkpoint.options import CHECKPOINT_STORAGE, CHECKPOINTS_DIRECTORY
+from holdfast.errors import ConfigurationError
 from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.ids import JobID
 from holdfast.runtime.graph import StreamGraph
@@ -25,6 +26,7 @@ from holdfast.spark.trigger import Trigger
 from holdfast.storage.file_register import FileRegister
 from holdfast.storage.file_system import file_system_for
 from holdfast.storage.job_directory import JobDirectory
+from holdfast.storage.path import local_path
 
 logger = logging.getLogger(__name__)
 
@@ -38,10 +40,11 @@ def launch(
         ConfigurationError: An option does not fit, or the session cannot run jobs.
     """
     configuration.validate()
-    session = session or get_or_create(configuration)
-    trigger = Trigger.parse(configuration.get(EXECUTION_TRIGGER))
     in_memory = configuration.get(CHECKPOINT_STORAGE) == "jobmanager"
     directory_set = None if in_memory else configuration.get(CHECKPOINTS_DIRECTORY)
+    _require_mounted(directory_set)
+    session = session or get_or_create(configuration)
+    trigger = Trigger.parse(configuration.get(EXECUTION_TRIGGER))
     root = directory_set or _temporary_directory(job_name)
     given = configuration.get(JOB_ID)
     job_id = JobID.from_hex(given) if given else JobID.from_name(job_name)
@@ -59,6 +62,15 @@ def launch(
         owner=f"{socket.gethostname()}:{os.getpid()}",
     )
     return JobClient(JobMaster(job))
+
+
+def _require_mounted(directory: str | None) -> None:
+    if directory is not None and local_path(directory) is None:
+        file_system_for(directory)  # tells a scheme that nothing knows
+        raise ConfigurationError(
+            f"execution.checkpointing.dir is {directory!r}, but jobs do not keep their state in object stores yet: "
+            "name a directory that the driver and every executor have mounted under the same path."
+        )
 
 
 def _temporary_directory(job_name: str) -> str:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from holdfast.testing.harness_output import HarnessSnapshot
     from holdfast.testing.kubernetes import KubernetesApiServer
     from holdfast.testing.leader_election_contract import LeaderElectionContract
+    from holdfast.testing.s3_server import S3Server
     from holdfast.testing.state_backend_contract import StateBackendContract
     from holdfast.testing.state_handle_store_contract import StateHandleStoreContract
     from holdfast.testing.tcp_proxy import TcpProxy
@@ -25,6 +26,7 @@ _MODULES = {
     "LeaderElectionContract": "holdfast.testing.leader_election_contract",
     "ManualClock": "holdfast.kernel.clock",
     "OperatorHarness": "holdfast.testing.harness",
+    "S3Server": "holdfast.testing.s3_server",
     "StateBackendContract": "holdfast.testing.state_backend_contract",
     "StateHandleStoreContract": "holdfast.testing.state_handle_store_contract",
     "TcpProxy": "holdfast.testing.tcp_proxy",
@@ -38,6 +40,7 @@ __all__ = [
     "LeaderElectionContract",
     "ManualClock",
     "OperatorHarness",
+    "S3Server",
     "StateBackendContract",
     "StateHandleStoreContract",
     "TcpProxy",

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from holdfast.datastream.sinks.staging import ParquetFormat, ParquetStaging, require_columns
-from holdfast.errors import AlreadyExistError, StorageError
+from holdfast.errors import AlreadyExistError, ConfigurationError, StorageError
 from holdfast.runtime.sink import CommitRequest, Committer, CommitterInitContext, Sink, WriterInitContext
 from holdfast.storage.file_system import FileSystem, file_system_for, join, local_path
 from holdfast.storage.naming import FileName
@@ -53,6 +53,11 @@ class ParquetFileSink(Sink):
     ) -> None:
         self.path = absolute(os.fspath(path))
         file_system_for(self.path)
+        if local_path(self.path) is None:
+            raise ConfigurationError(
+                f"ParquetFileSink does not write to object stores such as {self.path!r} yet: name a directory that the "
+                "driver and every executor have mounted under the same path."
+            )
         dictionary = use_dictionary if isinstance(use_dictionary, bool) else tuple(use_dictionary)
         self.format = ParquetFormat(compression, dictionary)
 
