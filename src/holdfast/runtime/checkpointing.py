@@ -102,7 +102,7 @@ class EpochCheckpoints:
             self._committing.commit(checkpoint_id, staged)
             self._checkpointer.notified(checkpoint_id)
             self._notified = checkpoint_id
-        for request in self._control.take_requests():
+        for request in self._control.take_requests(drained=self._last_result.descriptor.is_last):
             self._answer(request, checkpoint_id, epochs)
         self._sweep(epochs)
 

@@ -112,10 +112,16 @@ class JobControl:
         """Whether the next epoch is to be the last, with the end of event time."""
         return any(request.drain for request in self._snapshots)
 
-    def take_requests(self) -> list[SnapshotRequest]:
-        """The waiting requests; whoever takes them answers them."""
+    def take_requests(self, *, drained: bool) -> list[SnapshotRequest]:
+        """The waiting requests that the end of an epoch can answer; whoever takes them answers them.
+
+        Args:
+            drained: Whether event time has come to its end in the epoch. A drain that was asked for while an epoch ran
+                waits for the next one.
+        """
         with self._lock:
-            taken, self._snapshots = self._snapshots, []
+            taken = [request for request in self._snapshots if drained or not request.drain]
+            self._snapshots = [request for request in self._snapshots if request not in taken]
         return taken
 
     def wait(self, seconds: float) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,7 @@ from holdfast.runtime.operator import MAX_WATERMARK, MIN_WATERMARK
 from holdfast.runtime.operator_state import OperatorStates
 from holdfast.runtime.plan import JobPlan
 from holdfast.state.run import RunHandle
+from holdfast.state.timer import PROCESSING
 from holdfast.state.version import StateVersion
 
 logger = logging.getLogger(__name__)
@@ -78,7 +79,7 @@ class EpochRunner:
         self.processing_time = processing_time
         self.watermark = MIN_WATERMARK
         self.versions: dict[str, StateVersion] = dict(versions)
-        self.least_timer: int | None = None
+        self.least_timer = _least(version.least_timer(PROCESSING) for version in self.versions.values())
 
     def replan(self, plan: JobPlan) -> None:
         """Runs the next epochs by another plan of the same operators, with another parallelism, say."""
@@ -150,17 +151,18 @@ class EpochRunner:
     def _move_on(self, report: EpochReport, watermark: int) -> None:
         self.watermark = watermark
         self._follows = True
-        timers = []
         for step in sorted(report.steps(), key=lambda s: s.subtask):
             if step.run is not None:
                 self.versions[step.uid] = self.versions[step.uid].plus(RunHandle.from_json(step.run))
             if step.operator_state is not None:
                 self.operator_states.take(step, self._parallelism[step.uid])
-            if step.least_timer is not None:
-                timers.append(step.least_timer)
-        self.least_timer = min(timers, default=None)
+        self.least_timer = _least(step.least_timer for step in report.steps())
         if self._compaction is not None:
             self._compaction.offer(self.versions, self.plan, self._now())
+
+
+def _least(times: Iterable[int | None]) -> int | None:
+    return min((time for time in times if time is not None), default=None)
 
 
 def _entry_steps(plan: JobPlan) -> set[str]:

@@ -70,6 +70,26 @@ class StateVersion:
         """Return the version without the runs that have nothing to do with a range of key groups."""
         return StateVersion(tuple(run for run in self.runs if run.range.intersection(key_groups)))
 
+    def least_timer(self, domain: str) -> int | None:
+        """Return a time before which no timer is due, None if there are none.
+
+        It is that of the least timer, as each run says what its range had left when it was written; after a change of
+        parallelism it may be that of a timer that has gone since.
+
+        Args:
+            domain: "event" or "processing".
+        """
+        newer: list[KeyGroupRange] = []
+        least: list[int] = []
+        for run in reversed(self.runs):
+            if any(other.start <= run.range.start and run.range.end <= other.end for other in newer):
+                continue
+            newer.append(run.range)
+            time = run.least_timers.get(domain)
+            if time is not None:
+                least.append(time)
+        return min(least, default=None)
+
     def plus(self, run: RunHandle | Iterable[RunHandle] | None) -> StateVersion:
         """Return the version with one or several newer runs; None changes nothing."""
         if run is None:

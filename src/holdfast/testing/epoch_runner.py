@@ -92,6 +92,7 @@ class LocalEngine(Engine):
         self._plan: JobPlan = job.plan
 
     def drive(self, driver: EpochDriver) -> Outcome:
+        driver.tick_if_due()
         while self._next < len(self.inputs) and not driver.stopping:
             number = self._next
             is_last = self._is_bounded and number == len(self.inputs) - 1

@@ -197,9 +197,10 @@ class OperatorSubtask:
 
     def _fire(self, domain: Any, run: Callable[[Callable[[int], None]], None]) -> list[Any]:
         out: list[Any] = []
-        handler = getattr(self.function, "on_timer", None)
-        if handler is None:
+        if self._spec.shape != "process":
             return out
+        # A plain function may register timers too; they go when they are due, and would be due for ever otherwise.
+        handler = getattr(self.function, "on_timer", _ignore)
         context = self.context
 
         def fire(timestamp: int) -> None:
@@ -315,3 +316,7 @@ class OperatorSubtask:
             except HoldfastError:
                 key = None
         return user_error(error, self.info.uid, key, self.info.epoch, doing)
+
+
+def _ignore(timestamp: int, context: Any) -> None:
+    """What a function without `on_timer` does when a timer fires."""
