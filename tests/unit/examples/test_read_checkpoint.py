@@ -182,6 +182,7 @@ class Seen:
 def test_a_savepoint_is_read_wherever_it_was_moved(tmp_path: Path) -> None:
     program = Program()
     program.source("in", EVENT).key_by("key").process(Everything()).uid("all").print().uid("out")
+    master(program, tmp_path / "checkpoints", [{"in": EPOCHS[0]}], clock=ManualClock(1000)).run()
     job = master(program, tmp_path / "checkpoints", [{"in": epoch} for epoch in EPOCHS[:2]], clock=ManualClock(1000))
     asked = job.control.request(SnapshotRequest(is_savepoint=True, directory=str(tmp_path / "savepoints")))
     job.run()
