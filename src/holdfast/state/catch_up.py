@@ -52,7 +52,8 @@ def _find(version: StateVersion, content: Lineage) -> CatchUp | None:
     for step in reversed(version.steps):
         if step.lineage.identity == content.identity:
             return CatchUp(step.end)
-    for step in reversed(version.steps):
+    # Oldest first: each later step has the same point among its leaves, but only the first one is where it lies.
+    for step in version.steps:
         if content.identity in step.lineage.positions:
             return CatchUp(step.start, is_within=True)
     return None

@@ -6,6 +6,7 @@ from holdfast.state import HashMapStateBackend, ListStateDescriptor, MapStateDes
 from holdfast.state.cache import STATE_CACHE, StateCache
 from holdfast.state.options import HASHMAP_MEMORY
 from holdfast.testing.state_epochs import JOB, StateEpochs
+from tests.contract.compacting import compact_layers
 
 COUNT = ValueStateDescriptor("count", "bigint")
 LIST = ListStateDescriptor("list", "bigint")
@@ -104,6 +105,19 @@ def test_a_list_that_was_replaced_elsewhere_is_replaced_here(epochs, elsewhere):
     with epochs.epoch() as task:
         assert [list(task.state(key, LIST).get()) for key in "abc"] == [[3, 5], [6], [1, 2, 4]]
         assert [dict(task.state(key, MAP).items()) for key in "ab"] == [{"z": 3}, {"y": 2}]
+
+
+def test_what_was_merged_meanwhile_is_read_again_also_when_newer_runs_came_after_it(epochs, elsewhere):
+    """A process knows the first of three merged runs; the newest run, after these, is about few keys."""
+    set_count(epochs, **dict.fromkeys("abcdefgh", 0))
+    set_count(epochs, a=1, b=1, c=1)
+    with elsewhere:
+        set_count(epochs, a=2)
+        set_count(epochs, b=2)
+        compact_layers(epochs, 0, 4)
+        set_count(epochs, d=2)
+        set_count(epochs, c=2)
+    assert epochs.values("abcdefgh", COUNT) == [2, 2, 2, 2, 0, 0, 0, 0]
 
 
 def test_after_following_it_is_not_known_what_the_newest_run_was_about(epochs, elsewhere):
