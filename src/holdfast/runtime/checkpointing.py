@@ -70,7 +70,7 @@ class EpochCheckpoints:
         """Commits what the restored checkpoint names, because nobody knows whether it was committed."""
         checkpoint_id = self._restored.checkpoint_id
         if checkpoint_id is not None and not self._restored.is_committed:
-            self._committing.commit(checkpoint_id, _committables(self._restored.operators))
+            self._committing.commit(checkpoint_id, _committables(self._restored.operators), is_recovered=True)
             if self._restored.is_own:
                 self._checkpointer.notified(checkpoint_id)
                 self._notified = checkpoint_id

@@ -8,6 +8,7 @@ checkpoint restored. Each sink is committed epoch by epoch in their order. What 
     retry              -> again after a pause, up to `sink.committer.retries` times, then as unknown
     unknown, exception -> this sink stops here, the other sinks go on, and the error is raised at the end
     FencedError        -> everything stops at once: another leader commits
+    ConfigurationError -> everything stops at once, and the job fails: no further try can help
 
 An error fails the job attempt; the next attempt commits the same committables again. So nothing is remembered here.
 """
@@ -20,7 +21,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, Final
 
-from holdfast.errors import FencedError, StorageError
+from holdfast.errors import ConfigurationError, FencedError, StorageError
 from holdfast.kernel import fault
 from holdfast.kernel.clock import Clock, SystemClock
 from holdfast.kernel.option import ConfigOption
@@ -92,15 +93,19 @@ class Committing:
         self._clock = clock or SystemClock()
         self._is_stopped = is_stopped
 
-    def commit(self, checkpoint_id: int, committables: Mapping[str, Iterable[Entry]]) -> CommitReport:
+    def commit(
+        self, checkpoint_id: int, committables: Mapping[str, Iterable[Entry]], *, is_recovered: bool = False
+    ) -> CommitReport:
         """Makes visible what a completed checkpoint names; blocks until it is, or has failed.
 
         Args:
             checkpoint_id: The completed checkpoint.
             committables: Its committables by sink uid. Those of a sink that the job no longer has are an error:
                 dropping them would lose output that the checkpoint promised.
+            is_recovered: Whether the checkpoint was restored, so that they may have been committed before.
 
         Raises:
+            ConfigurationError: A committer says that no further try can help.
             StorageError: Some could not be committed. All sinks were tried; its cause is the first failure, its notes
                 name the others.
         """
@@ -110,7 +115,7 @@ class Committing:
             entries = list(committables[uid])
             if entries:
                 try:
-                    report += self._commit_sink(uid, checkpoint_id, entries)
+                    report += self._commit_sink(uid, checkpoint_id, entries, is_recovered)
                 except StorageError as error:
                     failures.append(error)
         if failures:
@@ -133,12 +138,20 @@ class Committing:
                     logger.exception("close() of the committer of sink %r failed", uid)
         self._committers.clear()
 
-    def _commit_sink(self, uid: str, checkpoint_id: int, entries: Sequence[Entry]) -> CommitReport:
+    def _commit_sink(
+        self, uid: str, checkpoint_id: int, entries: Sequence[Entry], is_recovered: bool
+    ) -> CommitReport:
         committer = self._committer_of(uid, len(entries))
         report = CommitReport()
         for epoch, group in groupby(sorted(entries, key=_epoch_and_subtask), key=lambda entry: int(entry["epoch"])):
             requests = [
-                CommitRequest(entry["value"], epoch=epoch, subtask=int(entry["subtask"]), checkpoint_id=checkpoint_id)
+                CommitRequest(
+                    entry["value"],
+                    epoch=epoch,
+                    subtask=int(entry["subtask"]),
+                    checkpoint_id=checkpoint_id,
+                    is_recovered=is_recovered,
+                )
                 for entry in group
             ]
             report += self._commit_epoch(uid, committer, requests)
@@ -184,7 +197,7 @@ def _try_once(uid: str, committer: Committer, requests: Sequence[CommitRequest])
     try:
         with fault.point("sink.commit"):
             committer.commit(requests)
-    except FencedError:
+    except (FencedError, ConfigurationError):
         raise
     except Exception as error:
         raise _failure(uid, requests, error) from error
@@ -213,6 +226,7 @@ def _next_try(request: CommitRequest) -> CommitRequest:
         subtask=request.subtask,
         checkpoint_id=request.checkpoint_id,
         number_of_retries=request.number_of_retries + 1,
+        is_recovered=request.is_recovered,
     )
 
 

@@ -163,16 +163,25 @@ class CommitRequest:
         subtask: The subtask that wrote it.
         checkpoint_id: The completed checkpoint that names it.
         number_of_retries: How often the committer asked for a retry of it before.
+        is_recovered: Whether it comes from a restored checkpoint, so that an earlier process may have committed it.
     """
 
     def __init__(
-        self, committable: Committable, *, epoch: int, subtask: int, checkpoint_id: int, number_of_retries: int = 0
+        self,
+        committable: Committable,
+        *,
+        epoch: int,
+        subtask: int,
+        checkpoint_id: int,
+        number_of_retries: int = 0,
+        is_recovered: bool = False,
     ) -> None:
         self.committable = committable
         self.epoch = epoch
         self.subtask = subtask
         self.checkpoint_id = checkpoint_id
         self.number_of_retries = number_of_retries
+        self.is_recovered = is_recovered
         self._answer = "committed"
         self._reason: BaseException | None = None
 

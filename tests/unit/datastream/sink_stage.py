@@ -64,10 +64,12 @@ class Stage:
         stored = json.loads(json.dumps(handed_out))
         return [{"epoch": epoch, "subtask": subtask, "value": value} for value in stored]
 
-    def commit(self, committables: Sequence[dict[str, Any]], checkpoint_id: int = 1) -> CommitReport:
+    def commit(
+        self, committables: Sequence[dict[str, Any]], checkpoint_id: int = 1, *, is_recovered: bool = False
+    ) -> CommitReport:
         committing = self._committing()
         try:
-            return committing.commit(checkpoint_id, {UID: committables})
+            return committing.commit(checkpoint_id, {UID: committables}, is_recovered=is_recovered)
         finally:
             committing.close()
 

@@ -101,14 +101,31 @@ def test_an_epoch_that_ran_twice_shows_the_attempt_that_the_checkpoint_names(sta
     everybody_sees(out, [("kelp", 1)])
 
 
-def test_output_that_was_promised_and_is_gone_is_an_error_that_names_the_file(stage: Stage, out: Path) -> None:
+def test_a_file_that_is_missing_in_the_first_commit_of_its_epoch_is_an_error_that_names_it(
+    stage: Stage, out: Path
+) -> None:
+    """Nobody can have committed it yet: the driver sees another disk than the task, or somebody has deleted it."""
     (committable,) = stage.write(1, [("kelp", 1)])
     (out / committable["value"]["staged"]).unlink()
 
-    with pytest.raises(StorageError, match=r"with 1 rows was staged.*neither it nor .*part-000000001") as caught:
+    with pytest.raises(ConfigurationError, match="just staged 1 rows in .* the directory is not shared") as caught:
         stage.commit([committable])
 
-    assert committable["value"]["final"] in str(caught.value)
+    assert committable["value"]["staged"] in str(caught.value)
+
+
+def test_what_a_consumer_has_taken_since_it_was_committed_does_not_stop_a_recovery(
+    stage: Stage, out: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    first, second = stage.write(1, [("kelp", 1)]), stage.write(2, [("rock", 2)])
+    stage.commit(first)
+    (out / first[0]["value"]["final"]).unlink()
+
+    report = stage.commit(first + second, is_recovered=True)
+
+    assert report.committed == 2
+    everybody_sees(out, [("rock", 2)])
+    assert first[0]["value"]["final"] in caplog.text
 
 
 def test_what_was_staged_for_another_directory_is_committed_there(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from holdfast.datastream import ForEachEpochSink, ParquetFileSink
-from holdfast.errors import FencedError, JobExecutionError, StorageError, UserFunctionError
+from holdfast.errors import ConfigurationError, FencedError, JobExecutionError, StorageError, UserFunctionError
 from holdfast.runtime.committing import COMMITTER_RETRIES
 from holdfast.runtime.sink import CommitRequest, Committer, CommitterInitContext
 from holdfast.runtime.status import JobStatus
@@ -215,3 +215,24 @@ def test_for_each_epoch_sees_each_epoch_by_itself_when_checkpoints_are_rare(plac
     written(place, writer, {"execution.checkpointing.interval": "1 h"})
     assert [epoch for epoch, _ in writer.seen] == [1, 2, 3, 4, 5]
     assert [{row[0] for row in rows} for _, rows in writer.seen] == [{p for p, _, _ in epoch} for epoch in PAYMENTS]
+
+
+class OnAnotherDisk(ParquetFileSink):
+    """The driver of a cluster without a shared directory: it does not see what the tasks have staged."""
+
+    def create_committer(self, context: CommitterInitContext) -> Committer:
+        for staged in Path(self.path).glob(".holdfast/*/*.staged"):
+            staged.unlink()
+        return super().create_committer(context)
+
+
+def test_output_that_the_driver_cannot_see_fails_the_job_at_once_and_is_not_taken_for_committed(place: Path) -> None:
+    program = Program()
+    stream = program.source("payments", ledger.PAYMENT).key_by("account", order_by="payment")
+    entries = stream.process(ledger.Ledger(), ledger.ENTRY).uid("ledger")
+    entries.sink_to(OnAnotherDisk(place / "out")).uid("out")
+    running = master(program, place / "job", ledger.inputs(PAYMENTS), RESTARTING)
+    with pytest.raises(ConfigurationError, match="not shared between the hosts"):
+        running.run()
+    assert running.status is JobStatus.FAILED
+    assert tidiness.register_of(running.job.directory).token == 1, "a restart would take it for committed"

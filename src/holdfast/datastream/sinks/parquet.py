@@ -9,8 +9,9 @@ final name::
 No reader ever sees a row of an epoch whose checkpoint is not complete. The files of one epoch appear one after the
 other, so a reader may see a part of them while they are being committed.
 
-Commits may be repeated for ever. A staged file that is gone while the final one is there was committed. If neither is
-there, output that a checkpoint promised is lost, and that is an error.
+Commits may be repeated for ever: in the commit of a restored checkpoint a staged file that is gone was committed, also
+if a consumer has taken the final one since. Not so in the first commit of an epoch, whose files were staged a moment
+ago: if they are not there, the driver looks at another disk than the tasks.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from holdfast.datastream.sinks.staging import ParquetFormat, ParquetStaging, require_columns
-from holdfast.errors import AlreadyExistError, ConfigurationError, StorageError
+from holdfast.errors import AlreadyExistError, ConfigurationError
 from holdfast.runtime.sink import CommitRequest, Committer, CommitterInitContext, Sink, WriterInitContext
 from holdfast.storage.file_system import FileSystem, file_system_for, join, local_path
 from holdfast.storage.naming import FileName
@@ -108,7 +109,7 @@ def _move_all(fs: FileSystem, requests: Sequence[CommitRequest]) -> None:
     """Moves staged files to their final names, and says which of them were moved before.
 
     Raises:
-        StorageError: Neither the staged nor the final file is there.
+        ConfigurationError: A file is not there that no earlier process can have committed.
     """
     moves = [_names(request.committable) for request in requests]
     for request, (staged, final), outcome in zip(requests, moves, fs.rename_all(moves), strict=True):
@@ -118,7 +119,12 @@ def _move_all(fs: FileSystem, requests: Sequence[CommitRequest]) -> None:
         if isinstance(outcome, AlreadyExistError):
             fs.delete(staged)  # an earlier try linked the final name, and died before it removed the staged one
         elif not fs.exists(final):
-            raise _lost(request.committable, staged, final) from outcome
+            if not request.is_recovered and not request.number_of_retries:
+                raise _missing(request.committable, staged) from outcome
+            logger.warning(
+                "neither %r, staged with %d rows in epoch %d, nor %r is there: it was committed, and taken since",
+                staged, request.committable["rows"], request.epoch, final,
+            )  # fmt: skip
 
 
 def _names(committable: dict[str, Any]) -> tuple[str, str]:
@@ -126,12 +132,12 @@ def _names(committable: dict[str, Any]) -> tuple[str, str]:
     return join(directory, committable["staged"]), join(directory, committable["final"])
 
 
-def _lost(committable: dict[str, Any], staged: str, final: str) -> StorageError:
-    return StorageError(
-        f"The file {staged!r} with {committable['rows']} rows was staged, and a completed checkpoint names it, but "
-        f"neither it nor {final!r} is there: somebody has deleted or moved it. If it was consumed after it was "
-        "committed, put any file in its place under the final name for this one commit; otherwise restore the "
-        "directory."
+def _missing(committable: dict[str, Any], staged: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"A task has just staged {committable['rows']} rows in {staged!r}, but the driver does not find this file: the "
+        "directory is not shared between the hosts, or somebody has deleted the file. Let all hosts have the directory "
+        "mounted under the same path, and before the job runs again bring the file to its place: from then on a staged "
+        "file that is gone counts as committed."
     )
 
 
