@@ -20,7 +20,7 @@ from holdfast.runtime.descriptor import EpochDescriptor, JobDescriptor
 from holdfast.runtime.engine import Engine, EpochDriver, EpochInput, Outcome
 from holdfast.runtime.plan import JobPlan, Level
 from holdfast.spark.exchange import EpochPlan
-from holdfast.spark.failure import translate
+from holdfast.spark.failure import losses_told, translate
 from holdfast.spark.positions import QueryDirectory
 from holdfast.spark.session import epoch_settings, private_session
 from holdfast.spark.source import JobFrames
@@ -64,6 +64,10 @@ class SparkEngine(Engine):
         self._failure: BaseException | None = None
 
     def prepare(self, job: JobDescriptor, positions: Mapping[str, Any] | None, token: int) -> None:
+        with losses_told("preparing the job"):
+            self._prepare(job, positions, token)
+
+    def _prepare(self, job: JobDescriptor, positions: Mapping[str, Any] | None, token: int) -> None:
         self._failure = None
         self._is_set_up = False
         self._frames = JobFrames(job.plan, self._session)
@@ -82,12 +86,17 @@ class SparkEngine(Engine):
     def reship(self, job: JobDescriptor) -> None:
         self._job = job
         self._plan: JobPlan = job.plan
-        self._epoch_plan = EpochPlan(job.plan, self._session)
-        before, self._broadcast = self._broadcast, self._session.sparkContext.broadcast(job.to_bytes())
-        if before is not None:
-            before.unpersist()
+        with losses_told("shipping the job"):
+            self._epoch_plan = EpochPlan(job.plan, self._session)
+            before, self._broadcast = self._broadcast, self._session.sparkContext.broadcast(job.to_bytes())
+            if before is not None:
+                before.unpersist()
 
     def drive(self, driver: EpochDriver) -> Outcome:
+        with losses_told("running the streaming query"):
+            return self._drive(driver)
+
+    def _drive(self, driver: EpochDriver) -> Outcome:
         if self._frames.streaming is None:
             if not self._static_consumed:
                 assert self._frames.static is not None
@@ -181,7 +190,8 @@ class SparkEngine(Engine):
     def process_all_available(self) -> None:
         """Blocks until the query has processed what its sources hold now."""
         if self._query is not None:
-            self._query.processAllAvailable()
+            with losses_told("waiting for the streaming query"):
+                self._query.processAllAvailable()
 
     def services(self) -> Mapping[str, Any]:
         return {"read_parquet": self._read_parquet, "spark": self._user_session}

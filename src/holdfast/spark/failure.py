@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from py4j.protocol import Py4JNetworkError
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
+from pyspark import SparkContext
 
 from holdfast.errors import ConfigurationError, HoldfastError
 from holdfast.runtime.engine import EngineError, EngineLostError
@@ -16,15 +20,54 @@ def translate(failure: BaseException, doing: str) -> HoldfastError:
     own = error_in(failure)
     if own is not None:
         return own
-    if isinstance(failure, Py4JNetworkError | ConnectionError | EOFError):
-        return EngineLostError(
-            f"the Spark driver's JVM is gone (while {doing}: {type(failure).__name__}); run the job again, it "
-            "resumes from its last completed "
-            "checkpoint"
-        )
+    if _is_lost(failure):
+        return _lost(failure, doing)
     if "No module named 'holdfast'" in str(failure):
         return ConfigurationError(
             "the Python workers of Spark cannot import holdfast: set PYSPARK_PYTHON to a Python that has it before the "
             "session starts, or ship it with spark.submit.pyFiles or spark.archives"
         )
     return EngineError(f"Spark failed while {doing}: {failure}")
+
+
+@contextmanager
+def losses_told(doing: str) -> Iterator[None]:
+    """Makes the loss of the JVM an error of ours, wherever the body notices it; other exceptions pass as they are.
+
+    Raises:
+        EngineLostError: The JVM is gone.
+    """
+    try:
+        yield
+    except HoldfastError:
+        raise
+    except Exception as failure:
+        if _is_lost(failure):
+            raise _lost(failure, doing) from failure
+        raise
+
+
+def _lost(failure: BaseException, doing: str) -> EngineLostError:
+    return EngineLostError(
+        f"the Spark driver's JVM is gone (while {doing}: {type(failure).__name__}); run the job again, it resumes from "
+        "its last completed checkpoint"
+    )
+
+
+def _is_lost(failure: BaseException) -> bool:
+    """Whether a call failed because there is no JVM any more.
+
+    The socket says it in several ways: refused, reset, or closed, and after the last py4j raises a plain `Py4JError`,
+    which also stands for much else; so then the JVM is asked.
+    """
+    if isinstance(failure, Py4JNetworkError | ConnectionError | EOFError):
+        return True
+    return isinstance(failure, Py4JError) and not isinstance(failure, Py4JJavaError) and not _answers()
+
+
+def _answers() -> bool:
+    gateway = SparkContext._gateway
+    try:
+        return gateway is not None and gateway.jvm.java.lang.System.nanoTime() is not None
+    except Exception:
+        return False

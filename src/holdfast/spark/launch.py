@@ -21,6 +21,7 @@ from holdfast.runtime.job_client import JobClient
 from holdfast.runtime.job_master import JobMaster
 from holdfast.runtime.options import DEFAULT_PARALLELISM, EXECUTION_TRIGGER, JOB_ID
 from holdfast.spark.engine import SparkEngine
+from holdfast.spark.failure import losses_told
 from holdfast.spark.session import get_or_create
 from holdfast.spark.trigger import Trigger
 from holdfast.storage.file_register import FileRegister
@@ -38,7 +39,15 @@ def launch(
 
     Raises:
         ConfigurationError: An option does not fit, or the session cannot run jobs.
+        EngineLostError: The session's JVM is gone.
     """
+    with losses_told("starting the job"):
+        return _launch(graph, job_name, configuration, session)
+
+
+def _launch(
+    graph: StreamGraph, job_name: str, configuration: Configuration, session: SparkSession | None
+) -> JobClient:
     configuration.validate()
     in_memory = configuration.get(CHECKPOINT_STORAGE) == "jobmanager"
     directory_set = None if in_memory else configuration.get(CHECKPOINTS_DIRECTORY)
