@@ -108,7 +108,7 @@ def test_a_file_that_is_missing_in_the_first_commit_of_its_epoch_is_an_error_tha
     (committable,) = stage.write(1, [("kelp", 1)])
     (out / committable["value"]["staged"]).unlink()
 
-    with pytest.raises(ConfigurationError, match="just staged 1 rows in .* the directory is not shared") as caught:
+    with pytest.raises(ConfigurationError, match=r"just staged 1 rows in .* the directory is not shared") as caught:
         stage.commit([committable])
 
     assert committable["value"]["staged"] in str(caught.value)
