@@ -138,9 +138,7 @@ class Committing:
                     logger.exception("close() of the committer of sink %r failed", uid)
         self._committers.clear()
 
-    def _commit_sink(
-        self, uid: str, checkpoint_id: int, entries: Sequence[Entry], is_recovered: bool
-    ) -> CommitReport:
+    def _commit_sink(self, uid: str, checkpoint_id: int, entries: Sequence[Entry], is_recovered: bool) -> CommitReport:
         committer = self._committer_of(uid, len(entries))
         report = CommitReport()
         for epoch, group in groupby(sorted(entries, key=_epoch_and_subtask), key=lambda entry: int(entry["epoch"])):

@@ -45,9 +45,7 @@ def launch(
         return _launch(graph, job_name, configuration, session)
 
 
-def _launch(
-    graph: StreamGraph, job_name: str, configuration: Configuration, session: SparkSession | None
-) -> JobClient:
+def _launch(graph: StreamGraph, job_name: str, configuration: Configuration, session: SparkSession | None) -> JobClient:
     configuration.validate()
     in_memory = configuration.get(CHECKPOINT_STORAGE) == "jobmanager"
     directory_set = None if in_memory else configuration.get(CHECKPOINTS_DIRECTORY)
