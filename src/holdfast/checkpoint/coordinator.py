@@ -128,6 +128,7 @@ class CheckpointCoordinator:
             ),
             self._plan,
             tasks_to_commit_to,
+            self._notify_timer,
         )
         self._timer = None if is_driven else CoordinatorTimer(self._clock, self._next_deadline, self.poll)
         self._counter.start()
@@ -322,12 +323,14 @@ class CheckpointCoordinator:
             return self._protocol.has_expired(message.checkpoint_id)
         return self._protocol.late(message, vertex.get_job_vertex_id(), vertex.get_parallel_subtask_index())
 
-    def _next_deadline(self) -> float | None:
+    def _next_deadline(self) -> int | None:
         with self._lock:
             return self._protocol.next_deadline()
 
     def _drain(self) -> None:
         self._performer.drain()
+
+    def _notify_timer(self) -> None:
         if self._timer is not None:
             self._timer.notify()
 

@@ -88,6 +88,7 @@ class Performer:
         surroundings: What checkpoints are made with.
         plan: Says who takes part in the next checkpoint.
         to_commit_to: Tasks that are told what became of it.
+        drained: Called, by whichever thread it was, when what was to be done is done.
     """
 
     def __init__(
@@ -97,12 +98,14 @@ class Performer:
         surroundings: Surroundings,
         plan: Callable[[], Plan],
         to_commit_to: Sequence[ExecutionVertex],
+        drained: Callable[[], None],
     ) -> None:
         self._protocol = protocol
         self._lock = lock
         self._with = surroundings
         self._plan = plan
         self._to_commit_to = list(to_commit_to)
+        self._drained = drained
         self._instructions: deque[Instruction] = deque()
         self._is_draining = False
 
@@ -124,7 +127,7 @@ class Performer:
         while True:
             with self._lock:
                 if self._is_draining or not self._instructions:
-                    return
+                    break
                 self._is_draining = True
                 instruction = self._instructions.popleft()
             try:
@@ -134,6 +137,7 @@ class Performer:
             finally:
                 with self._lock:
                     self._is_draining = False
+        self._drained()
 
     def _perform(self, instruction: Instruction) -> None:
         match instruction:

@@ -120,7 +120,7 @@ class CheckpointProtocol:
         self._schedule.stop()
         return self.abort_all(CheckpointFailureReason.CHECKPOINT_COORDINATOR_SHUTDOWN)
 
-    def next_deadline(self) -> float | None:
+    def next_deadline(self) -> int | None:
         """Return when `timer` has something to do, in milliseconds of monotonic time; None for never."""
         return self._schedule.next_deadline()
 

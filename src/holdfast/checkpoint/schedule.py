@@ -9,7 +9,7 @@ from holdfast.kernel.clock import Clock
 
 
 class Schedule:
-    """Periodic triggers and the deadlines of checkpoints, in milliseconds of the clock's monotonic time.
+    """Periodic triggers and the deadlines of checkpoints, in whole milliseconds of the clock's monotonic time.
 
     Args:
         configuration: The options.
@@ -28,30 +28,30 @@ class Schedule:
         self._clock = clock
         self._rng = rng
         self._is_driven = is_driven
-        self._next: float | None = None
+        self._next: int | None = None
         self._last_trigger = self.now()
         self._last_epoch: int | None = None
-        self._last_completion: float | None = None
-        self._deadlines: dict[int, float] = {}
+        self._last_completion: int | None = None
+        self._deadlines: dict[int, int] = {}
         self.is_on = is_driven
 
-    def now(self) -> float:
+    def now(self) -> int:
         """Return the time."""
-        return self._clock.monotonic() * 1000
+        return round(self._clock.monotonic() * 1000)
 
     def start(self) -> None:
         """Begin: the first periodic trigger comes at a random time within the interval."""
         self.is_on = True
         if 0 < self._configuration.interval < NEVER and not self._is_driven:
             shortest = self._configuration.min_pause
-            self._next = self.now() + shortest + self._rng.random() * (self._configuration.interval - shortest)
+            self._next = self.now() + self._rng.randint(shortest, self._configuration.interval)
 
     def stop(self) -> None:
         """End periodic triggers."""
         self.is_on = False
         self._next = None
 
-    def next_deadline(self) -> float | None:
+    def next_deadline(self) -> int | None:
         """Return when there is something to do, None for never."""
         times = [*self._deadlines.values()]
         if self._next is not None:
@@ -98,6 +98,6 @@ class Schedule:
         """A checkpoint or savepoint has completed."""
         self._last_completion = self.now()
 
-    def since_last_completion(self) -> float | None:
+    def since_last_completion(self) -> int | None:
         """Return the time since one has completed, None if none ever has."""
         return None if self._last_completion is None else self.now() - self._last_completion

@@ -17,19 +17,21 @@ class CoordinatorTimer:
         poll: Does what is due.
     """
 
-    def __init__(self, clock: Clock, next_deadline: Callable[[], float | None], poll: Callable[[], None]) -> None:
+    def __init__(self, clock: Clock, next_deadline: Callable[[], int | None], poll: Callable[[], None]) -> None:
         self._clock = clock
         self._next_deadline = next_deadline
         self._poll = poll
         self._wake = threading.Event()
         self._is_closed = False
+        self._starting = threading.Lock()
         self._thread: threading.Thread | None = None
 
     def notify(self) -> None:
         """The next deadline may have changed; starts the thread if there is one to wait for."""
-        if self._thread is None and not self._is_closed and self._next_deadline() is not None:
-            self._thread = threading.Thread(target=self._run, name="holdfast-checkpoint-timer", daemon=True)
-            self._thread.start()
+        with self._starting:
+            if self._thread is None and not self._is_closed and self._next_deadline() is not None:
+                self._thread = threading.Thread(target=self._run, name="holdfast-checkpoint-timer", daemon=True)
+                self._thread.start()
         self._wake.set()
 
     def close(self) -> None:
@@ -39,11 +41,12 @@ class CoordinatorTimer:
 
     def _run(self) -> None:
         while not self._is_closed:
+            self._wake.clear()
             deadline = self._next_deadline()
             if deadline is None:
                 self._wake.wait()
-            elif deadline > self._clock.monotonic() * 1000:
-                self._clock.sleep(deadline / 1000 - self._clock.monotonic(), self._wake)
-            self._wake.clear()
-            if not self._is_closed:
+            elif (left := deadline / 1000 - self._clock.monotonic()) > 0:
+                self._clock.sleep(left, self._wake)
+            elif not self._is_closed:
+                # Only when something is due: polling notifies, and would wake this thread for ever.
                 self._poll()

@@ -41,9 +41,13 @@ _made = []
 
 
 class Setting:
-    """A coordinator with two tasks, in virtual time; `poll` stands for the timer thread."""
+    """A coordinator with two tasks, in virtual time; `poll` stands for the timer thread.
 
-    def __init__(self, root, *, tolerable=0, store=None, executor=None, vertices=None, **options):
+    The thread is not started unless a story is about it: it looks at the clock at the same time as `poll` does, and
+    whoever comes second finds nothing to do and returns before the other one has done it.
+    """
+
+    def __init__(self, root, *, tolerable=0, store=None, executor=None, vertices=None, has_thread=False, **options):
         _made.append(self)
         self.clock = ManualClock(1_000_000)
         self.vertices = vertices or [RecordingVertex("v", 0), RecordingVertex("v", 1)]
@@ -70,6 +74,8 @@ class Setting:
             clock=self.clock,
             rng=random.Random(1),
         )
+        if not has_thread:
+            self.coordinator._timer.close()
 
     def trigger(self, properties=CHECKPOINT, location=None):
         return self.coordinator.trigger_checkpoint(properties, location, False)
@@ -298,6 +304,25 @@ def test_periodic_checkpoints_come_at_their_interval_after_a_random_first_one(tm
         setting.advance(10)
         assert setting.pending == [checkpoint_id]
         setting.acknowledge(checkpoint_id)
+
+
+def test_a_thread_of_the_coordinator_takes_periodic_checkpoints_and_gives_up_those_that_take_too_long(tmp_path):
+    setting = Setting(tmp_path, has_thread=True, interval=1000, timeout=5000)
+    setting.coordinator.start_checkpoint_scheduler()
+    until(lambda: setting.clock.sleepers == 1)
+    setting.clock.advance(1000)
+    until(lambda: setting.pending == [1])
+    until(lambda: setting.clock.sleepers == 1)
+    setting.clock.advance(5000)
+    until(lambda: setting.counts.failed == 1)
+    until(lambda: setting.pending == [2])
+
+
+def until(condition):
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
 
 
 def test_the_pause_after_a_checkpoint_delays_the_next_periodic_one_but_no_other(tmp_path):
