@@ -32,6 +32,7 @@ class StepReport:
         records_out: Elements emitted.
         least_timer: Time of the least processing-time timer in milliseconds, None if there is none.
         operator_state: The subtask's operator state as JSON; None if it has not changed.
+        queryable: The names under which its states can be queried.
     """
 
     uid: str
@@ -42,6 +43,7 @@ class StepReport:
     records_out: int = 0
     least_timer: int | None = None
     operator_state: dict[str, Any] | None = None
+    queryable: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -53,6 +55,7 @@ class StepReport:
             "out": self.records_out,
             "least_timer": self.least_timer,
             "operator_state": self.operator_state,
+            "queryable": list(self.queryable),
         }
 
     @classmethod
@@ -66,6 +69,7 @@ class StepReport:
             value["out"],
             value["least_timer"],
             value["operator_state"],
+            tuple(value["queryable"]),
         )
 
 

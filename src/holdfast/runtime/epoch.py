@@ -16,6 +16,7 @@ from holdfast.runtime.engine import Engine, EpochInput
 from holdfast.runtime.operator import MAX_WATERMARK, MIN_WATERMARK
 from holdfast.runtime.operator_state import OperatorStates
 from holdfast.runtime.plan import JobPlan
+from holdfast.runtime.queryable_names import check_names
 from holdfast.state.run import RunHandle
 from holdfast.state.timer import PROCESSING
 from holdfast.state.version import StateVersion
@@ -101,6 +102,7 @@ class EpochRunner:
 
         Raises:
             InconsistentEpochError: The acknowledgements disagreed in every try.
+            ConfigurationError: Two operators made state queryable under one name.
             HoldfastError: A task or the engine failed.
         """
         if self._compaction is not None:
@@ -130,6 +132,7 @@ class EpochRunner:
                 )
                 last = error
                 continue
+            check_names(report.steps())
             self._move_on(report, watermark)
             rows = sum(step.records_in for step in report.steps() if step.uid in self._entries)
             return EpochResult(descriptor, report, rows)

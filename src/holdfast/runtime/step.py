@@ -20,6 +20,7 @@ from holdfast.runtime.descriptor import EpochDescriptor
 from holdfast.runtime.operator import OperatorSubtask, SubtaskInfo, user_error
 from holdfast.runtime.operator_state import TaskSnapshotStore, inline_limit
 from holdfast.runtime.plan import Step
+from holdfast.runtime.queryable_names import QueryableNames
 from holdfast.runtime.sink import WriterContext, WriterInitContext, owner_of
 from holdfast.runtime.worker import LoadedJob
 from holdfast.state.backend import OperatorStateBackend
@@ -123,9 +124,11 @@ class KeyedRun(OperatorRun):
         subtask: OperatorSubtask,
         job: LoadedJob,
         epoch: EpochDescriptor,
+        names: QueryableNames,
         given: OperatorSnapshot | None = None,
     ) -> None:
         super().__init__(step, subtask, given)
+        self._names = names
         assert subtask.backend is not None
         self._backend = subtask.backend
         self._epoch = epoch
@@ -160,6 +163,7 @@ class KeyedRun(OperatorRun):
             records_out=self.records_out,
             least_timer=self._backend.timers.least_processing_time(),
             operator_state=state,
+            queryable=self._names.names(),
         )
 
     def succeeded(self) -> None:
@@ -259,13 +263,14 @@ def open_step(job: LoadedJob, epoch: EpochDescriptor, identity: TaskIdentity, st
     if step.kind == "narrow":
         return OperatorRun(step, OperatorSubtask(opened, info, None, state), given)
     key_groups = range_of(identity.partition, step.max_parallelism, step.parallelism)
-    backend = job.keyed_backend(step, info, key_groups)
+    names = QueryableNames(step.uid)
+    backend = job.keyed_backend(step, info, key_groups, names)
     version = epoch.versions.get(step.uid, StateVersion()).for_range(key_groups)
     try:
         backend.open_version(version, job.file_system, descriptor.job_root)
     except NotExistError as error:
         raise _gone(job, version, error) from error
-    return KeyedRun(step, OperatorSubtask(opened, info, backend, state), job, epoch, given)
+    return KeyedRun(step, OperatorSubtask(opened, info, backend, state), job, epoch, names, given)
 
 
 def _gone(job: LoadedJob, version: StateVersion, error: NotExistError) -> HoldfastError:

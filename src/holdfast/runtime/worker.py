@@ -17,7 +17,13 @@ from holdfast.kernel.key_group import KeyGroupRange
 from holdfast.runtime.descriptor import JobDescriptor
 from holdfast.runtime.operator import OpenedOperator, SubtaskInfo
 from holdfast.runtime.plan import Level, Step
-from holdfast.state.backend import AbstractKeyedStateBackend, OperatorStateBackend, StateBackend, load_state_backend
+from holdfast.state.backend import (
+    AbstractKeyedStateBackend,
+    OperatorStateBackend,
+    StateBackend,
+    TaskKvStateRegistry,
+    load_state_backend,
+)
 from holdfast.state.environment import TaskEnvironment
 from holdfast.storage.file_system import FileSystem, file_system_for
 from holdfast.storage.job_directory import JobDirectory
@@ -53,8 +59,10 @@ class LoadedJob:
             self._opened[step.uid] = OpenedOperator(step.operator, info, template)
         return self._opened[step.uid]
 
-    def keyed_backend(self, step: Step, info: SubtaskInfo, key_groups: KeyGroupRange) -> AbstractKeyedStateBackend:
-        """A keyed state backend for one subtask, without a version yet."""
+    def keyed_backend(
+        self, step: Step, info: SubtaskInfo, key_groups: KeyGroupRange, registry: TaskKvStateRegistry | None = None
+    ) -> AbstractKeyedStateBackend:
+        """A keyed state backend for one subtask, without a version yet; it tells the registry of queryable states."""
         assert step.codec is not None
         return self._state_backend.create_keyed_state_backend(
             self._environment(step, info),
@@ -63,7 +71,7 @@ class LoadedJob:
             step.codec,
             step.max_parallelism,
             key_groups,
-            None,
+            registry,
         )
 
     def operator_backend(self, step: Step, info: SubtaskInfo) -> OperatorStateBackend:

@@ -1,7 +1,6 @@
 """Whoever talks to a server: strangers, slow readers, the greedy and the broken get an error, others notice nothing."""
 
 import os
-import random
 import socket
 import ssl
 import struct
@@ -17,7 +16,6 @@ from holdfast.errors import ConfigurationError, StateError
 from holdfast.queryable import AsyncQueryableStateClient, QueryableStateClient, ServerSettings, StateServer, at_least
 from holdfast.queryable.errors import (
     LimitExceededError,
-    ProtocolError,
     QueryConnectionError,
     QueryError,
     UnauthorizedError,
@@ -399,32 +397,4 @@ def test_a_get_with_a_flipped_byte_is_answered_or_refused(target, position, chan
     frames = frames_from(target.connection)
     assert all(frame.type in ANSWERS for frame in frames)
     target.close()
-    target.check()
-
-
-@pytest.mark.soak
-def test_a_million_messages_of_all_kinds_of_nonsense(target):
-    chance = random.Random(20_000)
-    good = a_get(target.job)
-    for number in range(1_000_000):
-        choice = chance.random()
-        if choice < 0.5:
-            data = encode(chance.randrange(256), number, chance.randbytes(chance.randrange(40)), chance.randbytes(20))
-        elif choice < 0.9:
-            broken = bytearray(good)
-            for _ in range(chance.randrange(1, 5)):
-                broken[chance.randrange(21, len(broken))] = chance.randrange(256)
-            data = bytes(broken)
-        else:
-            data = chance.randbytes(chance.randrange(1, 80))
-        try:
-            target.open().sendall(data)
-            if choice < 0.9:
-                target.answers(1)
-            else:
-                target.close()
-        except (OSError, ProtocolError):
-            target.close()
-        if number % 10_000 == 0:
-            target.check()
     target.check()
