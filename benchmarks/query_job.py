@@ -21,7 +21,6 @@ from holdfast.datastream.queryable_state import NoOutput  # noqa: E402
 from holdfast.runtime.engine import EpochDriver, Outcome  # noqa: E402
 from holdfast.runtime.function import KeyedProcessFunction  # noqa: E402
 from holdfast.runtime.graph import KeyedNode, KeySpec, OperatorSpec, SinkNode, SourceNode, StreamGraph  # noqa: E402
-from holdfast.runtime.job_observer import observing  # noqa: E402
 from holdfast.state.descriptor import ValueStateDescriptor  # noqa: E402
 from holdfast.testing.epoch_runner import LocalEngine, LocalInput, run_job  # noqa: E402
 from holdfast.types.ddl import parse_schema  # noqa: E402
@@ -81,8 +80,7 @@ def main() -> None:
     rows = [(f"key-{i % KEYS:08d}", 1) for i in range(ROWS)]
     options = {"queryable-state.enable": "true", "queryable-state.proxy.ports": port}
     master = run_job(StreamGraph([sink]), directory, PacedEngine({"rows": rows}, epochs), options, name="paced")
-    with observing(master.job, master.progress):
-        master.run()
+    master.run()
 
 
 if __name__ == "__main__":

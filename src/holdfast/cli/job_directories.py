@@ -24,17 +24,24 @@ def job_directories(path: str) -> Iterator[tuple[JobDirectory, RegisterState]]:
     Raises:
         NotExistError: The path does not exist.
     """
+    for directory in directories_at(path):
+        yield directory, FileRegister(directory.fs, directory.register_dir).read()
+
+
+def directories_at(path: str) -> list[JobDirectory]:
+    """The directories of the jobs at a path, wherever their registers are.
+
+    Raises:
+        NotExistError: The path does not exist.
+    """
     fs = file_system_for(path)
     path = path.rstrip("/") or "/"
     if not fs.exists(path):
         raise NotExistError(f"There is no directory {path!r}; give the one that is set as execution.checkpointing.dir.")
-    if fs.exists(join(path, REGISTER)):
-        directories = [_directory(path)]
-    else:
-        names = [status.name for status in fs.list(path) if status.is_directory and _JOB.fullmatch(status.name)]
-        directories = [_directory(join(path, name)) for name in names]
-    for directory in directories:
-        yield directory, FileRegister(directory.fs, directory.register_dir).read()
+    if fs.exists(join(path, REGISTER)) or _JOB.fullmatch(base_name(path)):
+        return [_directory(path)]
+    names = [status.name for status in fs.list(path) if status.is_directory and _JOB.fullmatch(status.name)]
+    return [_directory(join(path, name)) for name in names]
 
 
 def newest_checkpoint(path: str) -> CompletedCheckpoint:

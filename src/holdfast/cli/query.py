@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import json
+import sys
+import time
 from collections.abc import Mapping, Sequence
 from datetime import date, datetime, timedelta
 from datetime import time as time_of_day
@@ -16,8 +18,15 @@ from holdfast.cli.exit_code import errors_to_exit_codes
 from holdfast.cli.table import moment, print_json
 from holdfast.errors import ConfigurationError
 from holdfast.queryable import ManyResult, QueryableStateClient, StateDescription, at_least, exactly
-from holdfast.queryable.consistency import NEWEST
-from holdfast.queryable.errors import QueryTimeoutError
+from holdfast.queryable.consistency import NEWEST, Consistency
+from holdfast.queryable.errors import (
+    QueryConnectionError,
+    QueryTimeoutError,
+    UnknownJobError,
+    UnknownKvStateKeyGroupLocationError,
+    UnknownKvStateLocationError,
+    UnknownLocationError,
+)
 from holdfast.queryable.leader import parse_address
 from holdfast.types.key import AtomicKeyCodec, CompositeKeyCodec, KeyCodec
 from holdfast.types.row import Row
@@ -25,6 +34,16 @@ from holdfast.types.type_information import TypeInformation
 
 DEFAULT_ADDRESS = "127.0.0.1:9069"
 WATCH_SECONDS = 30.0
+RETRY_SECONDS = 0.3
+
+_NOT_NOW = (
+    QueryConnectionError,
+    UnknownJobError,
+    UnknownKvStateKeyGroupLocationError,
+    UnknownKvStateLocationError,
+    UnknownLocationError,
+)
+"""What passes when a job, its successor or a server has started."""
 
 
 @click.command()
@@ -38,7 +57,9 @@ WATCH_SECONDS = 30.0
 @click.option("--at-least", "minimum", type=click.IntRange(1), help="Wait until this checkpoint has completed.")
 @click.option("--deadline", type=float, default=10.0, show_default=True, help="Seconds that --at-least waits.")
 @click.option("--json", "as_json", is_flag=True, help="Print one object a line.")
-@click.option("--watch", is_flag=True, help="Print again whenever a checkpoint completes, until interrupted.")
+@click.option(
+    "--watch", is_flag=True, help="Print again whenever a checkpoint completes, and wait while nobody serves the job."
+)
 def query(
     job: str,
     state: str,
@@ -65,19 +86,50 @@ def query(
             consistency = exactly(checkpoint)
         trusted: str | bool | None = True if tls == "system" else tls
         with QueryableStateClient(*parse_address(address), trusted, token) as client:
-            what = client.describe(job, state)
-            typed = [parse_key(what.key_codec, key) for key in keys]
-            while True:
-                try:
-                    found = client.get_many(job, state, typed, consistency=consistency, deadline=deadline)
-                except QueryTimeoutError:
-                    if not watch or consistency is NEWEST:
-                        raise
-                    continue
-                _show(found, what, as_json)
-                if not watch:
-                    return
-                consistency, deadline = at_least(found.checkpoint_id + 1), WATCH_SECONDS
+            asked = _Asked(client, job, state, keys)
+            if watch:
+                _watch(asked, consistency, as_json)
+            else:
+                _show(*asked.values(consistency, deadline), as_json)
+
+
+class _Asked:
+    """The keys of one state, as somebody typed them."""
+
+    def __init__(self, client: QueryableStateClient, job: str, state: str, keys: Sequence[str]) -> None:
+        self._client = client
+        self._job = job
+        self._state = state
+        self._keys = keys
+
+    def values(self, consistency: Consistency, deadline: float) -> tuple[ManyResult, StateDescription]:
+        """Their values, and what the state is."""
+        what = self._client.describe(self._job, self._state)
+        typed = [parse_key(what.key_codec, key) for key in self._keys]
+        return self._client.get_many(self._job, self._state, typed, consistency=consistency, deadline=deadline), what
+
+
+def _watch(asked: _Asked, consistency: Consistency, as_json: bool) -> None:
+    """Print the values of one checkpoint after the other, and wait while nobody answers for the job; never returns."""
+    shown, told = 0, ""
+    while True:
+        try:
+            found, what = asked.values(consistency, WATCH_SECONDS)
+        except QueryTimeoutError:
+            # No checkpoint for a while; or the job has begun anew, and its checkpoints with 1.
+            consistency = NEWEST
+            continue
+        except _NOT_NOW as error:
+            if str(error) != told:
+                told = str(error)
+                click.echo(f"{error} Trying again.", err=True)
+            time.sleep(RETRY_SECONDS)
+            continue
+        if found.checkpoint_id != shown:
+            shown, told = found.checkpoint_id, ""
+            _show(found, what, as_json)
+            sys.stdout.flush()
+        consistency = at_least(shown + 1)
 
 
 def parse_key(codec: KeyCodec, text: str) -> Any:

@@ -6,12 +6,19 @@ import logging
 import signal
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 
 import click
 
 from holdfast.cli.exit_code import errors_to_exit_codes
-from holdfast.cli.job_directories import job_directories
-from holdfast.errors import HoldfastError
+from holdfast.cli.job_directories import directories_at
+from holdfast.errors import ConfigurationError, HoldfastError
+from holdfast.ha.checkpoint_recovery import RegisterCheckpointRecoveryFactory
+from holdfast.ha.factory import create_high_availability_services, ha_type
+from holdfast.ha.leader_retrieval import LeaderRetrievalService
+from holdfast.ha.services import HighAvailabilityServices
+from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.key_group import KeyGroupRange
 from holdfast.queryable.checkpoint_view import Share
 from holdfast.queryable.leader import parse_address
@@ -19,6 +26,8 @@ from holdfast.queryable.location import Address
 from holdfast.queryable.server import ServerSettings, StateServer, parse_ports, part_of, whole
 from holdfast.queryable.tls import client_context, server_context
 from holdfast.storage.file_register import FileRegister
+from holdfast.storage.job_directory import JobDirectory
+from holdfast.storage.register import FencedRegister
 
 _log = logging.getLogger(__name__)
 _LOOK_SECONDS = 1.0
@@ -33,6 +42,13 @@ _LOOK_SECONDS = 1.0
 @click.option("--part", metavar="I/N", help="Hold one of N equal parts of the key groups; I from 1.")
 @click.option("--key-groups", metavar="A-B", help="Hold these key groups.")
 @click.option("--leader", metavar="HOST:PORT", help="Query server of the job master; register there.")
+@click.option(
+    "-D",
+    "properties",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="high-availability.*: find the register and the leader.",
+)
 @click.option("--token", envvar="HOLDFAST_QUERY_TOKEN", help="Bearer token of clients; or HOLDFAST_QUERY_TOKEN.")
 @click.option("--tls-certificate", metavar="FILE", help="Certificate chain (PEM); turns TLS on.")
 @click.option("--tls-key", metavar="FILE", help="Key of the certificate (PEM).")
@@ -44,6 +60,7 @@ def state_server(
     part: str | None,
     key_groups: str | None,
     leader: str | None,
+    properties: tuple[str, ...],
     token: str | None,
     tls_certificate: str | None,
     tls_key: str | None,
@@ -51,14 +68,22 @@ def state_server(
 ) -> None:
     """Answers queries of the jobs in DIR, which may start and end meanwhile, until it is interrupted.
 
-    DIR is the directory of a job, or the one set as execution.checkpointing.dir.
+    DIR is the directory of a job, or the one set as execution.checkpointing.dir. With high availability, the server
+    registers with whoever leads a job; without it, with --leader or with nobody.
     """
     if part is not None and key_groups is not None:
         raise click.UsageError("--part and --key-groups both say which key groups to hold: choose one of them.")
-    if (part or key_groups) and leader is None:
-        raise click.UsageError("A server of a part needs --leader: it alone knows where the rest is.")
     share = _share(part, key_groups)
-    with errors_to_exit_codes():
+    with errors_to_exit_codes(), ExitStack() as stack:
+        configuration = Configuration.from_properties(properties)
+        elects = ha_type(configuration) != "none"
+        if elects and leader is not None:
+            raise click.UsageError("--leader names the leader that high availability finds: choose one of them.")
+        if (part or key_groups) and leader is None and not elects:
+            raise click.UsageError(
+                "A server of a part needs --leader, or -D high-availability.type=...: the leader knows where the rest "
+                "is."
+            )
         tls = server_context(tls_certificate, tls_key)
         settings = ServerSettings(
             host=host,
@@ -69,36 +94,74 @@ def state_server(
         )
         _log_to_stderr()
         stop = _until_interrupted()
-        with StateServer(settings) as server:
-            jobs = _Jobs(server, directory, share, parse_address(leader) if leader is not None else None)
+        services = _services(configuration, stack) if elects else None
+        server = stack.enter_context(StateServer(settings))
+        jobs = _Jobs(server, directory, share, parse_address(leader) if leader is not None else None, services)
+        jobs.look()
+        click.echo("listening at {}:{}".format(*server.get_server_address()))
+        sys.stdout.flush()
+        while not stop.wait(_LOOK_SECONDS):
             jobs.look()
-            click.echo("listening at {}:{}".format(*server.get_server_address()))
-            sys.stdout.flush()
-            while not stop.wait(_LOOK_SECONDS):
-                jobs.look()
 
 
 class _Jobs:
     """The jobs in a directory, each served from when it is seen first."""
 
-    def __init__(self, server: StateServer, directory: str, share: Share, leader: Address | None) -> None:
+    def __init__(
+        self,
+        server: StateServer,
+        directory: str,
+        share: Share,
+        leader: Address | None,
+        services: HighAvailabilityServices | None,
+    ) -> None:
         self._server = server
         self._directory = directory
         self._share = share
         self._leader = leader
+        self._services = services
+        self._complaints: set[str] = set()
 
     def look(self) -> None:
         """Serve the jobs that are new."""
         try:
-            found = [directory for directory, _ in job_directories(self._directory)]
+            found = directories_at(self._directory)
         except HoldfastError as error:
-            _log.warning("cannot look for jobs in %r: %s", self._directory, error)
+            self._complain(f"cannot look for jobs in {self._directory!r}: {error}")
             return
         for directory in found:
             if str(directory.job_id) not in self._server.jobs():
-                register = FileRegister(directory.fs, directory.register_dir)
-                self._server.serve_job(directory, register, share=self._share, leader=self._leader)
-                _log.info("following job %s", directory.job_id)
+                try:
+                    register, leader = self._register(directory), self._leader_of(directory)
+                    self._server.serve_job(directory, register, share=self._share, leader=leader)
+                    _log.info("following job %s", directory.job_id)
+                except HoldfastError as error:
+                    self._complain(f"job {directory.job_id} cannot be served: {error}")
+
+    def _complain(self, text: str) -> None:
+        if text not in self._complaints:
+            self._complaints.add(text)
+            _log.warning(text)
+
+    def _register(self, directory: JobDirectory) -> FencedRegister:
+        if self._services is None:
+            return FileRegister(directory.fs, directory.register_dir)
+        factory = self._services.get_checkpoint_recovery_factory()
+        if not isinstance(factory, RegisterCheckpointRecoveryFactory):
+            raise ConfigurationError(f"{type(self._services).__name__} has no registers that could be followed.")
+        return factory.get_register(directory.job_id)
+
+    def _leader_of(self, directory: JobDirectory) -> LeaderRetrievalService | Address | None:
+        if self._services is None:
+            return self._leader
+        return self._services.get_job_manager_leader_retriever(directory.job_id)
+
+
+def _services(configuration: Configuration, stack: ExitStack) -> HighAvailabilityServices:
+    executor = stack.enter_context(ThreadPoolExecutor(1))
+    services = create_high_availability_services(configuration, executor)
+    stack.callback(services.close)
+    return services
 
 
 def _share(part: str | None, key_groups: str | None) -> Share:

@@ -16,6 +16,7 @@ from holdfast.queryable.errors import (
     UnknownKvStateLocationError,
     UnknownLocationError,
 )
+from holdfast.queryable.leader import parse_address
 from holdfast.queryable.server import whole
 from holdfast.storage.file_system import LocalFileSystem
 from holdfast.storage.job_directory import JobDirectory
@@ -23,6 +24,7 @@ from holdfast.testing.contender import RecordingRetrievalListener
 from holdfast.testing.zookeeper import ZooKeeperServer
 from tests.programs.queried_job import ACCOUNTS, NAME, balance_after
 from tests.stories.process import kill_group, start
+from tests.unit.cli.test_query import Server
 from tests.unit.queryable.live_job import Witness, read_by_scan, read_many, read_one, until
 
 pytestmark = pytest.mark.services
@@ -69,6 +71,9 @@ def test_a_leader_is_killed_and_another_process_goes_on_and_no_reader_sees_anyth
 
         proxy, _ = served(lambda maximum: ())
         replica, replica_server = served(whole)
+        # A process of its own that holds a half, and finds the leader, who has the rest, by itself.
+        half = stack.enter_context(Server(checkpoints, "--port", 0, "--part", "1/2", *arguments))
+        half_client = stack.enter_context(QueryableStateClient(*parse_address(half.address)))
 
         def newest():
             found = replica_server.follower(job_id).replica.newest
@@ -80,7 +85,8 @@ def test_a_leader_is_killed_and_another_process_goes_on_and_no_reader_sees_anyth
         until(beyond(3, 0), 60)
         until(lambda: _answers(replica))
         witnesses = [Witness(_another(client), read, NOBODY_LEADS) for client, read in (
-            (proxy, read_many), (proxy, read_one), (replica, read_many), (replica, read_by_scan))]  # fmt: skip
+            (proxy, read_many), (proxy, read_one), (replica, read_many), (replica, read_by_scan),
+            (half_client, read_many))]  # fmt: skip
         for witness in witnesses:
             witness.start()
         for _ in range(3):
@@ -98,9 +104,9 @@ def test_a_leader_is_killed_and_another_process_goes_on_and_no_reader_sees_anyth
         for witness in witnesses:
             witness.end()
 
-        assert [witness.wrong for witness in witnesses] == [[]] * 4, log.read_text()[-2000:]
+        assert [witness.wrong for witness in witnesses] == [[]] * 5, log.read_text()[-2000:]
         assert all(len(witness.seen) > 8 for witness in witnesses)
-        assert [len(witness.lineages) for witness in witnesses] == [1] * 4
+        assert [len(witness.lineages) for witness in witnesses] == [1] * 5
         last = proxy.get_many(NAME, "balances", ACCOUNTS)
         assert last.as_dict() == {a: (last[0].epochs, balance_after(a, last[0].epochs)) for a in ACCOUNTS}
 

@@ -15,16 +15,10 @@ from holdfast.queryable.errors import (
     UnknownKvStateLocationError,
 )
 from holdfast.queryable.server import part_of
+from tests.unit.queryable.live_job import until
 from tests.unit.queryable.test_consistency import KEYS, TOTAL, Books, bank
 
 NOTHING = lambda max_parallelism: ()  # noqa: E731
-
-
-def until(condition, seconds=10):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.005)
 
 
 @pytest.fixture
