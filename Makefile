@@ -21,16 +21,15 @@ $(STAMP): pyproject.toml requirements-dev.lock requirements-java.lock scripts/se
 
 setup: $(STAMP) ## Make .venv: pinned dependencies, Holdfast, and Java if the machine has none
 
-# Without a description, so `make help` does not promise them: they need the streaming job.
-demo: $(STAMP)
+demo: $(STAMP) ## A year of flights through a stateful Spark job that is killed in the middle
 	$(PY) examples/flights/demo.py
 
-bench: $(STAMP)
+bench: $(STAMP) ## Measure rows/s against Spark and PyFlink, and what an epoch costs
 	$(PY) benchmarks/keyed_count.py
 	$(PY) benchmarks/small_epoch.py
 
-soak: $(STAMP)
-	$(PY) -m pytest tests -m soak --timeout 0
+soak: $(STAMP) ## The long runs: thousands of epochs with failures and kills (half an hour)
+	$(PY) -m pytest tests -m soak --timeout 0 -s
 
 test: $(STAMP) ## Run all tests
 	$(PY) -m pytest tests -m "not soak"

@@ -1,5 +1,4 @@
-"""The ledger on the epoch runner: a whole job in one process without a JVM, for stories that kill it at every fault "
-"point."""
+"""The ledger on the epoch runner: a whole job in one process without a JVM, for stories that kill it."""
 
 from __future__ import annotations
 
@@ -23,6 +22,7 @@ def main() -> None:
     parser.add_argument("--accounts", type=int, default=7)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--stages", type=int, default=2)
+    parser.add_argument("--parallelism", type=int, default=2)
     parser.add_argument("-D", dest="options", action="append", default=[])
     arguments = parser.parse_args()
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr)
@@ -30,7 +30,9 @@ def main() -> None:
     options = {"restart-strategy.type": "none", "execution.checkpointing.cleaner.grace-period": "0 ms"}
     options.update(dict(option.split("=", 1) for option in arguments.options))
     graph = ledger.graph(arguments.output, two_stages=arguments.stages == 2)
-    master = run_job(graph, arguments.checkpoints, LocalEngine(ledger.inputs(payments)), options, name="ledger")
+    engine = LocalEngine(ledger.inputs(payments))
+    parallelism = arguments.parallelism
+    master = run_job(graph, arguments.checkpoints, engine, options, name="ledger", parallelism=parallelism)
     print(master.run().value)
 
 

@@ -1,4 +1,4 @@
-"""A long life in bad weather: hundreds of epochs in which tasks and fault points fail at random."""
+"""A long life in bad weather: hundreds of epochs in which tasks and fault points fail at random, on several workers."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from holdfast.runtime.status import JobStatus
 from tests.stories import ledger, tidiness
 from tests.stories.local import RESTARTING, run
 from tests.stories.weather import Weather
+from tests.stories.workers import Workers
 
-EPOCHS, ROWS, ACCOUNTS = 500, 6, 9
+EPOCHS, ROWS, ACCOUNTS = 500, 6, 40
 
 
 def test_500_epochs_with_random_failures_leave_the_right_output_and_nothing_else(
@@ -25,9 +26,14 @@ def test_500_epochs_with_random_failures_leave_the_right_output_and_nothing_else
     seed = int(os.environ.get("STORY_SEED", random.SystemRandom().randrange(10**6)))
     print(f"replay with STORY_SEED={seed}")
     payments = ledger.payments(EPOCHS, ROWS, ACCOUNTS, seed)
-    weather = Weather(seed, rate=0.02)
+    weather, workers = Weather(seed, rate=0.02), Workers(seed)
+
+    def intercept(level: int, partition: int) -> None:
+        workers(level, partition)
+        weather(level, partition)
+
     graph = ledger.graph(place / "out", two_stages=True)
-    status = run(graph, place / "job", ledger.inputs(payments), RESTARTING, interceptor=weather)
+    status = run(graph, place / "job", ledger.inputs(payments), RESTARTING, interceptor=intercept)
     assert status is JobStatus.SUSPENDED
     assert sum(weather.struck.values()) > 20, "this was no bad weather"
     fault.clear()
