@@ -7,8 +7,9 @@
     )
 
 Columns: `key`, `namespace` and `map_key` where the state has them, `value`. Options: `address`, `job` (name or id),
-`state`, and if wanted `token`, `tls` (a file with certificates, or `system`), `checkpoint` (exactly this one) and
-`partitions` (8 by default). Comparisons of texts and whole numbers are pushed down to the server.
+`state`, and if wanted `token`, `tls` (a file with certificates, or `system`), `checkpoint` (exactly this one),
+`partitions` (8 by default) and `pushdown`: with `true` the server leaves out rows by comparisons of texts and whole
+numbers, for which Spark demands `spark.sql.python.filterPushdown.enabled` as well.
 """
 
 from __future__ import annotations
@@ -88,7 +89,8 @@ class StateDataSource(DataSource):
         options = self.options
         checkpoint = options.get("checkpoint")
         count = int(options.get("partitions", _DEFAULT_PARTITIONS))
-        return StateReader(self._where(), None if checkpoint is None else int(checkpoint), count)
+        kind = FilteringStateReader if options.get("pushdown", "false").lower() == "true" else StateReader
+        return kind(self._where(), None if checkpoint is None else int(checkpoint), count)
 
     def _where(self) -> Where:
         options = self.options
@@ -125,19 +127,6 @@ class StateReader(DataSourceReader):
         self._count = count
         self._conditions: tuple[Condition, ...] = ()
 
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # the name is Spark's
-        """Let the server leave out rows that do not match; Spark checks them all the same."""
-        with self._where.connect() as client:
-            what = client.describe(self._where.job, self._where.state)
-        columns = columns_of(what)
-        for condition in filters:
-            operator = _OPERATORS.get(type(condition))
-            path = tuple(getattr(condition, "attribute", ()))
-            value = getattr(condition, "value", None)
-            if operator is not None and type(value) in _PLAIN and _type_at(columns, path) in _COMPARED_ALIKE:
-                self._conditions += ((".".join(path), operator, value),)
-            yield condition
-
     def partitions(self) -> Sequence[InputPartition]:
         """Choose the checkpoint, and cut the key groups."""
         with self._where.connect() as client:
@@ -165,6 +154,23 @@ class StateReader(DataSourceReader):
             columns = columns_of(scan.head.description)
             for batch in scan:
                 yield as_columns(batch, scan.head.description, columns)
+
+
+class FilteringStateReader(StateReader):
+    """Lets the server leave out rows; Spark refuses such a reader unless pushing filters down is enabled."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # the name is Spark's
+        """Let the server leave out rows that do not match; Spark checks them all the same."""
+        with self._where.connect() as client:
+            what = client.describe(self._where.job, self._where.state)
+        columns = columns_of(what)
+        for condition in filters:
+            operator = _OPERATORS.get(type(condition))
+            path = tuple(getattr(condition, "attribute", ()))
+            value = getattr(condition, "value", None)
+            if operator is not None and type(value) in _PLAIN and _type_at(columns, path) in _COMPARED_ALIKE:
+                self._conditions += ((".".join(path), operator, value),)
+            yield condition
 
 
 def columns_of(what: StateDescription) -> RowTypeInformation:

@@ -21,9 +21,12 @@ from holdfast.queryable.errors import (
     RETRIED,
     BadRequestError,
     CheckpointNotAvailableError,
+    QueryConnectionError,
+    QueryTimeoutError,
     UnknownKvStateKeyGroupLocationError,
 )
 from holdfast.queryable.frame import Frame, FrameType, encode, to_header
+from holdfast.queryable.high_water import HighWater
 from holdfast.queryable.layer import Positions
 from holdfast.queryable.local import LocalStates
 from holdfast.queryable.location import Address, KvStateLocation, Placement
@@ -91,6 +94,7 @@ class Router:
         self._locations = locations
         self._peers = peers
         self._whole: dict[str, tuple[KvStateLocation, int, bool]] = {}
+        self.high_water = HighWater()
 
     def holds_all(self, location: KvStateLocation) -> bool:
         """Whether all key groups of a state are held here."""
@@ -103,14 +107,30 @@ class Router:
         return known[2]
 
     async def get(self, request: GetRequest, frame: Frame) -> bytes:
-        """Return the answer to a request for values; one retry with a fresh location where that may help."""
+        """Return the answer to a request for values, from no checkpoint before one that was shown already."""
+        raised = self.high_water.not_before(request)
+        try:
+            return await self._get_with_retry(raised, frame)
+        except QueryTimeoutError:
+            if raised is request:
+                raise
+            newest = await self._get_with_retry(request, frame, is_shown=False)
+            if not self.high_water.forget_if_begun_anew(request.job, _decode(newest).fields()):
+                raise
+            return newest
+
+    async def _get_with_retry(self, request: GetRequest, frame: Frame, *, is_shown: bool = True) -> bytes:
+        """One retry with a fresh location where that may help."""
         if request.consistency.kind is ConsistencyKind.AT_LEAST and request.job in self._local.followers:
             await self._local.view(replace(request, waits=True))
         avoided: set[Address] = set()
         try:
-            return await self._get(request, frame, avoided, force=False)
+            answer = await self._get(request, frame, avoided, force=False)
         except RETRIED:
-            return await self._get(request, frame, avoided, force=True)
+            answer = await self._get(request, frame, avoided, force=True)
+        if is_shown:
+            self.high_water.note(request.job, _decode(answer).fields())
+        return answer
 
     async def _get(self, request: GetRequest, frame: Frame, avoided: set[Address], *, force: bool) -> bytes:
         location = await self._locations.locate(request.job, request.state, force=force)
@@ -214,47 +234,61 @@ class Router:
         asked = request.key_groups or KeyGroupRange(0, location.num_key_groups - 1)
         if asked.end >= location.num_key_groups:
             raise BadRequestError(f"There are {location.num_key_groups} key groups; {asked.end} is not one of them.")
-        try:
-            stretches = self._stretches(location, asked)
-        except UnknownKvStateKeyGroupLocationError:
-            location = await self._locations.locate(request.job, request.state, force=True)
-            stretches = self._stretches(location, asked)
-        part = request
-        for position, (placed, key_groups) in enumerate(stretches):
-            part = replace(part, key_groups=key_groups, is_local=True)
-            async with aclosing(self._scan_one(part, placed, number)) as frames:
-                async for frame, checkpoint_id in frames:
-                    if checkpoint_id is not None:
-                        part = replace(part, consistency=exactly(checkpoint_id), waits=True)
-                    is_end = frame[8] == FrameType.END
-                    is_head = checkpoint_id is not None and not is_end
-                    if (position == 0 or not is_head) and (position == len(stretches) - 1 or not is_end):
+        part = replace(self.high_water.not_before(request), is_local=True)
+        avoided: set[Address] = set()
+        begun, start, is_retried = False, asked.start, False
+        while True:
+            is_fresh = True  # nothing of this server has been passed on
+            try:
+                placed, held = self._stretch(location, KeyGroupRange(start, asked.end), avoided)
+                part = replace(part, key_groups=held)
+                async with aclosing(self._scan_one(part, placed, number)) as frames:
+                    async for frame, origin in frames:
+                        is_head = bool(origin) and frame[8] != FrameType.END
+                        if is_head:
+                            self.high_water.note(request.job, origin)
+                            part = replace(part, consistency=exactly(origin["checkpoint_id"]), waits=True)
+                        is_last = frame[8] == FrameType.END
+                        if (is_head and begun) or (is_last and held.end != asked.end):
+                            continue
+                        begun, is_fresh = True, is_fresh and is_head
                         yield frame
+            except RETRIED as error:
+                if is_retried or not is_fresh:
+                    raise
+                is_retried = True
+                if isinstance(error, QueryConnectionError):
+                    avoided.add(placed.address)
+                location = await self._locations.locate(request.job, request.state, force=True)
+                continue
+            if held.end == asked.end:
+                return
+            start = held.end + 1
 
-    def _stretches(self, location: KvStateLocation, asked: KeyGroupRange) -> list[tuple[Placement, KeyGroupRange]]:
-        found: list[tuple[Placement, KeyGroupRange]] = []
-        for group in asked:
-            placed = self.choose(location, group, set())
-            if found and found[-1][0] == placed:
-                found[-1] = (placed, KeyGroupRange(found[-1][1].start, group))
-            else:
-                found.append((placed, KeyGroupRange(group, group)))
-        return found
+    def _stretch(
+        self, location: KvStateLocation, asked: KeyGroupRange, avoided: set[Address]
+    ) -> tuple[Placement, KeyGroupRange]:
+        """Who is asked for the first of some key groups, and for how many of those that follow."""
+        placed = self.choose(location, asked.start, avoided)
+        end = asked.start
+        while end < asked.end and self.choose(location, end + 1, avoided) == placed:
+            end += 1
+        return placed, KeyGroupRange(asked.start, end)
 
     async def _scan_one(
         self, request: ScanRequest, placed: Placement, number: int
-    ) -> AsyncGenerator[tuple[bytes, int | None]]:
-        """Yield the frames of one server; with the first and the last the checkpoint."""
+    ) -> AsyncGenerator[tuple[bytes, dict[str, Any]]]:
+        """Yield the frames of one server; with the first where the rows are from."""
         if self._local.registry.get_kv_state(placed.kv_state_id) is not None:
             async for data in self._local.scan(request, number):
-                yield data, _checkpoint_of(_decode(data))
+                yield data, _origin_of(_decode(data))
             return
         peer = await self._peers.fresh(placed.address)
         try:
             async with aclosing(peer.stream(FrameType.SCAN, request.header())) as frames:
                 async for frame in frames:
-                    yield encode(FrameType.BATCH, number, frame.header, frame.body), _checkpoint_of(frame)
-            yield encode(FrameType.END, number, b"{}"), None
+                    yield encode(FrameType.BATCH, number, frame.header, frame.body), _origin_of(frame)
+            yield encode(FrameType.END, number, b"{}"), {}
         finally:
             peer.close()
 
@@ -263,9 +297,9 @@ def _is_usable(task: asyncio.Task[ClientConnection]) -> bool:
     return not task.cancelled() and task.exception() is None and task.result().is_open
 
 
-def _checkpoint_of(frame: Frame) -> int | None:
-    found = frame.fields().get("checkpoint_id") if len(frame.header) > 2 else None
-    return found if isinstance(found, int) else None
+def _origin_of(frame: Frame) -> dict[str, Any]:
+    """Where the rows of a scan are from; only its first frame, and the last one, say so."""
+    return frame.fields() if len(frame.header) > 2 else {}
 
 
 def _decode(data: bytes) -> Frame:

@@ -95,6 +95,7 @@ class ServerConnection(asyncio.Protocol):
         self._writable: asyncio.Event = asyncio.Event()
         self._writable.set()
         self._stalled: asyncio.TimerHandle | None = None
+        self._greeting: asyncio.TimerHandle | None = None
         self._unsent: list[bytes] = []
         self._is_ended = False
 
@@ -122,7 +123,7 @@ class ServerConnection(asyncio.Protocol):
             self._fail(error)
             return
         # Somebody who connects and says nothing, or not who he is, does not stay.
-        asyncio.get_running_loop().call_later(self._limits.stall_seconds, self._end_if_unknown)
+        self._greeting = asyncio.get_running_loop().call_later(self._limits.stall_seconds, self._end_unknown)
 
     def data_received(self, data: bytes) -> None:
         """Answer what has arrived."""
@@ -157,8 +158,10 @@ class ServerConnection(asyncio.Protocol):
         """Stop everything that was done for the client."""
         self._is_ended = True
         self._writable.set()
-        if self._stalled is not None:
-            self._stalled.cancel()
+        # A timer that is left would hold the connection, and many who come and go much memory.
+        for timer in (self._stalled, self._greeting):
+            if timer is not None:
+                timer.cancel()
         self._waiting.clear()
         for task in self._tasks:
             task.cancel()
@@ -231,6 +234,8 @@ class ServerConnection(asyncio.Protocol):
         ):
             raise UnauthorizedError("The bearer token is missing or wrong. Give the one that the server has.")
         self._is_known = True
+        if self._greeting is not None:
+            self._greeting.cancel()
         self._reader.limit = self._limits.message_bytes
         self._unsent.append(encode(FrameType.RESULT, frame.request, to_header({"limits": self._shown_limits()})))
 
@@ -245,9 +250,8 @@ class ServerConnection(asyncio.Protocol):
         self._flush()
         self.close()
 
-    def _end_if_unknown(self) -> None:
-        if not self._is_known and not self._is_ended:
-            self._fail(QueryTimeoutError("No greeting arrived."))
+    def _end_unknown(self) -> None:
+        self._fail(QueryTimeoutError("No greeting arrived."))
 
     def _abort_stalled(self) -> None:
         if self._transport is not None:

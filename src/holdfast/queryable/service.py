@@ -103,6 +103,8 @@ class QueryService:
             if location is None or not self._router.holds_all(location):
                 _checked_job(request.job)
                 return self._router.get(request, frame)
+            # Another server may have been asked before this one held everything, and have been ahead.
+            request = self._router.high_water.not_before(request)
         view = self._local.view_now(request)
         if view is None:
             return self._get_later(request, frame)
@@ -117,7 +119,8 @@ class QueryService:
         _checked_job(request.job)
         location = self._locations.cached(request.job, request.state)
         if request.is_local or (location is not None and self._router.holds_all(location)):
-            return self._local.scan(request, frame.request)
+            asked = request if request.is_local else self._router.high_water.not_before(request)
+            return self._local.scan(asked, frame.request)
         return self._router.scan(request, frame.request)
 
     def _describe(self, frame: Frame) -> Answer:
