@@ -17,6 +17,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from holdfast.checkpoint.options import RECOVERY_PATH
 from holdfast.ha.checkpoint_recovery import RegisterCheckpointRecoveryFactory
 from holdfast.ha.leader_election import LeaderContender
 from holdfast.ha.zookeeper import ZooKeeperLeaderElectionHaServices
@@ -50,7 +51,8 @@ def main() -> None:
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr)
     configuration = Configuration.from_properties(arguments.options)
     services = ZooKeeperLeaderElectionHaServices(configuration, ThreadPoolExecutor(2))
-    job = job_master(arguments.checkpoints, 5000, 0.02, {}).job
+    chosen = {key: value for key, value in configuration.to_dict().items() if key == RECOVERY_PATH.key}
+    job = job_master(arguments.checkpoints, 5000, 0.02, chosen).job
     factory = services.get_checkpoint_recovery_factory()
     assert isinstance(factory, RegisterCheckpointRecoveryFactory)
     job = replace(job, register=factory.get_register(job.job_id))

@@ -1,10 +1,12 @@
-"""Readers of a job whose leader is elected by ZooKeeper, killed, and replaced by another process, again and again."""
+"""Readers of a job whose leader is elected by ZooKeeper, killed, replaced by another process, and restored."""
 
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 
 import pytest
 
+from holdfast.checkpoint.options import RECOVERY_PATH
+from holdfast.checkpoint.recovery import readable
 from holdfast.ha.zookeeper import ZooKeeperLeaderElectionHaServices
 from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.ids import JobID
@@ -47,7 +49,8 @@ def test_a_leader_is_killed_and_another_process_goes_on_and_no_reader_sees_anyth
             "high-availability.type": "zookeeper",
             "high-availability.storageDir": str(tmp_path / "ha"),
             "high-availability.zookeeper.quorum": zookeeper.connect_string,
-            "high-availability.zookeeper.client.session-timeout": "2 s",
+            "high-availability.zookeeper.client.session-timeout": "4 s",
+            "high-availability.zookeeper.client.tolerate-suspended-connections": "true",
             "execution.checkpointing.dir": str(checkpoints),
         }
         services = ZooKeeperLeaderElectionHaServices(Configuration(options), ThreadPoolExecutor(2))
@@ -58,8 +61,8 @@ def test_a_leader_is_killed_and_another_process_goes_on_and_no_reader_sees_anyth
         log = tmp_path / "log"
         arguments = [part for key, value in options.items() for part in ("-D", f"{key}={value}")]
 
-        def candidate():
-            return start("elected_job.py", checkpoints, *arguments, log=log)
+        def candidate(*more):
+            return start("elected_job.py", checkpoints, *arguments, *more, log=log)
 
         processes = [candidate(), candidate()]
         stack.callback(lambda: [kill_group(process) for process in processes if process.poll() is None])
@@ -89,7 +92,7 @@ def test_a_leader_is_killed_and_another_process_goes_on_and_no_reader_sees_anyth
             (half_client, read_many))]  # fmt: skip
         for witness in witnesses:
             witness.start()
-        for _ in range(3):
+        for _ in range(2):
             since = newest()
             until(beyond(5, since), 60)
             pid = _leader_of(log, services, job_id)
@@ -101,14 +104,28 @@ def test_a_leader_is_killed_and_another_process_goes_on_and_no_reader_sees_anyth
             reads = [witness.reads for witness in witnesses]
             # Those who ask a proxy without anything of its own are answered by the new leader's server.
             until(lambda before=reads: all(w.reads > r + 5 for w, r in zip(witnesses, before, strict=True)), 60)
+        # All are killed, and another process leads that goes back to the oldest checkpoint that is retained. That is
+        # announced: by a new lineage.
+        for process in processes:
+            kill_group(process)
+        pointer, _ = readable(directory, register.read())[0]
+        processes[:] = [candidate("-D", f"{RECOVERY_PATH.key}={directory.absolute(pointer.path)}")]
+        until(lambda: all(w.wrong or len(w.lineages) == 2 for w in witnesses), 60, lambda: told(witnesses, log))
+        until(beyond(4, newest()), 60)
         for witness in witnesses:
             witness.end()
 
-        assert [witness.wrong for witness in witnesses] == [[]] * 5, log.read_text()[-2000:]
+        assert [witness.wrong for witness in witnesses] == [[]] * 5, told(witnesses, log)
         assert all(len(witness.seen) > 8 for witness in witnesses)
-        assert [len(witness.lineages) for witness in witnesses] == [1] * 5
+        assert [len(witness.lineages) for witness in witnesses] == [2] * 5
         last = proxy.get_many(NAME, "balances", ACCOUNTS)
         assert last.as_dict() == {a: (last[0].epochs, balance_after(a, last[0].epochs)) for a in ACCOUNTS}
+
+
+def told(witnesses, log):
+    """What each has seen at last, and what the processes have said."""
+    last = [(witness.reads, witness.seen[-1:], witness.wrong, repr(witness.failure)) for witness in witnesses]
+    return f"{last}\n{log.read_text()[-2000:]}"
 
 
 def _another(client):

@@ -21,6 +21,7 @@ class Witness(threading.Thread):
         self.seen = []
         self.wrong = []
         self.reads = 0
+        self.failure = None
 
     def run(self):
         while not self.stopping.is_set():
@@ -28,7 +29,8 @@ class Witness(threading.Thread):
                 origin, epochs = self.read(self.client)
                 self.reads += 1
                 self.note(origin, epochs)
-            except self.patient:
+            except self.patient as error:
+                self.failure = error
                 time.sleep(0.01)
             except Exception as error:
                 self.wrong.append(repr(error))
@@ -80,8 +82,8 @@ def read_by_scan(client):
     return agreed(rows, scan.origin)
 
 
-def until(condition, seconds=60):
+def until(condition, seconds=60, story=lambda: ""):
     deadline = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < deadline, "it did not happen"
+        assert time.monotonic() < deadline, f"it did not happen. {story()}"
         time.sleep(0.01)
