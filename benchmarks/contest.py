@@ -73,7 +73,8 @@ class EngineProcess:
         module = engine_module(name)
         python = module.interpreter(cache) if hasattr(module, "interpreter") else sys.executable
         # Functions are pickled by reference, so that Spark's Python workers have to find this package.
-        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+        environment = {**os.environ, "PYTHONPATH": path}
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
                 [python, "-m", "benchmarks.engine_process", name, workload.to_json()],

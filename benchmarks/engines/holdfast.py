@@ -25,7 +25,7 @@ class Counter(KeyedProcessFunction):
     def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> Iterator[tuple[str, int, int]]:
         count = (self._count.value() or 0) + 1
         self._count.update(count)
-        yield value[0], value[1], count
+        yield value.key, value.value, count
 
 
 class DiscardingWriter(BatchSinkWriter):

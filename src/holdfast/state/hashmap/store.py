@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import islice
+from itertools import islice, repeat
 from typing import Any, Final
 
 import numpy as np
@@ -141,11 +141,11 @@ class Store:
         column.load(stretches, wanted, slots[wanted.order])
 
     def _known_in(self, stretches: Sequence[Stretch]) -> Cells:
-        found: set[int] = set()
-        get = self.index.get
+        found = np.zeros(len(self.keys) + 1, bool)
         for stretch in stretches:
-            found.update(slot for slot in map(get, stretch.dict_keys(self.codec)) if slot is not None)
-        return np.array(sorted(found), np.int64)
+            keys = stretch.dict_keys(self.codec)
+            found[np.fromiter(map(self.index.get, keys, repeat(-1)), np.int64, len(keys))] = True
+        return np.flatnonzero(found[:-1])  # the last one stands for keys that are not known
 
     def sort(self, cells: Cells, placement: Placement) -> Cells:
         """Return cells in the order in which their rows stand in a segment: by hash, key and namespace."""
