@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Any
 
 import click
@@ -11,6 +12,7 @@ from holdfast.checkpoint.completed_checkpoint import CompletedCheckpoint, direct
 from holdfast.checkpoint.recovery import readable
 from holdfast.cli.exit_code import errors_to_exit_codes
 from holdfast.cli.job_directories import job_directories
+from holdfast.cli.registers import Registers, where_option
 from holdfast.cli.table import moment, print_json, print_table, size
 from holdfast.errors import HoldfastError
 from holdfast.storage.job_directory import JobDirectory
@@ -22,14 +24,16 @@ COLUMNS = ("job", "id", "epoch", "completed at", "bytes", "new bytes", "operator
 @click.command()
 @click.argument("directory", metavar="DIR")
 @click.option("--json", "as_json", is_flag=True, help="Print one object a line.")
-def checkpoints(directory: str, as_json: bool) -> None:
+@where_option
+def checkpoints(directory: str, as_json: bool, properties: tuple[str, ...]) -> None:
     """Lists the retained completed checkpoints in DIR, oldest first.
 
     DIR is the directory of a job, or the one set as execution.checkpointing.dir. Status: COMPLETED, or DAMAGED with the
     reason on standard error.
     """
     with errors_to_exit_codes():
-        rows = [row for found in job_directories(directory) for row in _rows(*found)]
+        with closing(Registers(properties)) as registers:
+            rows = [row for found in job_directories(directory, registers) for row in _rows(*found)]
         if as_json:
             print_json(rows)
         else:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+import click
+
 from holdfast.checkpoint.completed_checkpoint import CompletedCheckpoint
 from holdfast.checkpoint.recovery import newest
-from holdfast.errors import NotExistError
+from holdfast.cli.registers import Registers
+from holdfast.errors import ConfigurationError, NotExistError
 from holdfast.kernel.ids import JobID
-from holdfast.storage.file_register import FileRegister
 from holdfast.storage.file_system import file_system_for, join
 from holdfast.storage.job_directory import REGISTER, JobDirectory
 from holdfast.storage.path import base_name, parent
@@ -18,14 +20,25 @@ from holdfast.storage.register_state import RegisterState
 _JOB = re.compile(r"[0-9a-f]{32}")
 
 
-def job_directories(path: str) -> Iterator[tuple[JobDirectory, RegisterState]]:
+def job_directories(path: str, registers: Registers) -> Iterator[tuple[JobDirectory, RegisterState]]:
     """The jobs at a path, with their registers: the path is a job's directory, or one that holds several.
+
+    Of several jobs those are left out, with a word on standard error, whose registers cannot be found.
 
     Raises:
         NotExistError: The path does not exist.
+        ConfigurationError: The register of the one job is in a coordination store that was not named.
     """
-    for directory in directories_at(path):
-        yield directory, FileRegister(directory.fs, directory.register_dir).read()
+    found = directories_at(path)
+    for directory in found:
+        try:
+            state = registers.of(directory).read()
+        except ConfigurationError as error:
+            if len(found) == 1:
+                raise
+            click.echo(str(error), err=True)
+            continue
+        yield directory, state
 
 
 def directories_at(path: str) -> list[JobDirectory]:
@@ -44,14 +57,14 @@ def directories_at(path: str) -> list[JobDirectory]:
     return [_directory(join(path, name)) for name in names]
 
 
-def newest_checkpoint(path: str) -> CompletedCheckpoint:
+def newest_checkpoint(path: str, registers: Registers) -> CompletedCheckpoint:
     """The newest completed checkpoint of the one job at a path.
 
     Raises:
         NotExistError: There is no job, no checkpoint, or more than one job.
         CorruptFileError: The newest one is damaged.
     """
-    jobs = list(job_directories(path))
+    jobs = list(job_directories(path, registers))
     if len(jobs) != 1:
         ids = ", ".join(str(directory.job_id) for directory, _ in jobs) or "none"
         raise NotExistError(f"{path!r} holds not one job but: {ids}. Give the directory of a job or of a checkpoint.")

@@ -15,8 +15,10 @@ from holdfast.cli.exit_code import errors_to_exit_codes
 from holdfast.cli.job_directories import directories_at
 from holdfast.errors import ConfigurationError, HoldfastError
 from holdfast.ha.checkpoint_recovery import RegisterCheckpointRecoveryFactory
-from holdfast.ha.factory import create_high_availability_services, ha_type
+from holdfast.ha.factory import create_high_availability_services
+from holdfast.ha.job_register import file_register_of
 from holdfast.ha.leader_retrieval import LeaderRetrievalService
+from holdfast.ha.options import ha_type
 from holdfast.ha.services import HighAvailabilityServices
 from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.key_group import KeyGroupRange
@@ -25,7 +27,6 @@ from holdfast.queryable.leader import parse_address
 from holdfast.queryable.location import Address
 from holdfast.queryable.server import ServerSettings, StateServer, parse_ports, part_of, whole
 from holdfast.queryable.tls import client_context, server_context
-from holdfast.storage.file_register import FileRegister
 from holdfast.storage.job_directory import JobDirectory
 from holdfast.storage.register import FencedRegister
 
@@ -145,7 +146,7 @@ class _Jobs:
 
     def _register(self, directory: JobDirectory) -> FencedRegister:
         if self._services is None:
-            return FileRegister(directory.fs, directory.register_dir)
+            return file_register_of(directory)
         factory = self._services.get_checkpoint_recovery_factory()
         if not isinstance(factory, RegisterCheckpointRecoveryFactory):
             raise ConfigurationError(f"{type(self._services).__name__} has no registers that could be followed.")

@@ -27,7 +27,6 @@ from holdfast.ha.factory import (
     HighAvailabilityServicesFactory,
     create_client_high_availability_services,
     create_high_availability_services,
-    ha_type,
 )
 from holdfast.ha.file_system.job_result_store import FileSystemJobResultStore
 from holdfast.ha.file_system.services import FileSystemHaServices
@@ -52,6 +51,7 @@ from holdfast.ha.leader_retrieval import (
     LeaderRetrievalService,
     StandaloneLeaderRetrievalService,
 )
+from holdfast.ha.options import ha_type
 from holdfast.ha.services import (
     ClientHighAvailabilityServices,
     GloballyCleanableResource,

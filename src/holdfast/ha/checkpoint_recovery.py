@@ -21,9 +21,11 @@ from holdfast.checkpoint.id_counter import (
 from holdfast.checkpoint.options import CHECKPOINTS_DIRECTORY
 from holdfast.checkpoint.recovery import recover_all
 from holdfast.errors import ConfigurationError
+from holdfast.ha.cluster_storage import cluster_id_of
+from holdfast.ha.options import HA_STORAGE_PATH, ha_type
 from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.ids import JobID
-from holdfast.storage.file_system import file_system_for
+from holdfast.storage.file_system import file_system_for, join
 from holdfast.storage.job_directory import JobDirectory, checkpoint_id_of
 from holdfast.storage.register import FencedRegister, Lease
 
@@ -59,6 +61,10 @@ class CheckpointRecoveryFactory(ABC):
     @abstractmethod
     def create_checkpoint_id_counter(self, job_id: JobID) -> CheckpointIDCounter:
         """Make the counter of the job's checkpoint ids."""
+
+    def get_register(self, job_id: JobID) -> FencedRegister | None:
+        """The fenced register of a job, without which it cannot be led from here; None where there is none."""
+        return None
 
 
 class StandaloneCheckpointRecoveryFactory(CheckpointRecoveryFactory):
@@ -140,13 +146,26 @@ class RegisterCheckpointRecoveryFactory(CheckpointRecoveryFactory):
         return self._leases[job_id]
 
 
+def checkpoints_directory(configuration: Configuration) -> str | None:
+    """Where the jobs of a configuration keep their checkpoints, by default under the storage of their cluster.
+
+    Returns:
+        None if neither ``execution.checkpointing.dir`` nor high availability says it.
+    """
+    chosen, kind = configuration.get(CHECKPOINTS_DIRECTORY), ha_type(configuration)
+    storage = configuration.get(HA_STORAGE_PATH)
+    if chosen is not None or kind == "none" or storage is None:
+        return chosen
+    return join(storage, join(cluster_id_of(configuration, kind), "checkpoints"))
+
+
 def job_directories(configuration: Configuration) -> Callable[[JobID], JobDirectory]:
-    """Where the jobs of a configuration keep their checkpoints.
+    """Where each job of a configuration keeps its checkpoints.
 
     Raises:
         ConfigurationError: The function is called, and no directory is configured.
     """
-    root = configuration.get(CHECKPOINTS_DIRECTORY)
+    root = checkpoints_directory(configuration)
 
     def directory_for(job_id: JobID) -> JobDirectory:
         if root is None:

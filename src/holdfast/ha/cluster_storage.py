@@ -5,6 +5,7 @@
     <storageDir>/<cluster id>/cluster.json                  which cluster this is
     <storageDir>/<cluster id>/submittedExecutionPlan<random>
     <storageDir>/<cluster id>/blob/job_<job id>/blob_<key>
+    <storageDir>/<cluster id>/checkpoints/                  unless configured elsewhere
     <storageDir>/job-result-store/<cluster id>/             unless configured elsewhere
 
 A cluster has a random name of its own, which its coordination store and its storage directory both hold. Two clusters
@@ -30,9 +31,11 @@ from holdfast.ha import options
 from holdfast.ha.blob_store import FileSystemBlobStore
 from holdfast.ha.execution_plan import ExecutionPlan, execution_plan_serializer
 from holdfast.ha.file_system.job_result_store import FileSystemJobResultStore
+from holdfast.ha.kubernetes.option import CLUSTER_ID
 from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.ids import new_nonce
 from holdfast.storage.document import decode_document, encode_document
+from holdfast.storage.exclusive_creation import require_exclusive_creation
 from holdfast.storage.file_system import FileSystem, file_system_for, join
 from holdfast.storage.handle import FileSystemStateStorageHelper
 
@@ -62,6 +65,12 @@ def cluster_path(cluster_id: str) -> str:
                 "digits, '-' and '_'."
             )
     return "/".join(parts)
+
+
+def cluster_id_of(configuration: Configuration, kind: str) -> str:
+    """The id of the cluster that a configuration names, for a type of high availability; empty if it names none."""
+    chosen = configuration.get(CLUSTER_ID) if kind == "kubernetes" else configuration.get(options.HA_CLUSTER_ID)
+    return "/".join(part for part in (chosen or "").split("/") if part)
 
 
 class ClusterStorage:
@@ -153,11 +162,9 @@ class ClusterStorage:
         self.fs.delete_directory(self.path)
 
     def _probe(self) -> None:
-        path = join(self.path, f".probe-{new_nonce()}")
         try:
-            self.fs.create_exclusive(path, b"Can this directory be written?\n")
-            self.fs.delete(path)
-        except (StorageError, NotExistError) as error:
+            require_exclusive_creation(self.fs, self.path)
+        except StorageError as error:
             raise StorageError(
                 f"The directory of option {options.HA_STORAGE_PATH.key!r} cannot be used by this process. {error}"
             ) from error

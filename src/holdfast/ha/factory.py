@@ -10,6 +10,7 @@ from typing import Any, Final, TypeVar
 
 from holdfast.errors import ConfigurationError, HoldfastError
 from holdfast.ha import options
+from holdfast.ha.options import ha_type
 from holdfast.ha.services import ClientHighAvailabilityServices, HighAvailabilityServices
 from holdfast.ha.standalone import StandaloneClientHaServices, StandaloneHaServices
 from holdfast.kernel.configuration import Configuration
@@ -46,15 +47,6 @@ class HighAvailabilityServicesFactory(ABC):
     def create_client_ha_services(self, configuration: Configuration) -> ClientHighAvailabilityServices:
         """Make what a client needs."""
         raise ConfigurationError(f"{type(self).__name__} makes no services for clients.")
-
-
-def ha_type(configuration: Configuration) -> str:
-    """The configured type: none, embedded, filesystem, zookeeper, kubernetes, or a class path."""
-    value = configuration.get(options.HA_TYPE).strip()
-    lowered = value.lower()
-    if lowered in ("", "none", "standalone"):
-        return "none"
-    return lowered if lowered in _SERVICES else value
 
 
 def create_high_availability_services(

@@ -5,9 +5,16 @@ from __future__ import annotations
 from enum import Enum
 from typing import Final
 
+from holdfast.checkpoint.options import RefusedOption
+from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.option import ConfigOption, Duration
 
 _MAX_INTEGER: Final = 2**31 - 1
+_NO_APPLICATIONS: Final = "there are no applications beside the jobs."
+_NO_CLEANUP: Final = (
+    "nothing of a job is removed by itself when it ends: its checkpoints and its register are kept. Whoever calls "
+    "global_cleanup_async() gets its error, and tries again as he likes."
+)
 
 
 class ZooKeeperAcl(Enum):
@@ -35,6 +42,19 @@ HA_TYPE: Final[ConfigOption[str]] = ConfigOption(
     "HighAvailabilityServicesFactory.",
     deprecated_keys=("high-availability", "recovery.mode"),
 )
+TYPES: Final = ("embedded", "filesystem", "zookeeper", "kubernetes")
+"""The types beside none; anything else is a class path."""
+
+
+def ha_type(configuration: Configuration) -> str:
+    """The configured type: none, embedded, filesystem, zookeeper, kubernetes, or a class path."""
+    value = configuration.get(HA_TYPE).strip()
+    lowered = value.lower()
+    if lowered in ("", "none", "standalone"):
+        return "none"
+    return lowered if lowered in TYPES else value
+
+
 HA_CLUSTER_ID: Final[ConfigOption[str]] = ConfigOption(
     "high-availability.cluster-id",
     str,
@@ -48,11 +68,12 @@ HA_STORAGE_PATH: Final[ConfigOption[str | None]] = ConfigOption(
     "Where the state behind the pointers is kept; all processes of the cluster must reach it. Mandatory except for the "
     "types none and embedded.",
 )
-HA_JOB_MANAGER_PORT: Final[ConfigOption[str]] = ConfigOption(
+HA_JOB_MANAGER_PORT: Final = RefusedOption[str](
     "high-availability.jobmanager.port",
     str,
     "0",
-    "The port, or the range of ports, of the job manager; 0 takes a free one.",
+    description="Of the job manager.",
+    reason="a job master listens on no port; queries of its state go to queryable-state.server.ports.",
 )
 
 HA_ZOOKEEPER_QUORUM: Final[ConfigOption[str | None]] = ConfigOption(
@@ -70,11 +91,12 @@ HA_ZOOKEEPER_EXECUTION_PLANS_PATH: Final[ConfigOption[str]] = ConfigOption(
     "/execution-plans",
     "The node of submitted execution plans.",
 )
-HA_ZOOKEEPER_APPLICATIONS_PATH: Final[ConfigOption[str]] = ConfigOption(
+HA_ZOOKEEPER_APPLICATIONS_PATH: Final = RefusedOption[str](
     "high-availability.zookeeper.path.applications",
     str,
     "/applications",
-    "Accepted and without effect: there are no applications beside the jobs.",
+    description="Of applications.",
+    reason=_NO_APPLICATIONS,
 )
 ZOOKEEPER_SESSION_TIMEOUT: Final[ConfigOption[int]] = ConfigOption(
     "high-availability.zookeeper.client.session-timeout",
@@ -118,11 +140,12 @@ ZOOKEEPER_TOLERATE_SUSPENDED_CONNECTIONS: Final[ConfigOption[bool]] = ConfigOpti
     False,
     "Whether a leader goes on leading while its connection is lost and its session may still live.",
 )
-ZOOKEEPER_ENSEMBLE_TRACKER: Final[ConfigOption[bool]] = ConfigOption(
+ZOOKEEPER_ENSEMBLE_TRACKER: Final = RefusedOption[bool](
     "high-availability.zookeeper.client.ensemble-tracker",
     bool,
-    True,
-    "Accepted and without effect: the client uses the servers of high-availability.zookeeper.quorum and no others.",
+    False,
+    description="Of the client.",
+    reason="the client connects to the servers of high-availability.zookeeper.quorum and to no others; name them all.",
 )
 
 FILE_SYSTEM_LEASE_DURATION: Final[ConfigOption[int]] = ConfigOption(
@@ -157,36 +180,59 @@ JOB_RESULT_STORE_DELETE_ON_COMMIT: Final[ConfigOption[bool]] = ConfigOption(
     True,
     "Whether a result is deleted once everything of its job was cleaned up.",
 )
-APPLICATION_RESULT_STORE_PATH: Final[ConfigOption[str | None]] = ConfigOption(
+APPLICATION_RESULT_STORE_PATH: Final = RefusedOption[str | None](
     "application-result-store.storage-path",
     str,
     None,
-    "Accepted and without effect: there are no applications beside the jobs.",
+    description="Of applications.",
+    reason=_NO_APPLICATIONS,
 )
-APPLICATION_RESULT_STORE_DELETE_ON_COMMIT: Final[ConfigOption[bool]] = ConfigOption(
+APPLICATION_RESULT_STORE_DELETE_ON_COMMIT: Final = RefusedOption[bool](
     "application-result-store.delete-on-commit",
     bool,
     True,
-    "Accepted and without effect: there are no applications beside the jobs.",
+    description="Of applications.",
+    reason=_NO_APPLICATIONS,
 )
-CLEANUP_STRATEGY: Final[ConfigOption[CleanupStrategy]] = ConfigOption(
+CLEANUP_STRATEGY: Final = RefusedOption[CleanupStrategy](
     "cleanup-strategy.type",
     CleanupStrategy,
-    CleanupStrategy.EXPONENTIAL_DELAY,
-    "How the clean-up of a finished job is tried again: exponential-delay, fixed-delay, or none (off, disable).",
+    CleanupStrategy.NONE,
+    description="Of the clean-up of finished jobs.",
+    reason=_NO_CLEANUP,
 )
-CLEANUP_EXPONENTIAL_INITIAL_BACKOFF: Final[ConfigOption[int]] = ConfigOption(
-    "cleanup-strategy.exponential-delay.initial-backoff", Duration, 1_000, "The first pause; pauses double."
+CLEANUP_EXPONENTIAL_INITIAL_BACKOFF: Final = RefusedOption[int](
+    "cleanup-strategy.exponential-delay.initial-backoff",
+    Duration,
+    1_000,
+    description="Of the clean-up of finished jobs.",
+    reason=_NO_CLEANUP,
 )
-CLEANUP_EXPONENTIAL_MAX_BACKOFF: Final[ConfigOption[int]] = ConfigOption(
-    "cleanup-strategy.exponential-delay.max-backoff", Duration, 3_600_000, "The longest pause."
+CLEANUP_EXPONENTIAL_MAX_BACKOFF: Final = RefusedOption[int](
+    "cleanup-strategy.exponential-delay.max-backoff",
+    Duration,
+    3_600_000,
+    description="Of the clean-up of finished jobs.",
+    reason=_NO_CLEANUP,
 )
-CLEANUP_EXPONENTIAL_ATTEMPTS: Final[ConfigOption[int]] = ConfigOption(
-    "cleanup-strategy.exponential-delay.attempts", int, _MAX_INTEGER, "How often the clean-up is tried again."
+CLEANUP_EXPONENTIAL_ATTEMPTS: Final = RefusedOption[int](
+    "cleanup-strategy.exponential-delay.attempts",
+    int,
+    _MAX_INTEGER,
+    description="Of the clean-up of finished jobs.",
+    reason=_NO_CLEANUP,
 )
-CLEANUP_FIXED_DELAY: Final[ConfigOption[int]] = ConfigOption(
-    "cleanup-strategy.fixed-delay.delay", Duration, 60_000, "The pause between two attempts."
+CLEANUP_FIXED_DELAY: Final = RefusedOption[int](
+    "cleanup-strategy.fixed-delay.delay",
+    Duration,
+    60_000,
+    description="Of the clean-up of finished jobs.",
+    reason=_NO_CLEANUP,
 )
-CLEANUP_FIXED_ATTEMPTS: Final[ConfigOption[int]] = ConfigOption(
-    "cleanup-strategy.fixed-delay.attempts", int, _MAX_INTEGER, "How often the clean-up is tried again."
+CLEANUP_FIXED_ATTEMPTS: Final = RefusedOption[int](
+    "cleanup-strategy.fixed-delay.attempts",
+    int,
+    _MAX_INTEGER,
+    description="Of the clean-up of finished jobs.",
+    reason=_NO_CLEANUP,
 )

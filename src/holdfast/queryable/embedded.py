@@ -43,6 +43,8 @@ class EmbeddedQueryServer(JobObserver):
         server.start()
         self._server = server
         follower = server.serve_job(job.directory, job.register)
+        if job.leadership is not None:
+            job.leadership.address = "{}:{}".format(*server.get_server_address())
 
         def completed(record: EpochProgress) -> None:
             if record.checkpoint_id is not None:

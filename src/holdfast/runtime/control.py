@@ -51,14 +51,39 @@ class JobControl:
         self._ended = False
         self.stop_requested = False
         self.cancel_requested = False
+        self._deposed = False
         self._rescales: list[RescaleRequest] = []
         self.parallelism: dict[str, int] = {}
         """Parallelism by uid that is in force instead of the program's; the empty uid stands for all operators."""
 
     @property
+    def ending(self) -> bool:
+        """Whether the job is to end in this process."""
+        return self.stop_requested or self.cancel_requested
+
+    @property
     def stopping(self) -> bool:
         """Whether no further epoch may start."""
-        return self.stop_requested or self.cancel_requested
+        return self.ending or self._deposed
+
+    @property
+    def is_deposed(self) -> bool:
+        """Whether the term of this process is over, and the job is not to end here for another reason."""
+        return self._deposed and not self.ending
+
+    def depose(self) -> None:
+        """The term of this process is over: no further epoch may start before the next one."""
+        self._deposed = True
+        self._wake.set()
+
+    def reinstate(self) -> None:
+        """A new term of this process has begun."""
+        self._deposed = False
+        self._wake.clear()
+
+    def wake(self) -> None:
+        """Lets whoever waits look again."""
+        self._wake.set()
 
     def stop(self) -> None:
         """Asks the job to end after the current epoch and to keep everything."""

@@ -10,6 +10,7 @@ from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.ids import JobID
 from holdfast.runtime.engine import Engine
 from holdfast.runtime.graph import StreamGraph
+from holdfast.runtime.leadership import JobLeadership
 from holdfast.storage.job_directory import JobDirectory
 from holdfast.storage.register import FencedRegister
 
@@ -21,6 +22,7 @@ class Job:
     Attributes:
         default_parallelism: Subtasks of keyed operators that name no parallelism.
         owner: Who runs it, for messages of those who fence it: host and process.
+        leadership: The part of this process in the election of the leader; None where whoever starts last leads.
     """
 
     job_id: JobID
@@ -34,3 +36,4 @@ class Job:
     owner: str
     clock: Clock = field(default_factory=SystemClock)
     random: Callable[[], float] | None = None
+    leadership: JobLeadership | None = None

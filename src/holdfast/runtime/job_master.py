@@ -3,18 +3,20 @@
 ::
 
     CREATED -> RUNNING -> FINISHED     bounded inputs have ended
-                  |  ^ -> SUSPENDED    trigger exhausted, stopped, or fenced by another leader: everything is kept
-                  v  |  -> CANCELED    cancel() was called
-             RESTARTING -> FAILED      the restart strategy gave up, or a new attempt cannot help
+      ^           |  ^ -> SUSPENDED    trigger exhausted, stopped, or fenced by another leader: everything is kept
+      |           v  |  -> CANCELED    cancel() was called
+      +------ RESTARTING -> FAILED     the restart strategy gave up, or a new attempt cannot help
 
 A failure in an epoch starts a new attempt in the same process: the token is raised again and the newest completed
-checkpoint is restored, so what a restart does is what another process would do.
+checkpoint is restored, so what a restart does is what another process would do. With high availability a process
+stands by (CREATED) until it is elected, and again once it was deposed.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 
 from holdfast.errors import (
@@ -32,6 +34,7 @@ from holdfast.errors import (
     StateMigrationError,
     UserFunctionError,
 )
+from holdfast.ha.leader_election import LeaderElectionError
 from holdfast.kernel.backoff import RestartStrategy, restart_strategy_from
 from holdfast.runtime.attempt import JobAttempt
 from holdfast.runtime.control import JobControl
@@ -43,7 +46,7 @@ from holdfast.runtime.options import IDENTICAL_FAILURES
 from holdfast.runtime.progress import ProgressReporter
 from holdfast.runtime.starting_point import is_chosen, restore
 from holdfast.runtime.status import JobStatus
-from holdfast.storage.register import CheckpointPointer, Lease
+from holdfast.storage.register import CheckpointPointer, Lease, RegisterState
 
 logger = logging.getLogger(__name__)
 
@@ -52,6 +55,7 @@ FATAL = (
     CorruptFileError,
     EngineLostError,
     FormatVersionError,
+    LeaderElectionError,
     RestoreError,
     StateMigrationError,
 )
@@ -77,6 +81,8 @@ class JobMaster:
         self.failure: HoldfastError | None = None
         self.ended = threading.Event()
         self._newest_at_start: CheckpointPointer | None = None
+        self._has_begun = False
+        self._seen: RegisterState | None = None
         self._lease: Lease | None = None
         self._last_cause: tuple[type[HoldfastError], str | None, CheckpointPointer | None] | None = None
         self._identical = 0
@@ -92,7 +98,7 @@ class JobMaster:
                 run as it is; a new attempt would meet the same.
         """
         try:
-            with observing(self.job, self.progress):
+            with observing(self.job, self.progress), self._campaigning():
                 self.status = self._run_attempts()
         except FencedError as error:
             self.status, self.failure = JobStatus.SUSPENDED, error
@@ -111,27 +117,84 @@ class JobMaster:
         logger.info("job %r ended %s", self.job.name, self.status.value)
         return self.status
 
+    def _campaigning(self) -> AbstractContextManager[None]:
+        leadership = self.job.leadership
+        return nullcontext() if leadership is None else leadership.campaigning(self.control)
+
     def _run_attempts(self) -> JobStatus:
-        number = 0
+        leadership, number = self.job.leadership, 0
+        if leadership is not None:
+            self._seen = self.job.register.read()
         while True:
+            if leadership is not None:
+                self.status = JobStatus.CREATED
+                if not leadership.lead(self.control):
+                    return JobStatus.SUSPENDED
             try:
-                lease = self._raise_token()
-                if number == 0:
-                    self._newest_at_start = lease.state.newest
-                if lease.state.terminal == JobStatus.FINISHED.value and not is_chosen(self.job.configuration):
-                    return self._already_finished()
-                return self._run_attempt(lease, number)
-            except FencedError:
-                raise
-            except HoldfastError as error:
-                self._require_leadership(error)
-                if isinstance(error, CorruptFileError):
-                    raise with_proposal(self.job, error) from error
-                if isinstance(error, FATAL):
+                status = self._try_attempt(number)
+            except FencedError as error:
+                if leadership is None:
                     raise
-                self._wait_for_restart(error)
-                self._require_leadership(error)
-                number += 1
+                leadership.stand_by(error, self.control)
+            else:
+                if status is not None:
+                    return status
+            number += 1
+
+    def _try_attempt(self, number: int) -> JobStatus | None:
+        """One attempt; returns None if there is to be another one."""
+        try:
+            lease = self._raise_token()
+            ended = self._begin_term(lease)
+            if ended is not None:
+                return ended
+            status = self._run_attempt(lease, number)
+            return None if status is JobStatus.SUSPENDED and self.control.is_deposed else status
+        except FencedError:
+            raise
+        except HoldfastError as error:
+            self._require_leadership(error)
+            if self.control.is_deposed:
+                logger.warning("the term of this process has ended; what failed meanwhile: %s", error)
+                return None
+            if isinstance(error, CorruptFileError):
+                raise with_proposal(self.job, error) from error
+            if isinstance(error, FATAL):
+                raise
+            self._wait_for_restart(error)
+            self._require_leadership(error)
+            return None
+
+    def _begin_term(self, lease: Lease) -> JobStatus | None:
+        """Looks at what the register says; returns how the job ended for good, None if it is to run."""
+        seen, self._seen = self._seen, lease.state
+        others_led = seen is not None and lease.token > seen.token + 1
+        if not self._has_begun:
+            self._has_begun = True
+            has_moved = others_led or (seen is not None and lease.state.newest != seen.newest)
+            self._newest_at_start = self._newest_to_replace(lease.state.newest, has_moved)
+        terminal = lease.state.terminal
+        has_ended = terminal is not None and seen is not None and (others_led or seen.terminal is None)
+        if has_ended and self.job.leadership is not None:
+            logger.info("job %r ended %s while this process stood by", self.job.name, terminal)
+            return JobStatus(terminal)
+        if terminal == JobStatus.FINISHED.value and not is_chosen(self.job.configuration):
+            return self._already_finished()
+        return None
+
+    def _newest_to_replace(self, newest: CheckpointPointer | None, has_moved: bool) -> CheckpointPointer | None:
+        """The checkpoint in whose place a chosen start is made; None if the job has gone on with another leader."""
+        leadership = self.job.leadership
+        is_late = has_moved or (leadership is not None and leadership.has_waited)
+        if newest is None or not is_late or not is_chosen(self.job.configuration):
+            return newest
+        logger.warning(
+            "job %r was led by another process when this one was started, so it goes on from checkpoint %d: --fresh "
+            "and -s count for a process that leads at once",
+            self.job.name,
+            newest.checkpoint_id,
+        )
+        return None
 
     def _raise_token(self) -> Lease:
         try:
@@ -178,7 +241,7 @@ class JobMaster:
     def _wait_for_restart(self, error: HoldfastError) -> None:
         self._restart.notify_failure(error)
         self._give_up_if_it_comes_again(error)
-        if self.control.stopping:
+        if self.control.ending:
             logger.warning("the job failed while it was being stopped; its last completed checkpoint stands: %s", error)
             raise JobExecutionError(f"job {self.job.name!r} failed while it was being stopped: {error}") from error
         if not self._restart.can_restart():

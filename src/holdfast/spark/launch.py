@@ -11,20 +11,21 @@ import tempfile
 
 from pyspark.sql import SparkSession
 
-from holdfast.checkpoint.options import CHECKPOINT_STORAGE, CHECKPOINTS_DIRECTORY
+from holdfast.checkpoint.options import CHECKPOINT_STORAGE
 from holdfast.errors import ConfigurationError
+from holdfast.ha.checkpoint_recovery import checkpoints_directory
 from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.ids import JobID
 from holdfast.runtime.graph import StreamGraph
 from holdfast.runtime.job import Job
 from holdfast.runtime.job_client import JobClient
 from holdfast.runtime.job_master import JobMaster
+from holdfast.runtime.leadership import open_register
 from holdfast.runtime.options import DEFAULT_PARALLELISM, EXECUTION_TRIGGER, JOB_ID
 from holdfast.spark.engine import SparkEngine
 from holdfast.spark.failure import losses_told
 from holdfast.spark.session import get_or_create
 from holdfast.spark.trigger import Trigger
-from holdfast.storage.file_register import FileRegister
 from holdfast.storage.file_system import file_system_for
 from holdfast.storage.job_directory import JobDirectory
 from holdfast.storage.path import local_path
@@ -48,7 +49,7 @@ def launch(
 def _launch(graph: StreamGraph, job_name: str, configuration: Configuration, session: SparkSession | None) -> JobClient:
     configuration.validate()
     in_memory = configuration.get(CHECKPOINT_STORAGE) == "jobmanager"
-    directory_set = None if in_memory else configuration.get(CHECKPOINTS_DIRECTORY)
+    directory_set = None if in_memory else checkpoints_directory(configuration)
     _require_mounted(directory_set)
     session = session or get_or_create(configuration)
     trigger = Trigger.parse(configuration.get(EXECUTION_TRIGGER))
@@ -57,16 +58,19 @@ def _launch(graph: StreamGraph, job_name: str, configuration: Configuration, ses
     job_id = JobID.from_hex(given) if given else JobID.from_name(job_name)
     directory = JobDirectory(file_system_for(root), root, job_id)
     directory.create()
+    engine = SparkEngine(session, directory, trigger)
+    register, leadership = open_register(directory, configuration)
     job = Job(
         job_id=job_id,
         name=job_name,
         graph=graph,
         configuration=configuration,
         directory=directory,
-        register=FileRegister(directory.fs, directory.register_dir),
-        engine=SparkEngine(session, directory, trigger),
+        register=register,
+        engine=engine,
         default_parallelism=configuration.get(DEFAULT_PARALLELISM) or session.sparkContext.defaultParallelism,
         owner=f"{socket.gethostname()}:{os.getpid()}",
+        leadership=leadership,
     )
     return JobClient(JobMaster(job))
 

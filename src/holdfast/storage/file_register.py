@@ -27,6 +27,7 @@ from holdfast.errors import (
     PossibleInconsistentStateError,
     StorageError,
 )
+from holdfast.storage.exclusive_creation import require_exclusive_creation
 from holdfast.storage.file import FileSystem
 from holdfast.storage.local import final_name
 from holdfast.storage.path import join
@@ -59,6 +60,14 @@ class FileRegister(FencedRegister):
             _log.warning("Could not clean up the register: %s", error)
         return lease
 
+    def require_exclusive_creation(self) -> None:
+        """Make sure that the directory can be written and keeps two writers apart.
+
+        Raises:
+            StorageError: It cannot, or does not.
+        """
+        require_exclusive_creation(self._fs, self._directory)
+
     def _load(self) -> RegisterRecord:
         for _ in range(_LOAD_ATTEMPTS):
             newest = max(self._versions(), default=0)
@@ -88,11 +97,22 @@ class FileRegister(FencedRegister):
         except HoldfastError as error:
             raise PossibleInconsistentStateError(f"{path!r} was created, but not checked: {error}") from error
         if not is_real:
-            raise PossibleInconsistentStateError(f"{path!r} was created long after others had gone on.")
+            self._withdraw(path)
+            raise ConflictError(f"{path!r} was created long after others had gone on.")
         try:
             self._trim(new.state.version - WINDOW)
         except HoldfastError as error:  # the version is written; the next write tries again
             _log.warning("Could not delete old versions of the register: %s", error)
+
+    def _withdraw(self, path: str) -> None:
+        """Delete a version that was just created in a hole, or behind the window: nobody needs it.
+
+        Where the whole register was removed meanwhile it would look like the newest version for ever.
+        """
+        try:
+            self._fs.delete(path)
+        except HoldfastError as error:
+            _log.warning("Could not delete %r, which nobody needs: %s", path, error)
 
     def _is_real(self, record: RegisterRecord) -> bool:
         """Whether the version before this one still exists; see the module's description."""

@@ -30,12 +30,12 @@ from holdfast.runtime.exchange import CONTROL, HASH, KEY_HASH, TARGET, EdgeLayou
 from holdfast.runtime.graph import StreamGraph
 from holdfast.runtime.job import Job
 from holdfast.runtime.job_master import JobMaster
+from holdfast.runtime.leadership import open_register
 from holdfast.runtime.plan import Edge, JobPlan, Level
 from holdfast.runtime.progress import ProgressReporter
 from holdfast.runtime.task import LevelTask, TaskIdentity
 from holdfast.state.cache import STATE_CACHE
 from holdfast.state.run import forget_runs
-from holdfast.storage.file_register import FileRegister
 from holdfast.storage.file_system import FileSystem, LocalFileSystem
 from holdfast.storage.job_directory import JobDirectory
 from holdfast.types.arrow import elements_to_batch
@@ -189,17 +189,20 @@ def run_job(
     job_id = JobID.from_name(name)
     job_directory = JobDirectory(file_system or LocalFileSystem(), str(directory), job_id)
     job_directory.create()
+    options = Configuration(dict(configuration or {}))
+    register, leadership = open_register(job_directory, options)
     job = Job(
         job_id=job_id,
         name=name,
         graph=graph,
-        configuration=Configuration(dict(configuration or {})),
+        configuration=options,
         directory=job_directory,
-        register=FileRegister(job_directory.fs, job_directory.register_dir),
+        register=register,
         engine=engine,
         default_parallelism=parallelism,
         owner=f"epoch-runner-{uuid.uuid4().hex[:8]}",
         clock=clock or SystemClock(),
+        leadership=leadership,
     )
     return JobMaster(job, ProgressReporter(name))
 

@@ -1,6 +1,7 @@
 """What is particular to the register in files: damage, holes, leftovers, faults."""
 
 import os
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -196,3 +197,40 @@ def test_a_kill_at_the_pointer_leaves_the_old_or_the_new_version(register, direc
     assert (run.returncode, run.stdout) == (-9, "one\n")
     assert ids(register.read()) == found
     assert ids(register.raise_token("next").write(completing(3))) == [*found, 3]
+
+
+def test_a_leader_that_slept_while_the_register_was_removed_is_fenced_and_leaves_nothing(register, directory):
+    sleeper = register.raise_token("sleeper")
+    for number in range(1, 5):
+        sleeper.write(completing(number))
+    shutil.rmtree(directory)
+    with pytest.raises(FencedError, match="went back"):
+        sleeper.write(completing(5))
+    assert list(directory.glob("v-*")) == []
+    assert register.raise_token("successor").state.version == 1
+
+
+def test_a_leader_that_slept_while_the_register_was_begun_anew_changes_nothing(register, directory):
+    sleeper = register.raise_token("sleeper")
+    for number in range(1, 5):
+        sleeper.write(completing(number))
+    shutil.rmtree(directory)
+    successor = register.raise_token("successor")
+    for number in range(1, 5):
+        successor.write(completing(10 + number))
+    with pytest.raises(FencedError, match="begun anew"):
+        sleeper.write(completing(5))
+    successor.write(completing(15))
+    assert ids(register.read())[-1] == 15
+
+
+def test_it_is_known_at_start_whether_the_directory_keeps_writers_apart(register, directory):
+    class Careless(LocalFileSystem):
+        def create_exclusive(self, path, data):
+            self.delete(path)
+            super().create_exclusive(path, data)
+
+    register.require_exclusive_creation()
+    assert list(directory.iterdir()) == []
+    with pytest.raises(StorageError, match="could not be kept apart"):
+        FileRegister(Careless(), str(directory)).require_exclusive_creation()
