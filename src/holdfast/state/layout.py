@@ -5,13 +5,15 @@ Columns: ``hash`` (uint64), ``key`` (the key codec's type), ``namespace`` (binar
 state), ``stamp`` (int64, milliseconds of the last use; a list for list state; where state expires). Sorted by hash,
 key, namespace and map key. A row speaks about all older runs: put replaces, delete removes, append extends a list,
 clear removes all entries of a map.
+
+A segment may have an older form than the program declares; see `holdfast.state.evolution`.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import cached_property
 from itertools import chain, pairwise
@@ -22,6 +24,9 @@ import pyarrow as pa
 
 from holdfast.errors import StateMigrationError
 from holdfast.state.descriptor import MapStateDescriptor, StateDescriptor, StateKind
+from holdfast.state.evolution import FORMER, SINCE, TTL, TYPE, Conversion, Form, continued, conversion, forms_of
+from holdfast.state.probe import KEY
+from holdfast.state.run import HASH, Segment
 from holdfast.state.value_codec import ValueCodec, value_codec_for
 from holdfast.types.key import KeyCodec, key_codec_for
 
@@ -56,6 +61,8 @@ class StateLayout:
         ttl: Whether values have the time of their last use beside them.
         queryable: The name under which the state can be queried, None if it cannot.
         time_to_live: Milliseconds after which compaction may drop what was not used; None if it must not.
+        forms: How it was declared before, oldest first, and how it is declared now.
+        is_news: Whether no run says yet how it is declared now.
     """
 
     name: str
@@ -67,48 +74,74 @@ class StateLayout:
     ttl: bool = False
     queryable: str | None = None
     time_to_live: int | None = None
+    forms: tuple[Form, ...] = ()
+    is_news: bool = False
 
     @classmethod
     def of(cls, descriptor: StateDescriptor[Any], key: KeyCodec, namespace: Any = None) -> StateLayout:
         """Return the layout of a descriptor's state."""
         ttl = descriptor.ttl_config
         map_key = key_codec_for(descriptor.key_type_info) if isinstance(descriptor, MapStateDescriptor) else None
+        value = value_codec_for(descriptor.type_info)
         return cls(
             descriptor.name,
             descriptor.kind,
             key,
-            value_codec_for(descriptor.type_info),
+            value,
             map_key,
             namespace,
             ttl.is_enabled,
             descriptor.queryable_state_name,
             ttl.ttl if ttl.is_enabled and ttl.cleanup_strategies.in_background else None,
+            (Form(value.type.to_json(), ttl.is_enabled, None, value.type),),
         )
 
     @cached_property
     def schema(self) -> dict[str, Any]:
         """What a footer says about the segment."""
+        form = self.forms[-1]
         schema: dict[str, Any] = {
             "kind": self.kind.value,
-            "type": self.value.type.to_json(),
+            TYPE: form.document,
             "map_key": None if self.map_key is None else self.map_key.to_json(),
             "namespace": self.namespace,
-            "ttl": self.ttl,
+            TTL: form.ttl,
         }
+        former = [one.to_json() for one in self.forms[:-1]] or None
         # Query servers and compaction know a job by its files only.
-        for name, value in (("queryable", self.queryable), (TIME_TO_LIVE, self.time_to_live)):
+        for name, value in (
+            ("queryable", self.queryable),
+            (TIME_TO_LIVE, self.time_to_live),
+            (SINCE, form.since),
+            (FORMER, former),
+        ):
             if value is not None:
                 schema[name] = value
         return schema
 
-    def check(self, stored: Mapping[str, Any], path: str) -> None:
-        """Compare with what a run says about its segment of the same name.
+    def after(self, stored: Sequence[tuple[Mapping[str, Any], str]], now: int) -> StateLayout:
+        """Return the layout of the state as it goes on from what runs say.
+
+        Args:
+            stored: What each segment says about itself, and the path of its run, oldest first.
+            now: Processing time.
 
         Raises:
-            StateMigrationError: Kind, types, namespaces or the time to live differ.
+            StateMigrationError: Kind, map keys or namespaces differ, or the value type cannot take over.
         """
-        if stored == self.schema:
-            return
+        if all(schema == self.schema for schema, _ in stored):
+            return self
+        for schema, path in stored:
+            self._check(schema, path)
+        forms = tuple(continued(self.name, self.forms[-1], stored, now))
+        result = replace(self, value=value_codec_for(forms[-1].type), forms=forms)
+        for schema, _ in stored:
+            result.conversion(schema)
+        known = [forms_of(schema) for schema, _ in stored]
+        documents = [[form.to_json() for form in one] for one in known]
+        return result if [form.to_json() for form in forms] in documents else replace(result, is_news=True)
+
+    def _check(self, stored: Mapping[str, Any], path: str) -> None:
         for part, what in _PARTS.items():
             before, now = stored.get(part), self.schema[part]
             if before != now:
@@ -116,6 +149,32 @@ class StateLayout:
                     f"State {self.name!r} was written with {what} {_short(before)} (by {path!r}), the program declares "
                     f"{_short(now)}. Declare it as it was, or give the new state another name."
                 )
+
+    def conversion(self, stored: Mapping[str, Any]) -> Conversion | None:
+        """Return what brings columns of a segment into today's form, None if nothing has to be done.
+
+        Raises:
+            StateMigrationError: It is not possible.
+        """
+        return None if stored == self.schema else conversion(stored, self.forms, self.kind)
+
+    def can_read(self, stored: Mapping[str, Any]) -> bool:
+        """Whether a segment can be decoded into what was decoded before by this layout."""
+        try:
+            self.conversion(stored)
+        except StateMigrationError:
+            return False
+        return len(forms_of(stored)) <= len(self.forms)
+
+    def empty_table(self) -> pa.Table:
+        """Return a segment without rows."""
+        columns = {HASH: pa.array([], pa.uint64()), KEY: self.key.storage_array([])}
+        if self.namespace is not None:
+            columns[NAMESPACE] = pa.array([], pa.binary())
+        if self.map_key is not None:
+            columns[MAP_KEY] = self.map_key.storage_array([])
+        columns |= self.encode([], lists=self.kind is StateKind.LIST)
+        return pa.table(columns | {OP: pa.array([], pa.int8())})
 
     def encode(self, cells: Sequence[Any], *, lists: bool = False) -> dict[str, pa.Array]:
         """Convert cells to their columns.
@@ -137,11 +196,14 @@ class StateLayout:
         stamps = pa.array([None if cell is None else cell[1] for cell in cells], pa.int64())
         return {VALUE: self.value.to_array(values), STAMP: stamps}
 
-    def decode(self, table: pa.Table, rows: pa.Array) -> list[Any]:
+    def decode(self, segment: Segment, rows: pa.Array) -> list[Any]:
         """Convert some rows of a segment back to cells."""
-        columns = [_taken(table, VALUE, rows)]
-        if self.ttl:
-            columns.append(_taken(table, STAMP, rows))
+        table, convert = segment.table, self.conversion(segment.entry.schema)
+        columns = [_taken(table, name, rows) for name in (VALUE, STAMP) if name in table.column_names]
+        if convert is not None:
+            stamp = columns[1] if len(columns) > 1 else None
+            value, stamp = convert.convert(columns[0], stamp, _taken(table, OP, rows))
+            columns = [value] if stamp is None else [value, stamp]
         if self.kind is not StateKind.LIST:
             return self._decode(columns)
         offsets = columns[0].offsets.to_numpy()
@@ -166,13 +228,7 @@ class StateLayout:
         return None
 
 
-_PARTS: Final = {
-    "kind": "kind",
-    "type": "the value type",
-    "map_key": "the map key type",
-    "namespace": "the namespace",
-    "ttl": "a time to live:",
-}
+_PARTS: Final = {"kind": "kind", "map_key": "the map key type", "namespace": "the namespace"}
 
 
 def _taken(table: pa.Table, name: str, rows: pa.Array) -> pa.Array:

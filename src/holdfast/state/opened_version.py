@@ -49,16 +49,18 @@ class OpenedVersion:
                     f"{codec.to_json()!r} in {max_parallelism}. Neither can change; start it under another uid."
                 )
 
-    def check_state(self, layout: StateLayout) -> None:
-        """Compare a state as the runs have it with how a program declares it.
+    def continue_state(self, layout: StateLayout, now: int) -> StateLayout:
+        """Return the layout of a state as a program declares it, as it goes on from what the runs have.
+
+        Args:
+            layout: What the program declares.
+            now: Processing time.
 
         Raises:
-            StateMigrationError: Kind, types, namespaces or time to live differ.
+            StateMigrationError: Kind, map keys or namespaces differ, or the value type cannot take over.
         """
-        for run in self.runs:
-            segment = run.segment(layout.name)
-            if segment is not None:
-                layout.check(segment.entry.schema, run.path)
+        segments = [(run.segment(layout.name), run.path) for run in self.runs]
+        return layout.after([(found.entry.schema, path) for found, path in segments if found is not None], now)
 
     def stretches(self, name: str, after: int = 0) -> Sequence[Stretch]:
         """Return the rows of a state in the range, newest run first.

@@ -17,6 +17,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from holdfast.types.record_type import RecordTypeInformation
 from holdfast.types.type_information import (
     AtomicTypeInformation,
     CollatedStringTypeInformation,
@@ -181,6 +182,8 @@ def value_codec_for(type_info: TypeInformation) -> ValueCodec:
 
 
 def _exact_class(type_info: TypeInformation) -> type:
+    if isinstance(type_info, RecordTypeInformation):
+        return _Nothing
     if isinstance(type_info, StructTypeInformation):
         return type_info.row_type if _is_exact(type_info) else _Nothing
     if isinstance(type_info, DecimalTypeInformation):
@@ -193,6 +196,8 @@ def _exact_class(type_info: TypeInformation) -> type:
 
 def _is_exact(type_info: TypeInformation) -> bool:
     """Whether values of the right classes are in the form that would be read back, with all their parts."""
+    if isinstance(type_info, RecordTypeInformation):
+        return False
     if isinstance(type_info, StructTypeInformation):
         return all(map(_is_exact, type_info.types))
     if isinstance(type_info, ListTypeInformation):

@@ -24,6 +24,7 @@ from holdfast.testing.state_access_contract import StateAccessContract
 from holdfast.testing.state_backend_machine import StateBackendMachine
 from holdfast.testing.state_collection_contract import StateCollectionContract
 from holdfast.testing.state_epochs import StateEpochs
+from holdfast.testing.state_evolution_contract import StateEvolutionContract
 from holdfast.testing.state_expiry_contract import StateExpiryContract
 from holdfast.testing.state_registration_contract import StateRegistrationContract
 from holdfast.testing.state_timer_contract import StateTimerContract
@@ -38,6 +39,7 @@ class StateBackendContract(
     StateVersionContract,
     StateTimerContract,
     StateExpiryContract,
+    StateEvolutionContract,
 ):
     """The behaviour of a state backend."""
 

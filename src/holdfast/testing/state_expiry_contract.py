@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.errors import ConfigurationError, StateError, StateMigrationError
+from holdfast.errors import ConfigurationError, StateError
 from holdfast.state.descriptor import (
     AggregatingStateDescriptor,
     FoldingStateDescriptor,
@@ -185,14 +185,6 @@ class StateExpiryContract:
             state.value().append(3)
         with epochs.epoch() as task:
             assert task.state("a", descriptor).value() == [1]
-
-    def test_switching_the_time_to_live_on_or_off_is_refused_for_now(self, epochs: StateEpochs) -> None:
-        with epochs.epoch() as task:
-            task.state("a", expiring(ValueStateDescriptor("v", "bigint"))).update(1)
-        task = epochs.open()
-        with pytest.raises(StateMigrationError, match="time to live"):
-            task.state("a", ValueStateDescriptor("v", "bigint"))
-        epochs.fail(task)
 
     def test_another_duration_is_no_change(self, epochs: StateEpochs) -> None:
         with epochs.epoch() as task:

@@ -65,7 +65,6 @@ class StateRegistrationContract:
             ReducingStateDescriptor("count", lambda a, b: a, "bigint"),
             MapStateDescriptor("count", "string", "bigint"),
             ValueStateDescriptor("count", "string"),
-            ValueStateDescriptor("count"),
         ],
         ids=repr,
     )

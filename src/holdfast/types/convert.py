@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import types
 import typing
 from collections.abc import Iterable, Mapping
@@ -13,6 +14,7 @@ import pyarrow as pa
 
 from holdfast.errors import ConfigurationError
 from holdfast.types.ddl import BINARY_COLLATION, parse_schema, parse_type
+from holdfast.types.record_type import dataclass_type
 from holdfast.types.serializer import TypeSerializer
 from holdfast.types.type_information import (
     CharTypeInformation,
@@ -47,8 +49,9 @@ def to_type(described: Any) -> TypeInformation:
     """Return the type that is described by almost anything.
 
     Possible are a TypeInformation, a TypeSerializer, DDL of a type or of columns, an Arrow type or schema, a data type
-    or schema of PySpark, a Python class such as `int` or ``list[str]`` (classes that say nothing about their content,
-    such as `dict` or a user's own, mean pickled values), and None, which means pickled values.
+    or schema of PySpark, a Python class such as `int`, ``list[str]`` or a dataclass (classes that say nothing about
+    their content, such as `dict` or another one of a user's own, mean pickled values), and None, which means pickled
+    values.
 
     Raises:
         ConfigurationError: It is none of these, or a type without an Arrow form.
@@ -111,6 +114,8 @@ def _from_class(described: Any) -> TypeInformation:
     known = _CLASSES.get(described)
     if known is not None:
         return known
+    if isinstance(described, type) and dataclasses.is_dataclass(described):
+        return dataclass_type(described, to_type)
     origin, arguments = typing.get_origin(described), typing.get_args(described)
     if origin is list and len(arguments) == 1:
         return ListTypeInformation(to_type(arguments[0]))

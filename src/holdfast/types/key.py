@@ -25,6 +25,7 @@ from holdfast.errors import ConfigurationError, CorruptFileError, NullKeyError, 
 from holdfast.types import tagged
 from holdfast.types.atom_key import AtomKey, atom_key_for
 from holdfast.types.atomic_type import with_nulls
+from holdfast.types.record_type import RecordTypeInformation
 from holdfast.types.type_information import (
     CollatedStringTypeInformation,
     RowTypeInformation,
@@ -343,6 +344,8 @@ def _declared(key_type: TypeInformation) -> AtomicKeyCodec | CompositeKeyCodec:
             f"Keys cannot be {key_type}: texts that are equal under this collation have different hashes. "
             "Key by a normalised text, for instance lower(column), or cast it to STRING COLLATE UTF8_BINARY."
         )
+    if isinstance(key_type, RecordTypeInformation):
+        raise ConfigurationError(f"Keys cannot be {key_type}: key by its fields, or by a Row or tuple of them.")
     if isinstance(key_type, StructTypeInformation):
         return CompositeKeyCodec(key_type)
     return AtomicKeyCodec(key_type)

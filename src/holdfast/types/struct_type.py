@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final
 
 import pyarrow as pa
@@ -18,6 +19,15 @@ from holdfast.types.abstract_type import (
     type_from_json,
 )
 from holdfast.types.atomic_type import with_nulls
+from holdfast.types.field_migration import (
+    Aliases,
+    Defaults,
+    adopted_defaults,
+    fields_from_json,
+    fields_to_json,
+    migrate_fields,
+    resolve_fields,
+)
 from holdfast.types.row import Row, field_names_of, make_rows, row_class
 from holdfast.types.serializer import TypeSerializerSchemaCompatibility
 
@@ -30,11 +40,18 @@ def quoted(name: str) -> str:
 
 
 class StructTypeInformation(TypeInformation):
-    """What rows and tuples have in common: a fixed number of fields."""
+    """What rows, tuples and records have in common: a fixed number of fields.
+
+    Attributes:
+        defaults: What a field gets where an older value has none, None unless it is here.
+        aliases: Older names of a field.
+    """
 
     ddl = ""
     arrow_type = pa.null()
     is_immutable = False
+    defaults: Defaults = MappingProxyType({})
+    aliases: Aliases = MappingProxyType({})
 
     def __init__(self, names: Iterable[str], types: Iterable[TypeInformation]) -> None:
         self.names = tuple(names)
@@ -57,6 +74,10 @@ class StructTypeInformation(TypeInformation):
     @abstractmethod
     def row_type(self) -> type[Any]:
         """The class of values."""
+
+    @abstractmethod
+    def with_types(self, types: Sequence[TypeInformation]) -> StructTypeInformation:
+        """Return the same with other types of the fields."""
 
     @abstractmethod
     def arrange(self, value: Any) -> Sequence[Any]:
@@ -154,10 +175,20 @@ def _copy(part: TypeInformation, value: Any) -> Any:
 
 
 class RowTypeInformation(StructTypeInformation):
-    """Rows with named fields; as a stream's element type, one Arrow column a field."""
+    """Rows with named fields; as a stream's element type, one Arrow column a field.
 
-    def __init__(self, names: Iterable[str], types: Iterable[TypeInformation]) -> None:
+    Args:
+        names: Of the fields.
+        types: Of the fields.
+        defaults: What fields get in state that was written without them; None for those that are not here.
+    """
+
+    def __init__(
+        self, names: Iterable[str], types: Iterable[TypeInformation], defaults: Defaults | None = None
+    ) -> None:
         super().__init__(names, types)
+        if defaults:
+            self.defaults = adopted_defaults(self.names, self.types, defaults)
         self._row_class = row_class(self.names) if self.names else Row
         self._positional = self.names == tuple(f"f{position}" for position in range(len(self.names)))
         self.arrow_schema = pa.schema(list(self.arrow_type))
@@ -178,8 +209,11 @@ class RowTypeInformation(StructTypeInformation):
 
     def to_json(self) -> Any:
         """Return the fields in order."""
-        fields = [{"name": n, "type": t.to_json()} for n, t in zip(self.names, self.types, strict=True)]
-        return {"type": "row", "fields": fields}
+        return {"type": "row", "fields": fields_to_json(self, self.defaults, self.aliases)}
+
+    def with_types(self, types: Sequence[TypeInformation]) -> RowTypeInformation:
+        """Return the same with other types of the fields."""
+        return RowTypeInformation(self.names, types, self.defaults)
 
     def arrange(self, value: Any) -> Sequence[Any]:
         """Return the values in order: by name where the element has names, else by position."""
@@ -234,33 +268,17 @@ class RowTypeInformation(StructTypeInformation):
     def _resolve_other(self, old: TypeInformation) -> Compatibility:
         if not isinstance(old, RowTypeInformation):
             return super()._resolve_other(old)
-        before = dict(zip(old.names, old.types, strict=True))
-        answers = [
-            part.resolve_compatibility(before[name])
-            for name, part in zip(self.names, self.types, strict=True)
-            if name in before
-        ]
-        if not answers and self.names and old.names:
-            return TypeSerializerSchemaCompatibility.incompatible(f"{old} and {self} have no field in common")
-        if old.names != self.names:
-            changed = f"fields {list(old.names)!r} become {list(self.names)!r}"
-            answers.append(TypeSerializerSchemaCompatibility.compatible_after_migration(changed))
-        return TypeSerializerSchemaCompatibility.worst(answers)
+        return resolve_fields(self, old)
 
     def migrate(self, value: Any, old: TypeInformation) -> Any:
-        """Take fields over by name; new ones are None, removed ones are dropped."""
+        """Take fields over by name; new ones have their default, or None, removed ones are dropped."""
         if value is None:
             return None
         assert isinstance(old, RowTypeInformation)
-        before = dict(zip(old.names, zip(old.types, value, strict=True), strict=True))
-        parts = []
-        for name, part in zip(self.names, self.types, strict=True):
-            old_type, item = before.get(name, (part, None))
-            parts.append(part.migrate(item, old_type))
-        return self._row_class.make(parts)
+        return self._row_class.make(migrate_fields(self, old, value))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return RowTypeInformation, (self.names, self.types)
+        return RowTypeInformation, (self.names, self.types, dict(self.defaults))
 
 
 class TupleTypeInformation(StructTypeInformation):
@@ -278,6 +296,10 @@ class TupleTypeInformation(StructTypeInformation):
     def to_json(self) -> Any:
         """Return the types of the parts."""
         return {"type": "tuple", "types": [part.to_json() for part in self.types]}
+
+    def with_types(self, types: Sequence[TypeInformation]) -> TupleTypeInformation:
+        """Return the same with other types of the parts."""
+        return TupleTypeInformation(types)
 
     def arrange(self, value: Any) -> Sequence[Any]:
         """Return the values in order."""
@@ -311,8 +333,8 @@ class TupleTypeInformation(StructTypeInformation):
 
 
 def _read_row(document: dict[str, Any]) -> TypeInformation:
-    fields = document["fields"]
-    return RowTypeInformation([f["name"] for f in fields], [type_from_json(f["type"]) for f in fields])
+    names, types, defaults, _ = fields_from_json(document["fields"])
+    return RowTypeInformation(names, types, defaults)
 
 
 register_type("row", _read_row)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from holdfast.types.abstract_type import TypeInformation, ValueSerializer, ValueSerializerSnapshot, type_from_json
 from holdfast.types.atomic_type import (
@@ -145,9 +146,13 @@ class Types:
         return RowTypeInformation([f"f{position}" for position in range(len(field_types))], field_types)
 
     @staticmethod
-    def ROW_NAMED(field_names: Sequence[str], field_types: Sequence[TypeInformation]) -> RowTypeInformation:
-        """Rows with named fields (`Row`)."""
-        return RowTypeInformation(field_names, field_types)
+    def ROW_NAMED(
+        field_names: Sequence[str],
+        field_types: Sequence[TypeInformation],
+        defaults: Mapping[str, Any] | None = None,
+    ) -> RowTypeInformation:
+        """Rows with named fields (`Row`); `defaults` are for state that was written before a field was added."""
+        return RowTypeInformation(field_names, field_types, defaults)
 
     @staticmethod
     def TUPLE(field_types: Sequence[TypeInformation]) -> TypeInformation:

@@ -26,6 +26,7 @@ class Part:
     """
 
     def __init__(self, segment: Segment, start: int, end: int) -> None:
+        self._segment = segment
         self._table = segment.table
         self._start = start
         self._end = end
@@ -48,7 +49,7 @@ class Part:
         row = pa.array([at])
         if self._table.column(OP).chunk(0)[at].as_py() == Op.DELETE:
             return GONE
-        return layout.decode(self._table, row)
+        return layout.decode(self._segment, row)
 
     def _key(self, row: int) -> Any:
         return self._keys[row].as_py()

@@ -76,8 +76,11 @@ def _merged(
         return merge_timers(name, runs, key_groups, plan.is_oldest)
     found = [segment for segment in (run.segment(name) for run in runs) if segment is not None]
     parts = [(segment, segment.range(key_groups)) for segment in found]
-    parts = [(segment, rows) for segment, rows in parts if rows.stop > rows.start]
-    return merge_state(parts, plan.is_oldest, plan.now) if parts else None
+    # The newest segment says in which form the result is, also where it has no rows.
+    parts = [(segment, rows) for at, (segment, rows) in enumerate(parts) if not at or rows.stop > rows.start]
+    if not parts or (plan.is_oldest and all(rows.stop <= rows.start for _, rows in parts)):
+        return None
+    return merge_state(parts, plan.is_oldest, plan.now)
 
 
 def _fired(runs: Sequence[RunReader], key_groups: KeyGroupRange) -> dict[str, int]:

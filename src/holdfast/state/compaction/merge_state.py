@@ -12,11 +12,12 @@ import pyarrow.compute as pc
 from holdfast.errors import StateMigrationError
 from holdfast.state.compaction.rows import Mask, Positions, Sorted, parts_by_hash
 from holdfast.state.descriptor import StateKind
+from holdfast.state.evolution import Conversion, conversion, forms_of
 from holdfast.state.layout import MAP_KEY, NAMESPACE, OP, STAMP, TIME_TO_LIVE, VALUE, Op
 from holdfast.state.probe import KEY
 from holdfast.state.run import HASH, Segment, SegmentData
 
-_MUST_AGREE: Final = ("kind", "type", "map_key", "namespace", "ttl")
+_MUST_AGREE: Final = ("kind", "map_key", "namespace")
 
 
 def merge_state(segments: Sequence[tuple[Segment, slice]], is_oldest: bool, now: int) -> SegmentData | None:
@@ -41,11 +42,32 @@ def merge_state(segments: Sequence[tuple[Segment, slice]], is_oldest: bool, now:
                     f"The runs of state {segment.entry.name!r} were written with different types ({part}), so they "
                     "cannot be compacted into one; a savepoint in canonical form brings them into one form."
                 )
+    forms, kind = forms_of(schema), StateKind(schema["kind"])
+    conversions = [conversion(segment.entry.schema, forms, kind) for segment, _ in segments]
     merge = _MERGES.get(schema["kind"], _merge_scalars)
     expired = now - schema[TIME_TO_LIVE] if is_oldest and schema.get(TIME_TO_LIVE) else None
-    merged = [merge(tables, is_oldest, expired) for tables in parts_by_hash(segments)]
+    merged = []
+    for tables in parts_by_hash(segments):
+        merged.append(merge([_converted(*pair) for pair in zip(tables, conversions, strict=True)], is_oldest, expired))
     table = pa.concat_tables(merged)
-    return SegmentData(table, schema) if table.num_rows else None
+    # What older runs have is read by what the newest one says, even where it has no rows.
+    return SegmentData(table, schema) if table.num_rows or not is_oldest else None
+
+
+def _converted(table: pa.Table, convert: Conversion | None) -> pa.Table:
+    """Bring the rows of an older form into that of the newest run."""
+    if convert is None:
+        return table
+    one = table.combine_chunks()
+    columns = {name: _joined(one, name) for name in one.column_names}
+    value, stamp = convert.convert(columns[VALUE], columns.pop(STAMP, None), columns[OP])
+    before = {name: array for name, array in columns.items() if name not in (VALUE, OP)}
+    return pa.table(before | {VALUE: value} | ({} if stamp is None else {STAMP: stamp}) | {OP: columns[OP]})
+
+
+def _joined(table: pa.Table, name: str) -> pa.Array:
+    column = table.column(name)
+    return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
 
 
 def _cell(table: pa.Table) -> list[str]:

@@ -12,7 +12,7 @@ from holdfast.errors import HoldfastError, OutputTypeError
 from holdfast.state.hashmap.column import Column, Mask, pick
 from holdfast.state.hashmap.placement import Cells
 from holdfast.state.layout import MAP_KEY, OP, Op, StateLayout
-from holdfast.state.run import SegmentData
+from holdfast.state.run import Segment, SegmentData
 
 if TYPE_CHECKING:
     from holdfast.state.hashmap.store import Store
@@ -36,11 +36,11 @@ class ListColumn(Column):
         self._parts: dict[int, list[list[Any]]] = {}
         self._replaced: set[int] = set()
 
-    def _take(self, table: pa.Table, rows: Cells, cells: Cells) -> Mask:
+    def _take(self, segment: Segment, rows: Cells, cells: Cells) -> Mask:
         taken = pa.array(rows)
-        ops = table.column(OP).take(taken).to_numpy()
+        ops = segment.table.column(OP).take(taken).to_numpy()
         ended: Mask = ops != Op.APPEND
-        for cell, part in zip(cells.tolist(), self.layout.decode(table, taken), strict=True):
+        for cell, part in zip(cells.tolist(), self.layout.decode(segment, taken), strict=True):
             self._parts.setdefault(cell, []).append(part)
         self._replaced.update(cells[ended].tolist())
         self._mark_stored(cells, np.ones(len(cells), bool))
@@ -113,14 +113,14 @@ class MapColumn(Column):
         self._found: dict[int, dict[Any, Any]] = {}
         self._emptied: set[int] = set()
 
-    def _take(self, table: pa.Table, rows: Cells, cells: Cells) -> Mask:
-        ops = table.column(OP).take(pa.array(rows)).to_numpy()
+    def _take(self, segment: Segment, rows: Cells, cells: Cells) -> Mask:
+        ops = segment.table.column(OP).take(pa.array(rows)).to_numpy()
         clears: Mask = ops == Op.CLEAR
         entries = pa.array(rows[~clears])
-        keys = self._codec.from_storage(table.column(MAP_KEY).take(entries).combine_chunks())
+        keys = self._codec.from_storage(segment.table.column(MAP_KEY).take(entries).combine_chunks())
         found = self._found
         for cell, op, key, value in zip(
-            cells[~clears].tolist(), ops[~clears].tolist(), keys, self.layout.decode(table, entries), strict=True
+            cells[~clears].tolist(), ops[~clears].tolist(), keys, self.layout.decode(segment, entries), strict=True
         ):
             entry = _GONE if op == Op.DELETE else value
             found.setdefault(cell, {}).setdefault(key, entry)

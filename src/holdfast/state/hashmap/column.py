@@ -15,7 +15,7 @@ from holdfast.errors import OutputTypeError
 from holdfast.state.hashmap.placement import Cells, NamespacePlacement, Placement
 from holdfast.state.layout import NAMESPACE, OP, Op, StateLayout
 from holdfast.state.probe import KEY, Hits, Stretch, Wanted
-from holdfast.state.run import HASH, SegmentData
+from holdfast.state.run import HASH, Segment, SegmentData
 
 if TYPE_CHECKING:
     from holdfast.state.hashmap.store import Store
@@ -72,17 +72,17 @@ class Column(ABC):
                 continue
             if isinstance(placement, NamespacePlacement):
                 rows, cells = _in_namespaces(placement, stretch, hits, slots, done)
-                ended = self._take(stretch.segment.table, rows, cells)
+                ended = self._take(stretch.segment, rows, cells)
                 done.update(cells[ended].tolist())
             else:
-                ended = self._take(stretch.segment.table, hits.rows, slots[hits.wanted])
+                ended = self._take(stretch.segment, hits.rows, slots[hits.wanted])
                 mask = np.zeros(len(wanted), bool)
                 mask[hits.wanted[ended]] = True
                 rest = rest[~mask[rest]]
         self._finish()
 
     @abstractmethod
-    def _take(self, table: pa.Table, rows: Cells, cells: Cells) -> Mask:
+    def _take(self, segment: Segment, rows: Cells, cells: Cells) -> Mask:
         """Take rows of one run; return for each whether older runs have nothing more to say about its cell."""
 
     def _finish(self) -> None:
@@ -197,12 +197,12 @@ class Column(ABC):
 class ScalarColumn(Column):
     """Cells with one value: value, reducing, aggregating and folding state."""
 
-    def _take(self, table: pa.Table, rows: Cells, cells: Cells) -> Mask:
+    def _take(self, segment: Segment, rows: Cells, cells: Cells) -> Mask:
         taken = pa.array(rows)
         values = self.values
-        for cell, value in zip(cells.tolist(), self.layout.decode(table, taken), strict=True):
+        for cell, value in zip(cells.tolist(), self.layout.decode(segment, taken), strict=True):
             values[cell] = value
-        self._mark_stored(cells, table.column(OP).take(taken).to_numpy() == Op.PUT)
+        self._mark_stored(cells, segment.table.column(OP).take(taken).to_numpy() == Op.PUT)
         return np.ones(len(rows), bool)
 
     def changed(self) -> Cells:

@@ -89,7 +89,7 @@ class HashMapKeyedStateBackend(AbstractKeyedStateBackend):
         for service in self._services.values():
             service.open(opened.runs[::-1], self.key_group_range)
         for handle in self._cell_handles():
-            self._attach(handle)
+            self._attach(handle, self._layout_of(handle.descriptor, handle.namespace_serializer))
 
     def _caught_up(self, store: Store, opened: OpenedVersion) -> Store | None:
         """Bring a store of an earlier task up to a version; None if it cannot be, or not at less cost than anew."""
@@ -154,24 +154,26 @@ class HashMapKeyedStateBackend(AbstractKeyedStateBackend):
     ) -> CellHandle[Any]:
         """Make the handle of a state that is asked for the first time."""
         descriptor.initialize_serializer_unless_set()
-        handle = handle_for(self, descriptor, self._layout_of(descriptor, namespace_serializer), namespace_serializer)
-        self._attach(handle)
+        layout = self._layout_of(descriptor, namespace_serializer)
+        handle = handle_for(self, descriptor, layout, namespace_serializer)
+        self._attach(handle, layout)
         return handle
 
     def _layout_of(
         self, descriptor: StateDescriptor[Any], namespace_serializer: TypeSerializer[Any] | None
     ) -> StateLayout:
+        """Return the layout of a state, as it goes on from what the version has of it."""
         schema = None if namespace_serializer is None else namespace_serializer.snapshot().to_json()
-        return StateLayout.of(descriptor, self.key_codec, schema)
+        layout = StateLayout.of(descriptor, self.key_codec, schema)
+        opened = self._opened
+        return layout if opened is None else opened.continue_state(layout, self.env.get_processing_time())
 
-    def _attach(self, handle: CellHandle[Any]) -> None:
+    def _attach(self, handle: CellHandle[Any], layout: StateLayout) -> None:
         """Let a handle work on the store of this version."""
-        layout = self._layout_of(handle.descriptor, handle.namespace_serializer)
-        if self._opened is not None:
-            self._opened.check_state(layout)
         column = self._store.columns.get(layout.name)
         if column is None or column.layout.schema != layout.schema:
             column = self._store.columns[layout.name] = self._new_column(layout)
+        column.layout = layout
         stretches = () if self._opened is None else self._opened.stretches(layout.name)
         self._stretches[layout.name] = stretches
         self._store.complete(column, stretches)
@@ -240,6 +242,11 @@ class HashMapKeyedStateBackend(AbstractKeyedStateBackend):
             data = self._store.columns[name].snapshot(self._store, self.operator_identifier)
             if data is not None:
                 segments[name] = data
+        for handle in self._cell_handles():
+            layout = handle.column.layout
+            if layout.is_news and layout.name not in segments:
+                # Older runs are read by what the newest one says, also by those who know files only.
+                segments[layout.name] = SegmentData(layout.empty_table(), layout.schema)
         for service in self._services.values():
             segments |= service.segments(self.number_of_key_groups)
         return segments

@@ -110,7 +110,7 @@ class Store:
         """
         for name, column in list(self.columns.items()):
             missed = stretches.get(name, ())
-            if any(stretch.segment.entry.schema != column.layout.schema for stretch in missed):
+            if not all(column.layout.can_read(stretch.segment.entry.schema) for stretch in missed):
                 del self.columns[name]
                 continue
             slots = self._known_in(missed)
@@ -122,7 +122,7 @@ class Store:
         """Forget what is in the cells of some slots and load them from all runs of the version."""
         for name, column in list(self.columns.items()):
             rows = stretches.get(name, ())
-            if any(stretch.segment.entry.schema != column.layout.schema for stretch in rows):
+            if not all(column.layout.can_read(stretch.segment.entry.schema) for stretch in rows):
                 del self.columns[name]
                 continue
             covered = slots[slots < column.covered]
