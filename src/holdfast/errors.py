@@ -142,6 +142,10 @@ class StateMigrationError(StateError):
     """Restored state does not fit the type that the program now declares for it."""
 
 
+class MissingClassError(StateMigrationError):
+    """A class that state was written with cannot be imported in this process."""
+
+
 class CheckpointFailureReason(Enum):
     """Why a checkpoint did not complete; the value is the reason in words."""
 

@@ -17,6 +17,7 @@ from holdfast.kernel.key_group import key_groups_of
 from holdfast.state.layout import MAP_KEY, OP, STAMP, VALUE, Op
 from holdfast.state.run import HASH, Segment, open_run
 from holdfast.storage.file_system import file_system_for
+from holdfast.types.sealed_type import sealed
 from holdfast.types.type_information import type_from_json
 
 _ROUND: Final = "round"
@@ -117,7 +118,7 @@ def _remainder(code: pa.ChunkedArray) -> pa.ChunkedArray:
 def _type_of(schema: Any) -> str:
     if "type" not in schema:
         return "-"
-    value = str(type_from_json(schema["type"]))
+    value = str(type_from_json(sealed(schema["type"])))
     if schema.get("kind") == "list":
         return f"array<{value}>"
     key = schema.get("map_key")

@@ -16,16 +16,18 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.checkpoint.metadata import CheckpointMetadata, OperatorMetadata
-from holdfast.errors import HoldfastError, StateMigrationError
+from holdfast.errors import HoldfastError
 from holdfast.kernel.key_group import KeyGroupRange
 from holdfast.queryable.description import VALUE, StateDescription, without_classes
 from holdfast.queryable.frame import to_header
 from holdfast.queryable.layer import Layer, empty_layer, layer_of
 from holdfast.queryable.state_view import StateView
 from holdfast.state.descriptor import StateKind
+from holdfast.state.evolution import Form, conversion, forms_of
 from holdfast.state.run import RunHandle, RunReader, open_run
 from holdfast.storage.job_directory import JobDirectory
 from holdfast.types.key import codec_from_json
+from holdfast.types.sealed_type import sealed
 from holdfast.types.type_information import type_from_json
 
 _log = logging.getLogger(__name__)
@@ -73,6 +75,15 @@ class CheckpointView:
             name: to_header(self.identity | {"state": view.description.fingerprint})
             for name, view in self.states.items()
         }
+
+
+@dataclass(frozen=True)
+class _Reading:
+    """How the runs of a state are read: its kind, the forms that it had, and the key groups that are held."""
+
+    kind: StateKind
+    forms: Sequence[Form]
+    key_groups: tuple[KeyGroupRange, ...]
 
 
 class ViewBuilder:
@@ -153,49 +164,46 @@ class ViewBuilder:
     ) -> StateView:
         key_groups = self._share(operator.max_parallelism)
         description = _describe(operator, state, name, schema)
-        fits = before is not None and before.description == description and before.key_groups == key_groups
+        forms = forms_of(sealed(schema))
+        seen = tuple(form.to_json() for form in forms)
+        fits = before is not None and (before.description, before.key_groups, before.forms) == (
+            description,
+            key_groups,
+            seen,
+        )
+        known = before.layers if fits and before else ()
         try:
-            layers = self._layers(operator, state, description, key_groups, before.layers if fits and before else ())
+            layers = self._layers(operator, state, _Reading(description.kind, forms, key_groups), known)
         except HoldfastError as error:
             _log.error("State %r of job %s cannot be queried: %s", name, self._directory.job_id, error)
-            return StateView(description, key_groups, (), error)
-        return StateView(description, key_groups, layers)
+            return StateView(description, key_groups, (), error, seen)
+        return StateView(description, key_groups, layers, None, seen)
 
     def _layers(
-        self,
-        operator: OperatorMetadata,
-        state: str,
-        description: StateDescription,
-        key_groups: Sequence[KeyGroupRange],
-        known: Sequence[Layer],
+        self, operator: OperatorMetadata, state: str, reading: _Reading, known: Sequence[Layer]
     ) -> tuple[Layer, ...]:
         ids = [run.path for run in operator.runs]
         by_first = {layer.runs[0]: layer for layer in known if layer.runs}
-        stored = description.arrow_schema.field(VALUE).type
-        value_type = stored.item_type if description.kind is StateKind.MAP else stored
         layers: list[Layer] = []
         at = 0
         while at < len(ids):
             layer = by_first.get(ids[at])
             if layer is None or layer.runs != tuple(ids[at : at + len(layer.runs)]):
-                layer = self._layer(operator.runs[at], state, key_groups, value_type)
+                layer = self._layer(operator.runs[at], state, reading)
             layers.append(layer)
             at += len(layer.runs)
         return tuple(layers)
 
-    def _layer(
-        self, handle: RunHandle, state: str, key_groups: Sequence[KeyGroupRange], value_type: pa.DataType
-    ) -> Layer:
-        ranges = [held for held in key_groups if held.intersection(handle.range)]
+    def _layer(self, handle: RunHandle, state: str, reading: _Reading) -> Layer:
+        ranges = [held for held in reading.key_groups if held.intersection(handle.range)]
         if not ranges or not handle.rows.get(state):
             return empty_layer((handle.path,))
         segment = self._open(handle).segment(state)
-        try:
-            parts = [layer_of(handle.path, segment, held, value_type) for held in ranges]
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
-            raise StateMigrationError(
-                f"The values of state {state!r} in {handle.path!r} cannot be read as {value_type}: {error}"
-            ) from error
+        assert segment is not None
+        convert = conversion(sealed(segment.entry.schema), reading.forms, reading.kind)
+        if convert is not None:
+            convert.verify(state, handle.path)
+        parts = [layer_of(handle.path, segment, held, convert) for held in ranges]
         return _joined([part for part in parts if len(part)] or parts[:1])
 
     def _open(self, handle: RunHandle) -> RunReader:

@@ -19,6 +19,7 @@ import pyarrow as pa
 from holdfast.queryable.errors import ProtocolError
 from holdfast.state.descriptor import StateKind
 from holdfast.types.key import KeyCodec, codec_from_json
+from holdfast.types.sealed_type import is_opaque
 from holdfast.types.type_information import TypeInformation, type_from_json
 
 VALUE = "value"
@@ -86,7 +87,7 @@ class StateDescription:
     @property
     def is_opaque(self) -> bool:
         """Whether values as a whole are opaque bytes."""
-        return _is_opaque(self.type)
+        return is_opaque(self.type)
 
     @cached_property
     def reads_directly(self) -> bool:
@@ -140,14 +141,10 @@ class StateDescription:
 
 def without_classes(document: Any) -> Any:
     """Return a type's JSON where parts that would load a class or a pickle are bytes instead."""
-    if _is_opaque(document):
+    if is_opaque(document):
         return "binary"
     if isinstance(document, dict):
         return {name: without_classes(part) for name, part in document.items()}
     if isinstance(document, list):
         return [without_classes(part) for part in document]
     return document
-
-
-def _is_opaque(document: Any) -> bool:
-    return document == "pickled" or (isinstance(document, dict) and document.get("type") == "serializer")

@@ -16,7 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.kernel.key_group import KeyGroupRange
-from holdfast.state.layout import MAP_KEY, NAMESPACE, OP, VALUE, Op
+from holdfast.state.evolution import Conversion
+from holdfast.state.layout import MAP_KEY, NAMESPACE, OP, STAMP, VALUE, Op
 from holdfast.state.probe import KEY
 from holdfast.state.run import Segment
 
@@ -113,26 +114,26 @@ def empty_layer(runs: tuple[str, ...]) -> Layer:
     return Layer(runs, np.empty(0, np.uint64), np.empty(0, np.int8), None, None, None, None)
 
 
-def layer_of(run: str, segment: Segment | None, key_groups: KeyGroupRange, value_type: pa.DataType | None) -> Layer:
+def layer_of(run: str, segment: Segment | None, key_groups: KeyGroupRange, convert: Conversion | None = None) -> Layer:
     """Return what a run says about a range of key groups, mapped and not copied.
 
     Args:
         run: Its id.
         segment: The state's segment, None if the run has none.
         key_groups: The range.
-        value_type: The type of values in newer runs; those of this one are converted if theirs is another.
+        convert: Brings its values into the form of newer runs; None if they have it.
 
     Raises:
         CorruptFileError: The segment is damaged.
-        pyarrow.ArrowInvalid: The values cannot be converted.
     """
     rows = segment.range(key_groups) if segment is not None else slice(0, 0)
     if segment is None or rows.start >= rows.stop:
         return empty_layer((run,))
     table = segment.table.slice(rows.start, rows.stop - rows.start)
     values = _column(table, VALUE)
-    if value_type is not None and values.type != value_type:
-        values = values.cast(value_type)
+    if convert is not None:
+        stamps = _column(table, STAMP) if STAMP in table.column_names else None
+        values, _ = convert.convert(values, stamps, _column(table, OP))
     names = table.column_names
     return Layer(
         (run,),

@@ -6,7 +6,7 @@ from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -35,12 +35,14 @@ class StateView:
         key_groups: The ranges that the server holds.
         layers: Its rows, oldest layer first. Merging replaces the tuple by one that says the same.
         damage: Why it cannot be answered, if a run is damaged or does not fit.
+        forms: How its values stood in files, the present form last.
     """
 
     description: StateDescription
     key_groups: tuple[KeyGroupRange, ...]
     layers: tuple[Layer, ...]
     damage: HoldfastError | None = None
+    forms: tuple[Any, ...] = ()
     _newest_first: tuple[tuple[Layer, ...], tuple[Layer, ...]] = field(default=((), ()), repr=False)
 
     @cached_property

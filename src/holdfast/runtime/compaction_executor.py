@@ -78,8 +78,9 @@ class ProcessExecutor(CompactionExecutor):
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
-        self._waiting: dict[int, Future[list[RunHandle]]] = {}
+        self._waiting: dict[int, tuple[Future[list[RunHandle]], CompactionPlan]] = {}
         self._next = 0
+        self._here: ThreadExecutor | None = None
 
     def prepare(self) -> None:
         """Start the process if it does not run."""
@@ -94,7 +95,7 @@ class ProcessExecutor(CompactionExecutor):
                 process = self._running()
                 assert process.stdin is not None
                 number, self._next = self._next, self._next + 1
-                self._waiting[number] = future
+                self._waiting[number] = future, plan
                 process.stdin.write(json.dumps({"id": number, "plan": plan.to_json()}).encode() + b"\n")
                 process.stdin.flush()
             except OSError as error:
@@ -106,8 +107,11 @@ class ProcessExecutor(CompactionExecutor):
         """End the process; what it has not written whole was never there."""
         with self._lock:
             process, self._process = self._process, None
+            here, self._here = self._here, None
         if process is not None:
             _end(process)
+        if here is not None:
+            here.close()
 
     def _running(self) -> subprocess.Popen[bytes]:
         if self._process is None or self._process.poll() is not None:
@@ -131,16 +135,38 @@ class ProcessExecutor(CompactionExecutor):
         for line in process.stdout:
             answer = json.loads(line)
             with self._lock:
-                future = self._waiting.pop(answer["id"], None)
-            if future is not None:
-                _resolve(future, answer)
+                waiting = self._waiting.pop(answer["id"], None)
+            if waiting is not None and answer.get("missing"):
+                self._submit_here(*waiting)
+            elif waiting is not None:
+                _resolve(waiting[0], answer)
         code = process.wait()
         with self._lock:
             if self._process not in (process, None):
                 return
             lost, self._waiting = list(self._waiting.values()), {}
-        for future in lost:
+        for future, _ in lost:
             future.set_exception(StorageError(f"The process that compacts has ended with code {code}."))
+
+    def _submit_here(self, future: Future[list[RunHandle]], plan: CompactionPlan) -> None:
+        """Carry out a plan for which classes of the user's script are needed, which only this process has."""
+        with self._lock:
+            if self._process is None:
+                future.set_exception(StorageError("The job has ended, nothing is compacted any more."))
+                return
+            if self._here is None:
+                self._here = ThreadExecutor()
+            done = self._here.submit(plan)
+        done.add_done_callback(lambda one: _hand_on(one, future))
+
+
+def _hand_on(done: Future[list[RunHandle]], future: Future[list[RunHandle]]) -> None:
+    if done.cancelled():
+        future.set_exception(StorageError("The job has ended, nothing is compacted any more."))
+    elif (error := done.exception()) is not None:
+        future.set_exception(error)
+    else:
+        future.set_result(done.result())
 
 
 def _resolve(future: Future[list[RunHandle]], answer: dict[str, Any]) -> None:

@@ -8,7 +8,7 @@ import sys
 from contextlib import suppress
 from typing import Any, Final
 
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, MissingClassError
 from holdfast.state.compaction.merge import compact
 from holdfast.state.compaction.plan import CompactionPlan
 from holdfast.state.run import forget_runs
@@ -34,6 +34,9 @@ def main() -> None:
 def _answer(plan: CompactionPlan) -> dict[str, Any]:
     try:
         runs = compact(plan, file_system_for(plan.root))
+    except MissingClassError as error:
+        # The program's own classes are known where the program runs.
+        return {"error": str(error), "missing": True}
     except HoldfastError as error:
         return {"error": f"{type(error).__name__}: {error}"}
     except Exception as error:

@@ -116,6 +116,17 @@ class Conversion:
                 stamp = self._stamps(value, ops, after.since or 0)
         return value, stamp
 
+    def verify(self, name: str, path: str) -> None:
+        """Check that each step is possible for a process that does not know the program's classes.
+
+        Raises:
+            StateMigrationError: One is not.
+        """
+        for before, after in zip(self._forms, self._forms[1:], strict=False):
+            answer = after.type.resolve_compatibility(before.type)
+            if answer.is_incompatible():
+                raise StateMigrationError(f"State {name!r} cannot be read from {path!r}: {answer.reason}.")
+
     def _migrated(self, value: pa.Array, old: TypeInformation, new: TypeInformation) -> pa.Array:
         if not self._in_lists:
             return migrate_column(value, old, new)

@@ -12,10 +12,11 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from holdfast.errors import HoldfastError, StateError, StateMigrationError
+from holdfast.errors import HoldfastError, StateError
 from holdfast.state.api import BroadcastState, ListState
 from holdfast.state.backend.interface import OperatorStateBackend
 from holdfast.state.descriptor import ListStateDescriptor, MapStateDescriptor
+from holdfast.state.operator_evolution import Reading, reading_of
 from holdfast.state.operator_snapshot import (
     Chunk,
     InlineSnapshotStore,
@@ -51,6 +52,7 @@ class OperatorListState(ListState[Any]):
         self._codec: ValueCodec = value_codec_for(descriptor.type_info)
         self._chunks: tuple[Chunk, ...] = ()
         self._load: Callable[[Chunk], pa.Table] | None = None
+        self._reading = Reading()
         self._before: list[Any] | None = []
         self._added: list[Any] = []
 
@@ -86,17 +88,25 @@ class OperatorListState(ListState[Any]):
 
     def description(self) -> dict[str, Any]:
         """What was declared, as JSON."""
-        return {"type": self.descriptor.type_info.to_json()}
+        return {"type": self._codec.type.to_json()}
 
-    def restore(self, chunks: tuple[Chunk, ...], load: Callable[[Chunk], pa.Table]) -> None:
-        """Begin with the elements of a snapshot."""
-        self._chunks, self._load, self._before = chunks, load, None
+    def restore(self, stored: StoredState, load: Callable[[Chunk], pa.Table]) -> None:
+        """Begin with the elements of a snapshot; those of an older type are converted, and written again.
+
+        Raises:
+            StateMigrationError: The declared type cannot take over.
+        """
+        self._reading = reading_of(self.descriptor, stored.description)
+        self._codec = value_codec_for(self._reading.value or self.descriptor.type_info)
+        self._chunks, self._load, self._before = stored.chunks, load, None
 
     def parts(self) -> list[_Part]:
         """Chunks that stay and, at most one, content to be written after them."""
-        if not self._added:
-            return list(self._chunks)
         kept, count = list(self._chunks), len(self._added)
+        if self._reading.is_older and kept:
+            kept, count = [], len(self._stored()) + count
+        elif not count:
+            return list(kept)
         while kept and (kept[-1].count <= 2 * count or len(kept) >= MAX_CHUNKS):
             count += kept.pop().count
         rewritten = self._stored()[sum(chunk.count for chunk in kept) :] if len(kept) < len(self._chunks) else []
@@ -106,9 +116,8 @@ class OperatorListState(ListState[Any]):
     def _stored(self) -> list[Any]:
         if self._before is None:
             assert self._load is not None
-            self._before = [
-                element for chunk in self._chunks for element in self._codec.to_stored(_one(self._load(chunk), "value"))
-            ]
+            columns = (self._reading.values(_one(self._load(chunk), "value")) for chunk in self._chunks)
+            self._before = [element for column in columns for element in self._codec.to_stored(column)]
         return self._before
 
 
@@ -122,6 +131,7 @@ class OperatorBroadcastState(BroadcastState[Any, Any]):
         self._codec: ValueCodec = value_codec_for(descriptor.type_info)
         self._chunks: tuple[Chunk, ...] = ()
         self._load: Callable[[Chunk], pa.Table] | None = None
+        self._reading = Reading()
         self._read: dict[Any, Any] | None = {}
         self._is_changed = False
 
@@ -175,11 +185,18 @@ class OperatorBroadcastState(BroadcastState[Any, Any]):
 
     def description(self) -> dict[str, Any]:
         """What was declared, as JSON."""
-        return {"type": self.descriptor.type_info.to_json(), "key": self._keys.to_json()}
+        return {"type": self._codec.type.to_json(), "key": self._keys.to_json()}
 
-    def restore(self, chunks: tuple[Chunk, ...], load: Callable[[Chunk], pa.Table]) -> None:
-        """Begin with the entries of a snapshot."""
-        self._chunks, self._load, self._read, self._is_changed = chunks, load, None, False
+    def restore(self, stored: StoredState, load: Callable[[Chunk], pa.Table]) -> None:
+        """Begin with the entries of a snapshot; those of older types are converted, and written again.
+
+        Raises:
+            StateMigrationError: A declared type cannot take over.
+        """
+        self._reading = reading_of(self.descriptor, stored.description, self._keys)
+        self._codec = value_codec_for(self._reading.value or self.descriptor.type_info)
+        self._chunks, self._load, self._read = stored.chunks, load, None
+        self._is_changed = self._reading.is_older
 
     def parts(self) -> list[_Part]:
         """The chunk that stays, or what is to be written in its place."""
@@ -197,8 +214,9 @@ class OperatorBroadcastState(BroadcastState[Any, Any]):
             self._read = {}
             for chunk in self._chunks:
                 table = self._load(chunk)
-                keys = self._keys.from_storage(_one(table, "key"))
-                self._read.update(zip(keys, self._codec.to_stored(_one(table, "value")), strict=True))
+                keys = self._reading.keys(_one(table, "key"), self._keys)
+                values = self._reading.values(_one(table, "value"))
+                self._read.update(zip(keys, self._codec.to_stored(values), strict=True))
         return self._read
 
 
@@ -286,19 +304,10 @@ class DefaultOperatorStateBackend(OperatorStateBackend):
             state = make()
             stored = self._waiting.get(name)
             if stored is not None:
-                self._check(name, stored.description, state.description())
-                state.restore(stored.chunks, self._read)
+                state.restore(stored, self._read)
                 del self._waiting[name]
             self._states[name] = state
         return self._states[name]
-
-    def _check(self, name: str, stored: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-        for part in ("type", "key"):
-            if stored.get(part) != now.get(part):
-                raise StateMigrationError(
-                    f"Operator state {name!r} of {self.operator_identifier!r} was written with the {part} "
-                    f"{stored.get(part)!r}, the program declares {now.get(part)!r}. Declare it as it was."
-                )
 
     def _read(self, chunk: Chunk) -> pa.Table:
         """The elements of a chunk; a file is read once, however many of its payloads are asked for."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from holdfast.errors import StateError
+from holdfast.errors import StateError, StateMigrationError
 from holdfast.state.operator_snapshot import Chunk, Mode, OperatorSnapshot, StoredState
 
 Snapshots = Sequence[OperatorSnapshot | None]
@@ -68,12 +68,18 @@ def _by_name(previous: Snapshots) -> dict[str, dict[int, StoredState]]:
     return grouped
 
 
-def _merged(owners: dict[int, StoredState], chunks: list[Chunk]) -> StoredState:
-    return replace(next(iter(owners.values())), chunks=tuple(chunks))
+def _merged(name: str, owners: dict[int, StoredState], chunks: list[Chunk]) -> StoredState:
+    first = next(iter(owners.values()))
+    if any(state.description != first.description for state in owners.values()):
+        raise StateMigrationError(
+            f"Operator state {name!r} was written under one declaration by some subtasks and under another one by "
+            "others, so it cannot be dealt out. Run an epoch in which all subtasks ask for it, and rescale then."
+        )
+    return replace(first, chunks=tuple(chunks))
 
 
 def _give_union(name: str, owners: dict[int, StoredState], parts: list[_Parts]) -> None:
-    everything = _merged(owners, [chunk for state in owners.values() for chunk in state.chunks])
+    everything = _merged(name, owners, [chunk for state in owners.values() for chunk in state.chunks])
     for part in parts:
         part[name] = everything
 
@@ -97,5 +103,5 @@ def _deal_out(name: str, owners: dict[int, StoredState], parts: list[_Parts], st
             taken.append(head.part(0, count))
             wanted -= count
             waiting[:1] = [] if count == head.count else [head.part(count, head.count - count)]
-        parts[(start + position) % len(parts)][name] = _merged(owners, taken)
+        parts[(start + position) % len(parts)][name] = _merged(name, owners, taken)
     return (start + surplus) % len(parts)

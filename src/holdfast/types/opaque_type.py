@@ -19,6 +19,7 @@ from holdfast.types.serializer import (
     TypeSerializer,
     TypeSerializerSchemaCompatibility,
     TypeSerializerSnapshot,
+    remember_class,
     snapshot_from_json,
 )
 
@@ -121,6 +122,8 @@ class SerializerTypeInformation(OpaqueTypeInformation):
         self.serializer = serializer
         self.is_immutable = serializer.is_immutable_type()
         self._snapshot = serializer.snapshot()
+        remember_class(type(serializer))
+        remember_class(type(self._snapshot))
 
     def to_json(self) -> Any:
         """Return the serializer's snapshot."""

@@ -15,9 +15,9 @@ import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from enum import IntEnum
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
-from holdfast.errors import StateError, StateMigrationError
+from holdfast.errors import MissingClassError, StateError, StateMigrationError
 
 T = TypeVar("T")
 
@@ -311,7 +311,8 @@ def load_class(path: str, base: type) -> Callable[[], Any]:
     """Import a class that must be a subclass of `base`.
 
     Raises:
-        StateMigrationError: There is no such class, or it is another kind of class.
+        MissingClassError: There is no such class.
+        StateMigrationError: It is another kind of class.
     """
     module, _, name = path.partition(":")
     try:
@@ -319,13 +320,39 @@ def load_class(path: str, base: type) -> Callable[[], Any]:
         for part in name.split("."):
             found = getattr(found, part)
     except (ImportError, AttributeError, ValueError) as error:
-        raise StateMigrationError(
-            f"State was written with {path!r}, which cannot be imported here. Keep the class importable under that "
-            "name in every process, also after it was replaced."
-        ) from error
+        found = _shipped_class(module, name)
+        if found is None:
+            raise MissingClassError(
+                f"State was written with {path!r}, which cannot be imported here. Keep the class importable under that "
+                "name in every process, also after it was replaced."
+            ) from error
     if not (isinstance(found, type) and issubclass(found, base)):
         raise StateMigrationError(f"{path!r} is not a subclass of {base.__name__}.")
     return found
+
+
+def remember_class(shipped: type) -> None:
+    """Let `load_class` find a class of the main module, and those that it mentions, where that is another module.
+
+    Such a class is shipped to workers by value, together with what its methods mention.
+    """
+    if shipped.__module__ == "__main__":
+        _shipped[shipped.__qualname__] = shipped
+
+
+def _shipped_class(module: str, name: str) -> type | None:
+    if module != "__main__":
+        return None
+    found = _shipped.get(name)
+    for other in [] if found is not None else list(_shipped.values()):
+        for member in vars(other).values():
+            scope = getattr(getattr(member, "__func__", member), "__globals__", {})
+            if isinstance(scope.get(name), type):
+                return cast("type", scope[name])
+    return found
+
+
+_shipped: dict[str, type] = {}
 
 
 def snapshot_from_json(document: dict[str, Any]) -> TypeSerializerSnapshot[Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -14,6 +15,8 @@ from holdfast.errors import StateError, StateMigrationError
 from holdfast.state.descriptor import ListStateDescriptor, MapStateDescriptor
 from holdfast.state.operator_snapshot import FORMAT_VERSION, OperatorSnapshot, SnapshotStore
 from holdfast.state.operator_state import MAX_CHUNKS, DefaultOperatorStateBackend
+from holdfast.testing.evolving_serializer import CodeSerializer, PriceSerializer
+from holdfast.types.row import Row
 
 NUMBERS = ListStateDescriptor("numbers", "bigint")
 RULES = MapStateDescriptor("rules", "string", "bigint")
@@ -146,12 +149,51 @@ def test_another_type_and_a_newer_format_are_refused() -> None:
     backend = DefaultOperatorStateBackend("op")
     backend.get_list_state(NUMBERS).add(1)
     taken = through_json(backend.snapshot())
-    with pytest.raises(StateMigrationError, match="type"):
+    with pytest.raises(StateMigrationError, match="bigint cannot become string"):
         restored(taken).get_list_state(ListStateDescriptor("numbers", "string"))
     with pytest.raises(StateMigrationError, match="Upgrade"):
         OperatorSnapshot.from_json({**taken.to_json(), "format_version": FORMAT_VERSION + 1})
     with pytest.raises(StateError, match="understood"):
         OperatorSnapshot.from_json({"format_version": 1, "states": {"x": {"mode": "odd", "chunks": []}}})
+
+
+@pytest.mark.parametrize("inline_limit", [0, 1 << 20])
+def test_an_older_type_is_converted_when_it_is_asked_for_and_written_again_as_a_whole(inline_limit: int) -> None:
+    files = Files(inline_limit)
+    backend = DefaultOperatorStateBackend("op")
+    backend.get_list_state(ListStateDescriptor("l", "struct<a: int, b: int>")).add_all([Row(1, 2), Row(3, 4)])
+    backend.get_union_list_state(ListStateDescriptor("u", PriceSerializer(1))).add(Decimal("1.50"))
+    backend.get_broadcast_state(MapStateDescriptor("m", "int", "int")).put(1, 10)
+    backend.get_list_state(NUMBERS).add(1)
+    wider = ListStateDescriptor[Any]("l", "struct<c: string, a: bigint>")
+    prices = ListStateDescriptor[Any]("u", PriceSerializer(2))
+    rules = MapStateDescriptor[Any, Any]("m", "bigint", "double")
+    again = restored(backend.snapshot(files), files)
+    assert again.get_list_state(wider).get() == [Row(c=None, a=1), Row(c=None, a=3)]
+    again.get_list_state(wider).add(Row("new", 2**40))
+    assert again.get_union_list_state(prices).get() == [Decimal("1.50")]
+    assert again.get_broadcast_state(rules).get(1) == 10.0
+    taken = through_json(again.snapshot(files))
+    assert taken.states["numbers"].description == {"type": "bigint"}
+    third = restored(taken, files)
+    assert third.get_list_state(wider).get() == [Row(c=None, a=1), Row(c=None, a=3), Row(c="new", a=2**40)]
+    assert third.get_union_list_state(prices).get() == [Decimal("1.50")]
+    assert list(third.get_broadcast_state(rules).items()) == [(1, 10.0)]
+    with pytest.raises(StateMigrationError, match="version 1 cannot read"):
+        restored(taken, files).get_union_list_state(ListStateDescriptor("u", PriceSerializer(1)))
+    with pytest.raises(StateMigrationError, match="The keys of operator state 'm'"):
+        restored(taken, files).get_broadcast_state(MapStateDescriptor("m", "string", "double"))
+
+
+def test_a_colour_code_goes_on_in_operator_state_with_the_reconfigured_serializer() -> None:
+    backend = DefaultOperatorStateBackend("op")
+    backend.get_list_state(ListStateDescriptor("l", CodeSerializer(["red", "green"]))).add_all(["green", "red"])
+    again = restored(backend.snapshot())
+    state = again.get_list_state(ListStateDescriptor("l", CodeSerializer(["blue", "green"])))
+    state.add("blue")
+    assert state.get() == ["green", "red", "blue"]
+    third = restored(again.snapshot()).get_list_state(ListStateDescriptor("l", CodeSerializer(["green"])))
+    assert third.get() == ["green", "red", "blue"]
 
 
 def test_undeclared_elements_come_back_as_new_objects() -> None:

@@ -166,5 +166,5 @@ def test_runs_of_different_types_are_not_merged(epochs):
     with epochs.epoch() as task:
         task.state("a", ValueStateDescriptor("count", "string")).update("x")
     epochs.version = first.plus(epochs.version.runs)
-    with pytest.raises(StateMigrationError, match="different types"):
+    with pytest.raises(StateMigrationError, match="bigint cannot become string"):
         compact_layers(epochs, 0, 2)

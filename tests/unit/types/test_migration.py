@@ -1,0 +1,231 @@
+"""Columns of older types become columns of newer ones, as single values do."""
+
+import dataclasses
+import json
+import subprocess
+import sys
+import textwrap
+from decimal import Decimal
+
+import cloudpickle
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from holdfast.errors import ConfigurationError, MissingClassError, OutputTypeError
+from holdfast.testing.evolving_serializer import CodeSerializer, PriceSerializer
+from holdfast.types.avro import avro_type
+from holdfast.types.convert import to_type
+from holdfast.types.key import key_codec_for
+from holdfast.types.migration import migrate_column, reconfigured
+from holdfast.types.row import Row
+from holdfast.types.serializer import load_class
+from holdfast.types.type_information import (
+    ListTypeInformation,
+    MapTypeInformation,
+    RowTypeInformation,
+    SerializerTypeInformation,
+    TupleTypeInformation,
+    TypeInformation,
+    Types,
+    type_from_json,
+)
+from tests.unit.types.type_strategies import FIELD_NAMES, typed_columns
+
+WIDER = {
+    "tinyint": ["smallint", "int", "bigint", "float", "double", "decimal(10,2)"],
+    "smallint": ["int", "bigint", "float", "double"],
+    "int": ["bigint", "double", "decimal(38,18)"],
+    "bigint": ["decimal(19,0)", "decimal(38,0)"],
+    "float": ["double"],
+}
+
+
+@st.composite
+def later(draw, kind: TypeInformation) -> TypeInformation:
+    """A type that may follow another one."""
+    if isinstance(kind, ListTypeInformation):
+        return Types.LIST(draw(later(kind.element_type)))
+    if isinstance(kind, MapTypeInformation):
+        return Types.MAP(draw(later(kind.key_type)), draw(later(kind.value_type)))
+    if isinstance(kind, TupleTypeInformation):
+        return Types.TUPLE([draw(later(part)) for part in kind.types])
+    if isinstance(kind, RowTypeInformation):
+        fields = {name: draw(later(part)) for name, part in zip(kind.names, kind.types, strict=True)}
+        kept = draw(st.lists(st.sampled_from(kind.names), min_size=1, unique=True))
+        names = draw(
+            st.permutations([*kept, *draw(st.lists(FIELD_NAMES.filter(lambda n: n not in fields), unique=True))])
+        )
+        added = {name: draw(st.sampled_from([None, 7])) for name in names if name not in fields}
+        return Types.ROW_NAMED(
+            names,
+            [fields[name] if name in fields else Types.LONG() for name in names],
+            defaults={name: value for name, value in added.items() if value is not None},
+        )
+    if str(kind) == "decimal(10,2)":
+        return draw(st.sampled_from([kind, Types.DECIMAL(12, 4)]))
+    if str(kind) == "char(5)":
+        return draw(st.sampled_from([kind, Types.CHAR(7), Types.STRING()]))
+    return draw(st.sampled_from([kind, *map(to_type, WIDER.get(str(kind), []))]))
+
+
+@settings(deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.data())
+def test_a_column_is_migrated_as_its_values_are(data):
+    old, values = data.draw(typed_columns())
+    new = data.draw(later(old))
+    assert not new.resolve_compatibility(old).is_incompatible()
+    adopted = [old.adopt(value) for value in values]
+    expected = [new.migrate(value, old) for value in adopted]
+    array = old.to_array(adopted)
+    start = data.draw(st.integers(0, len(values)))
+    migrated = migrate_column(array, old, new)
+    assert migrated.type == new.arrow_type
+    assert repr(new.to_list(migrated)) == repr(expected)
+    assert repr(new.to_list(migrate_column(array.slice(start), old, new))) == repr(expected[start:])
+    assert type_from_json(json.loads(json.dumps(new.to_json()))) == new
+
+
+def test_defaults_are_checked_and_copied():
+    with pytest.raises(ConfigurationError, match="'b'"):
+        Types.ROW_NAMED(["a"], [Types.INT()], defaults={"b": 1})
+    with pytest.raises(ConfigurationError, match="'a'"):
+        Types.ROW_NAMED(["a"], [Types.INT()], defaults={"a": "text"})
+    new = Types.ROW_NAMED(["a", "b"], [Types.INT(), Types.LIST(Types.INT())], defaults={"b": [1]})
+    old = Types.ROW_NAMED(["a"], [Types.INT()])
+    first, second = (new.migrate(Row(a=1), old) for _ in range(2))
+    first.b.append(2)
+    assert second.b == [1]
+    assert cloudpickle.loads(cloudpickle.dumps(new)) == new
+
+
+@dataclasses.dataclass(frozen=True)
+class Point:
+    x: int
+    y: float = 0.5
+
+
+@dataclasses.dataclass
+class Drawing:
+    name: str | None
+    points: list[Point]
+    by_name: dict[str, Point]
+    anything: object = None
+    parent: "Drawing | None" = None
+
+
+def test_a_dataclass_is_a_struct_and_comes_back_as_an_instance():
+    kind = to_type(Drawing)
+    assert pa.types.is_struct(kind.arrow_type)
+    drawing = Drawing("d", [Point(1, 2.0)], {"p": Point(3)}, {"any"}, Drawing(None, [], {}))
+    [found, nothing] = kind.to_list(kind.to_array([drawing, None]))
+    assert (found, nothing) == (drawing, None)
+    assert type(found.points[0]) is Point
+    copied = kind.copy(drawing)
+    copied.points.clear()
+    assert drawing.points
+    assert to_type(Point).is_immutable and not kind.is_immutable
+    assert kind.create_serializer().deserialize(kind.create_serializer().serialize(drawing)) == drawing
+    with pytest.raises(OutputTypeError) as wrong:
+        kind.adopt(Drawing("d", [Point("far")], {}))
+    assert wrong.value.field == "points[0].x"
+    with pytest.raises(OutputTypeError, match="instance of the dataclass"):
+        kind.adopt(5)
+    assert cloudpickle.loads(cloudpickle.dumps(kind)) == kind
+    unknown = type_from_json(json.loads(json.dumps(to_type(Point).to_json())))
+    assert unknown.to_list(to_type(Point).to_array([Point(1)])) == [Row(x=1, y=0.5)]
+    with pytest.raises(ConfigurationError, match="key by its fields"):
+        key_codec_for(to_type(Point))
+
+
+def test_avro_schemas_are_understood_or_refused():
+    schema = {
+        "type": "record",
+        "name": "Order",
+        "namespace": "shop",
+        "fields": [
+            {"name": "id", "type": "long"},
+            {"name": "kind", "type": {"type": "enum", "name": "Kind", "symbols": ["A", "B"]}},
+            {"name": "other", "type": ["null", "Kind"]},
+            {"name": "day", "type": {"type": "int", "logicalType": "date"}},
+            {"name": "price", "type": {"type": "bytes", "logicalType": "decimal", "precision": 6, "scale": 2}},
+            {"name": "lines", "type": {"type": "array", "items": {"type": "map", "values": "double"}}},
+            {"name": "raw", "type": {"type": "fixed", "name": "Raw", "size": 2}, "default": "\u00ff\u0000"},
+        ],
+    }
+    kind = avro_type(json.dumps(schema))
+    assert kind.name == "Order"
+    assert kind.ddl == (
+        "struct<id: bigint, kind: string, other: string, day: date, price: decimal(6,2), "
+        "lines: array<map<string, double>>, raw: binary>"
+    )
+    assert kind.defaults == {"raw": b"\xff\x00"}
+    row = {"id": 1, "kind": "A", "other": None, "day": None, "price": Decimal("1.50"), "lines": [{"a": 1.0}]}
+    assert kind.to_list(kind.to_array([kind.adopt(row)])) == [{**row, "raw": b"\xff\x00"}]
+    for wrong in (
+        "no json",
+        '"string"',
+        '["int", "string"]',
+        '{"type": "record", "name": "R", "fields": [{"name": "a", "type": "Odd"}]}',
+    ):
+        with pytest.raises(ConfigurationError):
+            avro_type(wrong)
+    with pytest.raises(OutputTypeError, match="unknown are \\['odd'\\]"):
+        kind.adopt({**row, "odd": 1})
+
+
+def test_parts_are_replaced_by_their_reconfigured_serializers():
+    def of(words):
+        own = SerializerTypeInformation(CodeSerializer(words))
+        return Types.ROW_NAMED(["l", "n"], [Types.LIST(own), Types.INT() if words == ["a"] else Types.LONG()])
+
+    old, new = of(["a"]), of(["b", "a"])
+    kept = reconfigured(new, old)
+    assert kept.types[0].element_type.serializer.words == ["a", "b"]
+    array = old.to_array([Row(l=["a", None], n=1)])
+    assert kept.to_list(migrate_column(array, old, kept)) == [Row(l=["a", None], n=1)]
+    assert reconfigured(old, old) is old
+
+
+def test_a_class_of_the_script_is_found_where_the_script_is_not(tmp_path):
+    """Workers get classes of the main module by value; an older one is known as far as the newer one mentions it."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        textwrap.dedent(
+            """
+            import sys
+            import cloudpickle
+            from holdfast.types.serializer import *
+            from holdfast.types.convert import to_type
+
+            class Old(TypeSerializer):
+                def serialize(self, value): return b"old" + value.encode()
+                def deserialize(self, data): return data[3:].decode()
+
+            class New(TypeSerializer):
+                def serialize(self, value): return b"n" + value.encode()
+                def deserialize(self, data): return data[1:].decode()
+                def snapshot_configuration(self): return NewSnapshot()
+
+            class NewSnapshot(TypeSerializerSnapshot):
+                def get_current_version(self): return 1
+                def write_snapshot(self): return None
+                def read_snapshot(self, version, content): pass
+                def restore_serializer(self): return New()
+                def resolve_schema_compatibility(self, old):
+                    if isinstance(old.restore_serializer(), Old):
+                        return TypeSerializerSchemaCompatibility.compatible_after_migration()
+                    return TypeSerializerSchemaCompatibility.incompatible()
+
+            old = to_type(Old())
+            shipped = to_type(New()), old.to_json(), old.to_array(["x"])
+            sys.stdout.buffer.write(cloudpickle.dumps(shipped))
+            """
+        )
+    )
+    data = subprocess.run([sys.executable, str(script)], check=True, capture_output=True).stdout
+    new, document, array = cloudpickle.loads(data)
+    assert new.to_list(migrate_column(array, type_from_json(document), new)) == ["x"]
+    with pytest.raises(MissingClassError, match="cannot be imported here"):
+        load_class("__main__:NobodyKnowsIt", PriceSerializer)
