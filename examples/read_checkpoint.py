@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import itertools
 import json
 import struct
 import sys
@@ -127,9 +128,14 @@ class Run:
 def replay(name: str, key_type: Document, schema: Document, runs: list[Run]) -> dict[Any, Any]:
     """What the rows of all runs, oldest first, make of one state."""
     content: dict[Any, Any] = {}
+    forms = [*schema.get("former", []), schema]
     for run in runs:
+        of_run = run.segments[name]["schema"] if name in run.segments else schema
+        later = forms[len(of_run.get("former", [])) :]
         # A clear speaks about older runs only, so it comes before the other rows of its own run.
         for row in sorted(run.rows(name), key=lambda row: row["op"] != CLEAR):
+            for before, after in itertools.pairwise(later):
+                row["value"] = newer(row["value"], before["type"], after["type"], schema["kind"] == "list")
             key = decode_key(key_type, row["key"])
             if "namespace" in row:
                 key = (key, row["namespace"])
@@ -148,6 +154,39 @@ def replay(name: str, key_type: Document, schema: Document, runs: list[Run]) -> 
             else:
                 content[key] = row["value"]
     return content
+
+
+def newer(value: Any, before: Any, after: Any, lists: bool = False) -> Any:
+    """A value of an older type as one of a newer type: fields by their names, numbers widened."""
+    if value is None or before == after:
+        return value
+    if lists:
+        return [newer(item, before, after) for item in value]
+    if after in ("float", "double"):
+        return float(value)
+    kind = after if isinstance(after, str) else after["type"]
+    if kind == "array":
+        return [newer(item, before["element"], after["element"]) for item in value]
+    if kind == "map":
+        return [(newer(k, before["key"], after["key"]), newer(v, before["value"], after["value"])) for k, v in value]
+    if kind == "tuple":
+        parts = zip(value.items(), before["types"], after["types"], strict=True)
+        return {name: newer(item, old, new) for (name, item), old, new in parts}
+    if kind in ("row", "dataclass", "avro"):
+        return {field["name"]: newer_field(field, value, before["fields"]) for field in after["fields"]}
+    check(kind not in ("pickled", "serializer"), f"only the program can turn {before} into {after}")
+    return Decimal(value) if kind == "decimal" else value.ljust(after["length"]) if kind == "char" else value
+
+
+def newer_field(field: Document, value: Document, before: list[Document]) -> Any:
+    """A field of a newer record: what one of its names has in the older record, else its default."""
+    types = {old["name"]: old["type"] for old in before}
+    for name in (field["name"], *field.get("aliases", [])):
+        if name in types:
+            return newer(value[name], types[name], field["type"])
+    if "default" not in field:
+        return None
+    return pa.ipc.open_stream(base64.b64decode(field["default"])).read_all()["default"][0].as_py()
 
 
 def timers(name: str, operator: Document, runs: list[Run]) -> dict[Any, list[int]]:

@@ -6,8 +6,9 @@ import base64
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+
 from holdfast.errors import ConfigurationError, OutputTypeError
-from holdfast.types import tagged
 from holdfast.types.abstract_type import Compatibility, TypeInformation, type_from_json
 from holdfast.types.serializer import TypeSerializerSchemaCompatibility
 
@@ -44,7 +45,7 @@ def fields_to_json(new: StructTypeInformation, defaults: Defaults, aliases: Alia
     for name, part in zip(new.names, new.types, strict=True):
         field: dict[str, Any] = {"name": name, "type": part.to_json()}
         if name in defaults:
-            field["default"] = base64.b64encode(tagged.encode(part.to_plain(defaults[name]))).decode("ascii")
+            field["default"] = _as_text(part.to_array([defaults[name]]))
         if aliases.get(name):
             field["aliases"] = list(aliases[name])
         fields.append(field)
@@ -64,10 +65,22 @@ def fields_from_json(
         names.append(name)
         types.append(part)
         if "default" in field:
-            defaults[name] = part.from_plain(tagged.decode(base64.b64decode(field["default"])))
+            defaults[name] = part.to_list(_from_text(field["default"]))[0]
         if field.get("aliases"):
             aliases[name] = tuple(field["aliases"])
     return names, types, defaults, aliases
+
+
+def _as_text(column: pa.Array) -> str:
+    """Return a column as an Arrow stream, which every tool reads."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, pa.schema([("default", column.type)])) as writer:
+        writer.write_batch(pa.RecordBatch.from_arrays([column], ["default"]))
+    return base64.b64encode(sink.getvalue()).decode("ascii")
+
+
+def _from_text(text: str) -> pa.Array:
+    return pa.ipc.open_stream(base64.b64decode(text)).read_all().column(0).combine_chunks()
 
 
 def sources(new: StructTypeInformation, old: StructTypeInformation) -> list[int | None]:

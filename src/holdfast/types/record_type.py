@@ -272,10 +272,13 @@ def dataclass_type(described: type[Any], to_type: Callable[[Any], TypeInformatio
         _under_way.pop()
     defaults = {}
     for field in fields:
-        if field.default is not dataclasses.MISSING:
+        # A class of the main module is shipped by value, and its markers with it: they are not the same object then.
+        if not isinstance(field.default, type(dataclasses.MISSING)):
             defaults[field.name] = field.default
-        elif field.default_factory is not dataclasses.MISSING:
-            defaults[field.name] = field.default_factory()
+            continue
+        factory: Any = field.default_factory
+        if not isinstance(factory, type(dataclasses.MISSING)):
+            defaults[field.name] = factory()
     return DataclassTypeInformation(
         described.__qualname__, [field.name for field in fields], types, defaults, described
     )

@@ -25,6 +25,7 @@ from holdfast.state import (
     StateTtlConfig,
     ValueStateDescriptor,
 )
+from holdfast.types.type_information import Types
 from tests.stories.local import Program, master
 
 EVENT = "key string, n bigint"
@@ -249,3 +250,52 @@ def test_the_reader_is_a_strangers_program(job: Path) -> None:
     assert imported - set(sys.stdlib_module_names) == {"pyarrow", "xxhash"}
     lines = subprocess.run([sys.executable, str(source), str(job)], check=True, capture_output=True, text=True).stdout
     assert '"state": "total", "kind": "value", "key": "k3", "value": {"sum":' in lines
+
+
+class Remembering(KeyedProcessFunction):
+    """Keeps the newest value and all of them, in forms that change from start to start."""
+
+    def __init__(self, form: Any, make: Any) -> None:
+        self.form, self.make = form, make
+
+    def open(self, runtime_context: Any) -> None:
+        self.last = runtime_context.get_state(ValueStateDescriptor("last", self.form))
+        self.all = runtime_context.get_list_state(ListStateDescriptor("all", self.form))
+        self.by_n = runtime_context.get_map_state(MapStateDescriptor("by_n", "bigint", self.form))
+
+    def process_element(self, value: Any, ctx: Any) -> Iterator[Any]:
+        made = self.make(value.n)
+        self.last.update(made)
+        self.all.add(made)
+        self.by_n.put(value.n, made)
+        yield value.key
+
+
+def test_state_that_was_declared_otherwise_is_read_in_its_newest_form(tmp_path: Path) -> None:
+    starts: list[tuple[Any, Any, list[str]]] = [
+        ("struct<n: int, gone: string>", lambda n: (n, "x"), ["a", "b", "c"]),
+        ("struct<n: int>", lambda n: (n,), ["b"]),
+        (
+            Types.ROW_NAMED(
+                ["tags", "n", "gone"],
+                [Types.LIST(Types.STRING()), Types.DOUBLE(), Types.STRING()],
+                defaults={"tags": ["old"]},
+            ),
+            lambda n: ([], n / 2, "back"),
+            ["c"],
+        ),
+    ]
+    epochs: list[dict[str, Any]] = []
+    for number, (form, make, keys) in enumerate(starts):
+        program = Program()
+        found = program.source("in", EVENT).key_by("key").process(Remembering(form, make)).uid("memory")
+        found.print().uid("out")
+        epochs.append({"in": [(key, 10 * number + 1) for key in keys]})
+        job = master(program, tmp_path, epochs, {"state.compaction.enabled": "false"}, parallelism=1)
+        job.run()
+    content = read(Path(job.job.directory.path))
+    old, dropped = {"tags": ["old"], "n": 1.0, "gone": None}, {"tags": ["old"], "n": 11.0, "gone": None}
+    new = {"tags": [], "n": 10.5, "gone": "back"}
+    assert content["last"] == {"a": old, "b": dropped, "c": new}
+    assert content["all"] == {"a": [old], "b": [old, dropped], "c": [old, new]}
+    assert content["by_n"] == {"a": {1: old}, "b": {1: old, 11: dropped}, "c": {1: old, 21: new}}

@@ -1,0 +1,1 @@
+"""Formats under the names that PyFlink gives them."""
