@@ -35,6 +35,7 @@ NOTHING = "No run is recorded in `benchmarks/RESULTS.md` yet.\n"
 
 ENGINES = {
     "holdfast": ("Holdfast", "one a row"),
+    "holdfast-vectorised": ("Holdfast, built-in `count()`", "one a row"),
     "floor": ("floor", "one a row"),
     "spark-native": ("Spark `groupBy().count()`, RocksDB", "one a key"),
     "spark-tws": ("Spark `transformWithState` (Row), RocksDB", "one a row"),

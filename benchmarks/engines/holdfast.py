@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -11,7 +11,15 @@ from benchmarks.input_files import Source
 from benchmarks.spark_session import EpochClock, read_epochs, start_session
 from benchmarks.workload import PARALLELISM, Engine, Workload
 from holdfast.common import Configuration, Types
-from holdfast.datastream import BatchSinkWriter, ParquetFileSink, Sink, StreamExecutionEnvironment, WriterInitContext
+from holdfast.datastream import (
+    BatchSinkWriter,
+    DataStream,
+    KeyedStream,
+    ParquetFileSink,
+    Sink,
+    StreamExecutionEnvironment,
+    WriterInitContext,
+)
 from holdfast.datastream.functions import KeyedProcessFunction, RuntimeContext
 from holdfast.datastream.state import ValueStateDescriptor
 
@@ -45,8 +53,9 @@ class DiscardingSink(Sink):
 class HoldfastEngine:
     """The same job again and again: each run takes what is new, from its newest completed checkpoint, and ends."""
 
-    def __init__(self, workload: Workload) -> None:
+    def __init__(self, workload: Workload, count: Callable[[KeyedStream], DataStream]) -> None:
         self._workload = workload
+        self._count = count
         self._source = Source(workload)
         self._session = start_session("keyed-count")
         self._clock = EpochClock()
@@ -60,9 +69,7 @@ class HoldfastEngine:
         configuration.set_string("parallelism.default", str(PARALLELISM))
         environment = StreamExecutionEnvironment.get_execution_environment(configuration, spark=self._session)
         stream = environment.from_dataframe(read_epochs(self._session, self._source))
-        counted = (
-            stream.key_by("key").process(Counter(), output_type="key string, value bigint, count bigint").uid("counter")
-        )
+        counted = self._count(stream.key_by("key")).uid("counter")
         discarded = self._workload.sink == "discard"
         counted.sink_to(DiscardingSink() if discarded else ParquetFileSink(f"{self._workload.workspace}/output"))
         environment.execute("keyed-count")
@@ -72,5 +79,9 @@ class HoldfastEngine:
         self._session.stop()
 
 
+def count_rows(stream: KeyedStream) -> DataStream:
+    return stream.process(Counter(), output_type="key string, value bigint, count bigint")
+
+
 def make_engine(workload: Workload) -> Engine:
-    return HoldfastEngine(workload)
+    return HoldfastEngine(workload, count_rows)

@@ -10,6 +10,7 @@ import sys
 import tomllib
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 
@@ -106,6 +107,33 @@ def test_the_table_of_speed_is_made_of_the_last_results() -> None:
     assert "| 99,999 |" not in found and "| 100,000 | 0.32 | one a key |" in found
     assert "Measured on 2 cores, Spark 4.3.0, 2026-11-21: 200,000 rows an epoch, 100,000 keys, the median of 3" in found
     assert found.startswith("# H\n<!-- speed -->\n|") and found.endswith("<!-- /speed -->\nend\n")
+
+
+def test_the_plot_of_the_readme_is_that_of_the_results() -> None:
+    assert script("readme_plot.py")["main"](["--check"]) == 0, "run: python scripts/readme_plot.py"
+
+
+def test_the_plot_shows_every_engine_and_every_size_of_the_last_runs() -> None:
+    engines = [{"engine": "holdfast", "rows_per_second": 271_828.1}, {"engine": "floor", "rows_per_second": 314_159.2}]
+    sizes = [
+        {"backend": backend, "form": "rows", "keys": keys, "epoch_seconds": keys / 1e8}
+        for backend in ("hashmap", "columnar")
+        for keys in (100_000, 10_000_000)
+    ]
+    old = "## large_state: an old machine, 2020-01-01\n\n```json\n{}\n```\n"
+    results = f"# Results\n{old}"
+    for name, lines in (("keyed_count", engines), ("large_state", sizes)):
+        printed = "\n".join(map(json.dumps, lines))
+        results += f"\n## {name}: 2 cores, 2026-11-21\n\n```json\n{printed}\n```\n"
+
+    drawn = ElementTree.fromstring(script("readme_plot.py")["plot"](results))
+
+    texts = [element.text for element in drawn.iter() if element.tag.endswith("text")]
+    assert {"Holdfast", "272,000", "314,000", "hashmap, rows", "columnar, rows", "100,000", "10,000,000"} <= set(texts)
+    assert sum(element.tag.endswith("circle") for element in drawn.iter()) == 4
+    # The floor is longer than Holdfast.
+    bars = [float(element.get("width", 0)) for element in drawn.iter() if element.tag.endswith("rect")][1:]
+    assert bars == sorted(bars, reverse=True)
 
 
 def numbered(directory: Path) -> JobMaster:

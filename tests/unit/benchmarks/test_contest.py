@@ -24,7 +24,7 @@ def test_every_engine_of_the_comparison_is_one_file() -> None:
 
 
 def test_an_engine_that_does_not_exist_is_refused_with_those_that_do() -> None:
-    with pytest.raises(SystemExit, match=r"no engine 'flor': choose from bare, floor, holdfast, pyflink"):
+    with pytest.raises(SystemExit, match=r"no engine 'flor': choose from bare, floor, holdfast, holdfast-v"):
         chosen_engines("floor,flor")
 
 

@@ -1,0 +1,148 @@
+"""Draws docs/speed.svg, the plot of the README, from benchmarks/RESULTS.md.
+
+    python scripts/readme_plot.py [--check]
+
+With --check nothing is written; the exit code says whether the plot is current.
+
+Left: rows a second by engine, from the last heading `## keyed_count: <machine>, <date>`. Right: the time of an epoch
+against the number of keys, from the last heading `## large_state: <machine>, <date>`. Each is followed by a fenced
+`json` block with what `benchmarks/keyed_count.py --json` and `benchmarks/large_state.py --json` printed. A panel
+without a run is left out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import re
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+from xml.sax.saxutils import escape
+
+ROOT = Path(__file__).resolve().parent.parent
+PLOT = ROOT / "docs" / "speed.svg"
+RESULTS = ROOT / "benchmarks" / "RESULTS.md"
+
+BLOCK = re.compile(r"^```json\n(?P<lines>.*?)^```$", re.MULTILINE | re.DOTALL)
+NAMES = {
+    "holdfast": "Holdfast",
+    "holdfast-vectorised": "Holdfast, built-in count()",
+    "floor": "floor: no state at all",
+    "spark-native": "Spark groupBy().count()",
+    "spark-tws": "Spark transformWithState",
+    "pyflink": "PyFlink, thread mode",
+}
+SERIES = {
+    ("hashmap", "rows"): ("hashmap, rows", "#0b6e69"),
+    ("hashmap", "batches"): ("hashmap, batches", "#58b09c"),
+    ("columnar", "rows"): ("columnar, rows", "#c8553d"),
+    ("columnar", "batches"): ("columnar, batches", "#f2a65a"),
+}
+WIDTH, HEIGHT, PANEL = 920, 300, 460
+INK, FAINT, OTHERS = "#222222", "#cccccc", "#9aa5b1"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Writes or checks the plot."""
+    parser = argparse.ArgumentParser(description="Draw docs/speed.svg from benchmarks/RESULTS.md.")
+    parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 if the plot is not current")
+    check = parser.parse_args(arguments).check
+    after = plot(RESULTS.read_text(encoding="utf-8"))
+    if check:
+        return int(not PLOT.exists() or PLOT.read_text(encoding="utf-8") != after)
+    PLOT.write_text(after, encoding="utf-8")
+    return 0
+
+
+def plot(results: str) -> str:
+    """The plot as SVG."""
+    size = f'viewBox="0 0 {WIDTH} {HEIGHT}"'
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="sans-serif" font-size="12" fill="{INK}">',
+        f'<rect width="{WIDTH}" height="{HEIGHT}" fill="white"/>',
+        *_engines(last_run(results, "keyed_count")),
+        *_sizes(last_run(results, "large_state")),
+        "</svg>",
+    ]
+    return "\n".join(parts) + "\n"
+
+
+def last_run(results: str, benchmark: str) -> list[dict[str, Any]]:
+    """What the last recorded run of a benchmark printed; nothing if none is recorded."""
+    heading = re.compile(rf"^## {benchmark}: .+, \d{{4}}-\d{{2}}-\d{{2}}$", re.MULTILINE)
+    found = list(heading.finditer(results))
+    if not found:
+        return []
+    block = BLOCK.search(results, found[-1].end())
+    if block is None:
+        raise SystemExit(f"benchmarks/RESULTS.md has no json block after {found[-1][0]!r}.")
+    return [json.loads(line) for line in block["lines"].splitlines() if line.strip()]
+
+
+def _engines(measured: list[dict[str, Any]]) -> Iterable[str]:
+    if not measured:
+        return
+    yield _text(20, 26, "Rows a second, a counter per key", bold=True)
+    best = max(result["rows_per_second"] for result in measured)
+    step = min(36, 220 / len(measured))
+    for position, result in enumerate(sorted(measured, key=lambda result: -result["rows_per_second"])):
+        rate, engine = result["rows_per_second"], result["engine"]
+        top = 46 + position * step
+        length = 190 * rate / best
+        colour = "#0b6e69" if engine.startswith("holdfast") else OTHERS
+        yield _text(180, top + step * 0.45, NAMES.get(engine, engine), anchor="end")
+        yield f'<rect x="188" y="{top:.1f}" width="{length:.1f}" height="{step * 0.66:.1f}" fill="{colour}"/>'
+        yield _text(194 + length, top + step * 0.45, f"{round(rate, 3 - len(str(int(rate)))):,.0f}")
+
+
+def _sizes(measured: list[dict[str, Any]]) -> Iterable[str]:
+    if not measured:
+        return
+    left, right, bottom, top = PANEL + 60, WIDTH - 150, HEIGHT - 44, 46
+    keys = sorted({result["keys"] for result in measured})
+    least, most = math.log10(keys[0]), math.log10(keys[-1])
+    tallest = 1.1 * max(result["epoch_seconds"] for result in measured)
+
+    def place(result: dict[str, Any]) -> tuple[float, float]:
+        along = (math.log10(result["keys"]) - least) / ((most - least) or 1)
+        return left + along * (right - left), bottom - result["epoch_seconds"] / tallest * (bottom - top)
+
+    yield _text(PANEL + 20, 26, "Milliseconds of a worker for an epoch, by number of keys", bold=True)
+    for share in (0.0, 0.25, 0.5, 0.75, 1.0):
+        height = bottom - share * (bottom - top)
+        yield f'<line x1="{left}" y1="{height:.1f}" x2="{right}" y2="{height:.1f}" stroke="{FAINT}"/>'
+        yield _text(left - 6, height + 4, f"{1000 * share * tallest:,.0f}", anchor="end")
+    for count in keys:
+        across, _ = place({"keys": count, "epoch_seconds": 0})
+        yield _text(across, bottom + 18, f"{count:,}", anchor="middle")
+    labels: list[float] = []
+    for (backend, form), (name, colour) in SERIES.items():
+        line = sorted(
+            (result for result in measured if (result["backend"], result["form"]) == (backend, form)),
+            key=lambda result: result["keys"],
+        )
+        if not line:
+            continue
+        points = [place(result) for result in line]
+        path = " ".join(f"{across:.1f},{height:.1f}" for across, height in points)
+        yield f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"/>'
+        yield from (f'<circle cx="{across:.1f}" cy="{height:.1f}" r="3" fill="{colour}"/>' for across, height in points)
+        height = points[-1][1] + 4
+        while any(abs(height - other) < 14 for other in labels):
+            height += 1
+        labels.append(height)
+        yield _text(right + 8, height, name, colour=colour)
+
+
+def _text(
+    across: float, down: float, text: str, *, anchor: str = "start", bold: bool = False, colour: str | None = None
+) -> str:
+    look = (' font-weight="bold"' if bold else "") + (f' fill="{colour}"' if colour else "")
+    return f'<text x="{across:.1f}" y="{down:.1f}" text-anchor="{anchor}"{look}>{escape(text)}</text>'
+
+
+if __name__ == "__main__":
+    sys.exit(main())
