@@ -3,7 +3,10 @@ SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
 
-VENV := .venv
+# `make test-spark SPARK=3.5.9` (or any target) works in an environment of its own with that version of Spark.
+SPARK ?=
+export SPARK
+VENV := .venv$(if $(SPARK),-spark-$(SPARK))
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.setup-done
 
@@ -40,7 +43,7 @@ test-again: $(STAMP) ## Run again what failed in the last run
 test-nojvm: $(STAMP) ## Run the tests that need no JVM and no other server
 	$(PY) -m pytest tests -m "not soak and not spark and not services"
 
-test-spark: $(STAMP) ## Run the tests on real PySpark
+test-spark: $(STAMP) ## Run the tests on real PySpark; SPARK=3.5.9 for another version
 	$(PY) -m pytest tests -m "spark and not soak"
 
 lint: $(STAMP) ## Check style (ruff)

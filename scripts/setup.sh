@@ -1,10 +1,21 @@
 #!/usr/bin/env bash
 # Makes .venv with the pinned dependencies, Holdfast itself (editable) and, if the machine has none, Java.
+# With SPARK=VERSION in the environment it makes .venv-spark-VERSION with that version of PySpark instead of the pinned.
 # Runs again only when one of its inputs changed: `make setup` compares the stamp file.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-venv=.venv
+spark=${SPARK:-}
+venv=.venv${spark:+-spark-$spark}
+case $spark in
+*[!0-9.]*) # it becomes the name of a directory
+    echo "make: SPARK=$spark is not a version, such as 3.5.9" >&2
+    exit 1
+    ;;
+esac
+below=99
+[ "${spark%%.*}" != 3 ] || below=12 # PySpark 3.5 imports distutils, which Python 3.12 has no more
+fits="import sys; sys.exit(not (3, 11) <= sys.version_info < (3, $below))"
 
 fail() { # what is wrong, which Python to install
     printf 'make: %s; on Debian or Ubuntu: sudo apt-get install -y git make %s %s-venv\n' "$1" "$2" "$2" >&2
@@ -16,16 +27,16 @@ command -v python3 >/dev/null || [ -n "${PYTHON:-}" ] || fail "python3 is missin
 
 python=""
 for candidate in ${PYTHON:-python3 python3.14 python3.13 python3.12 python3.11}; do
-    if command -v "$candidate" >/dev/null && "$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then
+    if command -v "$candidate" >/dev/null && "$candidate" -c "$fits"; then
         python=$candidate
         break
     fi
 done
-[ -n "$python" ] || fail "${PYTHON:-python3} is older than 3.11" python3.11
+[ -n "$python" ] || fail "${PYTHON:-python3} is older than 3.11${spark:+, or too new for Spark $spark}" python3.11
 "$python" -c 'import venv, ensurepip' 2>/dev/null || fail "the venv module of $python is missing" "${python##*/}"
 
-if [ -e "$venv" ] && ! "$venv/bin/python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
-    rm -rf .venv # its interpreter is gone or too old
+if [ -e "$venv" ] && ! "$venv/bin/python" -c "$fits" 2>/dev/null; then
+    rm -rf "./$venv" # its interpreter is gone or too old
 fi
 if [ ! -x "$venv/bin/pip" ]; then
     echo "make: creating $venv with $("$python" --version)"
@@ -34,7 +45,13 @@ fi
 
 export PIP_DISABLE_PIP_VERSION_CHECK=1
 echo "make: installing the pinned dependencies (PySpark alone is 450 MB; a few minutes the first time)"
-"$venv/bin/pip" install --quiet --require-hashes -r requirements-dev.lock
+if [ -z "$spark" ]; then
+    "$venv/bin/pip" install --quiet --require-hashes -r requirements-dev.lock
+else
+    awk '/^[^ ]/ { wanted = !/^(pyspark|py4j)==/ } wanted' requirements-dev.lock >"$venv/requirements.lock"
+    "$venv/bin/pip" install --quiet --require-hashes --no-deps -r "$venv/requirements.lock"
+    "$venv/bin/pip" install --quiet "pyspark==$spark"
+fi
 "$venv/bin/pip" install --quiet --no-deps --no-build-isolation --editable .
 
 java=0

@@ -1,9 +1,9 @@
 """The Spark plan of an epoch: level after level, an exchange between each two.
 
-The key's hash, its key group and its subtask are computed in the JVM; rows are placed by `repartitionById`, so subtask
-i runs as partition i. One tick row a task is added before the first exchange, because Spark drops operators whose input
-is empty. Each exchange is one SQL text that is made once a plan: a call from Python into the JVM costs up to a
-millisecond, and building the same plan from columns took hundreds of them in every epoch.
+The key's hash, its key group and its subtask are computed in the JVM; rows are placed so that subtask i runs as
+partition i (`holdfast.spark.placement`). One tick row a task is added before the first exchange, because Spark drops
+operators whose input is empty. Each exchange is one SQL text that is made once a plan: a call from Python into the JVM
+costs up to a millisecond, and building the same plan from columns took hundreds of them in every epoch.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from pyspark.sql.types import StructType
 
 from holdfast.runtime.exchange import CONTROL, HASH, KEY, KEY_HASH, RESERVED, TARGET, EdgeLayout, SourceLayout
 from holdfast.runtime.plan import Edge, JobPlan, Level
+from holdfast.spark.placement import place
 from holdfast.types.arrow import VALUE_COLUMN
 from holdfast.types.convert import to_type
 from holdfast.types.type_information import RowTypeInformation, TypeInformation
@@ -87,7 +88,7 @@ class _Exchange:
         else:
             frame.createOrReplaceTempView(self._view)
             placed = session.sql(self._with_rows)
-        arriving = placed.repartitionById(self.level.tasks, F.col(SUBTASK))
+        arriving = place(placed, self.level.tasks, SUBTASK)
         if self._order:
             return arriving.sortWithinPartitions(*self._order, POSITION)
         return arriving

@@ -11,6 +11,8 @@ from holdfast.types.arrow import element_ddl, elements_to_batch
 from holdfast.types.convert import to_row_type
 from holdfast.types.type_information import RowTypeInformation
 
+_TAKES_TABLES = hasattr(DataFrame, "toArrow")
+
 
 def element_type_of(frame: DataFrame) -> RowTypeInformation:
     """The row type of a frame.
@@ -48,6 +50,13 @@ def frame_of(node: Node, session: SparkSession) -> DataFrame:
         )
     if node.collection is not None:
         batch = elements_to_batch(list(node.collection), node.element_type, node.uid)
-        return session.createDataFrame(pa.Table.from_batches([batch]), schema=element_ddl(node.element_type))
+        return frame_with(batch, element_ddl(node.element_type), session)
     assert isinstance(node.frame, DataFrame)
     return node.frame
+
+
+def frame_with(batch: pa.RecordBatch, ddl: str, session: SparkSession) -> DataFrame:
+    """The rows of a batch as a frame. Spark takes Arrow tables since 4.0; before, a task brings the batch along."""
+    if _TAKES_TABLES:
+        return session.createDataFrame(pa.Table.from_batches([batch]), schema=ddl)
+    return session.range(0, 1, 1, 1).mapInArrow(lambda _: iter([batch]), ddl)

@@ -5,14 +5,15 @@ import pickle
 
 import pyarrow as pa
 import pytest
-from pyspark.sql import datasource
 
 from holdfast.errors import ConfigurationError
 from holdfast.queryable import ServerSettings, StateServer
 from holdfast.queryable.errors import CheckpointNotAvailableError, UnauthorizedError
 from holdfast.state.descriptor import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
 from holdfast.testing.written_job import WrittenJob
-from pyspark_holdfast import DefaultSource
+
+datasource = pytest.importorskip("pyspark.sql.datasource", reason="Spark has data sources in Python since 4.0")
+from pyspark_holdfast import DefaultSource  # noqa: E402
 
 DAY = datetime.date(2013, 1, 1)
 
