@@ -22,6 +22,8 @@ from holdfast.runtime.operator.vectorised_reduction import (
 from holdfast.state.descriptor import ValueStateDescriptor
 from holdfast.types.ddl import parse_type
 from holdfast.types.type_information import (
+    AtomicTypeInformation,
+    CollatedStringTypeInformation,
     DecimalTypeInformation,
     OpaqueTypeInformation,
     RowTypeInformation,
@@ -87,20 +89,20 @@ class BatchOperations:
         return self._adding(MeanReduction(found, name), name, parse_type("double"))
 
     def min(self, position_to_min: int | str = 0) -> DataStream:
-        """Replaces a column by the least of its values so far."""
-        return self._choosing(position_to_min, "min")
+        """Replaces a column by the least of its values so far; NaN counts only as long as there is nothing else."""
+        return self._replacing(ChoosingReduction(*self._ordered(position_to_min, "min"), "min"), "min")
 
     def max(self, position_to_max: int | str = 0) -> DataStream:
-        """Replaces a column by the greatest of its values so far."""
-        return self._choosing(position_to_max, "max")
+        """Replaces a column by the greatest of its values so far; NaN counts only as long as there is nothing else."""
+        return self._replacing(ChoosingReduction(*self._ordered(position_to_max, "max"), "max"), "max")
 
     def first(self, column: int | str = 0) -> DataStream:
         """Replaces a column by the first of its values that was not null."""
-        return self._choosing(column, "first")
+        return self._replacing(ChoosingReduction(*self._column(column, "first"), "first"), "first")
 
     def last(self, column: int | str = 0) -> DataStream:
         """Replaces a column by the last of its values that was not null: null is filled with what was before."""
-        return self._choosing(column, "last")
+        return self._replacing(ChoosingReduction(*self._column(column, "last"), "last"), "last")
 
     def deduplicate(self) -> DataStream:
         """Emits the first row of each key, and drops all others."""
@@ -111,18 +113,14 @@ class BatchOperations:
 
         Args:
             n: How many.
-            column: Whose values count; rows with null are dropped.
+            column: Whose values count; rows with null or NaN are dropped.
             ascending: The least values count instead.
             name: Of the column with the rank.
         """
         if n < 1:
             raise ConfigurationError(f"top_n() keeps at least one row a key, not {n!r}.")
-        found, value_type = self._column(column, "top_n")
+        found, value_type = self._ordered(column, "top_n")
         return self._adding(TopN(n, found, value_type, ascending, name), name, parse_type("bigint"))
-
-    def _choosing(self, column: int | str, choice: str) -> DataStream:
-        found, value_type = self._column(column, choice)
-        return self._replacing(ChoosingReduction(found, value_type, choice), choice)
 
     def _replacing(self, function: BatchFunction, name: str) -> DataStream:
         return self._operator(self._batches(function, self.get_type()), name)
@@ -154,6 +152,13 @@ class BatchOperations:
                 f"{where}(): the elements have no declared type; declare output_type at the operator before."
             )
         return column, found
+
+    def _ordered(self, column: int | str, where: str) -> tuple[str, TypeInformation]:
+        name, found = self._column(column, where)
+        is_plain = isinstance(found, AtomicTypeInformation | DecimalTypeInformation)
+        if not is_plain or isinstance(found, CollatedStringTypeInformation):
+            raise ConfigurationError(f"{where}(): values of column {name!r}, {found.ddl!r}, are not compared here.")
+        return name, found
 
     def _number(self, column: int | str, where: str) -> tuple[str, TypeInformation]:
         name, found = self._column(column, where)

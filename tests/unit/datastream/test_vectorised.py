@@ -18,15 +18,18 @@ from holdfast.runtime.operator.opened import OpenedOperator
 from holdfast.runtime.operator.vectorised import BatchFunction
 from holdfast.state import ColumnarStateBackend, HashMapStateBackend
 from holdfast.state.cache import STATE_CACHE
-from holdfast.state.descriptor import MapStateDescriptor, ValueStateDescriptor
+from holdfast.state.descriptor import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
 from holdfast.testing.state_epochs import StateEpochs
 from holdfast.types.arrow import batch_to_elements, elements_to_batch
 from holdfast.types.ddl import parse_type
+from holdfast.types.type_information import OpaqueTypeInformation, RowTypeInformation, Types
 from tests.contract.plain_state_backend import PlainStateBackendFactory
 from tests.stories import ledger
 from tests.stories.local import Program, run
+from tests.unit.types.type_strategies import ATOMIC, TYPES
 
 EVENT = "k string, v bigint, x double, s string"
+LISTS = "k string, v bigint, s string, items array<int>"
 BACKENDS = [HashMapStateBackend, ColumnarStateBackend, lambda: PlainStateBackendFactory().create_from_config(None)]
 
 
@@ -158,7 +161,7 @@ histories = st.lists(st.lists(st.lists(rows, max_size=12), max_size=3), min_size
 
 
 @pytest.mark.parametrize("name", FORMS)
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 @given(history=histories, backend=st.sampled_from(BACKENDS))
 def test_a_reduction_emits_what_a_loop_over_rows_emits(name, history, backend):
     build, form = FORMS[name]
@@ -171,6 +174,51 @@ def test_a_reduction_emits_what_a_loop_over_rows_emits(name, history, backend):
         # The other cut: all rows of the epoch in one go, row by row.
         expected = [looped.epoch([[row] for batch in epoch for row in batch]) for epoch in history]
     assert [list(map(repr, epoch)) for epoch in emitted] == [list(map(repr, epoch)) for epoch in expected]
+
+
+def best_of(better, values):
+    """The model of min and max: the first of the best values; NaN loses to every number."""
+    best = None
+    for value in values:
+        if value is not None and (best is None or better(value, best) or (best != best and value == value)):
+            best = value
+        yield best
+
+
+def first_of(values):
+    return ([*filter(lambda value: value is not None, values[: at + 1])] for at in range(len(values)))
+
+
+CHOICES = {
+    "min": lambda values: best_of(lambda value, best: value < best, values),
+    "max": lambda values: best_of(lambda value, best: value > best, values),
+    "first": lambda values: (found[0] if found else None for found in first_of(values)),
+    "last": lambda values: (found[-1] if found else None for found in first_of(values)),
+}
+
+
+@pytest.mark.parametrize("choice", CHOICES)
+@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@given(data=st.data(), backend=st.sampled_from(BACKENDS))
+def test_values_of_every_type_are_chosen_among(choice, data, backend):
+    nested = TYPES.filter(lambda drawn: not isinstance(drawn[0], OpaqueTypeInformation))
+    kind, values = data.draw(st.sampled_from(ATOMIC) if choice in ("min", "max") else nested)
+    if str(kind) == "double":
+        values = values | st.just(float("nan"))
+    history = data.draw(st.lists(st.lists(st.none() | values, max_size=5), min_size=2, max_size=3))
+    stream = keyed(RowTypeInformation(["k", "v"], [Types.STRING(), kind]))
+    with tempfile.TemporaryDirectory() as directory:
+        driven = Driven(spec_of(getattr(stream, choice)("v")), backend(), directory)
+        found = [row[1] for epoch in history for row in driven.epoch([[("a", value) for value in epoch]])]
+    # As batches give them back: without `fold`, for instance.
+    values = [value for epoch in history for value in kind.to_list(kind.to_array(epoch))]
+    assert list(map(repr, found)) == list(map(repr, CHOICES[choice](values)))
+
+
+def test_what_is_not_a_number_is_never_among_the_best(tmp_path):
+    driven = Driven(spec_of(keyed("k string, v double").top_n(2, "v")), HashMapStateBackend(), str(tmp_path))
+    emitted = driven.epoch([[("a", value) for value in (1.0, float("nan"), 2.0)]])
+    assert emitted == [("a", 1.0, 1), ("a", 2.0, 1)]
 
 
 def test_a_hot_key_is_reduced_like_any_other(tmp_path):
@@ -314,6 +362,8 @@ def test_keys_of_other_subtasks_are_refused(tmp_path):
         (lambda s: s.sum(9), "no column 9"),
         (lambda s: s.sum("s"), "no number"),
         (lambda s: s.count("v"), "already"),
+        (lambda s: s.min("items"), "not compared"),
+        (lambda s: s.top_n(1, "items"), "not compared"),
         (lambda s: s.top_n(0, "v"), "at least one row"),
         (lambda s: s.process_batches(Both), "not <class"),
         (lambda s: s.process_batches(lambda batch: batch), "(batch, state)"),
@@ -323,7 +373,7 @@ def test_keys_of_other_subtasks_are_refused(tmp_path):
 )
 def test_mistakes_are_told_where_they_are_written(build, says):
     with pytest.raises(ConfigurationError) as error:
-        build(keyed())
+        build(keyed(LISTS))
     assert says in str(error.value)
 
 
@@ -352,6 +402,40 @@ def test_a_whole_program_with_batches(place_for_job):
     for parity in (0, 1):
         numbers = sorted(row[2] for row in found if row[1] % 2 == parity)
         assert numbers == list(range(1, counts.get(parity, 0) + 1))
+
+
+class Late(KeyedProcessFunction):
+    """Emits a row again when its timer fires."""
+
+    def open(self, runtime_context):
+        self.kept = runtime_context.get_list_state(ListStateDescriptor("kept", "bigint"))
+
+    def process_element(self, value, ctx):
+        self.kept.add(value.v)
+        ctx.timer_service().register_processing_time_timer(ctx.timer_service().current_processing_time() + 1)
+        yield value
+
+    def on_timer(self, timestamp, ctx):
+        yield from [(ctx.get_current_key(), value) for value in self.kept.get()]
+        self.kept.clear()
+
+
+def test_batches_come_in_the_asked_order_to_each_of_several_subtasks_also_from_timers(place_for_job):
+    program = Program()
+    events = program.source("events", "k string, v bigint")
+    late = events.key_by("k").process(Late(), "k string, v bigint").uid("late")
+    late.key_by("k", order_by="v").last("v").uid("last").sink_to(ParquetFileSink(str(place_for_job / "last"))).uid("a")
+    events.key_by("k", order_by="v").count("n").uid("n").sink_to(ParquetFileSink(str(place_for_job / "n"))).uid("b")
+    inputs = [{"events": [(f"k{i % 5}", (i * 37) % 100 + 100 * epoch) for i in range(40)]} for epoch in range(4)]
+    run(program, place_for_job / "job", inputs, parallelism=3)
+
+    of_key = [sorted(v for epoch in inputs for k, v in epoch["events"] if k == f"k{key}") for key in range(5)]
+    # In the order of v within an epoch, and epochs of ascending v: the n-th row of a key has its n-th value.
+    numbered = {(f"k{key}", value, n) for key, values in enumerate(of_key) for n, value in enumerate(values, start=1)}
+    assert set(ledger.read(place_for_job / "n")) == numbered
+    found = sorted(ledger.read(place_for_job / "last"))
+    assert set(found) == {(k, v) for k, v, _ in numbered}
+    assert len(found) > len(numbered)
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ from holdfast.kernel.key_group import key_groups_of
 from holdfast.runtime.function import RichFunction, RuntimeContext
 from holdfast.state.backend import AbstractKeyedStateBackend
 from holdfast.state.descriptor import ValueStateDescriptor
+from holdfast.state.hashmap.column import pick
 from holdfast.state.hashmap.handle import CellHandle
 from holdfast.types.arrow import element_schema
 from holdfast.types.type_information import OpaqueTypeInformation, TypeInformation
@@ -55,8 +56,8 @@ class ColumnState:
 
     def _get(self, slots: Sequence[Any]) -> pa.Array:
         if isinstance(self._handle, CellHandle):
-            stored = self._handle.column.values
-            return self._handle.column.layout.value.to_array([stored[slot] for slot in slots])
+            column = self._handle.column
+            return column.layout.value.to_array(pick(column.values, slots))
         backend, value, found = self._context.backend, self._handle.value, []
         for slot in slots:
             backend.slot = slot
@@ -88,10 +89,10 @@ class ColumnState:
             )
         if isinstance(self._handle, CellHandle):
             column = self._handle.column
-            stored, dirty = column.values, column.dirty
+            stored = column.values
             for slot, value in zip(slots, column.layout.value.to_stored(array), strict=True):
                 stored[slot] = value
-                dirty[slot] = 1
+            np.frombuffer(column.dirty, np.uint8)[slots] = 1
             return
         backend, update = self._context.backend, self._handle.update
         for slot, value in zip(slots, self._type.to_list(array), strict=True):
@@ -159,8 +160,7 @@ class BatchContext:
 
     def slots_at(self, rows: Rows) -> Sequence[Any]:
         """Return what stands for the key of each of some rows of the batch."""
-        slots = self._slots
-        return [slots[row] for row in rows.tolist()]
+        return pick(self._slots, rows.tolist())
 
     def slots_of(self, keys: Keys) -> Sequence[Any]:
         """Return what stands for each of some keys.

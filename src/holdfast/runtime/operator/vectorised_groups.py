@@ -26,9 +26,13 @@ class Groups:
     """
 
     def __init__(self, marks: Sequence[Any]) -> None:
-        numbers = np.asarray(marks) if len(marks) and isinstance(marks[0], int) else _numbered(marks)
-        self.order: Positions = np.argsort(numbers, kind="stable")
-        ordered = numbers[self.order]
+        is_number = len(marks) > 0 and isinstance(marks[0], int)
+        numbers = np.fromiter(marks, np.int64, len(marks)) if is_number else _numbered(marks)
+        # Several times faster than a stable argsort; slots and rows are far below the limits.
+        bits = max(1, len(numbers).bit_length())
+        both = np.sort((numbers << bits) | np.arange(len(numbers)))
+        self.order: Positions = both & ((1 << bits) - 1)
+        ordered = both >> bits
         is_first = np.ones(len(ordered), bool)
         is_first[1:] = ordered[1:] != ordered[:-1]
         self.starts: Positions = np.flatnonzero(is_first)

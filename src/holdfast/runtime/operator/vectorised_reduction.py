@@ -185,7 +185,7 @@ class Deduplication(BatchFunction):
 class TopN(BatchFunction):
     """Emits each row that is among the best of its key when it comes, with its rank.
 
-    Rows with equal values keep the order in which they came; null is never among the best.
+    Rows with equal values keep the order in which they came; null and NaN are never among the best.
     """
 
     def __init__(self, n: int, column: str, value_type: TypeInformation, ascending: bool, name: str) -> None:
@@ -223,7 +223,7 @@ class TopN(BatchFunction):
 
     def _enter(self, best: list[Any], value: Any) -> int | None:
         """Put a value among the best of its key; return its rank from 1 on, None if it is not among them."""
-        if value is None:
+        if value is None or value != value:
             return None
         at = len(best)
         while at and (value < best[at - 1] if self._ascending else value > best[at - 1]):
