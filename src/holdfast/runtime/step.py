@@ -267,7 +267,7 @@ def open_step(job: LoadedJob, epoch: EpochDescriptor, identity: TaskIdentity, st
     backend = job.keyed_backend(step, info, key_groups, names)
     version = epoch.versions.get(step.uid, StateVersion()).for_range(key_groups)
     try:
-        backend.open_version(version, job.file_system, descriptor.job_root)
+        backend.open_version(version, job.run_files, descriptor.job_root)
     except NotExistError as error:
         raise _gone(job, version, error) from error
     return KeyedRun(step, OperatorSubtask(opened, info, backend, state), job, epoch, names, given)

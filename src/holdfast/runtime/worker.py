@@ -25,8 +25,11 @@ from holdfast.state.backend import (
     load_state_backend,
 )
 from holdfast.state.environment import TaskEnvironment
+from holdfast.state.options import LOCAL_CACHE_DIRECTORY, LOCAL_CACHE_SIZE
+from holdfast.state.run_footer import check_run
 from holdfast.storage.file_system import FileSystem, file_system_for
 from holdfast.storage.job_directory import JobDirectory
+from holdfast.storage.local_copies import LocalCopies
 
 logger = logging.getLogger(__name__)
 
@@ -40,6 +43,7 @@ class LoadedJob:
         self.descriptor = descriptor
         self.file_system: FileSystem = file_system_for(descriptor.job_root)
         self.configuration = Configuration(dict(descriptor.configuration))
+        self.run_files = _with_copies(self.file_system, self.configuration)
         self.directory = JobDirectory(
             self.file_system, descriptor.job_root, JobID.from_hex(descriptor.job_id), create_subdir=False
         )
@@ -136,3 +140,11 @@ def forget_all() -> None:
     """Closes and forgets every loaded job: what the death of the process would do."""
     for key in list(_loaded):
         _loaded.pop(key).close()
+
+
+def _with_copies(file_system: FileSystem, configuration: Configuration) -> FileSystem:
+    """The file system that run files are read from and written to."""
+    directory = configuration.get(LOCAL_CACHE_DIRECTORY)
+    if directory is None:
+        return file_system
+    return LocalCopies(file_system, directory, configuration.get(LOCAL_CACHE_SIZE), check_run)

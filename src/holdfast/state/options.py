@@ -19,9 +19,25 @@ STATE_BACKEND: Final = ConfigOption(
 HASHMAP_MEMORY: Final = ConfigOption(
     "state.backend.hashmap.memory",
     MemorySize,
-    1024 * 1024 * 1024,
+    128 * 1024 * 1024,
     "Memory that the decoded state of all subtasks may take in a worker process, about. Within an epoch only what it "
     "has not changed is given up; what does not fit is read from its runs again when it is needed.",
+)
+
+LOCAL_CACHE_DIRECTORY: Final = ConfigOption[str | None](
+    "state.local-cache.directory",
+    str,
+    None,
+    "A directory on a disk of each executor's host that keeps copies of run files, for checkpoint storage that is "
+    "slower to read than that disk. A copy is checked by its checksums when it enters. The default is to keep none: "
+    "files on mounted storage are mapped where they are.",
+)
+
+LOCAL_CACHE_SIZE: Final = ConfigOption(
+    "state.local-cache.size",
+    MemorySize,
+    10 * 1024 * 1024 * 1024,
+    "Bytes that the copies in state.local-cache.directory may take; those that were used least recently go first.",
 )
 
 COMPACTION_ENABLED: Final = ConfigOption(

@@ -247,9 +247,10 @@ class Segment:
 class RunReader:
     """One mapped run."""
 
-    def __init__(self, path: str, view: memoryview, footer: Footer, footer_offset: int) -> None:
+    def __init__(self, fs: FileSystem, path: str, view: memoryview, footer: Footer, footer_offset: int) -> None:
         self.path = path
         self.meta = footer.meta
+        self._fs = fs
         self._view = view
         self._footer = footer
         self._end = footer_offset
@@ -289,6 +290,9 @@ class RunReader:
         start = block * self._footer.block_size
         end = min(start + self._footer.block_size, self._end)
         if xxhash.xxh3_64_intdigest(self._view[start:end]) != self._footer.blocks[block]:
+            with _lock:
+                _open.pop(self.path, None)
+            self._fs.drop_copy(self.path)
             raise CorruptFileError(self.path, start, f"the checksum of bytes {start} to {end} does not match.")
         self._checked[block] = 1
 
@@ -361,13 +365,17 @@ def _place(root: str, path: str) -> str:
 
 def _map(fs: FileSystem, path: str, handle: RunHandle) -> RunReader:
     view = fs.mmap(path)
-    if len(view) != handle.size:
-        at = min(len(view), handle.size)
-        raise CorruptFileError(path, at, f"it has {len(view)} bytes, but {handle.size} were written.")
-    offset, data = read_footer(view, path)
-    if offset != handle.footer_offset or footer_digest(data) != handle.digest:
-        raise CorruptFileError(path, offset, "its footer is not the one that was written.")
-    return RunReader(path, view, Footer.decode(data, path, offset), offset)
+    try:
+        if len(view) != handle.size:
+            at = min(len(view), handle.size)
+            raise CorruptFileError(path, at, f"it has {len(view)} bytes, but {handle.size} were written.")
+        offset, data = read_footer(view, path)
+        if offset != handle.footer_offset or footer_digest(data) != handle.digest:
+            raise CorruptFileError(path, offset, "its footer is not the one that was written.")
+    except CorruptFileError:
+        fs.drop_copy(path)
+        raise
+    return RunReader(fs, path, view, Footer.decode(data, path, offset), offset)
 
 
 def _encode(table: pa.Table) -> memoryview:

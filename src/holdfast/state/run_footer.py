@@ -241,3 +241,20 @@ def read_footer(view: memoryview, path: str) -> tuple[int, bytes]:
     if hashlib.sha256(footer).digest() != digest:
         raise CorruptFileError(path, offset, "the digest of its footer does not match.")
     return offset, footer
+
+
+def check_run(view: memoryview, path: str) -> None:
+    """Check every byte of a run against its own footer; whether it is the right run is seen when it is opened.
+
+    Raises:
+        CorruptFileError: Truncated or changed.
+        FormatVersionError: Written by a newer version.
+    """
+    offset, data = read_footer(view, path)
+    footer = Footer.decode(data, path, offset)
+    found = tuple(block_digests([view[:offset]], footer.block_size))
+    if found != footer.blocks:
+        wrong = next(
+            (at for at, (ours, theirs) in enumerate(zip(found, footer.blocks, strict=False)) if ours != theirs), 0
+        )
+        raise CorruptFileError(path, wrong * footer.block_size, "the checksum of a block does not match.")

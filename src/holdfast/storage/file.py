@@ -54,6 +54,9 @@ class FileSystem(ABC):
     def mmap(self, path: str) -> memoryview:
         """Return the whole file, mapped where that is possible; it stays readable after the file was deleted."""
 
+    def drop_copy(self, path: str) -> None:  # noqa: B027 - most file systems keep no copies
+        """Forget what this host keeps of a file besides the file itself: it is damaged."""
+
     @abstractmethod
     def open_output(self, path: str) -> AbstractContextManager[BinaryIO]:
         """Open a new file that appears, whole and durable, when the context is left without an error.

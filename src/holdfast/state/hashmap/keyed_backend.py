@@ -133,8 +133,7 @@ class HashMapKeyedStateBackend(AbstractKeyedStateBackend):
         if len(store) < self._look_again or self._opened is None:
             return
         if self._is_too_large(store):
-            changed = [column.placement.slots_of(column.changed()) for column in store.columns.values()]
-            store.keep(np.unique(np.concatenate([np.empty(0, np.int64), *changed])))
+            store.keep(store.slots_of({name: column.changed() for name, column in store.columns.items()}))
             store.begin(store.content)
             self._find = store.index.__getitem__
         self.slot = NoCurrentKey()
@@ -253,12 +252,9 @@ class HashMapKeyedStateBackend(AbstractKeyedStateBackend):
 
     def _settle(self, changed: Mapping[str, Cells]) -> Cells:
         """Take what has changed for written; return the slots that it is about."""
-        slots = [np.empty(0, np.int64)]
-        for name, cells in changed.items():
-            column = self._store.columns[name]
-            slots.append(column.placement.slots_of(cells))
-            column.settle()
-        flushed = np.unique(np.concatenate(slots))
+        flushed = self._store.slots_of(changed)
+        for name in changed:
+            self._store.columns[name].settle()
         self._store.look_for_empty(flushed)
         return flushed
 

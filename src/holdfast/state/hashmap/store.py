@@ -53,6 +53,13 @@ class Store:
     def __len__(self) -> int:
         return len(self.keys)
 
+    def slots_of(self, cells: Mapping[str, Cells]) -> Cells:
+        """Return the slots that some cells of some states belong to, ascending, each once."""
+        found = np.zeros(len(self.keys), bool)
+        for name, of_state in cells.items():
+            found[self.columns[name].placement.slots_of(of_state)] = True
+        return np.flatnonzero(found)
+
     def begin(self, content: Lineage) -> None:
         """The cells are those of a version."""
         self.content, self.before_own, self.flushed = content, None, None
