@@ -64,8 +64,8 @@ def epoch_settings(session: SparkSession) -> None:
     Adaptive execution off: with it each shuffle is a job of its own, and two tasks may read different attempts of one
     upstream task. Shuffle checksums on, where this Spark has them, so that a recomputed map stage with other rows is
     noticed: without asking, because that answers only what somebody has set, 4.1 has them off, and earlier versions
-    ignore them. No limit on the bytes of a batch, unless the user has set one: to keep it, Spark (since 4.1) adds up the
-    sizes of all buffers after each row, a third of the time of its tasks. The number of rows is limited anyway.
+    ignore them. No limit on the bytes of a batch, unless the user has set one: to keep it, Spark (since 4.1) adds up
+    the sizes of all buffers after each row, a third of the time of its tasks. The number of rows is limited anyway.
     """
     session.conf.set("spark.sql.adaptive.enabled", "false")
     if session.conf.get(_BATCH_BYTES, None) is None:
