@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from enum import Enum
-from typing import BinaryIO
+from typing import BinaryIO, Self
 
 from holdfast.checkpoint.metadata import CheckpointMetadata, encode
 from holdfast.errors import NotExistError
@@ -60,6 +60,12 @@ class CheckpointStateOutputStream(ABC):
     @abstractmethod
     def close(self) -> None:
         """Throw away what was written, unless the handle was taken."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
 
 class StreamStateHandle(StateObject):

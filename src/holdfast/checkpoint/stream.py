@@ -111,7 +111,7 @@ def stream_handle_from_json(value: Mapping[str, Any], directory: JobDirectory) -
     return FileStreamStateHandle(directory, path, size, digest)
 
 
-class _BufferedStream(CheckpointStateOutputStream):
+class BufferedStream(CheckpointStateOutputStream):
     """Collects what is written and hands it over when it is closed."""
 
     def __init__(self, finish: Callable[[bytes], StreamStateHandle]) -> None:
@@ -162,7 +162,7 @@ class FileCheckpointStreamFactory(CheckpointStreamFactory):
         self, scope: CheckpointedStateScope = CheckpointedStateScope.EXCLUSIVE
     ) -> CheckpointStateOutputStream:
         """Open a new stream; files of either scope live until no checkpoint names them."""
-        return _BufferedStream(self._finish)
+        return BufferedStream(self._finish)
 
     def _finish(self, data: bytes) -> StreamStateHandle:
         if len(data) <= self._threshold:
@@ -186,7 +186,7 @@ class MemoryCheckpointStreamFactory(CheckpointStreamFactory):
         self, scope: CheckpointedStateScope = CheckpointedStateScope.EXCLUSIVE
     ) -> CheckpointStateOutputStream:
         """Open a new stream."""
-        return _BufferedStream(self._finish)
+        return BufferedStream(self._finish)
 
     def _finish(self, data: bytes) -> StreamStateHandle:
         if len(data) > self._max_state_size:

@@ -47,6 +47,13 @@ from holdfast.state.hashmap.state_backend import (
     HashMapStateBackendFactory,
     MemoryStateBackend,
 )
+from holdfast.state.raw_state import (
+    KeyedStateCheckpointOutputStream,
+    KeyGroupStatePartitionStreamProvider,
+    OperatorStateCheckpointOutputStream,
+    RawStateInitializationContext,
+    RawStateSnapshotContext,
+)
 from holdfast.state.ttl_config import StateTtlConfig
 
 __all__ = [
@@ -66,6 +73,8 @@ __all__ = [
     "FunctionSnapshotContext",
     "HashMapStateBackend",
     "HashMapStateBackendFactory",
+    "KeyGroupStatePartitionStreamProvider",
+    "KeyedStateCheckpointOutputStream",
     "KeyedStateStore",
     "ListState",
     "ListStateDescriptor",
@@ -75,7 +84,10 @@ __all__ = [
     "MemoryStateBackend",
     "MergingState",
     "OperatorStateBackend",
+    "OperatorStateCheckpointOutputStream",
     "OperatorStateStore",
+    "RawStateInitializationContext",
+    "RawStateSnapshotContext",
     "ReadOnlyBroadcastState",
     "ReduceFunction",
     "ReducingState",

@@ -5,29 +5,38 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from holdfast.checkpoint.location import CheckpointStreamFactory
 from holdfast.errors import ConfigurationError, StateError
 from holdfast.runtime.broadcast import KeyedBroadcastProcessFunction
 from holdfast.runtime.function import OutputTag
 from holdfast.runtime.operator.context import ElementContext, SubtaskInfo
+from holdfast.runtime.operator.raw_state import RawState
 from holdfast.state.api import (
     BroadcastState,
-    FunctionInitializationContext,
-    FunctionSnapshotContext,
     KeyedStateStore,
     OperatorStateStore,
     ReadOnlyBroadcastState,
+    StatePartitionStreamProvider,
 )
 from holdfast.state.backend import AbstractKeyedStateBackend
 from holdfast.state.backend.keyed import NoCurrentKey
+from holdfast.state.raw_state import (
+    KeyedStateCheckpointOutputStream,
+    KeyGroupStatePartitionStreamProvider,
+    OperatorStateCheckpointOutputStream,
+    RawStateInitializationContext,
+    RawStateSnapshotContext,
+)
 
 
-class InitializationContext(FunctionInitializationContext):
+class InitializationContext(RawStateInitializationContext):
     """Given to `initialize_state` on the fresh copy of each task."""
 
-    def __init__(self, info: SubtaskInfo, keyed: KeyedStateStore, operator: OperatorStateStore) -> None:
+    def __init__(self, info: SubtaskInfo, keyed: KeyedStateStore, operator: OperatorStateStore, raw: RawState) -> None:
         self._info = info
         self._keyed = keyed
         self._operator = operator
+        self._raw = raw
 
     def is_restored(self) -> bool:
         """Whether there is state of an epoch before, be it of this job attempt or of a checkpoint."""
@@ -45,12 +54,21 @@ class InitializationContext(FunctionInitializationContext):
         """The state of the keys; asking it for state without `key_by` is an error."""
         return self._keyed
 
+    def get_raw_operator_state_inputs(self) -> list[StatePartitionStreamProvider]:
+        """The partitions of raw operator state that this subtask has."""
+        return self._raw.operator_inputs()
 
-class SnapshotContext(FunctionSnapshotContext):
+    def get_raw_keyed_state_inputs(self) -> list[KeyGroupStatePartitionStreamProvider]:
+        """The raw state of the key groups of this subtask that have any."""
+        return self._raw.keyed_inputs()
+
+
+class SnapshotContext(RawStateSnapshotContext):
     """Given to `snapshot_state` at the end of each epoch."""
 
-    def __init__(self, info: SubtaskInfo, checkpoint_id: int | None) -> None:
+    def __init__(self, info: SubtaskInfo, checkpoint_id: int | None, raw: RawState) -> None:
         self._info = info
+        self._raw = raw
         self._checkpoint_id = info.checkpoint_id if checkpoint_id is None else checkpoint_id
 
     def get_checkpoint_id(self) -> int:
@@ -60,6 +78,18 @@ class SnapshotContext(FunctionSnapshotContext):
     def get_checkpoint_timestamp(self) -> int:
         """The processing time of the epoch."""
         return self._info.processing_time
+
+    def get_checkpoint_stream_factory(self) -> CheckpointStreamFactory:
+        """Opens streams; each that is closed with a handle is one partition of raw operator state."""
+        return self._raw.streams()
+
+    def get_raw_operator_state_output(self) -> OperatorStateCheckpointOutputStream:
+        """The stream of raw operator state."""
+        return self._raw.operator_output()
+
+    def get_raw_keyed_operator_state_output(self) -> KeyedStateCheckpointOutputStream:
+        """The stream of raw keyed state."""
+        return self._raw.keyed_output()
 
 
 class BroadcastStates:

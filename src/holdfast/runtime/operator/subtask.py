@@ -17,6 +17,7 @@ from holdfast.runtime.function import CheckpointedFunction, CheckpointListener, 
 from holdfast.runtime.operator.context import ElementContext, SubtaskContext, SubtaskInfo
 from holdfast.runtime.operator.failure import user_error
 from holdfast.runtime.operator.opened import OpenedOperator
+from holdfast.runtime.operator.raw_state import RawState
 from holdfast.runtime.operator.state_context import (
     BroadcastSideContext,
     BroadcastStates,
@@ -64,9 +65,10 @@ class OperatorSubtask:
             self._broadcast_side = BroadcastSideContext(info, backend, states, self.context)
         context = SubtaskContext(info, backend)
         self.function, self._call = opened.bind(context, backend)
+        self._raw = None if operator_state is None else RawState(info.uid, operator_state, backend)
         if isinstance(self.function, CheckpointedFunction):
-            assert operator_state is not None
-            initialization = InitializationContext(info, context, operator_state)
+            assert operator_state is not None and self._raw is not None
+            initialization = InitializationContext(info, context, operator_state, self._raw)
             self._guard("initializing its state", lambda: self.function.initialize_state(initialization))
         if isinstance(self.function, CheckpointListener):
             completed, aborted = info.completed_checkpoint_id, info.aborted_checkpoint_ids
@@ -170,8 +172,11 @@ class OperatorSubtask:
             UserFunctionError: The function raised.
         """
         if isinstance(self.function, CheckpointedFunction):
-            context = SnapshotContext(self.info, checkpoint_id)
+            assert self._raw is not None
+            context = SnapshotContext(self.info, checkpoint_id, self._raw)
+            self._raw.begin_snapshot()
             self._guard("saving its state", lambda: self.function.snapshot_state(context))
+            self._raw.end_snapshot()
 
     def _guard(self, doing: str, call: Callable[[], None]) -> None:
         try:
