@@ -144,3 +144,24 @@ def test_the_hashmap_gives_up_what_does_not_fit_within_an_epoch_too(tmp_path, mo
             assert state.value() == number
         assert len(task.backend._store) <= 500
     epochs.fail(task)
+
+
+def test_each_backend_goes_on_from_what_the_other_has_written(tmp_path):
+    backends = [HashMapStateBackend(), ColumnarStateBackend()]
+    epochs = StateEpochs(backends[0], str(tmp_path))
+    total = ValueStateDescriptor("total", "bigint")
+    listed = ListStateDescriptor("listed", "bigint")
+    mapped = MapStateDescriptor("mapped", "bigint", "string")
+    for epoch in range(6):
+        epochs.backend = backends[epoch % 2]
+        with epochs.task() as task:
+            for key in ("a", "b"):
+                assert task.state(key, total).value() == (sum(range(epoch)) if epoch else None)
+                assert list(task.state(key, listed).get() or ()) == list(range(epoch))
+                assert dict(task.state(key, mapped).items()) == {n: str(n) for n in range(epoch) if n % 3}
+                task.state(key, total).update(sum(range(epoch + 1)))
+                task.state(key, listed).add(epoch)
+                task.state(key, mapped).put(epoch, str(epoch))
+                if epoch % 3 == 0:
+                    task.state(key, mapped).remove(epoch)
+        epochs.complete()
