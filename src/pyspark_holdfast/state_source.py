@@ -8,8 +8,9 @@
 
 Columns: `key`, `namespace` and `map_key` where the state has them, `value`. Options: `address`, `job` (name or id),
 `state`, and if wanted `token`, `tls` (a file with certificates, or `system`), `checkpoint` (exactly this one),
-`partitions` (8 by default) and `pushdown`: with `true` the server leaves out rows by comparisons of texts and whole
-numbers, for which Spark demands `spark.sql.python.filterPushdown.enabled` as well.
+`partitions` (8 by default), `hold` (300: within so many seconds all of it is read) and `pushdown`: with `true` the
+server leaves out rows by comparisons of texts and whole numbers, for which Spark demands
+`spark.sql.python.filterPushdown.enabled` as well.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from pyspark.sql.types import StructType
 from holdfast.errors import ConfigurationError
 from holdfast.kernel.key_group import KeyGroupRange, range_of
 from holdfast.queryable import QueryableStateClient, StateDescription, exactly
+from holdfast.queryable.consistency import NEWEST
 from holdfast.queryable.leader import parse_address
 from holdfast.queryable.question import job_id_of
 from holdfast.queryable.scan import Condition
@@ -47,6 +49,7 @@ _OPERATORS: Final = {
 _PLAIN: Final = (bool, int, str)
 _COMPARED_ALIKE: Final = frozenset({"boolean", "tinyint", "smallint", "int", "bigint", "string"})
 _DEFAULT_PARTITIONS: Final = 8
+_DEFAULT_HOLD: Final = 300.0
 
 
 @dataclass(frozen=True)
@@ -93,7 +96,8 @@ class StateDataSource(DataSource):
         checkpoint = options.get("checkpoint")
         count = int(options.get("partitions", _DEFAULT_PARTITIONS))
         kind = FilteringStateReader if options.get("pushdown", "false").lower() == "true" else StateReader
-        return kind(self._where(), None if checkpoint is None else int(checkpoint), count)
+        hold = float(options.get("hold", _DEFAULT_HOLD))
+        return kind(self._where(), None if checkpoint is None else int(checkpoint), count, hold)
 
     def _where(self) -> Where:
         options = self.options
@@ -122,25 +126,26 @@ class StateReader(DataSourceReader):
         where: What to read.
         checkpoint_id: From this checkpoint; None for the newest when the query is planned.
         count: Number of partitions.
+        hold: Seconds within which all of them are read.
     """
 
-    def __init__(self, where: Where, checkpoint_id: int | None, count: int) -> None:
+    def __init__(self, where: Where, checkpoint_id: int | None, count: int, hold: float) -> None:
         self._where = where
         self._checkpoint_id = checkpoint_id
         self._count = count
+        self._hold = hold
         self._conditions: tuple[Condition, ...] = ()
 
     def partitions(self) -> Sequence[InputPartition]:
         """Choose the checkpoint, and cut the key groups."""
         with self._where.connect() as client:
             what = client.describe(self._where.job, self._where.state)
-            checkpoint_id = self._checkpoint_id
-            if checkpoint_id is None:
-                with client.scan(self._where.job, self._where.state, key_groups=KeyGroupRange(0, 0)) as scan:
-                    checkpoint_id = scan.origin.checkpoint_id
+            # The job may complete many checkpoints before the last task has read its part, or reads it again.
+            wanted = NEWEST if self._checkpoint_id is None else exactly(self._checkpoint_id)
+            held = client.hold(self._where.job, self._where.state, self._hold, consistency=wanted)
         count = max(1, min(self._count, what.max_parallelism))
         ranges = [range_of(index, what.max_parallelism, count) for index in range(count)]
-        return [Stretch(held.start, held.end, checkpoint_id) for held in ranges]
+        return [Stretch(part.start, part.end, held.checkpoint_id) for part in ranges]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one partition."""

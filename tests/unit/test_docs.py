@@ -20,6 +20,7 @@ from holdfast.datastream import DataStream, KeyedProcessFunction, KeyedStream, S
 from holdfast.datastream.state import ValueStateDescriptor
 from holdfast.errors import ConfigurationError, StateMigrationError
 from holdfast.kernel.clock import ManualClock
+from holdfast.queryable import errors as query_errors
 from holdfast.runtime.job_master import JobMaster
 from holdfast.storage.file_system import file_system_for
 from holdfast.testing import OperatorHarness
@@ -185,8 +186,9 @@ def test_state_is_asked_for_as_the_page_on_operations_says(tmp_path: Path, capsy
         try:
             assert server.stdout is not None
             host, port = server.stdout.readline().removeprefix("listening at ").strip().split(":")
-            [block] = blocks(ROOT / "docs" / "operations.md", "python query")
-            exec(compile(block.padded, str(block.page), "exec"), {"host": host, "port": int(port)})
+            printed = blocks(ROOT / "docs" / "operations.md", "python query")
+            for block in printed + blocks(ROOT / "docs" / "queries.md", "python query"):
+                exec(compile(block.padded, str(block.page), "exec"), {"host": host, "port": int(port)})
             assert capsys.readouterr().out == "150 as of checkpoint 1\n"
             asked = subprocess.run(
                 [str(holdfast), "query", "--address", f"{host}:{port}", "turnover", "totals", "ada"],
@@ -195,6 +197,15 @@ def test_state_is_asked_for_as_the_page_on_operations_says(tmp_path: Path, capsy
             assert asked.stdout.rstrip().endswith("checkpoint 1  ada  150")
         finally:
             server.terminate()
+
+
+def test_the_page_on_queries_names_every_error() -> None:
+    own = {
+        name for name, value in vars(query_errors).items()
+        if isinstance(value, type) and issubclass(value, query_errors.QueryError) and value.__name__ == name
+    }  # fmt: skip
+    table = text_of("docs/queries.md").partition("<!-- query errors -->")[2]
+    assert set(re.findall(r"^\| `(\w+Error)`", table, re.MULTILINE)) == own - {"QueryError"}
 
 
 def text_of(name: str) -> str:

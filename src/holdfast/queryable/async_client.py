@@ -28,7 +28,7 @@ from holdfast.queryable.question import (
     origin_of,
 )
 from holdfast.queryable.request import ScanRequest
-from holdfast.queryable.result import ManyResult, ScanHead, StateResult
+from holdfast.queryable.result import ManyResult, Origin, ScanHead, StateResult
 from holdfast.queryable.scan import Condition, scan_schema
 from holdfast.queryable.tls import client_context
 from holdfast.state.descriptor import StateDescriptor
@@ -130,6 +130,24 @@ class AsyncQueryableStateClient:
             connection.close()
             raise
         return head, _batches(connection, frames, head)
+
+    async def hold(
+        self,
+        job_id: JobID | str,
+        name: str,
+        seconds: float,
+        *,
+        consistency: Consistency = NEWEST,
+        deadline: float = DEFAULT_DEADLINE,
+    ) -> Origin:
+        """Choose a checkpoint that can be read for some time; see `QueryableStateClient.hold`."""
+        request = ScanRequest(str(job_id_of(job_id)), name, consistency, deadline, hold=seconds)
+        connection = await self._connect()
+        try:
+            frames = [frame async for frame in connection.stream(FrameType.SCAN, request.header())]
+        finally:
+            connection.close()
+        return origin_of(frames[0])
 
     async def describe(self, job_id: JobID | str, name: str) -> StateDescription:
         """Return what a state is: its kind and its types."""

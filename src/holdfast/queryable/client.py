@@ -277,6 +277,31 @@ class QueryableStateClient:
         connection = self._connect()
         return Scan(connection, connection.stream(FrameType.SCAN, request.header(), deadline + _PATIENCE))
 
+    def hold(
+        self,
+        job_id: JobID | str,
+        name: str,
+        seconds: float,
+        *,
+        consistency: Consistency = NEWEST,
+        deadline: float = DEFAULT_DEADLINE,
+    ) -> Origin:
+        """Choose a checkpoint that can be read with `exactly` for some time, though the job completes many others.
+
+        Args:
+            job_id: The job: its id, or its name.
+            name: The name under which the state is queryable.
+            seconds: How long, at most an hour; the servers that hold the state now keep it open so long.
+            consistency: `newest()`, `at_least(n)` or `exactly(n)`.
+            deadline: Seconds that `at_least` waits.
+        """
+        request = ScanRequest(str(job_id_of(job_id)), name, consistency, deadline, hold=seconds)
+        connection = self._connect()
+        with Scan(connection, connection.stream(FrameType.SCAN, request.header(), deadline + _PATIENCE)) as scan:
+            for _ in scan:  # there are no rows; at its end all servers have answered
+                pass
+            return scan.origin
+
     def describe(self, job_id: JobID | str, name: str) -> StateDescription:
         """Return what a state is: its kind and its types."""
         return described(self._request(*describe_request(job_id_of(job_id), name)))[0]

@@ -52,7 +52,7 @@ class CheckpointFollower:
     ) -> None:
         self.job_id = str(directory.job_id)
         self.share = share
-        self.replica = Replica(self.job_id)
+        self.replica = Replica(self.job_id, clock)
         self._directory = directory
         self._register = register
         self._poll = poll

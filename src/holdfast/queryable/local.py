@@ -206,10 +206,12 @@ class LocalStates:
         """Yield the frames of a scan: batches, then the end. The files are read beside the event loop."""
         view = await self.view(request)
         state = self.state(view, request.state)
+        if request.hold:
+            self.follower(request.job).replica.hold(view.checkpoint_id, request.hold)
         scan = Scan(state, request, self._limits.message_bytes)
         loop = asyncio.get_running_loop()
         yield encode(FrameType.BATCH, number, to_header(view.identity | {"description": state.description.to_json()}))
-        while (parts := await loop.run_in_executor(None, scan.next)) is not None:
+        while not request.hold and (parts := await loop.run_in_executor(None, scan.next)) is not None:
             for part in parts:
                 yield encode(FrameType.BATCH, number, b"{}", part)
         yield encode(FrameType.END, number, to_header(view.identity))

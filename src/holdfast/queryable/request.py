@@ -13,6 +13,7 @@ from holdfast.queryable.errors import BadRequestError
 from holdfast.queryable.frame import Frame, fields_of, to_header
 
 MAX_DEADLINE: Final = 600.0
+MAX_HOLD: Final = 3600.0
 
 
 @dataclass(frozen=True)
@@ -102,6 +103,7 @@ class ScanRequest:
         batch_rows: About how many rows a batch has.
         is_local: From a proxy: answer from what this server holds.
         waits: From a proxy: as for `GetRequest`.
+        hold: Seconds for which the checkpoint can be read whether the job retains it or not; then no rows are sent.
     """
 
     job: str
@@ -113,6 +115,7 @@ class ScanRequest:
     batch_rows: int = 64 * 1024
     is_local: bool = False
     waits: bool = False
+    hold: float = 0.0
 
     @classmethod
     def parse(cls, frame: Frame) -> ScanRequest:
@@ -135,6 +138,7 @@ class ScanRequest:
             rows,
             fields.get("local") is True,
             fields.get("waits") is True,
+            _hold(fields.get("hold", 0.0)),
         )
 
     def header(self) -> bytes:
@@ -150,6 +154,7 @@ class ScanRequest:
                 "batch_rows": self.batch_rows,
                 "local": self.is_local,
                 "waits": self.waits,
+                "hold": self.hold,
             }
         )
 
@@ -205,6 +210,12 @@ def _key_groups(value: Any) -> KeyGroupRange | None:
     except (TypeError, ValueError):
         pass
     raise BadRequestError(f"{value!r:.80} is no range of key groups.")
+
+
+def _hold(value: Any) -> float:
+    if type(value) not in (int, float) or not 0 <= value <= MAX_HOLD:
+        raise BadRequestError(f"A checkpoint is held for 0 to {MAX_HOLD:.0f} seconds, not for {value!r:.40}.")
+    return float(value)
 
 
 def _conditions(value: Any) -> tuple[tuple[str, str, Any], ...]:

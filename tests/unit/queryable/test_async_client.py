@@ -126,6 +126,18 @@ def test_several_keys_scans_and_descriptions(job, bench):
     assert [(state.name, state.kind.value) for state in states] == [("history", "list"), ("value", "value")]
 
 
+def test_a_checkpoint_is_held(job, bench):
+    server = bench.server(job)
+
+    async def ask():
+        async with AsyncQueryableStateClient(*server.get_server_address()) as client:
+            [state, *_] = await client.states(job.job_id)
+            return await client.hold(job.job_id, state.name, 5)
+
+    held = asyncio.run(ask())
+    assert server.follower(job.job_id).replica._held.keys() == {held.checkpoint_id}
+
+
 def test_a_client_finds_a_server_that_was_started_again(job, bench):
     async def story(client):
         nonlocal server

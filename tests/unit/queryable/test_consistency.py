@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.kernel.clock import ManualClock
 from holdfast.queryable import at_least, exactly, newest
 from holdfast.queryable.errors import (
+    BadRequestError,
     CheckpointNotAvailableError,
     QueryTimeoutError,
     ServerFailureError,
@@ -185,6 +187,36 @@ def test_exactly_reads_what_is_retained_and_says_what_is_not(tmp_path, bench):
     client.get_kv_state("bank", "balance", KEYS[0], consistency=at_least(books.write()))
     with pytest.raises(CheckpointNotAvailableError):
         client.get_many("bank", "balance", KEYS, consistency=exactly(last - 1))
+
+
+def test_a_checkpoint_that_is_held_can_be_read_though_the_job_has_dropped_it_and_its_files(tmp_path, bench):
+    books = Books(bank(tmp_path, retained=1))
+    first = books.write()
+    server = bench.server(books.job)
+    client = bench.client(server)
+    clock = ManualClock()
+    server.follower(books.job.job_id).replica._clock = clock
+    assert client.hold("bank", "balance", 60).checkpoint_id == first
+    runs = books.job.runs
+    books.job.runs = ()  # another beginning, so that the files of the first checkpoint are nobody's
+    last = books.write()
+    client.get_kv_state("bank", "balance", KEYS[0], consistency=at_least(last))
+    for run in runs:
+        Path(books.job.directory.absolute(run.path)).unlink()
+    for _ in range(2):
+        last = books.write()
+        client.get_kv_state("bank", "balance", KEYS[0], consistency=at_least(last))
+        assert client.get_many("bank", "balance", KEYS, consistency=exactly(first)).as_dict() == books.of[first][1]
+        rows = client.scan("bank", "balance", consistency=exactly(first)).to_table().to_pylist()
+        assert {row["key"]: row["value"] for row in rows} == books.of[first][1]
+    clock.advance(61_000)
+    last = books.write()
+    client.get_kv_state("bank", "balance", KEYS[0], consistency=at_least(last))
+    for ask in (client.get_many, lambda *_, **more: client.hold("bank", "balance", 1, **more)):
+        with pytest.raises(CheckpointNotAvailableError):
+            ask("bank", "balance", KEYS, consistency=exactly(first))
+    with pytest.raises(BadRequestError, match="is held for 0 to 3600 seconds"):
+        client.hold("bank", "balance", 1e9)
 
 
 def test_a_job_without_a_checkpoint_is_not_ready_and_then_it_is(tmp_path, bench):

@@ -131,6 +131,7 @@ def test_nobody_is_shown_an_older_checkpoint_by_a_server_that_is_late(bench, boo
     register.goes.clear()
     number = books.write()
     client = bench.client(leader)
+    assert client.hold("bank", "balance", 60).checkpoint_id == 1  # by both
     groups = {key: key_group_of(books.job._codec.hash(key), 128) for key in KEYS}
     there, here = min(groups, key=groups.get), max(groups, key=groups.get)
     until(lambda: client.get_kv_state("bank", "balance", there).checkpoint_id == number)
