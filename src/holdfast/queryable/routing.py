@@ -6,7 +6,7 @@ import asyncio
 import random
 import ssl as tls_module
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -34,7 +34,8 @@ from holdfast.queryable.proxy import LocationCache
 from holdfast.queryable.request import GetRequest, ScanRequest
 from holdfast.queryable.wire_column import ColumnReader, encode_column
 
-_ATTEMPTS_AT_ONE_CHECKPOINT = 3
+_ATTEMPTS_AT_ONE_CHECKPOINT = 5
+_SCAN_SECONDS = 300.0  # for which servers keep the checkpoint of a scan of several of them
 _PATIENCE = 5.0  # seconds beyond the client's deadline for the answer of another server
 
 
@@ -235,6 +236,8 @@ class Router:
         if asked.end >= location.num_key_groups:
             raise BadRequestError(f"There are {location.num_key_groups} key groups; {asked.end} is not one of them.")
         part = replace(self.high_water.not_before(request), is_local=True)
+        with suppress(*RETRIED):  # a server that is lost is found out, and replaced, below
+            part = await self._held_by_all(part, location, asked, number)
         avoided: set[Address] = set()
         begun, start, is_retried = False, asked.start, False
         while True:
@@ -264,6 +267,33 @@ class Router:
             if held.end == asked.end:
                 return
             start = held.end + 1
+
+    async def _held_by_all(
+        self, request: ScanRequest, location: KvStateLocation, asked: KeyGroupRange, number: int
+    ) -> ScanRequest:
+        """Let the first server choose the checkpoint, and all keep it until the last of them has been read.
+
+        Raises:
+            CheckpointNotAvailableError: One of them was ahead again and again.
+        """
+        if self._stretch(location, asked, set())[1] == asked:
+            return request
+        for attempt in range(_ATTEMPTS_AT_ONE_CHECKPOINT):
+            part, start = replace(request, hold=request.hold or _SCAN_SECONDS), asked.start
+            try:
+                while start <= asked.end:
+                    placed, held = self._stretch(location, KeyGroupRange(start, asked.end), set())
+                    async with aclosing(self._scan_one(replace(part, key_groups=held), placed, number)) as frames:
+                        async for _, origin in frames:
+                            if origin:
+                                part = replace(part, consistency=exactly(origin["checkpoint_id"]), waits=True)
+                    start = held.end + 1
+                return replace(part, hold=request.hold)
+            except CheckpointNotAvailableError:
+                is_chosen = request.consistency.kind is ConsistencyKind.EXACTLY
+                if is_chosen or attempt == _ATTEMPTS_AT_ONE_CHECKPOINT - 1:
+                    raise
+        raise AssertionError("unreachable")
 
     def _stretch(
         self, location: KvStateLocation, asked: KeyGroupRange, avoided: set[Address]

@@ -128,10 +128,10 @@ def test_nobody_is_shown_an_older_checkpoint_by_a_server_that_is_late(bench, boo
     late = bench.server()
     late.serve_job(books.job.directory, register, share=part_of(1, 2), leader=leader.get_server_address())
     until(lambda: groups_held(leader, books.job) == 128)
-    register.goes.clear()
-    number = books.write()
     client = bench.client(leader)
     assert client.hold("bank", "balance", 60).checkpoint_id == 1  # by both
+    register.goes.clear()
+    number = books.write()
     groups = {key: key_group_of(books.job._codec.hash(key), 128) for key in KEYS}
     there, here = min(groups, key=groups.get), max(groups, key=groups.get)
     until(lambda: client.get_kv_state("bank", "balance", there).checkpoint_id == number)
