@@ -54,6 +54,7 @@ GROUPS = (
         ),
         "Of the services in `holdfast.ha`.",
     ),
+    ("Object stores", ("s3.",), "Of `s3://` URIs; one set of options a process."),
     ("Other", ("",), ""),
 )
 

@@ -7,6 +7,7 @@ import signal
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,13 @@ import pytest
 from holdfast.ha import HighAvailabilityServices, RegisterCheckpointRecoveryFactory
 from holdfast.ha.factory import create_high_availability_services
 from holdfast.kernel.configuration import Configuration
+from holdfast.storage import s3_options
 from holdfast.storage.register import RegisterState
+from holdfast.storage.s3_connection import S3Options
 from holdfast.testing.contender import RecordingRetrievalListener, eventually
 from holdfast.testing.ha_candidate import JOB, CandidateProcess
 from holdfast.testing.kubernetes import KubernetesApiServer
+from holdfast.testing.s3_server import S3Server
 from holdfast.testing.zookeeper import ZooKeeperServer
 
 pytestmark = [pytest.mark.services, pytest.mark.timeout(240)]
@@ -92,6 +96,20 @@ def of_type(kind: str, tmp_path: Path, backend: Any) -> dict[str, Any]:
         "high-availability.storageDir": str(tmp_path / "ha"),
         "execution.checkpointing.dir": str(tmp_path / "checkpoints"),
     }
+    if kind == "object-store":
+        prefix = "high-availability.filesystem.leader-election"
+        return {
+            "high-availability.type": "filesystem",
+            "high-availability.storageDir": "s3://cluster/ha",
+            "execution.checkpointing.dir": "s3://cluster/checkpoints",
+            "s3.endpoint": backend.endpoint,
+            "s3.access-key": "test",
+            "s3.secret-key": "test",
+            "s3.region": "us-east-1",
+            f"{prefix}.lease-duration": "3 s",
+            f"{prefix}.renew-deadline": "2 s",
+            f"{prefix}.retry-period": "400 ms",
+        }
     if kind == "filesystem":
         prefix = "high-availability.filesystem.leader-election"
         return {
@@ -120,19 +138,27 @@ def of_type(kind: str, tmp_path: Path, backend: Any) -> dict[str, Any]:
     }
 
 
+@contextmanager
+def a_site(kind: str, tmp_path: Path) -> Iterator[Site]:
+    servers: dict[str, Any] = {
+        "zookeeper": ZooKeeperServer,
+        "kubernetes": KubernetesApiServer,
+        "object-store": S3Server,
+    }
+    with servers[kind]() if kind in servers else nullcontext() as backend:
+        if kind == "object-store":
+            backend.make_bucket("cluster")
+        site = Site(of_type(kind, tmp_path, backend))
+        try:
+            yield site
+        finally:
+            site.close()
+
+
 @pytest.fixture(params=["filesystem", "zookeeper", "kubernetes"])
 def site(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Site]:
-    servers: dict[str, Any] = {"zookeeper": ZooKeeperServer, "kubernetes": KubernetesApiServer}
-    backend = servers[request.param]() if request.param in servers else None
-    if backend is not None:
-        backend.start()
-    try:
-        site = Site(of_type(request.param, tmp_path, backend))
+    with a_site(request.param, tmp_path) as site:
         yield site
-        site.close()
-    finally:
-        if backend is not None:
-            backend.close()
 
 
 def test_ten_leaders_are_killed_and_each_time_another_takes_over(site: Site) -> None:
@@ -174,3 +200,25 @@ def test_a_leader_that_leaves_in_good_order_is_replaced_at_once(site: Site) -> N
     second = site.leader()
     assert second is not first
     site.audit()
+
+
+def test_leaders_that_share_an_object_store_are_killed_or_stopped_and_others_take_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files have no leases of an operating system; here there is not even one, only conditional writes."""
+    monkeypatch.setattr(s3_options, "_current", S3Options())
+    with a_site("object-store", tmp_path) as site:
+        site.start(3)
+        killed = site.leader()
+        killed.kill()
+        site.candidates.remove(killed)
+        stopped = site.leader()
+        stopped.send_signal(signal.SIGSTOP)
+        site.candidates.remove(stopped)
+        last = site.leader()
+        stopped.send_signal(signal.SIGCONT)
+        eventually(lambda: bool(stopped.said("fenced") or stopped.said("revoked")), "the stopped one learns of it")
+        before = len(last.said("wrote"))
+        eventually(lambda: len(last.said("wrote")) > before + 3, "the last one is not disturbed")
+        site.audit()
+        assert len({e["token"] for c in site.all for e in c.said("granted")}) == 3

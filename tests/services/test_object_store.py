@@ -28,6 +28,7 @@ from holdfast.storage.file_system import file_system_for, join
 from holdfast.storage.object_store import ObjectStoreFileSystem, object_store_for
 from holdfast.storage.register import FencedRegister
 from holdfast.storage.s3_connection import S3Options
+from holdfast.storage.s3_options import s3_options
 from holdfast.testing import S3Server
 from holdfast.testing.gated_file_system import GatedFileSystem
 from holdfast.testing.register_contract import Gate, RegisterContract, RegisterSite, completing, ids
@@ -234,23 +235,24 @@ def test_the_scheme_chooses_the_store_and_environment_variables_its_settings(ser
 def test_options_win_over_environment_variables(server, root, monkeypatch):
     for name in ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"):
         monkeypatch.setenv(name, "https://127.0.0.1:1")
-    options = S3Options.from_options(
-        {
-            "s3.endpoint": server.endpoint,
-            "s3.access-key": "key",
-            "s3.secret-key": "secret",
-            "s3.region": "eu-central-1",
-            "s3.path.style.access": "true",
-            "other": "ignored",
-        }
+    options = s3_options(
+        Configuration(
+            {
+                "s3.endpoint": server.endpoint,
+                "s3.access-key": "key",
+                "s3.secret-key": "secret",
+                "s3.region": "eu-central-1",
+                "s3.path.style.access": "true",
+            }
+        )
     )
     assert "secret" not in repr(options)
     assert object_store_for(root, options).list(root) == []
 
 
 def test_settings_that_make_no_sense_are_told():
-    with pytest.raises(ConfigurationError, match=r"s3\.path\.style\.access is 'yes'"):
-        S3Options.from_options({"s3.path.style.access": "yes"})
+    with pytest.raises(ConfigurationError, match=r"s3\.path\.style\.access"):
+        Configuration({"s3.path.style.access": "yes"})
     with pytest.raises(ConfigurationError, match="http://"):
         object_store_for("s3://bucket", S3Options(endpoint="minio:9000"))
     for uri in ("s3://", "s3:///x", "file:///x"):

@@ -16,6 +16,7 @@ from holdfast.ha.services import HighAvailabilityServices
 from holdfast.kernel.configuration import Configuration
 from holdfast.storage.job_directory import JobDirectory
 from holdfast.storage.register import FencedRegister
+from holdfast.storage.s3_options import use_s3_options
 
 
 def where_option(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -25,7 +26,8 @@ def where_option(command: Callable[..., Any]) -> Callable[..., Any]:
         "properties",
         multiple=True,
         metavar="KEY=VALUE",
-        help="Where the registers are, if not in the directory: high-availability.type and what belongs to it.",
+        help="How to reach an object store (s3.*), and where the registers are if not in the directory "
+        "(high-availability.type and what belongs to it).",
     )(command)
 
 
@@ -42,6 +44,7 @@ class Registers:
     def __init__(self, properties: Iterable[str] = ()) -> None:
         self._configuration = Configuration.from_properties(properties)
         self._configuration.validate()
+        use_s3_options(self._configuration)
         self._services: HighAvailabilityServices | None = None
 
     def of(self, directory: JobDirectory) -> FencedRegister:

@@ -29,6 +29,7 @@ from holdfast.queryable.server import ServerSettings, StateServer, parse_ports, 
 from holdfast.queryable.tls import client_context, server_context
 from holdfast.storage.job_directory import JobDirectory
 from holdfast.storage.register import FencedRegister
+from holdfast.storage.s3_options import use_s3_options
 
 _log = logging.getLogger(__name__)
 _LOOK_SECONDS = 1.0
@@ -77,6 +78,7 @@ def state_server(
     share = _share(part, key_groups)
     with errors_to_exit_codes(), ExitStack() as stack:
         configuration = Configuration.from_properties(properties)
+        use_s3_options(configuration)
         elects = ha_type(configuration) != "none"
         if elects and leader is not None:
             raise click.UsageError("--leader names the leader that high availability finds: choose one of them.")

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from holdfast.kernel.configuration import Configuration
+from holdfast.kernel.option import is_secret
 
 logger = logging.getLogger(__name__)
 
@@ -31,5 +32,6 @@ def with_options_from_outside(program: Configuration) -> Configuration:
     """The program's configuration with the options from outside over it; logs each value that was replaced."""
     combined, replaced = _from_outside.overriding(program)
     for key, value in sorted(replaced.items()):
-        logger.info("option %s: the program's value %r is replaced from the command line", key, value)
+        shown = "..." if is_secret(key) else value
+        logger.info("option %s: the program's value %r is replaced from the command line", key, shown)
     return combined

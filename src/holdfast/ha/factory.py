@@ -14,6 +14,7 @@ from holdfast.ha.options import ha_type
 from holdfast.ha.services import ClientHighAvailabilityServices, HighAvailabilityServices
 from holdfast.ha.standalone import StandaloneClientHaServices, StandaloneHaServices
 from holdfast.kernel.configuration import Configuration
+from holdfast.storage.s3_options import use_s3_options
 
 T = TypeVar("T")
 _UNKNOWN_ADDRESS: Final = "UNKNOWN"
@@ -70,6 +71,7 @@ def create_high_availability_services(
         ConfigurationError: An option is missing or wrong, a package is not installed, or the cluster id is taken.
         StorageError: The backend does not answer, or the storage directory cannot be written.
     """
+    use_s3_options(configuration)
     chosen = ha_type(configuration)
     if chosen == "none":
         return StandaloneHaServices(resource_manager_address, dispatcher_address, rest_address, configuration)
@@ -89,6 +91,7 @@ def create_client_high_availability_services(
         ConfigurationError: An option is missing or wrong, or the type serves no other processes.
         StorageError: The backend does not answer.
     """
+    use_s3_options(configuration)
     chosen = ha_type(configuration)
     if chosen == "none":
         return StandaloneClientHaServices(rest_address)

@@ -120,6 +120,11 @@ def is_free(key: str) -> bool:
     return key.startswith(tuple(_free_prefixes))
 
 
+def is_secret(key: str) -> bool:
+    """Whether the value of an option is not to be shown, by the words in its key."""
+    return any(word in key for word in ("secret", "token", "password", "authorization", "access-key"))
+
+
 def parse_duration(value: Any) -> int:
     """Return a length of time in whole milliseconds; see `Duration`.
 

@@ -22,6 +22,7 @@ from holdfast.state.compaction.merge import compact
 from holdfast.state.compaction.plan import CompactionPlan
 from holdfast.state.run import RunHandle
 from holdfast.storage.file_system import file_system_for
+from holdfast.storage.s3_options import s3_environment
 
 logger = logging.getLogger(__name__)
 
@@ -115,7 +116,11 @@ class ProcessExecutor(CompactionExecutor):
 
     def _running(self) -> subprocess.Popen[bytes]:
         if self._process is None or self._process.poll() is not None:
-            environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+            environment = {
+                **os.environ,
+                **s3_environment(),
+                "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
+            }
             self._process = subprocess.Popen(
                 [sys.executable, "-m", _WORKER],
                 stdin=subprocess.PIPE,

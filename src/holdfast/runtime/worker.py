@@ -30,6 +30,7 @@ from holdfast.state.run_footer import check_run
 from holdfast.storage.file_system import FileSystem, file_system_for
 from holdfast.storage.job_directory import JobDirectory
 from holdfast.storage.local_copies import LocalCopies
+from holdfast.storage.s3_options import use_s3_options
 
 logger = logging.getLogger(__name__)
 
@@ -41,8 +42,9 @@ class LoadedJob:
 
     def __init__(self, descriptor: JobDescriptor) -> None:
         self.descriptor = descriptor
-        self.file_system: FileSystem = file_system_for(descriptor.job_root)
         self.configuration = Configuration(dict(descriptor.configuration))
+        use_s3_options(self.configuration)
+        self.file_system: FileSystem = file_system_for(descriptor.job_root)
         self.run_files = _with_copies(self.file_system, self.configuration)
         self.directory = JobDirectory(
             self.file_system, descriptor.job_root, JobID.from_hex(descriptor.job_id), create_subdir=False

@@ -29,6 +29,7 @@ from holdfast.spark.trigger import Trigger
 from holdfast.storage.file_system import file_system_for
 from holdfast.storage.job_directory import JobDirectory
 from holdfast.storage.path import local_path
+from holdfast.storage.s3_options import use_s3_options
 
 logger = logging.getLogger(__name__)
 
@@ -48,6 +49,7 @@ def launch(
 
 def _launch(graph: StreamGraph, job_name: str, configuration: Configuration, session: SparkSession | None) -> JobClient:
     configuration.validate()
+    use_s3_options(configuration)
     in_memory = configuration.get(CHECKPOINT_STORAGE) == "jobmanager"
     directory_set = None if in_memory else checkpoints_directory(configuration)
     _require_mounted(directory_set)

@@ -12,7 +12,7 @@ __all__ = ["FileStatus", "FileSystem", "LocalFileSystem", "file_system_for", "jo
 
 
 def file_system_for(uri: str) -> FileSystem:
-    """Return the file system of a path or URI; that of ``s3://`` takes its settings from environment variables.
+    """Return the file system of a path or URI; that of ``s3://`` is reached as ``s3.*`` options say.
 
     Raises:
         ConfigurationError: The path is empty, its scheme is not known, or the package for it is not installed.

@@ -32,6 +32,7 @@ from holdfast.storage.local import temporary_name
 from holdfast.storage.object_reader import ObjectReader
 from holdfast.storage.path import base_name, join, parent
 from holdfast.storage.s3_connection import S3Options, brief, connect, is_refusal, translate
+from holdfast.storage.s3_options import current_s3_options
 
 if TYPE_CHECKING:
     from obstore import GetOptions, ObjectMeta
@@ -46,8 +47,8 @@ _READ_AHEAD: Final = 4 * 1024 * 1024
 def object_store_for(uri: str, options: S3Options | None = None) -> ObjectStoreFileSystem:
     """Return the file system of the bucket that a URI names.
 
-    Without options one is kept for each bucket as long as the environment variables stay the same, so that its
-    connections and its probe are shared.
+    Without options those of this process count, and one is kept for each bucket as long as they and the environment
+    variables stay the same, so that its connections and its probe are shared.
 
     Raises:
         ConfigurationError: The URI names no bucket, obstore is not installed, or the configuration is not valid.
@@ -58,12 +59,14 @@ def object_store_for(uri: str, options: S3Options | None = None) -> ObjectStoreF
     if options is not None:
         return ObjectStoreFileSystem(bucket, options)
     variables = tuple(sorted(item for item in os.environ.items() if item[0].startswith("AWS_")))
-    return _shared(bucket, variables, os.getpid())
+    return _shared(bucket, current_s3_options(), variables, os.getpid())
 
 
 @lru_cache(maxsize=32)
-def _shared(bucket: str, _variables: tuple[tuple[str, str], ...], _process: int) -> ObjectStoreFileSystem:
-    return ObjectStoreFileSystem(bucket, S3Options())
+def _shared(
+    bucket: str, options: S3Options, _variables: tuple[tuple[str, str], ...], _process: int
+) -> ObjectStoreFileSystem:
+    return ObjectStoreFileSystem(bucket, options)
 
 
 class ObjectStoreFileSystem(FileSystem):

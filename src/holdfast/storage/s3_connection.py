@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 from holdfast.errors import AlreadyExistError, ConfigurationError, HoldfastError, NotExistError, StorageError
@@ -23,7 +22,6 @@ _REQUEST_TIMEOUT: Final = timedelta(seconds=60)
 _RETRY_TIMEOUT: Final = timedelta(seconds=60)
 _MAX_RETRIES: Final = 5
 _STATUS: Final = re.compile(r"non-2xx status code: (\d{3})")
-_TRUTHS: Final = {"true": True, "false": False}
 
 
 @dataclass(frozen=True)
@@ -48,24 +46,6 @@ class S3Options:
     path_style: bool | None = None
     timeout: timedelta = _REQUEST_TIMEOUT
     max_retries: int = _MAX_RETRIES
-
-    @classmethod
-    def from_options(cls, options: Mapping[str, str]) -> Self:
-        """Read the options that begin with ``s3.``; others are not looked at.
-
-        Raises:
-            ConfigurationError: ``s3.path.style.access`` is neither true nor false.
-        """
-        style = options.get("s3.path.style.access")
-        if style is not None and style.lower() not in _TRUTHS:
-            raise ConfigurationError(f"s3.path.style.access is {style!r}; write true or false.")
-        return cls(
-            endpoint=options.get("s3.endpoint"),
-            access_key=options.get("s3.access-key"),
-            secret_key=options.get("s3.secret-key"),
-            region=options.get("s3.region"),
-            path_style=None if style is None else _TRUTHS[style.lower()],
-        )
 
     def __repr__(self) -> str:
         return f"S3Options(endpoint={self.endpoint!r}, region={self.region!r})"  # no keys in messages

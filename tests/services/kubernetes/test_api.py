@@ -436,6 +436,8 @@ def test_a_version_that_is_too_old_is_gone(api: Api) -> None:
     """By an event or by the status: a client must understand both."""
     query = {"watch": "true", "timeoutSeconds": "2", "resourceVersion": "1"}
     answer = api.cluster.request("GET", api.maps, **query)
+    if answer.status_code == 200 and not answer.text:
+        pytest.skip("a server that was started a moment ago has forgotten nothing")
     if answer.status_code == 200:
         event = json.loads(answer.text.splitlines()[0])
         assert event["type"] == "ERROR"
