@@ -165,10 +165,10 @@ def test_a_compactor_that_is_killed_again_and_again_is_started_again(place, exec
     killed = []
 
     def strike(level, partition):
-        process = made._process
-        if process is not None and process.poll() is None and process.pid not in killed and len(killed) < 2:
-            killed.append(process.pid)
-            os.kill(process.pid, signal.SIGKILL)
+        pid = made.pid
+        if pid is not None and pid not in killed and len(killed) < 2:
+            killed.append(pid)
+            os.kill(pid, signal.SIGKILL)
 
     payments = ledger.payments(60, ROWS, ACCOUNTS, seed=3)
     run(ledger.graph(place / "out"), place / "job", ledger.inputs(payments), interceptor=strike)
@@ -180,14 +180,35 @@ def test_a_compactor_that_is_killed_again_and_again_is_started_again(place, exec
 def test_what_is_lost_with_the_process_is_told():
     executor = ProcessExecutor()
     executor.prepare()
-    assert executor._process is not None
-    os.kill(executor._process.pid, signal.SIGSTOP)
+    pid = executor.pid
+    assert pid is not None
+    os.kill(pid, signal.SIGSTOP)
     futures = [executor.submit(_empty_plan()) for _ in range(2)]
-    os.kill(executor._process.pid, signal.SIGKILL)
+    os.kill(pid, signal.SIGKILL)
     for future in futures:
         with pytest.raises(StorageError, match="process that compacts"):
             future.result(timeout=30)
     executor.close()
+
+
+def test_an_idle_process_is_left_to_the_next_attempt_and_a_busy_one_is_ended():
+    first = ProcessExecutor()
+    first.prepare()
+    pid = first.pid
+    first.submit(_empty_plan()).exception(timeout=30)
+    first.close()
+
+    second = ProcessExecutor()
+    second.prepare()
+    assert second.pid == pid
+    os.kill(pid, signal.SIGSTOP)
+    second.submit(_empty_plan())
+    second.close()
+
+    third = ProcessExecutor()
+    third.prepare()
+    assert third.pid not in (pid, None)
+    third.close()
 
 
 def _empty_plan():
