@@ -27,7 +27,7 @@ from holdfast.testing.zookeeper import ZooKeeperServer
 from tests.programs.queried_job import ACCOUNTS, NAME, balance_after
 from tests.stories.process import kill_group, start
 from tests.unit.cli.test_query import Server
-from tests.unit.queryable.live_job import Witness, read_by_scan, read_many, read_one, until
+from tests.unit.queryable.live_job import Witness, free_port, read_by_scan, read_many, read_one, until
 
 pytestmark = pytest.mark.services
 
@@ -62,10 +62,20 @@ def test_a_leader_is_killed_and_another_process_goes_on_and_no_reader_sees_anyth
         arguments = [part for key, value in options.items() for part in ("-D", f"{key}={value}")]
 
         def candidate(*more):
-            return start("elected_job.py", checkpoints, *arguments, *more, log=log)
+            """A driver of the job; its query server is what it publishes as its address."""
+            port = free_port()
+            serves = ("-D", "queryable-state.enable=true", "-D", f"queryable-state.proxy.ports={port}")
+            process = start("queried_job.py", checkpoints, "--epochs", 5000, *arguments, *serves, *more, log=log)
+            processes[f"127.0.0.1:{port}"] = process
 
-        processes = [candidate(), candidate()]
-        stack.callback(lambda: [kill_group(process) for process in processes if process.poll() is None])
+        processes = {}
+        stack.callback(lambda: [kill_group(process) for process in processes.values() if process.poll() is None])
+        candidate()
+        candidate()
+        who_leads = RecordingRetrievalListener()
+        retrieval = services.get_job_manager_leader_retriever(job_id)
+        stack.callback(retrieval.stop)
+        retrieval.start(who_leads)
 
         def served(share):
             server = stack.enter_context(StateServer(ServerSettings(poll=0.02)))
@@ -95,21 +105,20 @@ def test_a_leader_is_killed_and_another_process_goes_on_and_no_reader_sees_anyth
         for _ in range(2):
             since = newest()
             until(beyond(5, since), 60)
-            pid = _leader_of(log, services, job_id)
-            leader = next(process for process in processes if process.pid == pid)
-            processes.remove(leader)
-            kill_group(leader)
-            processes.append(candidate())
+            until(lambda: who_leads.address in processes)
+            kill_group(processes.pop(who_leads.address))
+            candidate()
             until(beyond(4, newest()), 60)
             reads = [witness.reads for witness in witnesses]
             # Those who ask a proxy without anything of its own are answered by the new leader's server.
             until(lambda before=reads: all(w.reads > r + 5 for w, r in zip(witnesses, before, strict=True)), 60)
         # All are killed, and another process leads that goes back to the oldest checkpoint that is retained. That is
         # announced: by a new lineage.
-        for process in processes:
-            kill_group(process)
+        for address in list(processes):
+            kill_group(processes.pop(address))
+        until(lambda: who_leads.address is None)  # where to start counts for a process that leads at once
         pointer, _ = readable(directory, register.read())[0]
-        processes[:] = [candidate("-D", f"{RECOVERY_PATH.key}={directory.absolute(pointer.path)}")]
+        candidate("-D", f"{RECOVERY_PATH.key}={directory.absolute(pointer.path)}")
         until(lambda: all(w.wrong or len(w.lineages) == 2 for w in witnesses), 60, lambda: told(witnesses, log))
         until(beyond(4, newest()), 60)
         for witness in witnesses:
@@ -137,17 +146,3 @@ def _answers(client):
         return client.get_kv_state(NAME, "balances", ACCOUNTS[0])
     except NOBODY_LEADS:
         return None
-
-
-def _leader_of(log, services, job_id):
-    """The process id of the leader: of whoever has the address that leader retrieval tells."""
-    listener = RecordingRetrievalListener()
-    retrieval = services.get_job_manager_leader_retriever(job_id)
-    retrieval.start(listener)
-    try:
-        until(lambda: listener.address is not None)
-        port = listener.address.rpartition(":")[2]
-        leading = [line.split() for line in log.read_text().splitlines() if line.startswith("leading ")]
-        return next(int(pid) for _, of, pid in reversed(leading) if of == port)
-    finally:
-        retrieval.stop()

@@ -1,5 +1,6 @@
 """Readers of the job of tests/programs/queried_job.py who know what every completed checkpoint must say."""
 
+import socket
 import threading
 import time
 
@@ -87,3 +88,9 @@ def until(condition, seconds=60, story=lambda: ""):
     while not condition():
         assert time.monotonic() < deadline, f"it did not happen. {story()}"
         time.sleep(0.01)
+
+
+def free_port():
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]

@@ -1,6 +1,5 @@
 """Readers of a job that is killed, resumed, restored to an earlier checkpoint and taken over by another process."""
 
-import socket
 import threading
 
 import pytest
@@ -14,7 +13,7 @@ from holdfast.storage.file_system import LocalFileSystem
 from holdfast.storage.job_directory import JobDirectory
 from tests.programs.queried_job import ACCOUNTS, NAME, balance_after, job_master
 from tests.stories.process import kill_group, start
-from tests.unit.queryable.live_job import Witness, read_by_scan, read_many, read_one, until
+from tests.unit.queryable.live_job import Witness, free_port, read_by_scan, read_many, read_one, until
 
 
 @pytest.fixture
@@ -71,12 +70,6 @@ def test_no_reader_sees_anything_but_completed_checkpoints_whatever_happens_to_t
     assert [len(witness.lineages) for witness in witnesses] == [2, 2, 2]
     last = client.get_many(NAME, "balances", ACCOUNTS)
     assert last.as_dict() == {a: (last[0][0], balance_after(a, last[0][0])) for a in ACCOUNTS}
-
-
-def free_port():
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
 
 
 def test_the_process_of_a_job_answers_queries_while_the_job_runs(tmp_path):
