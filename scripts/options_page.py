@@ -41,6 +41,11 @@ GROUPS = (
     ("The job", ("pipeline.", "parallelism.", "execution.trigger"), ""),
     ("Checkpoints and recovery", ("execution.checkpointing.", "execution.state-recovery.", "web.checkpoints."), ""),
     ("Restarts", ("restart-strategy.",), ""),
+    (
+        "REST",
+        ("rest.", "web.exception-history-size"),
+        "Of the interface over which other processes control a running job.",
+    ),
     ("State and sinks", ("state.", "sink."), ""),
     ("Queryable state", ("queryable-state.",), "Of servers that answer queries."),
     (

@@ -126,7 +126,7 @@ FAULT_POINTS = """
     run.write metadata.write pointer.write sink.stage sink.commit notify subsume.delete source.copy spark.commit"""
 
 ANOTHER_ISSUE = {
-    *("verb diff", "verb savepoint", "verb stop", "verb cancel", "verb rescale", "verb list", "verb info"),
+    *("verb diff", "verb info"),
     *("verb jobmanager", "verb submit", "target demo-ha"),
     *("benchmark large_state", "benchmark checkpoint", "benchmark rescale", "seed example evolution"),
 }

@@ -71,6 +71,8 @@ class CheckpointCoordinator:
         job_name: For the documents.
         storage: Where checkpoints go, instead of what `chk_config` says.
         rng: Draws the time of the first periodic checkpoint.
+        is_driven: Whether a job master says when an epoch ends; nothing is then triggered by time alone.
+        statistics: Where checkpoints are counted; of its own by default.
     """
 
     def __init__(
@@ -94,11 +96,12 @@ class CheckpointCoordinator:
         storage: CheckpointStorageAccess | None = None,
         rng: random.Random | None = None,
         is_driven: bool = False,
+        statistics: CheckpointStatsTracker | None = None,
     ) -> None:
         options = chk_config.configuration
         self.job = job
         self.master_hooks = MasterHooks()
-        self.statistics = CheckpointStatsTracker(options.get(CHECKPOINTS_HISTORY))
+        self.statistics = statistics or CheckpointStatsTracker(options.get(CHECKPOINTS_HISTORY))
         self._configuration = CoordinatorConfiguration.from_options(options)
         self._to_trigger = list(tasks_to_trigger)
         self._to_wait_for = list(tasks_to_wait_for)

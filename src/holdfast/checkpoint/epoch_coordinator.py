@@ -33,6 +33,7 @@ from holdfast.checkpoint.metadata import CheckpointMetadata
 from holdfast.checkpoint.options import NUM_RETAINED, SAVEPOINT_DIRECTORY
 from holdfast.checkpoint.pending_checkpoint import PendingCheckpoint, Task
 from holdfast.checkpoint.performer import Plan
+from holdfast.checkpoint.statistics import CheckpointStatsTracker
 from holdfast.checkpoint.storage import FileCheckpointStorageAccess
 from holdfast.checkpoint.trigger import AcknowledgeCheckpoint, CheckpointMetrics, OperatorSubtaskState
 from holdfast.errors import (
@@ -66,6 +67,7 @@ class EpochCheckpointCoordinator(CheckpointCoordinator):
         clock: Clock | None = None,
         lineage: str | None = None,
         job_name: str = "",
+        statistics: CheckpointStatsTracker | None = None,
     ) -> EpochCheckpointCoordinator:
         """Return the coordinator of one job attempt.
 
@@ -78,6 +80,7 @@ class EpochCheckpointCoordinator(CheckpointCoordinator):
             clock: Time.
             lineage: For the documents: that of the restored checkpoint if it goes on, a new one by default.
             job_name: For the documents.
+            statistics: Where checkpoints are counted; of its own by default.
         """
         counter = RegisterCheckpointIDCounter(lease)
         retained = configuration.get(NUM_RETAINED)
@@ -102,6 +105,7 @@ class EpochCheckpointCoordinator(CheckpointCoordinator):
             job_name=job_name,
             storage=FileCheckpointStorageAccess(directory, configuration.get(SAVEPOINT_DIRECTORY)),
             is_driven=True,
+            statistics=statistics,
         )
         coordinator._register_store = store
         return coordinator

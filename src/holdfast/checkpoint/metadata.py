@@ -20,11 +20,13 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from holdfast.errors import CorruptFileError
+from holdfast.state.operator_snapshot import size_of
 from holdfast.state.run import RunHandle
 from holdfast.storage.document import decode_document, encode_document
 
 KIND: Final = "checkpoint"
 FORMAT_VERSION: Final = 1
+PREVIOUS_EPOCH: Final = "previous_epoch"
 
 
 @dataclass(frozen=True)
@@ -57,9 +59,14 @@ class OperatorMetadata:
     committables: Mapping[str, list[Any]] = field(default_factory=dict)
 
     @property
+    def operator_state_size(self) -> int:
+        """Bytes of its operator state, in the document and in files."""
+        return sum(size_of(subtask) for subtask in self.subtasks)
+
+    @property
     def state_size(self) -> int:
-        """Bytes in its runs."""
-        return sum(run.size for run in self.runs)
+        """Bytes of its state: all its runs, and its operator state."""
+        return sum(run.size for run in self.runs) + self.operator_state_size
 
 
 @dataclass(frozen=True)
@@ -79,7 +86,7 @@ class CheckpointMetadata:
         source_positions: What the sources need to go on after the epoch, as JSON.
         properties: Kind of snapshot, as JSON.
         master_states: State of the master hooks.
-        extra: What else the job master needs, as JSON.
+        extra: What else the job master needs, as JSON: `previous_epoch` is that of the checkpoint before.
     """
 
     job_id: str
@@ -98,13 +105,14 @@ class CheckpointMetadata:
 
     @property
     def state_size(self) -> int:
-        """Bytes in all runs that it names."""
+        """Bytes of the state that it names."""
         return sum(operator.state_size for operator in self.operators)
 
     @property
     def new_size(self) -> int:
-        """Bytes in the runs of its own epoch."""
-        return sum(run.size for operator in self.operators for run in operator.runs if run.epoch == self.epoch)
+        """Bytes in the runs that were written since the checkpoint before."""
+        before = int(self.extra.get(PREVIOUS_EPOCH, self.epoch - 1))
+        return sum(run.size for operator in self.operators for run in operator.runs if run.epoch > before)
 
     @property
     def is_savepoint(self) -> bool:

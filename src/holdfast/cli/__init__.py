@@ -6,9 +6,12 @@ import click
 
 from holdfast import __version__
 from holdfast.cli.checkpoints import checkpoints
+from holdfast.cli.control import cancel, rescale
 from holdfast.cli.inspect import inspect
+from holdfast.cli.list import list_jobs
 from holdfast.cli.query import query
 from holdfast.cli.run import run
+from holdfast.cli.savepoint import savepoint, stop
 from holdfast.cli.state_server import state_server
 
 
@@ -18,10 +21,7 @@ def main() -> None:
     """Runs PySpark jobs with Flink's state, and looks at their checkpoints."""
 
 
-main.add_command(run)
-main.add_command(checkpoints)
-main.add_command(inspect)
-main.add_command(query)
-main.add_command(state_server)
+for command in (run, list_jobs, checkpoints, inspect, savepoint, stop, cancel, rescale, query, state_server):
+    main.add_command(command)
 
 __all__ = ["main"]

@@ -8,9 +8,9 @@ from holdfast.kernel.configuration import Configuration
 from holdfast.queryable.server import ServerSettings, StateServer, parse_ports
 from holdfast.queryable.server_connection import Limits
 from holdfast.queryable.tls import client_context, server_context
-from holdfast.runtime.job import Job
+from holdfast.runtime.job_master import JobMaster
 from holdfast.runtime.job_observer import JobObserver
-from holdfast.runtime.progress import EpochProgress, ProgressReporter
+from holdfast.runtime.progress import EpochProgress
 from holdfast.runtime.query_options import (
     HOST,
     MAX_IN_FLIGHT,
@@ -33,12 +33,13 @@ class EmbeddedQueryServer(JobObserver):
     def __init__(self) -> None:
         self._server: StateServer | None = None
 
-    def started(self, job: Job, progress: ProgressReporter) -> None:
+    def started(self, master: JobMaster) -> None:
         """Listen, and follow the job's checkpoints as they complete.
 
         Raises:
             ConfigurationError: It cannot listen.
         """
+        job = master.job
         server = StateServer(settings_from(job.configuration))
         server.start()
         self._server = server
@@ -50,7 +51,7 @@ class EmbeddedQueryServer(JobObserver):
             if record.checkpoint_id is not None:
                 follower.notify()
 
-        progress.listen(completed)
+        master.progress.listen(completed)
         _log.info("queryable state of job %r is served at %s:%d", job.name, *server.get_server_address())
 
     def ended(self) -> None:

@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Mapping
 
+from holdfast.checkpoint.statistics import CheckpointStatsTracker
 from holdfast.errors import ConfigurationError
 from holdfast.kernel.ids import new_nonce
 from holdfast.runtime.checkpointing import EpochCheckpoints
@@ -46,10 +47,18 @@ class JobAttempt(EpochDriver):
         restored: What it starts from.
         control: Requests of other threads.
         progress: Where epochs are reported.
+        statistics: Where checkpoints are counted.
     """
 
     def __init__(
-        self, job: Job, lease: Lease, number: int, restored: Restored, control: JobControl, progress: ProgressReporter
+        self,
+        job: Job,
+        lease: Lease,
+        number: int,
+        restored: Restored,
+        control: JobControl,
+        progress: ProgressReporter,
+        statistics: CheckpointStatsTracker,
     ) -> None:
         self._job = job
         self._lease = lease
@@ -60,7 +69,7 @@ class JobAttempt(EpochDriver):
         self._lock = threading.Lock()
         self._stored_max = stored_max_parallelism(job.graph, restored.operators)
         self._plan = self._compile(control.parallelism)
-        self._checkpoints = EpochCheckpoints(job, lease, self._plan, restored, control)
+        self._checkpoints = EpochCheckpoints(job, lease, self._plan, restored, control, statistics)
         versions = restored_versions(self._plan, restored.operators, restored.allow_non_restored)
         self._compaction = Compaction(job.directory.path, lease.token, job.configuration)
         self._epochs = EpochRunner(
@@ -98,6 +107,11 @@ class JobAttempt(EpochDriver):
             self._compaction.close()
             job.engine.close()
             self._checkpoints.close()
+
+    @property
+    def plan(self) -> JobPlan:
+        """The plan in force."""
+        return self._plan
 
     @property
     def epoch(self) -> int:

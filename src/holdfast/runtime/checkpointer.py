@@ -11,10 +11,11 @@ from holdfast.checkpoint.completed_checkpoint import CompletedCheckpoint, pointe
 from holdfast.checkpoint.epoch_coordinator import EpochCheckpointCoordinator
 from holdfast.checkpoint.failure import CheckpointFailureManager, FailJobCallback
 from holdfast.checkpoint.location import FileCheckpointLocation
-from holdfast.checkpoint.metadata import CheckpointMetadata, encode
+from holdfast.checkpoint.metadata import PREVIOUS_EPOCH, CheckpointMetadata, encode
 from holdfast.checkpoint.options import SAVEPOINT_DIRECTORY, TOLERABLE_FAILED
-from holdfast.checkpoint.pending_checkpoint import PendingCheckpoint, Task
+from holdfast.checkpoint.pending_checkpoint import PendingCheckpoint
 from holdfast.checkpoint.snapshot_type import SavepointFormatType
+from holdfast.checkpoint.statistics import CheckpointStatsTracker
 from holdfast.checkpoint.sweeper import Sweeper
 from holdfast.errors import (
     CheckpointError,
@@ -24,6 +25,7 @@ from holdfast.errors import (
     HoldfastError,
     PossibleInconsistentStateError,
 )
+from holdfast.runtime.acknowledgement import AcknowledgedTask
 from holdfast.runtime.control import SnapshotRequest
 from holdfast.runtime.job import Job
 from holdfast.storage.job_directory import JobDirectory
@@ -46,9 +48,17 @@ class Checkpointer:
         lease: The right to write its register.
         recovered: The checkpoints that the register names and that can be read.
         lineage: Of the documents.
+        statistics: Where checkpoints are counted.
     """
 
-    def __init__(self, job: Job, lease: Lease, recovered: Sequence[CompletedCheckpoint], lineage: str) -> None:
+    def __init__(
+        self,
+        job: Job,
+        lease: Lease,
+        recovered: Sequence[CompletedCheckpoint],
+        lineage: str,
+        statistics: CheckpointStatsTracker,
+    ) -> None:
         self._job = job
         self._lease = lease
         self._failures = _JobFailure()
@@ -61,6 +71,7 @@ class Checkpointer:
             clock=job.clock,
             lineage=lineage,
             job_name=job.name,
+            statistics=statistics,
         )
         self._sweeper = Sweeper(job.directory, lease, job.configuration, job.clock)
         self._until_sweep = 0
@@ -85,7 +96,7 @@ class Checkpointer:
         """Whether the end of an epoch is to complete a checkpoint."""
         return self.coordinator.is_due(epoch)
 
-    def complete(self, epoch: int, tasks: Sequence[Task], describe: Describe) -> CompletedCheckpoint | None:
+    def complete(self, epoch: int, tasks: Sequence[AcknowledgedTask], describe: Describe) -> CompletedCheckpoint | None:
         """Completes the checkpoint of an epoch: its document, then its pointer, which is the commit point.
 
         Returns:
@@ -114,7 +125,7 @@ class Checkpointer:
             return None
 
     def savepoint(
-        self, request: SnapshotRequest, epoch: int, tasks: Sequence[Task], describe: Describe
+        self, request: SnapshotRequest, epoch: int, tasks: Sequence[AcknowledgedTask], describe: Describe
     ) -> CompletedCheckpoint:
         """Writes a savepoint of what the epoch's checkpoint holds, with copies of all its files. Blocks.
 
@@ -174,10 +185,10 @@ class Checkpointer:
             logger.debug("the coordinator's end: %s", error)
 
     def _finish(
-        self, pending: PendingCheckpoint, tasks: Sequence[Task], metadata: CheckpointMetadata
+        self, pending: PendingCheckpoint, tasks: Sequence[AcknowledgedTask], metadata: CheckpointMetadata
     ) -> CompletedCheckpoint:
         for task in tasks:
-            self.coordinator.acknowledge(pending, task.execution_id)
+            self.coordinator.acknowledge(pending, task.execution_id, task.metrics)
         described = replace(metadata, properties=pending.properties.to_json())
         return self.coordinator.complete(pending, described)
 
@@ -190,7 +201,8 @@ class Checkpointer:
         assert isinstance(location, FileCheckpointLocation)
         target = JobDirectory(location.fs, location.path, own.job_id, create_subdir=False)
         without_output = tuple(replace(operator, committables={}) for operator in metadata.operators)
-        checkpoint = replace(metadata, operators=without_output)
+        # All files are copied, so all of them are new.
+        checkpoint = replace(metadata, operators=without_output, extra={**metadata.extra, PREVIOUS_EPOCH: 0})
         data = encode(checkpoint)
         path = own.metadata_path(metadata.checkpoint_id)
         source = CompletedCheckpoint(

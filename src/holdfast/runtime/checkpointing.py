@@ -11,11 +11,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from holdfast.checkpoint.metadata import CheckpointMetadata, OperatorMetadata
-from holdfast.checkpoint.pending_checkpoint import Task
+from holdfast.checkpoint.metadata import PREVIOUS_EPOCH, CheckpointMetadata, OperatorMetadata
+from holdfast.checkpoint.statistics import CheckpointStatsTracker
 from holdfast.errors import CheckpointError, CheckpointFailureReason, ConfigurationError, HoldfastError
 from holdfast.kernel import fault
 from holdfast.kernel.ids import OperatorID
+from holdfast.runtime.acknowledgement import tasks_of
 from holdfast.runtime.checkpointer import Checkpointer
 from holdfast.runtime.committing import COMMITTER_RETRIES, Committing, Entry
 from holdfast.runtime.control import JobControl, SnapshotRequest
@@ -37,12 +38,20 @@ NONCE_SUFFIX = ".nonce"
 class EpochCheckpoints:
     """The checkpoints of one job attempt."""
 
-    def __init__(self, job: Job, lease: Lease, plan: JobPlan, restored: Restored, control: JobControl) -> None:
+    def __init__(
+        self,
+        job: Job,
+        lease: Lease,
+        plan: JobPlan,
+        restored: Restored,
+        control: JobControl,
+        statistics: CheckpointStatsTracker,
+    ) -> None:
         self._job = job
         self._restored = restored
         self._control = control
         self._lease = lease
-        self._checkpointer = Checkpointer(job, lease, restored.retained, restored.lineage)
+        self._checkpointer = Checkpointer(job, lease, restored.retained, restored.lineage, statistics)
         self._committing = Committing(
             {step.uid: step.sink for step in plan.sinks()},
             job_id=str(job.job_id),
@@ -56,7 +65,10 @@ class EpochCheckpoints:
         self._positions: Mapping[str, Any] | None = restored.positions
         self._pending: EpochResult | None = None
         self._notified = 0
+        self._previous_epoch = restored.epoch if restored.is_own else 0
         self._newest = self._told = restored.checkpoint_id
+        if restored.source is not None:
+            statistics.report_restored(restored.source)
         self.nonce_file = self._write_nonce()
 
     def _write_nonce(self) -> str:
@@ -144,12 +156,13 @@ class EpochCheckpoints:
     def _complete(self, epochs: EpochRunner) -> int | None:
         assert self._pending is not None
         completed = self._checkpointer.complete(
-            epochs.epoch, _tasks(self._pending), lambda number: self._metadata(number, epochs)
+            epochs.epoch, tasks_of(self._pending), lambda number: self._metadata(number, epochs)
         )
         if completed is None:
             return None
         self._last_result, self._pending = self._pending, None
         self._newest = completed.checkpoint_id
+        self._previous_epoch = epochs.epoch
         return completed.checkpoint_id
 
     def _answer(self, request: SnapshotRequest, checkpoint_id: int, epochs: EpochRunner) -> None:
@@ -158,7 +171,7 @@ class EpochCheckpoints:
             request.future.set_result(checkpoint_id)
             return
         try:
-            tasks = _tasks(self._last_result)
+            tasks = tasks_of(self._last_result)
             savepoint = self._checkpointer.savepoint(request, epochs.epoch, tasks, lambda n: self._metadata(n, epochs))
         except (CheckpointError, ConfigurationError) as error:
             logger.warning("the savepoint failed, the job goes on: %s", error)
@@ -211,17 +224,8 @@ class EpochCheckpoints:
             processing_time=epochs.processing_time,
             operators=tuple(operators),
             source_positions=self._positions,
+            extra={PREVIOUS_EPOCH: self._previous_epoch},
         )
-
-
-def _tasks(result: EpochResult) -> list[Task]:
-    """The subtasks that have acknowledged an epoch, as the coordinator counts them."""
-    return [
-        Task(f"{barrier.attempt}/{step.uid}", step.uid, step.subtask)
-        for level in result.report.levels
-        for barrier in level
-        for step in barrier.steps
-    ]
 
 
 def _committables(operators: tuple[OperatorMetadata, ...]) -> dict[str, list[Entry]]:

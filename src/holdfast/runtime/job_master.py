@@ -19,6 +19,8 @@ import threading
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 
+from holdfast.checkpoint.options import CHECKPOINTS_HISTORY
+from holdfast.checkpoint.statistics import CheckpointStatsTracker
 from holdfast.errors import (
     ConfigurationError,
     CorruptFileError,
@@ -40,10 +42,12 @@ from holdfast.runtime.attempt import JobAttempt
 from holdfast.runtime.control import JobControl
 from holdfast.runtime.damage import with_proposal
 from holdfast.runtime.engine import EngineLostError, Outcome
+from holdfast.runtime.history import JobHistory
 from holdfast.runtime.job import Job
-from holdfast.runtime.job_observer import observing
+from holdfast.runtime.job_observer import JobObservers
 from holdfast.runtime.options import IDENTICAL_FAILURES
 from holdfast.runtime.progress import ProgressReporter
+from holdfast.runtime.rest_options import EXCEPTION_HISTORY
 from holdfast.runtime.starting_point import is_chosen, restore
 from holdfast.runtime.status import JobStatus
 from holdfast.storage.register import CheckpointPointer, Lease, RegisterState
@@ -71,13 +75,23 @@ class JobMaster:
     Args:
         job: The job.
         progress: Where epochs are reported.
+
+    Attributes:
+        control: Takes requests of other threads.
+        history: What has happened to the job in this process.
+        statistics: What is known of its checkpoints since this process runs it.
+        attempt: The newest attempt, None before the first.
     """
 
     def __init__(self, job: Job, progress: ProgressReporter | None = None) -> None:
         self.job = job
         self.control = JobControl()
         self.progress = progress or ProgressReporter(job.name)
+        self.history = JobHistory(job.clock, job.configuration.get(EXCEPTION_HISTORY))
+        self.statistics = CheckpointStatsTracker(job.configuration.get(CHECKPOINTS_HISTORY))
+        self.attempt: JobAttempt | None = None
         self.status = JobStatus.CREATED
+        self._observers = JobObservers(self)
         self.failure: HoldfastError | None = None
         self.ended = threading.Event()
         self._newest_at_start: CheckpointPointer | None = None
@@ -87,6 +101,16 @@ class JobMaster:
         self._last_cause: tuple[type[HoldfastError], str | None, CheckpointPointer | None] | None = None
         self._identical = 0
         self._restart: RestartStrategy = restart_strategy_from(job.configuration, job.clock)
+
+    @property
+    def status(self) -> JobStatus:
+        """Where the job is in its life."""
+        return self._status
+
+    @status.setter
+    def status(self, status: JobStatus) -> None:
+        self._status = status
+        self.history.enter(status)
 
     def run(self) -> JobStatus:
         """Runs the job to its end and returns how it ended. Blocks.
@@ -98,7 +122,7 @@ class JobMaster:
                 run as it is; a new attempt would meet the same.
         """
         try:
-            with observing(self.job, self.progress), self._campaigning():
+            with self._observers.observing(), self._campaigning():
                 self.status = self._run_attempts()
         except FencedError as error:
             self.status, self.failure = JobStatus.SUSPENDED, error
@@ -153,6 +177,7 @@ class JobMaster:
         except FencedError:
             raise
         except HoldfastError as error:
+            self.history.failed(error)
             self._require_leadership(error)
             if self.control.is_deposed:
                 logger.warning("the term of this process has ended; what failed meanwhile: %s", error)
@@ -202,6 +227,7 @@ class JobMaster:
         except PossibleInconsistentStateError:
             self._lease = None  # the newest token may be our own
             raise
+        self._observers.leads(self._lease.token)
         return self._lease
 
     def _require_leadership(self, error: HoldfastError) -> None:
@@ -229,9 +255,9 @@ class JobMaster:
             lease.write(lambda state: replace(state, terminal=None))
         # Until a checkpoint of this process completes, a restart starts where the process was told to start.
         restored = restore(self.job, lease, is_first=lease.state.newest == self._newest_at_start)
-        attempt = JobAttempt(self.job, lease, number, restored, self.control, self.progress)
+        self.attempt = JobAttempt(self.job, lease, number, restored, self.control, self.progress, self.statistics)
         self.status = JobStatus.RUNNING
-        outcome = attempt.run()
+        outcome = self.attempt.run()
         if self.control.cancel_requested:
             return self._terminal(lease, JobStatus.CANCELED)
         if outcome is Outcome.ENDED:

@@ -11,6 +11,7 @@ from holdfast.checkpoint.adoption import adopt
 from holdfast.checkpoint.completed_checkpoint import CompletedCheckpoint
 from holdfast.checkpoint.metadata import CheckpointMetadata, OperatorMetadata
 from holdfast.checkpoint.options import CLAIM_MODE, IGNORE_UNCLAIMED_STATE, RECOVERY_PATH, RecoveryClaimMode
+from holdfast.checkpoint.statistics import RestoredStats
 from holdfast.errors import ConfigurationError
 from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.ids import new_nonce
@@ -30,6 +31,7 @@ class Restored:
         is_own: Whether it is one that the job's register names; the ids of others say nothing here.
         allow_non_restored: Whether state without an operator is dropped.
         retained: The checkpoints that the register names and that can be read.
+        source: What the statistics say of the checkpoint, None for a fresh start.
     """
 
     checkpoint_id: int | None = None
@@ -42,6 +44,7 @@ class Restored:
     is_own: bool = False
     allow_non_restored: bool = False
     retained: tuple[CompletedCheckpoint, ...] = ()
+    source: RestoredStats | None = None
 
 
 def is_fresh(configuration: Configuration) -> bool:
@@ -83,13 +86,15 @@ def restore(job: Job, lease: Lease, *, is_first: bool) -> Restored:
     epoch = max((checkpoint.metadata.epoch for checkpoint in retained), default=0)
     processing_time = max((checkpoint.metadata.processing_time for checkpoint in retained), default=0)
     if asked:
-        metadata = adopt(recovery.load(asked), job.directory, lease.token)
+        found_there = recovery.load(asked)
+        metadata = adopt(found_there, job.directory, lease.token)
         start = _restored(metadata, options, new_nonce())
         return replace(
             start,
             epoch=max(epoch, start.epoch),
             processing_time=max(processing_time, start.processing_time),
             retained=retained,
+            source=_statistics(found_there, job),
         )
     if fresh or not retained:
         return Restored(epoch=epoch, processing_time=processing_time, lineage=new_nonce(), retained=retained)
@@ -102,7 +107,12 @@ def restore(job: Job, lease: Lease, *, is_first: bool) -> Restored:
         is_committed=state.notified >= metadata.checkpoint_id,
         is_own=True,
         retained=retained,
+        source=_statistics(retained[-1], job),
     )
+
+
+def _statistics(checkpoint: CompletedCheckpoint, job: Job) -> RestoredStats:
+    return RestoredStats(checkpoint.checkpoint_id, checkpoint.properties, job.clock.now_ms(), checkpoint.path)
 
 
 def _restored(metadata: CheckpointMetadata, options: Configuration, lineage: str) -> Restored:

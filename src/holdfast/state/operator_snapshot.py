@@ -120,6 +120,19 @@ class OperatorSnapshot:
             raise StateError(f"Operator state in a checkpoint cannot be understood: {error!r}.") from error
 
 
+def size_of(snapshot: Any) -> int:
+    """Return the bytes of the payloads that a snapshot, given as JSON, refers to; 0 if it is something else."""
+    states = snapshot.get("states") if isinstance(snapshot, Mapping) else None
+    if not isinstance(states, Mapping):
+        return 0
+    chunks = [chunk for state in states.values() for chunk in state["chunks"]]
+    # Parts of one payload may be listed one by one after a rescaling.
+    payloads = {
+        (chunk["data"].get("path") or chunk["data"].get("inline"), chunk["offset"]): chunk["length"] for chunk in chunks
+    }
+    return sum(payloads.values())
+
+
 def _stored(fields: dict[str, Any]) -> StoredState:
     mode, chunks = Mode(fields.pop("mode")), fields.pop("chunks")
     return StoredState(mode, fields, tuple(Chunk(**chunk) for chunk in chunks))

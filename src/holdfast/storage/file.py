@@ -91,6 +91,13 @@ class FileSystem(ABC):
             StorageError: It was not created, or this storage has no such operation.
         """
 
+    def create_private(self, path: str, data: bytes) -> None:
+        """Create a file as `create_exclusive` does, readable only for the user of this process where there are users.
+
+        In an object store everybody who may read the bucket may read it.
+        """
+        self.create_exclusive(path, data)
+
     @abstractmethod
     def list(self, path: str) -> _Listing:
         """Return the entries of a directory in order of name; none if it does not exist."""

@@ -27,6 +27,7 @@ from holdfast.storage.path import local_path
 _Listing = list[FileStatus]
 _Names = list[str]
 TEMPORARY_SUFFIX: Final = ".tmp"
+_MODE: Final = 0o666
 
 
 def temporary_name(name: str) -> str:
@@ -101,12 +102,19 @@ class LocalFileSystem(FileSystem):
 
     def create_exclusive(self, path: str, data: bytes) -> None:
         """Create a file with its content if, and only if, nobody else has."""
+        self._create(path, data, _MODE)
+
+    def create_private(self, path: str, data: bytes) -> None:
+        """Create a file as `create_exclusive` does, readable only for the user of this process."""
+        self._create(path, data, 0o600)
+
+    def _create(self, path: str, data: bytes, mode: int) -> None:
         target = _local(path)
         directory, name = os.path.split(target)
         temporary = os.path.join(directory, temporary_name(name))
         try:
             try:
-                with self._open_temporary(temporary, path) as file:
+                with self._open_temporary(temporary, path, mode) as file:
                     file.write(data)
                     file.flush()
                     os.fsync(file.fileno())
@@ -126,12 +134,15 @@ class LocalFileSystem(FileSystem):
         except OSError as error:
             raise _unknown_outcome(error, path) from error
 
-    def _open_temporary(self, temporary: str, path: str) -> BinaryIO:
+    def _open_temporary(self, temporary: str, path: str, mode: int = _MODE) -> BinaryIO:
+        def opener(name: str, flags: int) -> int:
+            return os.open(name, flags, mode)
+
         try:
-            return open(temporary, "xb")
+            return open(temporary, "xb", opener=opener)
         except FileNotFoundError:
             self.mkdirs(os.path.dirname(temporary))
-            return open(temporary, "xb")
+            return open(temporary, "xb", opener=opener)
 
     def list(self, path: str) -> _Listing:
         """Return the entries of a directory in order of name; none if it does not exist."""

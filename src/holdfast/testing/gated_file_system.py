@@ -52,6 +52,10 @@ class GatedFileSystem(FileSystem):
         """Create, gated."""
         self._pass("create_exclusive", self._inner.create_exclusive, path, data)
 
+    def create_private(self, path: str, data: bytes) -> None:
+        """Create, gated."""
+        self._pass("create_private", self._inner.create_private, path, data)
+
     def list(self, path: str) -> _Listing:
         """List, gated."""
         return self._pass("list", self._inner.list, path)

@@ -1,0 +1,6 @@
+"""The REST interface of a job's master, in Flink's paths and JSON, and its client."""
+
+from holdfast.rest.client import RestClient
+from holdfast.rest.server import RestServer
+
+__all__ = ["RestClient", "RestServer"]

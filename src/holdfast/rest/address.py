@@ -1,0 +1,109 @@
+"""Where a job's REST interface is: a file in the job's directory, readable for the job's user only.
+
+::
+
+    <job directory>/rest/<token>-<nonce>.json     {"url", "bearer", "host", "pid", "token", "job_id"}
+
+The leader's token is part of the name, so a new leader's file comes last, whatever a deposed one writes. Each leader
+removes the files of those before it, and its own when it ends.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import socket
+from dataclasses import asdict, dataclass
+from typing import Final
+
+from holdfast.errors import HoldfastError, NotExistError
+from holdfast.kernel.ids import new_nonce
+from holdfast.storage.job_directory import JobDirectory
+from holdfast.storage.path import join
+
+DIRECTORY: Final = "rest"
+_NAME: Final = re.compile(r"([0-9]{19})-[0-9a-f]{12}\.json")
+
+
+@dataclass(frozen=True)
+class RestAddress:
+    """How to reach a job's master.
+
+    Attributes:
+        url: Without a path.
+        bearer: What a request must show.
+        host: The host on whose loopback it listens.
+        pid: The process.
+        token: The leader's fencing token.
+        job_id: The job's 32 hexadecimal digits.
+    """
+
+    url: str
+    bearer: str
+    host: str
+    pid: int
+    token: int
+    job_id: str
+
+    @property
+    def is_here(self) -> bool:
+        """Whether it listens on this host."""
+        return self.host == socket.gethostname()
+
+
+class AddressFile:
+    """The file of one process.
+
+    Args:
+        directory: The job's directory.
+    """
+
+    def __init__(self, directory: JobDirectory) -> None:
+        self._fs = directory.fs
+        self._job_id = str(directory.job_id)
+        self._directory = join(directory.path, DIRECTORY)
+        self._path: str | None = None
+
+    def publish(self, url: str, bearer: str, token: int) -> None:
+        """Say where this process listens, as the leader with a token; what leaders before it have said goes.
+
+        Raises:
+            StorageError: It cannot be written.
+        """
+        address = RestAddress(url, bearer, socket.gethostname(), os.getpid(), token, self._job_id)
+        path = join(self._directory, f"{token:019d}-{new_nonce()}.json")
+        self._fs.create_private(path, json.dumps(asdict(address)).encode())
+        self._path = path
+        for name in self._fs.list_names(self._directory):
+            match = _NAME.fullmatch(name)
+            if match and int(match[1]) < token:
+                self._fs.delete(join(self._directory, name))
+
+    def withdraw(self) -> None:
+        """This process listens no more."""
+        if self._path is not None:
+            self._fs.delete(self._path)
+            self._fs.delete_directory(self._directory)
+
+
+def addresses(directory: JobDirectory) -> list[RestAddress]:
+    """Return the addresses that processes have left in a job's directory, that of the newest leader first.
+
+    Raises:
+        HoldfastError: A file is none of ours.
+    """
+    place = join(directory.path, DIRECTORY)
+    while True:
+        names = [name for name in directory.fs.list_names(place) if _NAME.fullmatch(name)]
+        try:
+            return [_read(directory, join(place, name)) for name in sorted(names, reverse=True)]
+        except NotExistError:
+            continue  # a process has ended just now, or begun another term
+
+
+def _read(directory: JobDirectory, path: str) -> RestAddress:
+    try:
+        return RestAddress(**json.loads(directory.fs.read(path)))
+    except (ValueError, TypeError) as error:
+        raise HoldfastError(f"{path!r} is no address of a job: {error}") from error

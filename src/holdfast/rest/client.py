@@ -1,0 +1,145 @@
+"""A client of a job's REST interface, for the commands of other processes."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import time
+from collections.abc import Mapping
+from typing import Any, Final, Self
+from urllib.parse import quote, urlsplit
+
+from holdfast.errors import HoldfastError
+from holdfast.rest.address import RestAddress, addresses
+from holdfast.storage.job_directory import JobDirectory
+
+_TIMEOUT: Final = 90.0
+_CONNECT_SECONDS: Final = 5.0
+_POLL_SECONDS: Final = 0.1
+
+
+class RestError(HoldfastError):
+    """A job's master refused a request, or did not answer.
+
+    Attributes:
+        status: The HTTP status; None if there was no answer.
+    """
+
+    def __init__(self, message: str, status: int | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class RestClient:
+    """Talks to the master of one job.
+
+    Args:
+        address: Where it listens.
+    """
+
+    def __init__(self, address: RestAddress) -> None:
+        self.address = address
+        self.job_id = address.job_id
+
+    @classmethod
+    def find(cls, directory: JobDirectory) -> Self:
+        """Return a client of the process that runs a job.
+
+        Raises:
+            RestError: None does, or none that this host reaches.
+        """
+        elsewhere = []
+        for address in addresses(directory):
+            if not address.is_here:
+                elsewhere.append(address.host)
+                continue
+            client = cls(address)
+            if client.answers():
+                return client
+        if elsewhere:
+            raise RestError(
+                f"The job in {directory.path!r} runs on {elsewhere[0]!r}, and is reached from that host only: run the "
+                "command there."
+            )
+        raise RestError(
+            f"No process runs the job in {directory.path!r} at present, or its REST interface is off (rest.enable)."
+        )
+
+    def answers(self) -> bool:
+        """Whether the process is there, and serves this job."""
+        try:
+            return bool(self.get("status", timeout=_CONNECT_SECONDS))
+        except RestError:
+            return False
+
+    def get(self, path: str = "", *, timeout: float = _TIMEOUT) -> dict[str, Any]:
+        """Return what is at a path below the job's.
+
+        Raises:
+            RestError: It was refused, or there was no answer.
+        """
+        return self._send("GET", path, None, timeout)
+
+    def post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Ask for something to be done.
+
+        Raises:
+            RestError: It was refused, or there was no answer.
+        """
+        return self._send("POST", path, body, _TIMEOUT)
+
+    def cancel(self) -> None:
+        """End the job for good."""
+        self._send("PATCH", "?mode=cancel", None, _TIMEOUT)
+
+    def rescale(self, parallelism: Mapping[str, int]) -> None:
+        """Change the parallelism of operators, by uid; returns when it is in force."""
+        body = {uid: {"parallelism": {"upperBound": number}} for uid, number in parallelism.items()}
+        self._send("PUT", "resource-requirements", body, _TIMEOUT)
+
+    def parallelism(self) -> dict[str, int]:
+        """Return the parallelism of each operator with state, by uid."""
+        return {uid: entry["parallelism"]["upperBound"] for uid, entry in self.get("resource-requirements").items()}
+
+    def result_of(self, kind: str, trigger_id: str, timeout: float) -> dict[str, Any]:
+        """Wait for a savepoint or a checkpoint that was asked for, and return what became of it.
+
+        Args:
+            kind: ``"savepoints"`` or ``"checkpoints"``.
+            trigger_id: What the request returned.
+            timeout: Seconds.
+
+        Raises:
+            RestError: It failed, is not there in time, or the process has gone.
+        """
+        deadline = time.monotonic() + timeout
+        while True:
+            answer = self.get(f"{kind}/{quote(trigger_id)}")
+            if answer["status"]["id"] == "COMPLETED":
+                break
+            if time.monotonic() >= deadline:
+                raise RestError(f"Not done within {timeout:g} s; it goes on. Look again with id {trigger_id!r}.")
+            time.sleep(_POLL_SECONDS)
+        operation: dict[str, Any] = answer["operation"]
+        failure = operation.get("failure-cause")
+        if failure is not None:
+            raise RestError(f"{failure['class']}: {failure['message']}")
+        return operation
+
+    def _send(self, method: str, path: str, body: Mapping[str, Any] | None, timeout: float) -> dict[str, Any]:
+        separator = "" if not path or path.startswith("?") else "/"
+        target = f"/jobs/{self.job_id}{separator}{path}"
+        headers = {"Authorization": f"Bearer {self.address.bearer}", "Content-Type": "application/json"}
+        connection = http.client.HTTPConnection(urlsplit(self.address.url).netloc, timeout=timeout)
+        try:
+            connection.request(method, target, None if body is None else json.dumps(body), headers)
+            response = connection.getresponse()
+            content = json.loads(response.read() or b"{}")
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            raise RestError(f"{self.address.url} (process {self.address.pid}) does not answer: {error}") from error
+        finally:
+            connection.close()
+        if response.status >= 300:
+            raise RestError(" ".join(content.get("errors", [])) or f"HTTP {response.status}", response.status)
+        assert isinstance(content, dict)
+        return content
