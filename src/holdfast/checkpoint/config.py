@@ -209,9 +209,12 @@ class CheckpointConfig:
     def set_checkpoint_storage(self, storage: CheckpointStorage) -> Self:
         """Set where checkpoints go."""
         self._storage = storage
-        path = storage.get_checkpoint_path()
+        self._set(options.CHECKPOINT_STORAGE, _name_of(storage))
+        path, savepoints = storage.get_checkpoint_path(), storage.get_savepoint_path()
         if path is not None:
             self._set(options.CHECKPOINTS_DIRECTORY, path)
+        if savepoints is not None:
+            self._set(options.SAVEPOINT_DIRECTORY, savepoints)
         return self
 
     def set_checkpoint_storage_dir(self, path: str) -> Self:
@@ -254,6 +257,14 @@ def load_checkpoint_storage(configuration: Configuration) -> CheckpointStorage:
         configuration.get(options.FS_WRITE_BUFFER_SIZE),
         savepoint_directory=configuration.get(options.SAVEPOINT_DIRECTORY),
     )
+
+
+def _name_of(storage: CheckpointStorage) -> str:
+    if isinstance(storage, FileSystemCheckpointStorage):
+        return "filesystem"
+    if isinstance(storage, JobManagerCheckpointStorage):
+        return "jobmanager"
+    return f"{type(storage).__module__}:{type(storage).__qualname__}"
 
 
 def _load_factory(path: str) -> CheckpointStorageFactory:

@@ -27,7 +27,7 @@ from holdfast.checkpoint.config import CheckpointConfig, CoordinatorConfiguratio
 from holdfast.checkpoint.failure import CheckpointFailureManager
 from holdfast.checkpoint.id_counter import CheckpointIDCounter
 from holdfast.checkpoint.master_hook import MasterHooks, MasterTriggerRestoreHook
-from holdfast.checkpoint.options import CHECKPOINTS_HISTORY
+from holdfast.checkpoint.options import CHECKPOINTS_HISTORY, CREATE_CHECKPOINT_SUBDIR
 from holdfast.checkpoint.pending_checkpoint import PendingCheckpoint, TaskAcknowledgeResult
 from holdfast.checkpoint.performer import Performer, Plan, Surroundings
 from holdfast.checkpoint.protocol import CheckpointProtocol
@@ -108,7 +108,9 @@ class CheckpointCoordinator:
         self._counter = checkpoint_id_counter
         self._store = completed_checkpoint_store
         self._clock = clock or SystemClock()
-        self._storage = storage or _storage_of(checkpoint_state_backend, chk_config).create_checkpoint_storage(job)
+        self._storage = storage or _storage_of(checkpoint_state_backend, chk_config).create_checkpoint_storage(
+            job, create_subdir=options.get(CREATE_CHECKPOINT_SUBDIR)
+        )
         self._protocol = CheckpointProtocol(self._configuration, self._clock, self.statistics, rng, is_driven=is_driven)
         self._protocol.latest_completed_id = completed_checkpoint_store.get_latest_checkpoint_id()
         self._lock = threading.RLock()

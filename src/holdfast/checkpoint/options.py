@@ -84,8 +84,9 @@ CHECKPOINT_STORAGE: Final = ConfigOption[str | None](
     "execution.checkpointing.storage",
     str,
     None,
-    "Where checkpoints go: filesystem, jobmanager or the class path of a factory. Unset: filesystem if "
-    "execution.checkpointing.dir is set, otherwise jobmanager.",
+    "Where checkpoints go: filesystem or jobmanager (a temporary directory that goes with the process). Unset: "
+    "filesystem if execution.checkpointing.dir is set, otherwise jobmanager. The class path of a "
+    "CheckpointStorageFactory is for a CheckpointCoordinator that is used by hand; jobs refuse it.",
     deprecated_keys=("state.checkpoint-storage",),
 )
 CHECKPOINTS_DIRECTORY: Final = ConfigOption[str | None](
@@ -187,7 +188,9 @@ EXTERNALIZED_RETENTION: Final = ConfigOption(
     "execution.checkpointing.externalized-checkpoint-retention",
     ExternalizedCheckpointRetention,
     ExternalizedCheckpointRetention.RETAIN_ON_CANCELLATION,
-    "What becomes of checkpoints when the job is cancelled, fails or is suspended.",
+    "What becomes of checkpoints when the job ends. RETAIN_ON_CANCELLATION keeps them in any case, "
+    "DELETE_ON_CANCELLATION unless the job is cancelled or finishes, NO_EXTERNALIZED_CHECKPOINTS also not if it fails. "
+    "A job that is suspended keeps them.",
 )
 RECOVERY_PATH: Final = ConfigOption[str | None](
     "execution.state-recovery.path",
@@ -203,13 +206,14 @@ IGNORE_UNCLAIMED_STATE: Final = ConfigOption(
     "Whether state of operators that the program no longer has is dropped, instead of refusing to start.",
     deprecated_keys=("execution.savepoint.ignore-unclaimed-state",),
 )
-CLAIM_MODE: Final = ConfigOption(
+CLAIM_MODE: Final = RefusedOption(
     "execution.state-recovery.claim-mode",
     RecoveryClaimMode,
     RecoveryClaimMode.NO_CLAIM,
-    "To whom the snapshot of execution.state-recovery.path belongs from then on. A job accepts NO_CLAIM only: it "
-    "copies what it needs.",
+    "To whom the snapshot of execution.state-recovery.path belongs from then on.",
     deprecated_keys=("execution.savepoint-restore-mode",),
+    reason="a job copies what it needs of the snapshot that it starts from, which remains yours (NO_CLAIM): delete it "
+    "when the first checkpoint has completed and you need it no more.",
 )
 CHECKPOINTS_HISTORY: Final = ConfigOption(
     "web.checkpoints.history",

@@ -10,7 +10,7 @@ import click
 from holdfast.checkpoint.completed_checkpoint import CompletedCheckpoint
 from holdfast.checkpoint.recovery import newest
 from holdfast.cli.registers import Registers
-from holdfast.errors import ConfigurationError, NotExistError
+from holdfast.errors import ConfigurationError, HoldfastError, NotExistError
 from holdfast.kernel.ids import JobID
 from holdfast.storage.file_system import file_system_for, join
 from holdfast.storage.job_directory import REGISTER, JobDirectory
@@ -38,7 +38,7 @@ def job_directories(path: str, registers: Registers) -> Iterator[tuple[JobDirect
                 raise
             click.echo(str(error), err=True)
             continue
-        yield directory, state
+        yield _with_stored_id(directory, state), state
 
 
 def directories_at(path: str) -> list[JobDirectory]:
@@ -80,3 +80,16 @@ def _directory(path: str) -> JobDirectory:
         return JobDirectory(file_system_for(path), parent(path), JobID.from_hex(name))
     # A directory of one job with execution.checkpointing.create-subdir off; its id is in its documents only.
     return JobDirectory(file_system_for(path), path, JobID.from_name(path), create_subdir=False)
+
+
+def _with_stored_id(directory: JobDirectory, state: RegisterState) -> JobDirectory:
+    """The id of a job whose directory it does not name is in its documents."""
+    if directory.path != directory.root:
+        return directory
+    try:
+        found = newest(directory, state)
+    except HoldfastError:
+        return directory  # whoever lists its checkpoints says what is wrong with it
+    if found is None:
+        return directory
+    return JobDirectory(directory.fs, directory.path, JobID.from_hex(found.get_job_id()), create_subdir=False)

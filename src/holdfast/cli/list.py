@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import Any
 
 import click
@@ -9,6 +10,7 @@ import click
 from holdfast.checkpoint.recovery import newest
 from holdfast.cli.exit_code import errors_to_exit_codes
 from holdfast.cli.job_directories import job_directories
+from holdfast.cli.registers import Registers, where_option
 from holdfast.cli.table import print_json, print_table
 from holdfast.errors import HoldfastError
 from holdfast.rest.client import RestClient, RestError
@@ -22,14 +24,16 @@ COLUMNS = ("job", "name", "status", "checkpoint", "where")
 @click.argument("directory", metavar="DIR")
 @click.option("-a", "--all", "everything", is_flag=True, help="Show also the jobs that do not run.")
 @click.option("--json", "as_json", is_flag=True, help="Print one object a line.")
-def list_jobs(directory: str, everything: bool, as_json: bool) -> None:
+@where_option
+def list_jobs(directory: str, everything: bool, as_json: bool, properties: tuple[str, ...]) -> None:
     """Lists the jobs in DIR that run on this host; with -a all jobs.
 
     DIR is the directory of a job, or the one set as execution.checkpointing.dir. A job that no process of this host
     runs is shown with the status that its register has, SUSPENDED if it can be resumed.
     """
     with errors_to_exit_codes():
-        rows = [_row(*found) for found in job_directories(directory)]
+        with closing(Registers(properties)) as registers:
+            rows = [_row(*found) for found in job_directories(directory, registers)]
         rows = [row for row in rows if everything or row["url"] is not None]
         if as_json:
             print_json(rows)

@@ -28,8 +28,8 @@ from holdfast.runtime.options import START_FRESH
 @click.option("-n", "--allow-non-restored-state", is_flag=True, help="Drop state of operators that the job has not.")
 @click.option(
     "--claim-mode",
-    type=click.Choice(["NO_CLAIM", "CLAIM"], case_sensitive=False),
-    help="Who owns the snapshot of -s; a job accepts NO_CLAIM, the default: it remains yours.",
+    metavar="MODE",
+    help="Who owns the snapshot of -s; only NO_CLAIM, the default: it remains yours.",
 )
 @click.option("--fresh", is_flag=True, help="Start without state, although there are checkpoints of the job.")
 def run(

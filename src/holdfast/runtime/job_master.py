@@ -19,6 +19,7 @@ import threading
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 
+from holdfast.checkpoint.discard import discard_all, goes_with_the_job
 from holdfast.checkpoint.options import CHECKPOINTS_HISTORY
 from holdfast.checkpoint.statistics import CheckpointStatsTracker
 from holdfast.errors import (
@@ -129,7 +130,10 @@ class JobMaster:
             raise
         except HoldfastError as error:
             self.status, self.failure = JobStatus.FAILED, error
-            if isinstance(error, (JobExecutionError, *FATAL)):
+            if isinstance(error, JobExecutionError):
+                self._discard_if_failed_for_good()
+                raise
+            if isinstance(error, FATAL):
                 raise
             raise JobExecutionError(f"job {self.job.name!r} failed: {error}") from error
         finally:
@@ -296,8 +300,22 @@ class JobMaster:
             ) from error
 
     def _terminal(self, lease: Lease, status: JobStatus) -> JobStatus:
-        lease.write(lambda state: replace(state, terminal=status.value))
+        if not goes_with_the_job(self.job.configuration, status.value):
+            lease.write(lambda state: replace(state, terminal=status.value))
+            return status
+        lease.write(lambda state: replace(state, terminal=status.value, checkpoints=()))
+        logger.info("job %r ended %s: its checkpoints are deleted, as asked for", self.job.name, status.value)
+        discard_all(self.job.directory, lease)
         return status
+
+    def _discard_if_failed_for_good(self) -> None:
+        """Deletes the checkpoints of a job that FAILED if the options say so; a failure here is not the job's."""
+        if self._lease is None or not goes_with_the_job(self.job.configuration, JobStatus.FAILED.value):
+            return
+        try:
+            self._terminal(self._lease, JobStatus.FAILED)
+        except HoldfastError as error:
+            logger.warning("the checkpoints of job %r were not deleted: %s", self.job.name, error)
 
     def _already_finished(self) -> JobStatus:
         logger.warning(

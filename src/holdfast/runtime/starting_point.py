@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,7 +10,7 @@ from holdfast.checkpoint import recovery
 from holdfast.checkpoint.adoption import adopt
 from holdfast.checkpoint.completed_checkpoint import CompletedCheckpoint
 from holdfast.checkpoint.metadata import CheckpointMetadata, OperatorMetadata
-from holdfast.checkpoint.options import CLAIM_MODE, IGNORE_UNCLAIMED_STATE, RECOVERY_PATH, RecoveryClaimMode
+from holdfast.checkpoint.options import IGNORE_UNCLAIMED_STATE, RECOVERY_PATH
 from holdfast.checkpoint.statistics import RestoredStats
 from holdfast.errors import ConfigurationError
 from holdfast.kernel.configuration import Configuration
@@ -68,14 +68,9 @@ def restore(job: Job, lease: Lease, *, is_first: bool) -> Restored:
     Raises:
         CorruptFileError: The checkpoint is damaged; names it and proposes the one before.
         NotExistError: The checkpoint asked for is not there.
-        ConfigurationError: A claim mode other than NO_CLAIM is asked for.
+        ConfigurationError: The directory belongs to another job.
     """
     options, state = job.configuration, lease.state
-    if options.get(CLAIM_MODE) is not RecoveryClaimMode.NO_CLAIM:
-        raise ConfigurationError(
-            f"execution.state-recovery.claim-mode {options.get(CLAIM_MODE).name}: a restore makes copies and "
-            "never owns the snapshot it starts from; use NO_CLAIM, and delete the snapshot when you need it no more"
-        )
     asked = options.get(RECOVERY_PATH) if is_first else None
     fresh = is_first and is_fresh(options)
     if asked or fresh:
@@ -83,6 +78,7 @@ def restore(job: Job, lease: Lease, *, is_first: bool) -> Restored:
         retained = tuple(item for _, item in found if isinstance(item, CompletedCheckpoint))
     else:
         retained = tuple(recovery.recover_all(job.directory, state))
+    _require_own(job, retained)
     epoch = max((checkpoint.metadata.epoch for checkpoint in retained), default=0)
     processing_time = max((checkpoint.metadata.processing_time for checkpoint in retained), default=0)
     if asked:
@@ -109,6 +105,16 @@ def restore(job: Job, lease: Lease, *, is_first: bool) -> Restored:
         retained=retained,
         source=_statistics(retained[-1], job),
     )
+
+
+def _require_own(job: Job, retained: Sequence[CompletedCheckpoint]) -> None:
+    """Without a directory of its own a job might take another's checkpoints for its own."""
+    others = {checkpoint.get_job_id() for checkpoint in retained} - {str(job.job_id)}
+    if others and job.directory.path == job.directory.root:
+        raise ConfigurationError(
+            f"{job.directory.path!r} holds the checkpoints of job {min(others)}, not of {job.job_id}: with "
+            "execution.checkpointing.create-subdir off each job needs an execution.checkpointing.dir of its own."
+        )
 
 
 def _statistics(checkpoint: CompletedCheckpoint, job: Job) -> RestoredStats:

@@ -11,15 +11,13 @@ import tempfile
 
 from pyspark.sql import SparkSession
 
-from holdfast.checkpoint.options import CHECKPOINT_STORAGE
-from holdfast.errors import ConfigurationError
-from holdfast.ha.checkpoint_recovery import checkpoints_directory
 from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.ids import JobID
 from holdfast.runtime.graph import StreamGraph
 from holdfast.runtime.job import Job
 from holdfast.runtime.job_client import JobClient
 from holdfast.runtime.job_master import JobMaster
+from holdfast.runtime.job_root import checkpoint_root, job_directory
 from holdfast.runtime.leadership import open_register
 from holdfast.runtime.options import DEFAULT_PARALLELISM, EXECUTION_TRIGGER, JOB_ID
 from holdfast.spark.engine import SparkEngine
@@ -27,8 +25,6 @@ from holdfast.spark.failure import losses_told
 from holdfast.spark.session import get_or_create
 from holdfast.spark.trigger import Trigger
 from holdfast.storage.file_system import file_system_for
-from holdfast.storage.job_directory import JobDirectory
-from holdfast.storage.path import local_path
 from holdfast.storage.s3_options import use_s3_options
 
 logger = logging.getLogger(__name__)
@@ -50,15 +46,13 @@ def launch(
 def _launch(graph: StreamGraph, job_name: str, configuration: Configuration, session: SparkSession | None) -> JobClient:
     configuration.validate()
     use_s3_options(configuration)
-    in_memory = configuration.get(CHECKPOINT_STORAGE) == "jobmanager"
-    directory_set = None if in_memory else checkpoints_directory(configuration)
-    _require_mounted(directory_set)
+    directory_set = checkpoint_root(configuration)
     session = session or get_or_create(configuration)
     trigger = Trigger.parse(configuration.get(EXECUTION_TRIGGER))
     root = directory_set or _temporary_directory(job_name)
     given = configuration.get(JOB_ID)
     job_id = JobID.from_hex(given) if given else JobID.from_name(job_name)
-    directory = JobDirectory(file_system_for(root), root, job_id)
+    directory = job_directory(file_system_for(root), root, job_id, configuration)
     directory.create()
     engine = SparkEngine(session, directory, trigger)
     register, leadership = open_register(directory, configuration)
@@ -75,15 +69,6 @@ def _launch(graph: StreamGraph, job_name: str, configuration: Configuration, ses
         leadership=leadership,
     )
     return JobClient(JobMaster(job))
-
-
-def _require_mounted(directory: str | None) -> None:
-    if directory is not None and local_path(directory) is None:
-        file_system_for(directory)  # tells a scheme that nothing knows
-        raise ConfigurationError(
-            f"execution.checkpointing.dir is {directory!r}, but jobs do not keep their state in object stores yet: "
-            "name a directory that the driver and every executor have mounted under the same path."
-        )
 
 
 def _temporary_directory(job_name: str) -> str:

@@ -30,14 +30,14 @@ from holdfast.runtime.exchange import CONTROL, HASH, KEY_HASH, TARGET, EdgeLayou
 from holdfast.runtime.graph import StreamGraph
 from holdfast.runtime.job import Job
 from holdfast.runtime.job_master import JobMaster
+from holdfast.runtime.job_root import job_directory
 from holdfast.runtime.leadership import open_register
 from holdfast.runtime.plan import Edge, JobPlan, Level
 from holdfast.runtime.progress import ProgressReporter
 from holdfast.runtime.task import LevelTask, TaskIdentity
 from holdfast.state.cache import STATE_CACHE
 from holdfast.state.run import forget_runs
-from holdfast.storage.file_system import FileSystem, LocalFileSystem
-from holdfast.storage.job_directory import JobDirectory
+from holdfast.storage.file_system import FileSystem, file_system_for
 from holdfast.types.arrow import elements_to_batch
 
 Elements = Sequence[Any]
@@ -187,16 +187,17 @@ def run_job(
         file_system: Through which the master goes; tasks always use the plain one.
     """
     job_id = JobID.from_name(name)
-    job_directory = JobDirectory(file_system or LocalFileSystem(), str(directory), job_id)
-    job_directory.create()
     options = Configuration(dict(configuration or {}))
-    register, leadership = open_register(job_directory, options)
+    root = str(directory)
+    own_directory = job_directory(file_system or file_system_for(root), root, job_id, options)
+    own_directory.create()
+    register, leadership = open_register(own_directory, options)
     job = Job(
         job_id=job_id,
         name=name,
         graph=graph,
         configuration=options,
-        directory=job_directory,
+        directory=own_directory,
         register=register,
         engine=engine,
         default_parallelism=parallelism,

@@ -42,7 +42,7 @@ def test_defaults_are_those_of_the_contract():
         ("state.checkpoints.num-retained", "7", options.NUM_RETAINED, 7),
         ("state.storage.fs.memory-threshold", "1 kb", options.FS_SMALL_FILE_THRESHOLD, 1024),
         ("execution.savepoint.path", "/s/1", options.RECOVERY_PATH, "/s/1"),
-        ("execution.savepoint-restore-mode", "claim", options.CLAIM_MODE, options.RecoveryClaimMode.CLAIM),
+        ("execution.savepoint-restore-mode", "no_claim", options.CLAIM_MODE, options.RecoveryClaimMode.NO_CLAIM),
         ("jobmanager.web.checkpoints.history", "3", options.CHECKPOINTS_HISTORY, 3),
     ],
 )

@@ -55,13 +55,13 @@ def test_options_of_the_command_line_win_and_the_script_gets_its_arguments(scrip
 
 
 def test_the_recovery_flags_are_options(script: Any, tmp_path: Path) -> None:
-    result = run(script(SHOW), "-s", str(tmp_path / "chk-7"), "-n", "--claim-mode", "claim")
+    result = run(script(SHOW), "-s", str(tmp_path / "chk-7"), "-n", "--claim-mode", "no_claim")
     assert json.loads(result.stdout)["options"] == {
         "parallelism.default": 2,
         "pipeline.name": "mine",
         "execution.state-recovery.path": str(tmp_path / "chk-7"),
         "execution.state-recovery.ignore-unclaimed-state": True,
-        "execution.state-recovery.claim-mode": "CLAIM",
+        "execution.state-recovery.claim-mode": "NO_CLAIM",
     }
     fresh = run(script(SHOW), "--fresh")
     assert json.loads(fresh.stdout)["options"]["execution.state-recovery.fresh"] is True
@@ -76,6 +76,7 @@ def test_the_recovery_flags_are_options(script: Any, tmp_path: Path) -> None:
         (["--fresh", "-s", "x"], "choose one of them"),
         (["--claim-mode", "CLAIM"], "the snapshot of -s PATH, which is missing"),
         (["--claim-mode", "MINE", "-s", "x"], "is not one of"),
+        (["--claim-mode", "CLAIM", "-s", "x"], "a job copies what it needs"),
         (["--frehs"], "No such option"),
     ],
 )

@@ -1,0 +1,84 @@
+"""Jobs whose checkpoints are in an object store: killed, taken over, moved, looked at; their output is local."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from holdfast.cli import main
+from holdfast.storage.file_system import file_system_for
+from holdfast.testing import S3Server
+from tests.stories import ledger
+from tests.stories.process import run
+
+pytestmark = pytest.mark.services
+
+EPOCHS, ROWS, ACCOUNTS, SEED = 4, 40, 7, 1
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[S3Server]:
+    with S3Server() as serving:
+        serving.make_bucket("jobs")
+        yield serving
+
+
+@pytest.fixture
+def root(server: S3Server, monkeypatch: pytest.MonkeyPatch) -> str:
+    for name, value in server.environment.items():
+        monkeypatch.setenv(name, value)
+    return f"s3://jobs/{uuid.uuid4()}/checkpoints"
+
+
+def audit(output: Path) -> None:
+    ledger.audit(output, ledger.payments(EPOCHS, ROWS, ACCOUNTS, SEED), two_stages=True)
+
+
+def test_killed_at_every_step_of_a_checkpoint_it_still_comes_to_the_right_end(root: str, tmp_path: Path) -> None:
+    checkpoints, output = root, tmp_path / "out"
+    for fault in ("after:run.write:5=kill", "after:metadata.write:2=kill", "after:pointer.write:1=kill"):
+        assert run("epoch_job.py", checkpoints, output, fault=fault).was_killed
+    ended = run("epoch_job.py", checkpoints, output)
+    assert ended.code == 0, ended.output
+    audit(output)
+    rows = CliRunner().invoke(main, ["checkpoints", checkpoints, "--json"])
+    found = [json.loads(line) for line in rows.stdout.splitlines()]
+    assert [row["status"] for row in found] == ["COMPLETED"] * 3
+    assert all(row["path"].startswith(f"{checkpoints}/") for row in found)
+    states = CliRunner().invoke(main, ["inspect", checkpoints, "--json"])
+    assert {json.loads(line)["kind"] for line in states.stdout.splitlines()} >= {"value"}
+
+
+def test_an_answer_that_is_lost_leads_to_a_restart_in_the_same_process(root: str, tmp_path: Path) -> None:
+    options = ("-D", "restart-strategy.type=fixed-delay", "-D", "restart-strategy.fixed-delay.delay=1 ms")
+    ended = run("epoch_job.py", root, tmp_path / "out", *options, fault="lost:pointer.write:2=raise")
+    assert ended.code == 0, ended.output
+    audit(tmp_path / "out")
+
+
+def test_a_checkpoint_in_the_store_is_where_a_job_on_a_disk_may_start_and_the_other_way_round(
+    root: str, tmp_path: Path
+) -> None:
+    disk, output = tmp_path / "checkpoints", tmp_path / "out"
+    before: list[str] = []
+    for place, epochs in ((root, 1), (disk, 2), (f"{root}-2", EPOCHS)):
+        ended = run("epoch_job.py", place, output, "--epochs", epochs, *before)
+        assert ended.code == 0, ended.output
+        listed = CliRunner().invoke(main, ["checkpoints", str(place), "--json"])
+        before = ["-D", f"execution.state-recovery.path={json.loads(listed.stdout.splitlines()[-1])['path']}"]
+    audit(output)
+
+
+def test_what_no_checkpoint_names_is_deleted(root: str, tmp_path: Path) -> None:
+    assert run("epoch_job.py", root, tmp_path / "out").code == 0
+    fs = file_system_for(root)
+    (job,) = fs.list_names(root)
+    listed = CliRunner().invoke(main, ["checkpoints", root, "--json"])
+    retained = {Path(json.loads(line)["path"]).name for line in listed.stdout.splitlines()}
+    assert {name for name in fs.list_names(f"{root}/{job}") if name.startswith("chk-")} == retained
+    assert "rest" not in fs.list_names(f"{root}/{job}")
