@@ -157,7 +157,7 @@ def measure(arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description="Measure checkpoints.")
     parser.add_argument("--subtasks", default="8,10000")
-    parser.add_argument("--keys", default="50000,500000,5000000", help="sizes of the state; 1% of the largest changes")
+    parser.add_argument("--keys", default="50000,500000,5000000", help="sizes of the state; 1%% of the largest changes")
     parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--directory", type=Path, help="where the checkpoints go; the default is the temporary one")
     parser.add_argument("--json", action="store_true", help="print one object a line and nothing else")
