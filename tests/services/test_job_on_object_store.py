@@ -74,6 +74,18 @@ def test_a_checkpoint_in_the_store_is_where_a_job_on_a_disk_may_start_and_the_ot
     audit(output)
 
 
+def test_the_store_may_be_named_by_options_instead_of_variables(
+    server: S3Server, root: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in server.environment:
+        monkeypatch.delenv(name)
+    named = {"endpoint": server.endpoint, "access-key": "test", "secret-key": "test", "region": "us-east-1"}
+    options = [text for name, value in named.items() for text in ("-D", f"s3.{name}={value}")]
+    assert run("epoch_job.py", root, tmp_path / "out", *options, fault="after:run.write:5=kill").was_killed
+    assert run("epoch_job.py", root, tmp_path / "out", *options).code == 0
+    audit(tmp_path / "out")
+
+
 def test_what_no_checkpoint_names_is_deleted(root: str, tmp_path: Path) -> None:
     assert run("epoch_job.py", root, tmp_path / "out").code == 0
     fs = file_system_for(root)

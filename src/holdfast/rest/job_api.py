@@ -13,7 +13,7 @@ from holdfast.runtime.plan import Step
 from holdfast.runtime.status import JobStatus
 
 RESCALE_SECONDS: Final = 60.0
-_SECRETS: Final = ("password", "secret", "token", "access-key", "credential", "tls.key")
+_SECRETS: Final = ("password", "secret", "token", "access-key", "access.key", "credential", "tls.key")
 
 
 class JobApi:

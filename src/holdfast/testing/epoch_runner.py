@@ -38,6 +38,7 @@ from holdfast.runtime.task import LevelTask, TaskIdentity
 from holdfast.state.cache import STATE_CACHE
 from holdfast.state.run import forget_runs
 from holdfast.storage.file_system import FileSystem, file_system_for
+from holdfast.storage.s3_options import use_s3_options
 from holdfast.types.arrow import elements_to_batch
 
 Elements = Sequence[Any]
@@ -188,6 +189,7 @@ def run_job(
     """
     job_id = JobID.from_name(name)
     options = Configuration(dict(configuration or {}))
+    use_s3_options(options)
     root = str(directory)
     own_directory = job_directory(file_system or file_system_for(root), root, job_id, options)
     own_directory.create()
