@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from tests.stories.ledger import Ledger, Parity, Thirds
 
 ENTRY = "payment bigint, account string, seq bigint, total bigint, distinct_amounts bigint, last_three bigint"
-HAZARDS = ("none", "kill-worker", "kill-executor", "kill-executor-late", "raise", "slow", "straggle")
+HAZARDS = ("none", "kill-worker", "kill-executor", "kill-executor-late", "kill-group", "raise", "slow", "straggle")
 
 
 class Hazard:
@@ -46,6 +46,8 @@ class Hazard:
             raise ValueError("a hazard")
         if self.kind == "straggle":
             time.sleep(25)
+        if self.kind == "kill-group":
+            os.killpg(0, signal.SIGKILL)
         if self.kind == "kill-worker":
             os.kill(os.getpid(), signal.SIGKILL)
         if self.kind.startswith("kill-executor"):
@@ -108,7 +110,8 @@ def main() -> None:
     parser.add_argument("--master", default="local[2]")
     parser.add_argument("--stages", type=int, default=1)
     parser.add_argument("--hazard", choices=HAZARDS, default="none")
-    parser.add_argument("--where", choices=("ledger", "parity", "thirds"), default="ledger")
+    parser.add_argument("--where", choices=("ledger", "transform", "parity", "thirds"), default="ledger")
+    parser.add_argument("--transform", action="store_true", help="an aggregation in Spark after the ledger")
     parser.add_argument("--at", type=int, default=1)
     parser.add_argument("--marker", default="/dev/null")
     parser.add_argument("--trigger", default="available-now")
@@ -158,6 +161,14 @@ def main() -> None:
         )
         .uid("ledger")
     )
+    if arguments.transform:
+        strike = hazard if arguments.where == "transform" else quiet
+
+        def distinct(frame: Any) -> Any:
+            strike.meet()
+            return frame.distinct()
+
+        entries = entries.filter(lambda entry: entry.seq > 0).transform(distinct)
     if arguments.stages >= 2:
         entries = (
             entries.key_by(lambda entry: entry.total % 2, key_type="bigint")

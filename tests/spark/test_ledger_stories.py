@@ -105,6 +105,28 @@ def test_a_killed_executor_of_two(story: Story, stages: int, where: str, hazard:
     story.audit(stages=stages)
 
 
+def test_an_executor_is_killed_in_the_second_leg_of_an_epoch(story: Story) -> None:
+    """The first leg is over, and its rows are staged: the second one reads those again, or the epoch runs again."""
+    strike = ("--hazard", "kill-executor", "--where", "parity", "--at", 60, "--marker", story.root / "m")
+    ended = run("ledger_job.py", *story.arguments("--stages", 2, "--transform", "--master", CLUSTER, *strike))
+    assert ended.code == 0, ended.output
+    assert (story.root / "m").exists()
+    story.audit(stages=2)
+
+
+def test_the_process_group_is_killed_between_the_legs_of_an_epoch(story: Story) -> None:
+    """A transform is called when it is defined and then once an epoch, after the first leg."""
+    arguments = story.arguments("--stages", 2, "--transform")
+    strike = ("--hazard", "kill-group", "--where", "transform", "--at", 4, "--marker", story.root / "m")
+    first = run("ledger_job.py", *arguments, *strike)
+    assert first.was_killed, first.output
+    assert story.completed() == 2
+    assert run("ledger_job.py", *arguments).code == 0
+    story.audit(stages=2)
+    left = [path.name for path in story.checkpoints.glob("*/taskowned/*") if path.suffix == ".parquet"]
+    assert all(name.startswith("000001-") for name in left), f"the second process left staged files: {left}"
+
+
 def test_the_whole_process_group_is_killed_in_the_middle(tmp_path: Path) -> None:
     story = Story(tmp_path, epochs=8)
     process = start("ledger_job.py", *story.arguments("--hazard", "slow"), log=story.root / "log")

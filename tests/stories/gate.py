@@ -9,7 +9,7 @@ from typing import Any
 from holdfast.datastream.sinks import ParquetFileSink
 from holdfast.runtime.barrier import Barrier
 from holdfast.runtime.descriptor import EpochDescriptor
-from holdfast.runtime.engine import EpochDriver, EpochInput, Outcome
+from holdfast.runtime.engine import EpochDriver, EpochInput, Outcome, StagedInput
 from holdfast.runtime.job_master import JobMaster
 from holdfast.runtime.sink import CommitRequest, Committer, CommitterInitContext
 from holdfast.runtime.status import JobStatus
@@ -74,7 +74,7 @@ class GatedEngine(LocalEngine):
         driver.process = gated  # type: ignore[method-assign]
         return super().drive(driver)
 
-    def execute(self, epoch: EpochDescriptor, epoch_input: EpochInput | None) -> list[Barrier]:
+    def execute(self, epoch: EpochDescriptor, epoch_input: EpochInput | StagedInput | None) -> list[Barrier]:
         self.gate("before tasks")
         barriers = super().execute(epoch, epoch_input)
         self.gate("after tasks")

@@ -17,10 +17,9 @@ from holdfast.datastream.result import CollectedElements, JobExecutionResult
 from holdfast.datastream.sinks.collect import CollectSink, Mailbox
 from holdfast.datastream.state_backend import StateBackend, options_of
 from holdfast.datastream.stream import DataStream
-from holdfast.errors import ConfigurationError
 from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.ids import new_nonce
-from holdfast.runtime.graph import Node, SinkNode, SourceNode, StreamGraph
+from holdfast.runtime.graph import FrameTransformNode, Node, SinkNode, SourceNode, StreamGraph
 from holdfast.runtime.job_client import JobClient
 from holdfast.runtime.options import AUTO_GENERATE_UIDS, DEFAULT_PARALLELISM, JOB_NAME, MAX_PARALLELISM
 from holdfast.types.arrow import elements_to_batch
@@ -211,10 +210,8 @@ class StreamExecutionEnvironment:
         """The columns that a function over frames makes of a step's frame."""
         from holdfast.spark.frame import element_type_of, frame_of
 
-        result = function(frame_of(node, self.spark))
-        if not hasattr(result, "schema"):
-            raise ConfigurationError(f"transform() takes a function DataFrame -> DataFrame; it returned {result!r}.")
-        return element_type_of(result)
+        probe = FrameTransformNode(inputs=(node,), name="transform", element_type=node.element_type, function=function)
+        return element_type_of(frame_of(probe, self.spark))
 
 
 def _script_name() -> str:

@@ -28,10 +28,10 @@ from holdfast.runtime.graph import (
     Shape,
     SideOutputNode,
     SinkNode,
-    SourceNode,
     UnionNode,
 )
 from holdfast.runtime.sink import Sink
+from holdfast.runtime.staging import is_pickled
 from holdfast.state.descriptor import MapStateDescriptor
 from holdfast.types.type_information import TypeInformation
 
@@ -167,16 +167,18 @@ class DataStream(_Named):
     def transform(self, function: Callable[[Any], Any]) -> DataStream:
         """Applies a function `DataFrame -> DataFrame` in Spark, without Python in the tasks.
 
-        The function is called now, to learn the columns, and again when the job is planned. It must stand before the
-        first Python operator, and must not keep state in Spark (no aggregation, no `dropDuplicates`).
+        The function is called now, to learn the columns, and again when the job is planned. Directly after an input it
+        is part of the input's query, and must not keep state in Spark (no aggregation, no `dropDuplicates`). After a
+        Python operator, or a union, it is called in every epoch, with a static frame of the rows of that epoch, and
+        may do with them what Spark can; the elements before it need a declared type.
 
         Raises:
-            ConfigurationError: The stream is no longer a frame, or the function does not return one.
+            ConfigurationError: The function does not return a frame, or the elements are pickled.
         """
-        if not isinstance(self._node, SourceNode | FrameTransformNode):
+        if is_pickled(self.get_type()):
             raise ConfigurationError(
-                f"transform() follows {self._node.name!r}, which runs in Python: Spark expressions come before the "
-                "first Python operator. Call transform() earlier."
+                f"transform() follows {self._node.name!r}, whose elements are pickled because their type was not "
+                "declared: pass output_type to it, for instance output_type='key string, n bigint'."
             )
         element_type = self._environment._transformed_type(self._node, function)
         node = FrameTransformNode(inputs=(self._node,), name="transform", element_type=element_type, function=function)

@@ -21,6 +21,7 @@ from holdfast.errors import ConfigurationError
 from holdfast.kernel.ids import new_nonce
 from holdfast.runtime.checkpointing import EpochCheckpoints
 from holdfast.runtime.compaction import Compaction
+from holdfast.runtime.compiler import compile_graph
 from holdfast.runtime.control import JobControl, RescaleRequest
 from holdfast.runtime.descriptor import JobDescriptor
 from holdfast.runtime.engine import EpochDriver, EpochInput, Outcome
@@ -28,7 +29,7 @@ from holdfast.runtime.epoch import EpochRunner
 from holdfast.runtime.job import Job
 from holdfast.runtime.operator_state import OperatorStates
 from holdfast.runtime.options import MAX_PARALLELISM
-from holdfast.runtime.plan import JobPlan, compile_graph
+from holdfast.runtime.plan import JobPlan
 from holdfast.runtime.progress import EpochProgress, ProgressReporter
 from holdfast.runtime.restore import restored_versions, stored_max_parallelism
 from holdfast.runtime.starting_point import Restored
@@ -75,6 +76,7 @@ class JobAttempt(EpochDriver):
         self._epochs = EpochRunner(
             self._plan,
             job.engine,
+            job.directory,
             job.clock,
             restored.epoch,
             restored.processing_time,

@@ -33,6 +33,7 @@ class StepReport:
         least_timer: Time of the least processing-time timer in milliseconds, None if there is none.
         operator_state: The subtask's operator state as JSON; None if it has not changed.
         queryable: The names under which its states can be queried.
+        staged: Names of the files that it staged for a later leg of the epoch.
     """
 
     uid: str
@@ -44,6 +45,7 @@ class StepReport:
     least_timer: int | None = None
     operator_state: dict[str, Any] | None = None
     queryable: tuple[str, ...] = ()
+    staged: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -56,6 +58,7 @@ class StepReport:
             "least_timer": self.least_timer,
             "operator_state": self.operator_state,
             "queryable": list(self.queryable),
+            "staged": list(self.staged),
         }
 
     @classmethod
@@ -70,6 +73,7 @@ class StepReport:
             value["least_timer"],
             value["operator_state"],
             tuple(value["queryable"]),
+            tuple(value["staged"]),
         )
 
 

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Protocol
 
 from holdfast.errors import HoldfastError
 from holdfast.runtime.barrier import Barrier
 from holdfast.runtime.descriptor import EpochDescriptor, JobDescriptor
+from holdfast.runtime.plan import Source
 
 
 class EngineError(HoldfastError):
@@ -45,6 +47,23 @@ class EpochInput(ABC):
         Called after the tasks have acknowledged and before the checkpoint completes; makes durable whatever a
         recovery needs.
         """
+
+
+@dataclass(frozen=True)
+class StagedInput:
+    """Input of a later leg of an epoch.
+
+    Attributes:
+        leg: The leg's number.
+        files: What each step has staged in the epoch, by uid: absolute paths, or URIs.
+    """
+
+    leg: int
+    files: Mapping[str, tuple[str, ...]]
+
+    def of(self, source: Source) -> list[str]:
+        """The files that a source of the leg is made of."""
+        return [path for uid in source.staged for path in self.files.get(uid, ())]
 
 
 class EpochDriver(Protocol):
@@ -84,8 +103,12 @@ class Engine(ABC):
         """Feeds epochs until inputs end or a stop is asked for. Blocks; raises what made it fail."""
 
     @abstractmethod
-    def execute(self, epoch: EpochDescriptor, epoch_input: EpochInput | None) -> list[Barrier]:
-        """Runs the tasks of one attempt at an epoch and returns the barriers of the last level.
+    def execute(self, epoch: EpochDescriptor, epoch_input: EpochInput | StagedInput | None) -> list[Barrier]:
+        """Runs the tasks of one leg in one attempt at an epoch and returns the barriers of the leg's last level.
+
+        Args:
+            epoch: The attempt at the epoch.
+            epoch_input: Input of the epoch for its first leg, None if it has none; what was staged for a later one.
 
         Raises:
             HoldfastError: What a task raised, or `EngineError` for a failure of the engine itself.

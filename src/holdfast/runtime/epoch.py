@@ -9,10 +9,11 @@ from typing import Any
 
 from holdfast.errors import InconsistentEpochError
 from holdfast.kernel.clock import Clock
-from holdfast.runtime.barrier import EpochReport, accept
+from holdfast.runtime.barrier import EpochReport
 from holdfast.runtime.compaction import Compaction, EpochTime
 from holdfast.runtime.descriptor import CheckpointNews, EpochDescriptor
 from holdfast.runtime.engine import Engine, EpochInput
+from holdfast.runtime.leg import run_legs
 from holdfast.runtime.operator import MAX_WATERMARK, MIN_WATERMARK
 from holdfast.runtime.operator_state import OperatorStates
 from holdfast.runtime.plan import JobPlan
@@ -20,6 +21,7 @@ from holdfast.runtime.queryable_names import check_names
 from holdfast.state.run import RunHandle
 from holdfast.state.timer import PROCESSING
 from holdfast.state.version import StateVersion
+from holdfast.storage.job_directory import JobDirectory
 
 logger = logging.getLogger(__name__)
 
@@ -51,6 +53,7 @@ class EpochRunner:
     Args:
         plan: The job's levels.
         engine: Runs the tasks.
+        directory: The job's directory.
         clock: For processing time.
         epoch: The last epoch before this attempt; numbers never go back.
         processing_time: That of the last epoch, in milliseconds; it never goes back either.
@@ -63,6 +66,7 @@ class EpochRunner:
         self,
         plan: JobPlan,
         engine: Engine,
+        directory: JobDirectory,
         clock: Clock,
         epoch: int,
         processing_time: int,
@@ -71,6 +75,7 @@ class EpochRunner:
         operator_states: OperatorStates | None = None,
     ) -> None:
         self._engine = engine
+        self._directory = directory
         self._compaction = compaction
         self._clock = clock
         self.operator_states = operator_states or OperatorStates(plan)
@@ -85,7 +90,6 @@ class EpochRunner:
     def replan(self, plan: JobPlan) -> None:
         """Runs the next epochs by another plan of the same operators, with another parallelism, say."""
         self.plan = plan
-        self._tasks = {level.index: level.tasks for level in plan.levels}
         self._entries = _entry_steps(plan)
         self._parallelism = {step.uid: step.parallelism for step in plan.stateful_steps()}
         self.operator_states.replan(plan)
@@ -125,7 +129,7 @@ class EpochRunner:
                 news=news or CheckpointNews(),
             )
             try:
-                report = accept(self._engine.execute(descriptor, epoch_input), self._tasks)
+                report = run_legs(self._engine, self.plan, self._directory, descriptor, epoch_input)
             except InconsistentEpochError as error:
                 logger.warning(
                     "epoch %d is run again (attempt %d of %d): %s", self.epoch, attempt + 2, MAX_TRIES, error
@@ -169,7 +173,7 @@ def _least(times: Iterable[int | None]) -> int | None:
 
 
 def _entry_steps(plan: JobPlan) -> set[str]:
-    """Steps that read a source; the first reader of each source, so that no element is counted twice."""
+    """Steps that read an input of the job; the first reader of each, so that no element is counted twice."""
     found: dict[str, str] = {}
     for edge in plan.edges:
         if edge.origin.kind == "source":
@@ -179,4 +183,4 @@ def _entry_steps(plan: JobPlan) -> set[str]:
             for port in step.inputs:
                 if port.kind == "source":
                     found.setdefault(port.name, step.uid)
-    return set(found.values())
+    return {found[source.uid] for source in plan.sources if source.uid in found}

@@ -97,9 +97,21 @@ class SourceNode(Node):
 
 @dataclass(eq=False, kw_only=True)
 class FrameTransformNode(Node):
-    """A function over the engine's frames (`DataFrame -> DataFrame`), applied without Python workers."""
+    """A function over the engine's frames (`DataFrame -> DataFrame`), applied without Python workers.
+
+    After a Python operator its frame holds the rows of one epoch.
+    """
 
     function: Callable[[Any], Any]
+
+
+def transforms_of(frame: Node) -> list[FrameTransformNode]:
+    """The transforms that make a frame of an input, or of what an operator emits, in the order of their application."""
+    found: list[FrameTransformNode] = []
+    while isinstance(frame, FrameTransformNode):
+        found.insert(0, frame)
+        frame = frame.inputs[0]
+    return found
 
 
 @dataclass(eq=False, kw_only=True)

@@ -7,6 +7,7 @@ durable.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -220,6 +221,15 @@ class SinkRun(StepRun):
             raise user_error(error, self.step.uid, None, self._epoch.epoch, doing) from error
 
 
+class StageRun(SinkRun):
+    """What stages elements for a later leg of the epoch."""
+
+    def report(self) -> StepReport:
+        report = super().report()
+        staged = tuple(committable["file"] for committable in report.committables)
+        return replace(report, committables=(), staged=staged)
+
+
 class _ElementContext(WriterContext):
     def __init__(self, watermark: int) -> None:
         self._watermark = watermark
@@ -234,8 +244,9 @@ class _ElementContext(WriterContext):
 def open_step(job: LoadedJob, epoch: EpochDescriptor, identity: TaskIdentity, step: Step, tasks: int) -> StepRun | None:
     """The step as it runs in this task; None where it has fewer subtasks than the level has tasks."""
     descriptor = job.descriptor
-    if step.kind == "sink":
-        return SinkRun(step, _writer_context(job, epoch, identity, step, tasks), epoch)
+    if step.kind in ("sink", "stage"):
+        run = SinkRun if step.kind == "sink" else StageRun
+        return run(step, _writer_context(job, epoch, identity, step, tasks), epoch)
     if step.parallelism and identity.partition >= step.parallelism:
         return None
     info = SubtaskInfo(

@@ -66,7 +66,7 @@ class LevelTask:
         self._arriving = EdgeLayout(self._level.arriving) if self._level.arriving else None
         self._outlet = Outlet(self._level, identity.partition, next_tasks, epoch.epoch)
         self._consumers: dict[Port, list[StepRun]] = {}
-        self._sources = SourceLayout(job.descriptor.plan.sources)
+        self._sources = SourceLayout(job.descriptor.plan.leg_of(identity.level).sources)
         self._steps: list[StepRun] = []
         try:
             for step in self._level.steps:

@@ -1,4 +1,4 @@
-"""Epochs as Spark jobs: a streaming query feeds them through `foreachBatch`; each is one job with one action."""
+"""Epochs as Spark jobs: a streaming query feeds them through `foreachBatch`; each leg is one job with one action."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from holdfast.errors import ConfigurationError, HoldfastError
 from holdfast.kernel import fault
 from holdfast.runtime.barrier import Barrier
 from holdfast.runtime.descriptor import EpochDescriptor, JobDescriptor
-from holdfast.runtime.engine import Engine, EpochDriver, EpochInput, Outcome
+from holdfast.runtime.engine import Engine, EpochDriver, EpochInput, Outcome, StagedInput
 from holdfast.runtime.plan import JobPlan, Level
-from holdfast.spark.exchange import EpochPlan
+from holdfast.spark.exchange import LegPlan
 from holdfast.spark.failure import losses_told, translate
 from holdfast.spark.positions import QueryDirectory
 from holdfast.spark.session import epoch_settings, private_session
-from holdfast.spark.source import JobFrames
+from holdfast.spark.source import JobFrames, StagedFrames
 from holdfast.spark.trigger import Trigger
 from holdfast.spark.worker import task_function
 from holdfast.storage.job_directory import JobDirectory
@@ -87,7 +87,8 @@ class SparkEngine(Engine):
         self._job = job
         self._plan: JobPlan = job.plan
         with losses_told("shipping the job"):
-            self._epoch_plan = EpochPlan(job.plan, self._session)
+            self._leg_plans = [LegPlan(leg, self._session) for leg in job.plan.legs]
+            self._staged = {n: StagedFrames(leg, self._session) for n, leg in enumerate(job.plan.legs) if n}
             before, self._broadcast = self._broadcast, self._session.sparkContext.broadcast(job.to_bytes())
             if before is not None:
                 before.unpersist()
@@ -167,24 +168,28 @@ class SparkEngine(Engine):
             # Returning makes Spark write its own commit entry, which nothing of ours depends on.
             return
 
-    def execute(self, epoch: EpochDescriptor, epoch_input: EpochInput | None) -> list[Barrier]:
-        session = self._session
-        sources: DataFrame | None = None
-        if epoch_input is not None:
+    def execute(self, epoch: EpochDescriptor, epoch_input: EpochInput | StagedInput | None) -> list[Barrier]:
+        session, number, sources = self._session, 0, None
+        if isinstance(epoch_input, StagedInput):
+            number = epoch_input.leg
+        elif epoch_input is not None:
             assert isinstance(epoch_input, SparkEpochInput)
             sources = epoch_input.frame
-            session = self._session if self._frames.streaming is None else sources.sparkSession
-        tasks = {level.index: level.tasks for level in self._plan.levels}
+            session = session if self._frames.streaming is None else sources.sparkSession
+        tasks = self._plan.legs[number].tasks
 
         def run_level(frame: DataFrame, level: Level, columns: StructType) -> DataFrame:
             function = task_function(self._job.key, self._broadcast, epoch, level.index, tasks.get(level.index + 1, 0))
             return frame.mapInArrow(function, columns)
 
+        leg = f", leg {number}" if number else ""
         try:
-            session.sparkContext.setJobDescription(f"{self._job.job_name}: epoch {epoch.epoch}")
-            rows = self._epoch_plan.build(sources, session, run_level).collect()
+            session.sparkContext.setJobDescription(f"{self._job.job_name}: epoch {epoch.epoch}{leg}")
+            if isinstance(epoch_input, StagedInput):
+                sources = self._staged[number].frame(epoch_input, epoch.epoch)
+            rows = self._leg_plans[number].build(sources, session, run_level).collect()
         except Exception as error:
-            raise translate(error, f"running epoch {epoch.epoch}") from error
+            raise translate(error, f"running epoch {epoch.epoch}{leg}") from error
         return [Barrier.from_bytes(bytes(row[0])) for row in rows]
 
     def process_all_available(self) -> None:

@@ -1,4 +1,4 @@
-"""The Spark plan of an epoch: level after level, an exchange between each two.
+"""The Spark plan of one leg of an epoch: level after level, an exchange between each two.
 
 The key's hash, its key group and its subtask are computed in the JVM; rows are placed so that subtask i runs as
 partition i (`holdfast.spark.placement`). One tick row a task is added before the first exchange, because Spark drops
@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from holdfast.runtime.exchange import CONTROL, HASH, KEY, KEY_HASH, RESERVED, TARGET, EdgeLayout, SourceLayout
-from holdfast.runtime.plan import Edge, JobPlan, Level
+from holdfast.runtime.plan import Edge, Leg, Level
 from holdfast.spark.placement import place
 from holdfast.types.arrow import VALUE_COLUMN
 from holdfast.types.convert import to_type
@@ -32,34 +32,34 @@ Stage = Callable[[DataFrame, Level, StructType], DataFrame]
 _views = itertools.count()
 
 
-class EpochPlan:
-    """What of the plan of an epoch is the same in every epoch.
+class LegPlan:
+    """What of the plan of a leg is the same in every epoch.
 
     Args:
-        plan: The job.
+        leg: The leg.
         session: Any session; it parses types.
     """
 
-    def __init__(self, plan: JobPlan, session: SparkSession) -> None:
-        self._plan = plan
+    def __init__(self, leg: Leg, session: SparkSession) -> None:
+        self._leg = leg
         self._view = f"{RESERVED}view_{next(_views)}"
-        self._outputs = {level.index: _struct_type(session, _output_ddl(level)) for level in plan.levels}
-        levels = [level for level in plan.levels if level.index > 0]
-        self._exchanges = [_Exchange(plan, level, self._view, is_first=i == 0) for i, level in enumerate(levels)]
+        self._outputs = {level.index: _struct_type(session, _output_ddl(level)) for level in leg.levels}
+        levels = [level for level in leg.levels if level.index > leg.base]
+        self._exchanges = [_Exchange(leg, level, self._view, is_first=i == 0) for i, level in enumerate(levels)]
 
     def build(self, sources: DataFrame | None, session: SparkSession, run_level: Stage) -> DataFrame:
-        """The frame whose collection runs the epoch; its rows are the barriers of the last level.
+        """The frame whose collection runs the leg; its rows are the barriers of the last level.
 
         Args:
-            sources: Input of the epoch in the columns of `SourceLayout`; None for an epoch without input.
-            session: Session whose settings the epoch's plan has (adaptive execution off).
+            sources: Input of the leg in the columns of `SourceLayout`; None for an epoch without input.
+            session: Session whose settings the leg's plan has (adaptive execution off).
             run_level: Adds one Python stage.
         """
         frame = sources
-        first = self._plan.levels[0]
-        if first.index == 0 and (frame is not None or not self._exchanges):
-            start = session.createDataFrame([], source_ddl(self._plan)) if frame is None else frame
-            frame = run_level(start, first, self._outputs[0])
+        first = self._leg.levels[0]
+        if self._leg.starts_in_python and (frame is not None or not self._exchanges):
+            start = session.createDataFrame([], source_ddl(self._leg)) if frame is None else frame
+            frame = run_level(start, first, self._outputs[first.index])
         for exchange in self._exchanges:
             arriving = exchange.apply(frame, session)
             frame = run_level(arriving, exchange.level, self._outputs[exchange.level.index])
@@ -70,13 +70,13 @@ class EpochPlan:
 class _Exchange:
     """One exchange: the rows that leave one level, placed and ordered for the tasks of the next."""
 
-    def __init__(self, plan: JobPlan, level: Level, view: str, *, is_first: bool) -> None:
+    def __init__(self, leg: Leg, level: Level, view: str, *, is_first: bool) -> None:
         self.level = level
         self._view = view
         self._order = list(_order_of(level))
         ticks = _ticks(level, bool(self._order)) if is_first else None
-        from_sources = is_first and not plan.starts_in_python
-        rows = _rows_of_sources(plan, level, view) if from_sources else f"select * from {view}"
+        from_sources = is_first and not leg.starts_in_python
+        rows = _rows_of_sources(leg, level, view) if from_sources else f"select * from {view}"
         placed = _placed(rows, level.arriving, bool(self._order))
         self._with_rows = placed if ticks is None else f"{placed} union all {ticks}"
         self._without_rows = ticks
@@ -100,12 +100,12 @@ def layout_ddl(layout: EdgeLayout) -> str:
     return ", ".join(parts + [f"{name} {kind}" for name, kind in _columns(layout.edges)])
 
 
-def source_ddl(plan: JobPlan) -> str:
+def source_ddl(leg: Leg) -> str:
     """The columns of `SourceLayout` as DDL."""
-    layout = SourceLayout(plan.sources)
+    layout = SourceLayout(leg.sources)
     if layout.flat:
-        return ", ".join(f"{name} {kind}" for name, kind in _fields(plan.sources[0].element_type))
-    structs = (_struct(_fields(source.element_type)) for source in plan.sources)
+        return ", ".join(f"{name} {kind}" for name, kind in _fields(leg.sources[0].element_type))
+    structs = (_struct(_fields(source.element_type)) for source in leg.sources)
     return ", ".join(f"{layout.column(i)} {struct}" for i, struct in enumerate(structs))
 
 
@@ -147,15 +147,15 @@ def _struct_type(session: SparkSession, ddl: str) -> StructType:
     return session.createDataFrame([], ddl).schema
 
 
-def _rows_of_sources(plan: JobPlan, level: Level, view: str) -> str:
+def _rows_of_sources(leg: Leg, level: Level, view: str) -> str:
     """Source columns as edge columns, without Python: a row is repeated for each edge and each target."""
-    layout, edges = SourceLayout(plan.sources), level.arriving
+    layout, edges = SourceLayout(leg.sources), level.arriving
     control = f"cast(null as binary) as {CONTROL}"
     if len(edges) == 1:
-        names = ", ".join(name for name, _ in _fields(plan.sources[0].element_type))
+        names = ", ".join(name for name, _ in _fields(leg.sources[0].element_type))
         return f"select {control}, {_target_of(edges[0], level)} as {TARGET}, {names} from {view}"
     structs = {}
-    for position, source in enumerate(plan.sources):
+    for position, source in enumerate(leg.sources):
         names = ", ".join(name for name, _ in _fields(source.element_type))
         structs[source.uid] = f"struct({names})" if layout.flat else layout.column(position)
     copies = [(edge, copy) for edge in edges for copy in _copies_of(edge, level)]

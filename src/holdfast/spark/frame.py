@@ -6,7 +6,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from holdfast.errors import ConfigurationError
-from holdfast.runtime.graph import FrameTransformNode, Node, SourceNode
+from holdfast.runtime.graph import Node, SourceNode, transforms_of
 from holdfast.types.arrow import element_ddl, elements_to_batch
 from holdfast.types.convert import to_row_type
 from holdfast.types.type_information import RowTypeInformation
@@ -31,23 +31,32 @@ def is_streaming(frame: DataFrame) -> bool:
     return bool(frame.isStreaming)
 
 
-def frame_of(node: Node, session: SparkSession) -> DataFrame:
-    """The frame of a source, or of transforms after one.
+def frame_of(node: Node, session: SparkSession, staged: DataFrame | None = None) -> DataFrame:
+    """The frame of an input, or of transforms after one or after a Python operator.
+
+    Args:
+        node: The input or the last of the transforms.
+        session: For frames that are made here.
+        staged: What the Python operator has emitted; without it a frame without rows, which has the right columns.
 
     Raises:
-        ConfigurationError: The step stands after a Python operator, where there are no frames, or a transform returned
-            something else.
+        ConfigurationError: A transform returned something else than a frame.
     """
-    if isinstance(node, FrameTransformNode):
-        frame = node.function(frame_of(node.inputs[0], session))
+    transforms = transforms_of(node)
+    start = transforms[0].inputs[0] if transforms else node
+    frame = _start(start, session) if staged is None else staged
+    for transform in transforms:
+        frame = transform.function(frame)
         if not isinstance(frame, DataFrame):
-            raise ConfigurationError(f"transform() {node.name!r} must return a DataFrame, not {type(frame).__name__}")
-        return frame
+            raise ConfigurationError(
+                f"transform() takes a function DataFrame -> DataFrame; that of {transform.name!r} returned {frame!r}."
+            )
+    return frame
+
+
+def _start(node: Node, session: SparkSession) -> DataFrame:
     if not isinstance(node, SourceNode):
-        raise ConfigurationError(
-            f"transform() after {node.name!r}: frames end at the first Python operator, so call transform() before it, "
-            "or write to a sink and read that in a job of its own"
-        )
+        return session.createDataFrame([], element_ddl(node.element_type))
     if node.collection is not None:
         batch = elements_to_batch(list(node.collection), node.element_type, node.uid)
         return frame_with(batch, element_ddl(node.element_type), session)

@@ -23,6 +23,9 @@ _CHECKSUMS = (
 )
 
 
+_SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
+
+
 def get_or_create(configuration: Configuration) -> SparkSession:
     """The active session, or a new one with the `spark.*` settings of the configuration.
 
@@ -55,6 +58,9 @@ def private_session(session: SparkSession) -> SparkSession:
         )
     clone = SparkSession(session.sparkContext, session._jsparkSession.cloneSession())
     epoch_settings(clone)
+    if not clone._jsparkSession.sessionState().conf().contains(_SHUFFLE_PARTITIONS):
+        # Nothing makes 200 partitions fewer when adaptive execution is off, and each may become a Python task.
+        clone.conf.set(_SHUFFLE_PARTITIONS, str(session.sparkContext.defaultParallelism))
     return clone
 
 

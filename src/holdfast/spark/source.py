@@ -1,7 +1,8 @@
 """Inputs of a job as Spark frames: one streaming frame for all streaming inputs, static ones beside it.
 
 Several inputs are one plan: a union with one nullable struct column an input, split again inside the epoch. Spark
-refuses to union streaming with static, so static inputs join the first epoch.
+refuses to union streaming with static, so static inputs join the first epoch. The later legs of an epoch read files
+that were staged in it.
 """
 
 from __future__ import annotations
@@ -12,11 +13,15 @@ from typing import Any
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from holdfast.errors import ConfigurationError
+from holdfast.errors import ConfigurationError, HoldfastError, OutputTypeError
+from holdfast.runtime.engine import StagedInput
 from holdfast.runtime.exchange import RESERVED, SourceLayout
-from holdfast.runtime.plan import JobPlan, Source
+from holdfast.runtime.graph import transforms_of
+from holdfast.runtime.operator import user_error
+from holdfast.runtime.plan import JobPlan, Leg, Source
 from holdfast.spark.exchange import quote, source_ddl
-from holdfast.spark.frame import frame_of
+from holdfast.spark.frame import element_type_of, frame_of
+from holdfast.types.arrow import element_ddl, element_schema
 
 _STATEFUL = {
     "Aggregate": "an aggregation",
@@ -31,8 +36,32 @@ _STATEFUL = {
 }
 
 
+class _Packing:
+    """Puts the frames of a leg's sources into one frame, in the columns of `SourceLayout`."""
+
+    def __init__(self, leg: Leg, session: SparkSession) -> None:
+        self._layout = SourceLayout(leg.sources)
+        self._columns = session.createDataFrame([], source_ddl(leg)).schema
+
+    def union(self, members: Sequence[tuple[Source, DataFrame]]) -> DataFrame | None:
+        """All rows of these sources; None if there is no source."""
+        result: DataFrame | None = None
+        for source, frame in members:
+            packed = frame if self._layout.flat else frame.select(*self._packed(source, frame))
+            result = packed if result is None else result.union(packed)
+        return result
+
+    def _packed(self, source: Source, frame: DataFrame) -> list[Column]:
+        columns = []
+        for position, other in enumerate(self._layout.sources):
+            name = self._layout.column(position)
+            value = F.struct(*[F.col(quote(c)) for c in frame.columns]) if other is source else F.lit(None)
+            columns.append(value.cast(self._columns[name].dataType).alias(name))
+        return columns
+
+
 class JobFrames:
-    """The frames of a job's sources.
+    """The frames of a job's inputs.
 
     Raises:
         ConfigurationError: An input has reserved columns, or keeps state in Spark itself, which our checkpoints do not
@@ -40,16 +69,13 @@ class JobFrames:
     """
 
     def __init__(self, plan: JobPlan, session: SparkSession) -> None:
-        self._layout = SourceLayout(plan.sources)
-        self._ddl = source_ddl(plan)
-        self._session = session
+        packing = _Packing(plan.legs[0], session)
         frames = [(source, frame_of(source.node, session)) for source in plan.sources if source.node is not None]
         for source, frame in frames:
             _check(source, frame)
-        self.streaming = self._union([(s, f) for s, f in frames if f.isStreaming])
-        static = self._union([(s, f) for s, f in frames if not f.isStreaming])
-        # A union belongs to the session of its first part: with that of the job come its settings, and its views.
-        self.static = None if static is None else session.createDataFrame([], static.schema).union(static)
+        self.streaming = packing.union([(s, f) for s, f in frames if f.isStreaming])
+        static = packing.union([(s, f) for s, f in frames if not f.isStreaming])
+        self.static = None if static is None else _in_session(static, session)
 
     def with_static(self, batch: DataFrame | None) -> DataFrame | None:
         """The batch and all static inputs, for the first epoch."""
@@ -57,40 +83,87 @@ class JobFrames:
             return self.static if batch is None else batch
         return batch.union(self.static)
 
-    def _union(self, members: Sequence[tuple[Source, DataFrame]]) -> DataFrame | None:
-        result: DataFrame | None = None
-        for source, frame in members:
-            packed = frame if self._layout.flat else frame.select(*self._columns(source, frame))
-            result = packed if result is None else result.union(packed)
-        return result
 
-    def _columns(self, source: Source, frame: DataFrame) -> list[Column]:
-        schema = self._session.createDataFrame([], self._ddl).schema
-        columns = []
-        for position, other in enumerate(self._layout.sources):
-            name = self._layout.column(position)
-            if other is source:
-                columns.append(
-                    F.struct(*[F.col(quote(c)) for c in frame.columns]).cast(schema[name].dataType).alias(name)
-                )
-            else:
-                columns.append(F.lit(None).cast(schema[name].dataType).alias(name))
-        return columns
+class StagedFrames:
+    """The frames of a later leg: staged files, and what transforms make of them.
+
+    Raises:
+        ConfigurationError: A transform gives reserved columns.
+    """
+
+    def __init__(self, leg: Leg, session: SparkSession) -> None:
+        self._leg = leg
+        self._session = session
+        self._packing = _Packing(leg, session)
+        self._schemas = {source.uid: session.createDataFrame([], _staged_ddl(source)).schema for source in leg.sources}
+        for source in leg.sources:
+            _check_names(source, element_schema(source.element_type).names)
+
+    def frame(self, staged: StagedInput, epoch: int) -> DataFrame:
+        """The input of the leg in one attempt at an epoch.
+
+        Raises:
+            UserFunctionError: A transform raised.
+            OutputTypeError: A transform returned other columns than at first.
+        """
+        members = [(source, self._frame(source, staged.of(source), epoch)) for source in self._leg.sources]
+        frame = self._packing.union(members)
+        assert frame is not None
+        return frame if frame.sparkSession is self._session else _in_session(frame, self._session)
+
+    def _frame(self, source: Source, paths: list[str], epoch: int) -> DataFrame:
+        schema = self._schemas[source.uid]
+        session = self._session
+        read = session.read.schema(schema).parquet(*paths) if paths else session.createDataFrame([], schema)
+        if source.node is None:
+            return read
+        try:
+            frame = frame_of(source.node, session, read)
+        except HoldfastError:
+            raise
+        except Exception as error:
+            raise user_error(error, source.uid, None, epoch, "transforming a frame") from error
+        found = element_type_of(frame)
+        if found != source.element_type:
+            raise OutputTypeError(
+                source.uid,
+                f"transform() {source.uid!r} returned the columns {found.schema_ddl!r} in epoch {epoch}, but "
+                f"{element_ddl(source.element_type)!r} for a frame without rows: the columns must not depend on the "
+                "rows (with pivot(), name the values)",
+                declared=str(source.element_type),
+            )
+        return frame
 
 
-def _check(source: Source, frame: DataFrame) -> None:
-    reserved = [name for name in frame.columns if name.startswith(RESERVED)]
+def _in_session(frame: DataFrame, session: SparkSession) -> DataFrame:
+    """The same frame in another session: a union belongs to that of its first part, whose settings and views it has."""
+    return session.createDataFrame([], frame.schema).union(frame)
+
+
+def _staged_ddl(source: Source) -> str:
+    """The columns of the files that a source is made of."""
+    transforms = [] if source.node is None else transforms_of(source.node)
+    return element_ddl(transforms[0].inputs[0].element_type if transforms else source.element_type)
+
+
+def _check_names(source: Source, names: Sequence[str]) -> None:
+    reserved = [name for name in names if name.startswith(RESERVED)]
     if reserved:
         raise ConfigurationError(
             f"input {source.uid!r} has a column {reserved[0]!r}: names that start with {RESERVED!r} are reserved, "
             "rename it"
         )
+
+
+def _check(source: Source, frame: DataFrame) -> None:
+    _check_names(source, frame.columns)
     if frame.isStreaming:
         found = _stateful(frame._jdf.queryExecution().analyzed())
         if found:
             raise ConfigurationError(
                 f"input {source.uid!r} contains {found}, which keeps state in Spark that a Holdfast checkpoint does "
-                "not hold: use a keyed operator of Holdfast instead, or run it in a query of its own"
+                "not hold: use a keyed operator of Holdfast instead, run it in a query of its own, or call transform() "
+                "after a Python operator, where it sees the rows of one epoch"
             )
 
 

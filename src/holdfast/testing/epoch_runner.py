@@ -25,20 +25,21 @@ from holdfast.kernel.key_group import key_groups_of
 from holdfast.runtime import worker
 from holdfast.runtime.barrier import TICK, Barrier
 from holdfast.runtime.descriptor import EpochDescriptor, JobDescriptor
-from holdfast.runtime.engine import Engine, EpochDriver, EpochInput, Outcome
+from holdfast.runtime.engine import Engine, EpochDriver, EpochInput, Outcome, StagedInput
 from holdfast.runtime.exchange import CONTROL, HASH, KEY_HASH, TARGET, EdgeLayout, SourceLayout
 from holdfast.runtime.graph import StreamGraph
 from holdfast.runtime.job import Job
 from holdfast.runtime.job_master import JobMaster
 from holdfast.runtime.job_root import job_directory
 from holdfast.runtime.leadership import open_register
-from holdfast.runtime.plan import Edge, JobPlan, Level
+from holdfast.runtime.plan import Edge, JobPlan, Leg, Level
 from holdfast.runtime.progress import ProgressReporter
 from holdfast.runtime.task import LevelTask, TaskIdentity
 from holdfast.state.cache import STATE_CACHE
 from holdfast.state.run import forget_runs
 from holdfast.storage.file_system import FileSystem, file_system_for
 from holdfast.storage.s3_options import use_s3_options
+from holdfast.testing.arrow_frame import staged_elements
 from holdfast.types.arrow import elements_to_batch
 
 Elements = Sequence[Any]
@@ -104,14 +105,18 @@ class LocalEngine(Engine):
             return Outcome.STOPPED
         return Outcome.ENDED if self._is_bounded else Outcome.EXHAUSTED
 
-    def execute(self, epoch: EpochDescriptor, epoch_input: EpochInput | None) -> list[Barrier]:
-        sources = self._source_batches(epoch_input)
-        levels = list(self._plan.levels)
-        tasks = {level.index: level.tasks for level in levels}
-        if self._plan.starts_in_python:
-            crossing = self._run_level(levels.pop(0), epoch, sources, tasks.get(1, 0))
+    def execute(self, epoch: EpochDescriptor, epoch_input: EpochInput | StagedInput | None) -> list[Barrier]:
+        if isinstance(epoch_input, StagedInput):
+            leg, elements = self._plan.legs[epoch_input.leg], staged_elements(self._plan, epoch_input, epoch.epoch)
         else:
-            crossing = [_project(self._plan, batches, levels[0], i) for i, batches in enumerate(sources)]
+            leg, elements = self._plan.legs[0], self._elements(epoch_input)
+        sources = self._source_batches(leg, elements)
+        levels, tasks = list(leg.levels), leg.tasks
+        if leg.starts_in_python:
+            first = levels.pop(0)
+            crossing = self._run_level(first, epoch, sources, tasks.get(first.index + 1, 0))
+        else:
+            crossing = [_project(leg, batches, levels[0], i) for i, batches in enumerate(sources)]
         for position, level in enumerate(levels):
             if position == 0:
                 crossing = [*crossing, [EdgeLayout(level.arriving).control(TICK, level.tasks)]]
@@ -149,18 +154,21 @@ class LocalEngine(Engine):
         task = LevelTask(job, epoch, TaskIdentity.fresh(level.index, partition), next_tasks)
         yield from task.run(batches)
 
-    def _source_batches(self, epoch_input: EpochInput | None) -> list[Batches]:
-        partitions: list[Batches] = [[] for _ in range(self._source_tasks)]
+    def _elements(self, epoch_input: EpochInput | None) -> dict[str, pa.RecordBatch]:
         if epoch_input is None:
-            return partitions
+            return {}
         assert isinstance(epoch_input, LocalInput)
-        layout = SourceLayout(self._plan.sources)
+        given = epoch_input.elements
+        return {s.uid: elements_to_batch(list(given.get(s.uid, ())), s.element_type, s.uid) for s in self._plan.sources}
+
+    def _source_batches(self, leg: Leg, elements: Mapping[str, pa.RecordBatch]) -> list[Batches]:
+        partitions: list[Batches] = [[] for _ in range(self._source_tasks)]
+        layout = SourceLayout(leg.sources)
         for position, source in enumerate(layout.sources):
-            elements = list(epoch_input.elements.get(source.uid, ()))
-            for number, part in enumerate(_split(elements, self._source_tasks)):
-                if part:
-                    batch = elements_to_batch(part, source.element_type, source.uid)
-                    partitions[number].append(batch if layout.flat else _struct_of(layout, position, batch))
+            if source.uid in elements:
+                for number, part in enumerate(_split(elements[source.uid], self._source_tasks)):
+                    if part.num_rows:
+                        partitions[number].append(part if layout.flat else _struct_of(layout, position, part))
         return partitions
 
 
@@ -288,9 +296,9 @@ def _at(table: pa.Table, path: tuple[str, ...]) -> pa.ChunkedArray:
     return column
 
 
-def _project(plan: JobPlan, batches: Batches, level: Level, partition: int) -> Batches:
+def _project(leg: Leg, batches: Batches, level: Level, partition: int) -> Batches:
     """Source columns as edge columns, without Python operators: a row read by several edges is repeated for each."""
-    sources, layout = SourceLayout(plan.sources), EdgeLayout(level.arriving)
+    sources, layout = SourceLayout(leg.sources), EdgeLayout(level.arriving)
     return [
         layout.pack(edge, columns, target)
         for batch in batches
@@ -308,9 +316,9 @@ def _start_cold() -> None:
     forget_runs()
 
 
-def _split(elements: list[Any], parts: int) -> list[list[Any]]:
-    size = -(-len(elements) // parts) or 1
-    return [elements[i * size : (i + 1) * size] for i in range(parts)]
+def _split(batch: pa.RecordBatch, parts: int) -> Batches:
+    size = -(-batch.num_rows // parts) or 1
+    return [batch.slice(i * size, size) for i in range(parts)]
 
 
 def _struct_of(layout: SourceLayout, position: int, batch: pa.RecordBatch) -> pa.RecordBatch:

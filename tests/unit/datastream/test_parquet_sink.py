@@ -17,9 +17,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from holdfast.datastream import ParquetFileSink
-from holdfast.datastream.sinks import staging as staging_module
 from holdfast.errors import ConfigurationError, StorageError
 from holdfast.kernel import fault
+from holdfast.runtime import staging as staging_module
 from holdfast.storage.naming import FileName
 from tests.unit.datastream.sink_stage import Stage
 

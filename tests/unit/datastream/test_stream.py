@@ -157,9 +157,9 @@ def test_an_empty_uid_is_refused(words: DataStream) -> None:
         words.uid("")
 
 
-def test_transform_follows_no_python_operator(words: DataStream) -> None:
-    with pytest.raises(ConfigurationError, match=r"follows 'filter', which runs in Python"):
-        words.filter(lambda row: True).transform(lambda df: df)
+def test_a_transform_needs_elements_of_a_declared_type(words: DataStream) -> None:
+    with pytest.raises(ConfigurationError, match=r"follows 'map', whose elements are pickled"):
+        words.map(lambda row: row).transform(lambda df: df)
 
 
 def test_a_collection_is_checked_against_its_type_at_once(env: StreamExecutionEnvironment) -> None:

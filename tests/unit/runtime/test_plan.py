@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from holdfast.errors import ConfigurationError
+from holdfast.runtime.compiler import compile_graph
 from holdfast.runtime.function import CheckpointedFunction
 from holdfast.runtime.graph import (
     BroadcastNode,
@@ -21,7 +22,7 @@ from holdfast.runtime.graph import (
     StreamGraph,
     UnionNode,
 )
-from holdfast.runtime.plan import JobPlan, compile_graph
+from holdfast.runtime.plan import JobPlan
 from holdfast.types.ddl import parse_schema, parse_type
 
 ROW = parse_schema("id bigint, name string")
@@ -137,11 +138,66 @@ def test_a_job_without_keys_is_one_level_on_the_sources_partitions() -> None:
     assert shape(plan(sink(mapped(source(), "m")))) == [(0, 0, ["m", "sink"], [])]
 
 
-def test_a_transform_after_a_python_operator_is_refused() -> None:
+def transformed(before: Node, uid: str) -> FrameTransformNode:
+    return FrameTransformNode(inputs=(before,), name=uid, uid=uid, element_type=ROW, function=lambda df: df)
+
+
+def legs(job: JobPlan) -> list[tuple[int, list[int], list[tuple[str, tuple[str, ...]]]]]:
+    return [
+        (leg.base, [level.index for level in leg.levels], [(source.uid, source.staged) for source in leg.sources])
+        for leg in job.legs
+    ]
+
+
+def test_a_transform_of_an_input_is_part_of_its_leg() -> None:
+    job = plan(sink(keyed("count", transformed(transformed(source(), "a"), "b"))))
+    assert legs(job) == [(0, [1], [("b", ())])]
+
+
+def test_a_transform_after_a_python_operator_begins_a_leg_that_reads_what_is_staged() -> None:
+    job = plan(sink(keyed("count", transformed(keyed("first", mapped(source(), "m")), "t"))))
+    assert legs(job) == [(0, [0, 1], [("source", ())]), (2, [3], [("t", ("first (staged)",))])]
+    assert shape(job) == [
+        (0, 0, ["m"], ["first"]),
+        (1, 4, ["first", "first (staged)"], []),
+        (3, 4, ["count", "sink"], []),
+    ]
+    assert [step.uid for step in job.stateful_steps()] == ["first", "count"]
+    assert [step.uid for step in job.sinks()] == ["sink"]
+
+
+def test_transforms_of_transforms_share_a_leg_unless_python_stands_between() -> None:
+    first = transformed(transformed(mapped(source(), "m"), "a"), "b")
+    second = transformed(mapped(first, "n"), "c")
+    job = plan(sink(second))
+    assert legs(job) == [
+        (0, [0], [("source", ())]),
+        (1, [1], [("b", ("m (staged)",))]),
+        (2, [2], [("c", ("n (staged)",))]),
+    ]
+
+
+def test_a_stream_that_joins_a_later_leg_is_staged_once_where_it_is_made() -> None:
+    start = source()
+    early = keyed("early", start)
+    late = transformed(mapped(start, "m"), "t")
+    merged = UnionNode(inputs=(early, late), name="union", uid="union", element_type=ROW)
+    job = plan(sink(keyed("a", merged), "sa"), sink(keyed("b", early, late), "sb"), sink(keyed("c", early), "sc"))
+    assert legs(job)[1] == (3, [4], [("t", ("m (staged)",)), ("early (staged)", ("early (staged)",))])
+    assert shape(job) == [
+        (0, 0, ["m", "m (staged)"], ["early"]),
+        (1, 4, ["early", "early (staged)"], ["c"]),
+        (2, 4, ["c", "sc"], []),
+        (4, 4, ["a", "sa", "b", "sb"], []),
+    ]
+
+
+def test_a_stream_that_is_united_with_itself_before_a_transform_is_staged_twice() -> None:
     before = mapped(source(), "m")
-    frame = FrameTransformNode(inputs=(before,), name="t", uid="t", element_type=ROW, function=lambda df: df)
-    with pytest.raises(ConfigurationError, match="before it"):
-        plan(sink(frame))
+    inner = UnionNode(inputs=(before, source("other")), name="u", uid="u", element_type=ROW)
+    outer = UnionNode(inputs=(before, inner), name="v", uid="v", element_type=ROW)
+    job = plan(sink(transformed(outer, "t")))
+    assert legs(job)[1][2] == [("t", ("m (staged)", "m (staged 2)", "other (staged)"))]
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,10 @@ import queue
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
-from holdfast.datastream.sinks.staging import ParquetStaging, read_staged
 from holdfast.datastream.sinks.task_owned import staged_paths, sweep_task_owned
 from holdfast.kernel.ids import new_nonce
 from holdfast.runtime.sink import CommitRequest, Committer, CommitterInitContext, Sink, WriterInitContext
+from holdfast.runtime.staging import ParquetStaging, read_staged
 from holdfast.storage.naming import FileName
 from holdfast.types.arrow import batch_to_elements
 from holdfast.types.type_information import TypeInformation

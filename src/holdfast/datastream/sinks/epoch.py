@@ -15,10 +15,10 @@ import traceback
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from holdfast.datastream.sinks.staging import ParquetStaging, require_columns
 from holdfast.datastream.sinks.task_owned import staged_paths, sweep_task_owned
 from holdfast.errors import ConfigurationError, UserFunctionError
 from holdfast.runtime.sink import CommitRequest, Committer, CommitterInitContext, Sink, WriterInitContext
+from holdfast.runtime.staging import ParquetStaging, require_columns
 from holdfast.storage.naming import FileName
 from holdfast.types.type_information import TypeInformation
 

@@ -23,9 +23,9 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, Final
 
-from holdfast.datastream.sinks.staging import ParquetFormat, ParquetStaging, require_columns
 from holdfast.errors import AlreadyExistError, ConfigurationError
 from holdfast.runtime.sink import CommitRequest, Committer, CommitterInitContext, Sink, WriterInitContext
+from holdfast.runtime.staging import ParquetFormat, ParquetStaging, require_columns
 from holdfast.storage.file_system import FileSystem, file_system_for, join, local_path
 from holdfast.storage.naming import FileName
 from holdfast.types.type_information import TypeInformation

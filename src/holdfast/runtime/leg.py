@@ -1,0 +1,66 @@
+"""The legs of an epoch, one after the other: each is one job of the engine, and reads what those before have staged.
+
+::
+
+    leg 0: tasks --barriers--> accepted --names of staged files--> leg 1: tasks --barriers--> accepted --> ...
+
+A leg begins when all tasks of the one before have answered and agree, and it reads exactly the files that they name:
+of each task the attempt whose rows were used elsewhere, too. A leg that fails takes the epoch with it. So what a leg
+reads cannot change under it, however often Spark evaluates it.
+
+Staged files are scratch. Their names carry token, epoch and attempt; no checkpoint names them. They are removed when
+the epoch is accepted; what an attempt leaves that fails or dies is swept with the other files that nobody names.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+
+from holdfast.errors import HoldfastError
+from holdfast.runtime.barrier import Barrier, EpochReport, accept
+from holdfast.runtime.descriptor import EpochDescriptor
+from holdfast.runtime.engine import Engine, EpochInput, StagedInput
+from holdfast.runtime.plan import JobPlan
+from holdfast.storage.job_directory import JobDirectory
+from holdfast.storage.path import join
+
+logger = logging.getLogger(__name__)
+
+
+def run_legs(
+    engine: Engine, plan: JobPlan, directory: JobDirectory, epoch: EpochDescriptor, epoch_input: EpochInput | None
+) -> EpochReport:
+    """Runs one attempt at an epoch and returns the barriers of all its levels.
+
+    Args:
+        engine: Runs the tasks.
+        plan: The job's legs.
+        directory: The job's directory, where staged files are.
+        epoch: The attempt at the epoch.
+        epoch_input: The epoch's input; None for a tick.
+
+    Raises:
+        InconsistentEpochError: The acknowledgements of a leg disagree; nothing of the epoch may be used.
+        HoldfastError: A task or the engine failed.
+    """
+    levels: tuple[tuple[Barrier, ...], ...] = ()
+    files: dict[str, tuple[str, ...]] = {}
+    for number, leg in enumerate(plan.legs):
+        given = StagedInput(number, files) if number else epoch_input
+        report = accept(engine.execute(epoch, given), leg.tasks)
+        levels += report.levels
+        for step in report.steps():
+            paths = tuple(join(directory.taskowned_dir, name) for name in step.staged)
+            files[step.uid] = files.get(step.uid, ()) + paths
+    _remove(directory, (path for paths in files.values() for path in paths))
+    return EpochReport(levels)
+
+
+def _remove(directory: JobDirectory, paths: Iterable[str]) -> None:
+    """Removes scratch that was used; what cannot be removed is left to the sweep."""
+    for path in paths:
+        try:
+            directory.fs.delete(path)
+        except (HoldfastError, OSError) as error:
+            logger.warning("could not delete the staged file %r, a sweep will: %s", path, error)
