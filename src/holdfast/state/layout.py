@@ -92,7 +92,7 @@ class StateLayout:
             namespace,
             ttl.is_enabled,
             descriptor.queryable_state_name,
-            ttl.ttl if ttl.is_enabled and ttl.cleanup_strategies.in_background else None,
+            ttl.ttl if ttl.is_enabled and ttl.cleanup_strategies.in_compaction else None,
             (Form(value.type.to_json(), ttl.is_enabled, None, value.type),),
         )
 
@@ -156,7 +156,16 @@ class StateLayout:
         Raises:
             StateMigrationError: It is not possible.
         """
-        return None if stored == self.schema else conversion(stored, self.forms, self.kind)
+        known = self._conversions.get(id(stored))
+        if known is None:
+            found = None if stored == self.schema else conversion(stored, self.forms, self.kind)
+            # The schema is kept beside it, so no other one can have its id.
+            known = self._conversions[id(stored)] = (stored, found)
+        return known[1]
+
+    @cached_property
+    def _conversions(self) -> dict[int, tuple[Mapping[str, Any], Conversion | None]]:
+        return {}
 
     def can_read(self, stored: Mapping[str, Any]) -> bool:
         """Whether a segment can be decoded into what was decoded before by this layout."""

@@ -20,7 +20,7 @@ class CleanupStrategies:
 
     Attributes:
         in_background: Whether the default clean-up runs: at each snapshot, and in compaction.
-        full_snapshot: Whether full snapshots and savepoints leave expired entries out.
+        full_snapshot: Whether merges of all runs, which are the full snapshots here, leave expired entries out.
         incremental_size: Entries looked at for each key that an epoch touches; None for a default number a snapshot.
         incremental_for_every_record: Whether records count that touch no state; here every record touches its key.
         compaction_query_entries: Entries after which compaction asks for the time again; None for its default.
@@ -37,8 +37,13 @@ class CleanupStrategies:
         return self.in_background
 
     def in_full_snapshot(self) -> bool:
-        """Whether full snapshots and savepoints leave expired entries out."""
+        """Whether merges of all runs leave expired entries out."""
         return self.full_snapshot
+
+    @property
+    def in_compaction(self) -> bool:
+        """Whether compaction drops what has expired: by default, or because a strategy that does was named."""
+        return self.in_background or self.full_snapshot or self.compaction_query_entries is not None
 
 
 @dataclass(frozen=True)
@@ -157,7 +162,7 @@ class StateTtlConfig:
             return self
 
         def cleanup_full_snapshot(self) -> StateTtlConfig.Builder:
-            """Leaves expired entries out of full snapshots and savepoints."""
+            """Leaves expired entries out when all runs of a key are merged, which is what a full snapshot is here."""
             return self._cleanup(full_snapshot=True)
 
         def cleanup_incrementally(

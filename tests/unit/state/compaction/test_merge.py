@@ -90,6 +90,49 @@ def test_what_has_expired_is_dropped_with_the_oldest_run(epochs):
         assert dict(task.state("b", entries).items()) == {"at 60": 60}
 
 
+@pytest.mark.parametrize(
+    ("strategy", "left"),
+    [
+        ("cleanup_full_snapshot", 1),
+        ("cleanup_in_rocksdb_compact_filter", 1),
+        ("use_processing_time", 2),
+    ],
+)
+def test_a_strategy_that_is_named_acts_although_the_background_is_off(epochs, strategy, left):
+    value = ValueStateDescriptor("v", "bigint")
+    builder = StateTtlConfig.new_builder(100).disable_cleanup_in_background()
+    value.enable_time_to_live(getattr(builder, strategy)().build())
+    for now, key in ((0, "a"), (60, "b")):
+        epochs.processing_time = now
+        with epochs.epoch() as task:
+            task.state(key, value).update(now)
+    compact_layers(epochs, 0, 2, now=120)
+    [run] = epochs.version.runs
+    assert run.rows == {"v": left}
+
+
+def test_state_without_a_time_to_live_gets_one_and_is_dropped_when_it_has_passed(epochs):
+    value = ValueStateDescriptor("v", "int")
+    with epochs.epoch() as task:
+        for key in "abc":
+            task.state(key, value).update(1)
+    epochs.processing_time = 1_000
+    value = ValueStateDescriptor("v", "bigint")
+    value.enable_time_to_live(StateTtlConfig.new_builder(100).build())
+    with epochs.epoch() as task:
+        task.state("a", value).update(2)
+    epochs.processing_time = 1_050
+    with epochs.epoch() as task:
+        task.state("b", value).update(3)
+    compact_layers(epochs, 0, 3, now=1_099)
+    assert [run.rows for run in epochs.version.runs] == [{"v": 3}]
+    epochs.processing_time = 1_099
+    with epochs.epoch() as task:
+        task.state("b", value).update(4)
+    compact_layers(epochs, 0, 2, now=1_100)
+    assert [run.rows for run in epochs.version.runs] == [{"v": 1}]
+
+
 def test_state_that_nobody_asks_for_is_carried(epochs):
     with epochs.epoch() as task:
         task.state("a", COUNT).update(7)
