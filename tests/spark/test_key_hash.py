@@ -72,7 +72,12 @@ def frame_of(zoned, rows: list, row_type: RowTypeInformation):
 
 
 def collected(frame) -> pa.Table:
-    return frame.toArrow() if SPARK >= (4, 0) else pa.Table.from_batches(frame._collect_as_arrow())
+    if SPARK >= (4, 0):
+        return frame.toArrow()
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    batches = frame._collect_as_arrow()
+    return pa.Table.from_batches(batches, batches[0].schema if batches else to_arrow_schema(frame.schema))
 
 
 def hashes_of_spark(frame, columns: list[str]) -> list[int]:
