@@ -104,17 +104,17 @@ def _sizes(measured: list[dict[str, Any]]) -> Iterable[str]:
     left, right, bottom, top = PANEL + 60, WIDTH - 150, HEIGHT - 44, 46
     keys = sorted({result["keys"] for result in measured})
     least, most = math.log10(keys[0]), math.log10(keys[-1])
-    tallest = 1.1 * max(result["epoch_seconds"] for result in measured)
+    step = _round_step(1000 * max(result["epoch_seconds"] for result in measured) / 4)
 
     def place(result: dict[str, Any]) -> tuple[float, float]:
         along = (math.log10(result["keys"]) - least) / ((most - least) or 1)
-        return left + along * (right - left), bottom - result["epoch_seconds"] / tallest * (bottom - top)
+        return left + along * (right - left), bottom - 1000 * result["epoch_seconds"] / (4 * step) * (bottom - top)
 
-    yield _text(PANEL + 20, 26, "Milliseconds of a worker for an epoch, by number of keys", bold=True)
-    for share in (0.0, 0.25, 0.5, 0.75, 1.0):
-        height = bottom - share * (bottom - top)
+    yield _text(PANEL + 20, 26, "Processor time of a worker for 100,000 rows (ms), by keys", bold=True)
+    for tick in range(5):
+        height = bottom - tick / 4 * (bottom - top)
         yield f'<line x1="{left}" y1="{height:.1f}" x2="{right}" y2="{height:.1f}" stroke="{FAINT}"/>'
-        yield _text(left - 6, height + 4, f"{1000 * share * tallest:,.0f}", anchor="end")
+        yield _text(left - 6, height + 4, f"{tick * step:,g}", anchor="end")
     for count in keys:
         across, _ = place({"keys": count, "epoch_seconds": 0})
         yield _text(across, bottom + 18, f"{count:,}", anchor="middle")
@@ -135,6 +135,12 @@ def _sizes(measured: list[dict[str, Any]]) -> Iterable[str]:
             height += 1
         labels.append(height)
         yield _text(right + 8, height, name, colour=colour)
+
+
+def _round_step(least: float) -> float:
+    """The smallest of 1, 2, 5, 10, 20, ... that is not less."""
+    power = 10.0 ** math.floor(math.log10(least))
+    return next(power * factor for factor in (1, 2, 5, 10) if power * factor >= least)
 
 
 def _text(
