@@ -200,6 +200,8 @@ class ServerConnection(asyncio.Protocol):
             task = asyncio.get_running_loop().create_task(self._answer_later(frame.request, answer))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
+            # A task that is cancelled before its first step has not touched what it would have awaited.
+            task.add_done_callback(lambda _: _discard(answer))
 
     async def _answer_later(self, request: int, answer: Awaitable[bytes] | AsyncIterator[bytes]) -> None:
         try:
@@ -212,8 +214,6 @@ class ServerConnection(asyncio.Protocol):
                     return
         except Exception as error:
             await self._send_when_writable(_failure(request, error))
-        finally:
-            _discard(answer)
 
     async def _send_when_writable(self, frame: bytes) -> None:
         await self._writable.wait()

@@ -12,9 +12,11 @@ from click.testing import CliRunner
 
 from holdfast.cli import main
 from holdfast.cli.query import plain
+from holdfast.queryable import ServerSettings, StateServer
 from holdfast.state.descriptor import MapStateDescriptor, ValueStateDescriptor
 from holdfast.testing.written_job import WrittenJob
 from holdfast.types.row import Row
+from tests.unit.queryable.live_job import free_port
 
 
 def job_of(directory, key_type="string", name="flights"):
@@ -124,6 +126,27 @@ def test_watching_shows_each_checkpoint_until_it_is_interrupted(served):
     assert code == 1 and "CheckpointNotAvailableError" in err
     old = shown[-1]["checkpoint_id"] - 1
     assert query(address, "flights", "aircraft", "N14228", "--json", "--checkpoint", old)[0]["value"]["n"] == 4
+
+
+def test_watching_waits_for_a_server_and_goes_on_when_it_comes_back(tmp_path):
+    job, port = job_of(tmp_path), free_port()
+    command = [sys.executable, "-c", "from holdfast.cli import main; main()", "query", "flights", "aircraft", "N14228"]
+    watching = subprocess.Popen(
+        [*command, "--watch", "--json", "--address", f"127.0.0.1:{port}"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        assert "No connection" in watching.stderr.readline()
+        shown = []
+        for n in (1, 2):
+            job.checkpoint([("N14228", write(n))])
+            with StateServer(ServerSettings(ports=(port,))) as server:
+                server.serve_job(job.directory, job.register)
+                shown.append(json.loads(watching.stdout.readline())["value"]["n"])
+    finally:
+        watching.kill()
+        watching.communicate()
+    assert shown == [1, 2]
 
 
 @pytest.mark.parametrize(
