@@ -6,6 +6,7 @@ import importlib
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, Self
 
+from holdfast.checkpoint import foreign_options as foreign_options  # so that a program that sets one is told why not
 from holdfast.checkpoint import options
 from holdfast.checkpoint.options import (
     CheckpointingMode,

@@ -15,6 +15,7 @@ from holdfast.checkpoint.metadata import OperatorMetadata
 from holdfast.checkpoint.recovery import root_of
 from holdfast.kernel.key_group import key_groups_of
 from holdfast.state.layout import MAP_KEY, OP, STAMP, VALUE, Op
+from holdfast.state.operator_snapshot import size_of
 from holdfast.state.run import HASH, Segment, open_run
 from holdfast.storage.file_system import file_system_for
 from holdfast.types.sealed_type import sealed
@@ -31,11 +32,12 @@ class StateSummary:
     Attributes:
         uid: The operator.
         state: Name of the state.
-        kind: Its kind: value, list, map, ... or timer.
+        kind: Its kind: value, list, map, ... or timer; split, union or broadcast for operator state.
         type: Its type as DDL.
         rows: Entries that are there: keys, for map state entries of maps.
         bytes: Size of its segments in all run files, entries that newer ones replace included.
-        key_group_skew: Entries of the fullest key group, divided by the mean over all of them; 1 is even.
+        key_group_skew: Entries of the fullest key group, divided by the mean over all of them; 1 is even, 0 is state
+            without keys.
     """
 
     uid: str
@@ -66,6 +68,7 @@ def summaries(checkpoint: CompletedCheckpoint) -> Iterator[StateSummary]:
                 segments.setdefault(name, []).append(segment)
         for name in sorted(segments):
             yield _summary(operator, name, segments[name])
+        yield from _of_subtasks(operator)
 
 
 def _summary(operator: OperatorMetadata, name: str, segments: Sequence[Segment]) -> StateSummary:
@@ -81,6 +84,23 @@ def _summary(operator: OperatorMetadata, name: str, segments: Sequence[Segment])
         bytes=sum(segment.entry.length for segment in segments),
         key_group_skew=round(float(counts.max() / counts.mean()), 2) if len(hashes) else 0.0,
     )
+
+
+def _of_subtasks(operator: OperatorMetadata) -> Iterator[StateSummary]:
+    """The operator state, which belongs to subtasks and not to keys."""
+    subtasks = [subtask for subtask in operator.subtasks if subtask]
+    for name in sorted({name for subtask in subtasks for name in subtask["states"]}):
+        states = [subtask["states"][name] for subtask in subtasks if name in subtask["states"]]
+        value = _type_of({"kind": "list" if states[0]["mode"] != "broadcast" else "map", "type": states[0]["type"]})
+        yield StateSummary(
+            uid=operator.uid,
+            state=name,
+            kind=states[0]["mode"],
+            type=value,
+            rows=sum(chunk["count"] for state in states for chunk in state["chunks"]),
+            bytes=sum(size_of({"states": {name: state}}) for state in states),
+            key_group_skew=0.0,
+        )
 
 
 def _live_hashes(segments: Sequence[Segment]) -> Any:

@@ -1,5 +1,8 @@
 """The options of checkpoints, and `CheckpointConfig`, which sets them."""
 
+import importlib
+from enum import Enum
+
 import pytest
 
 from holdfast.checkpoint import options
@@ -20,6 +23,7 @@ from holdfast.checkpoint.storage import (
 )
 from holdfast.errors import AlreadyExistError, ConfigurationError, StorageError
 from holdfast.kernel.configuration import Configuration
+from holdfast.kernel.option import all_options, options_for
 from tests.unit.checkpoint.support import JOB, document, run_handle
 
 
@@ -221,3 +225,142 @@ def test_kinds_of_snapshots():
     assert CheckpointProperties.for_savepoint().format_type is SavepointFormatType.CANONICAL
     assert CheckpointProperties.for_unclaimed_snapshot().is_unclaimed()
     assert CheckpointProperties.for_unclaimed_snapshot() == CheckpointProperties.for_savepoint(False, None)
+
+
+FLINK = """
+state.backend.type hashmap state.backend
+execution.checkpointing.storage - state.checkpoint-storage
+execution.checkpointing.dir - state.checkpoints.dir state.backend.fs.checkpointdir
+execution.checkpointing.savepoint-dir - state.savepoints.dir savepoints.state.backend.fs.dir
+execution.checkpointing.create-subdir true state.checkpoints.create-subdir
+execution.checkpointing.num-retained 3 state.checkpoints.num-retained
+execution.checkpointing.cleaner.parallel-mode true state.checkpoint.cleaner.parallel-mode
+execution.checkpointing.incremental false state.backend.incremental
+execution.checkpointing.data-inline-threshold 20480 state.storage.fs.memory-threshold state.backend.fs.memory-threshold
+execution.checkpointing.write-buffer-size 4096 state.storage.fs.write-buffer-size state.backend.fs.write-buffer-size
+execution.checkpointing.interval 0
+execution.checkpointing.interval-during-backlog -
+execution.checkpointing.mode EXACTLY_ONCE
+execution.checkpointing.timeout 600000
+execution.checkpointing.max-concurrent-checkpoints 1
+execution.checkpointing.min-pause 0
+execution.checkpointing.tolerable-failed-checkpoints 0
+execution.checkpointing.externalized-checkpoint-retention RETAIN_ON_CANCELLATION
+execution.checkpointing.checkpoints-after-tasks-finish true \
+    execution.checkpointing.checkpoints-after-tasks-finish.enabled
+execution.checkpointing.unaligned.enabled false execution.checkpointing.unaligned
+execution.checkpointing.unaligned.forced false
+execution.checkpointing.unaligned.interruptible-timers.enabled false
+execution.checkpointing.unaligned.max-subtasks-per-channel-state-file 5
+execution.checkpointing.unaligned.recover-output-on-downstream.enabled false
+execution.checkpointing.during-recovery.enabled false
+execution.checkpointing.aligned-checkpoint-timeout 0 execution.checkpointing.alignment-timeout
+execution.checkpointing.snapshot-compression false
+execution.checkpointing.local-backup.enabled false state.backend.local-recovery execution.state-recovery.from-local
+execution.checkpointing.local-backup.dirs - taskmanager.state.local.root-dirs
+execution.checkpointing.file-merging.enabled false
+execution.checkpointing.file-merging.across-checkpoint-boundary false
+execution.checkpointing.file-merging.pool-blocking false
+execution.checkpointing.file-merging.max-file-size 33554432
+execution.checkpointing.file-merging.max-subtasks-per-file 4
+execution.checkpointing.file-merging.max-space-amplification 2.0
+pipeline.sources.pause-until-first-checkpoint false
+execution.state-recovery.path - execution.savepoint.path
+execution.state-recovery.ignore-unclaimed-state false execution.savepoint.ignore-unclaimed-state
+execution.state-recovery.claim-mode NO_CLAIM execution.savepoint-restore-mode
+execution.state-recovery.from-local false state.backend.local-recovery
+execution.state-recovery.without-channel-state.checkpoint-id -1 \
+    execution.checkpointing.recover-without-channel-state.checkpoint-id
+execution.state-recovery.approximate-local-recovery false execution.checkpointing.approximate-local-recovery
+state.changelog.enabled false state.backend.changelog.enabled
+state.changelog.storage memory state.backend.changelog.storage
+state.changelog.periodic-materialize.enabled true state.backend.changelog.periodic-materialize.enabled
+state.changelog.periodic-materialize.interval 600000 state.backend.changelog.periodic-materialize.interval
+state.changelog.max-failures-allowed 3 state.backend.changelog.max-failures-allowed
+state.changelog.dstl.dfs.base-path - dstl.dfs.base-path
+state.changelog.dstl.dfs.compression.enabled false dstl.dfs.compression.enabled
+state.changelog.dstl.dfs.preemptive-persist-threshold 5242880 dstl.dfs.preemptive-persist-threshold
+state.changelog.dstl.dfs.batch.persist-delay 10 dstl.dfs.batch.persist-delay
+state.changelog.dstl.dfs.batch.persist-size-threshold 10485760 dstl.dfs.batch.persist-size-threshold
+state.changelog.dstl.dfs.upload.buffer-size 1048576 dstl.dfs.upload.buffer-size
+state.changelog.dstl.dfs.upload.num-threads 5 dstl.dfs.upload.num-threads
+state.changelog.dstl.dfs.upload.max-in-flight 104857600 dstl.dfs.upload.max-in-flight
+state.changelog.dstl.dfs.upload.retry-policy fixed dstl.dfs.upload.retry-policy
+state.changelog.dstl.dfs.upload.timeout 1000 dstl.dfs.upload.timeout
+state.changelog.dstl.dfs.upload.max-attempts 3 dstl.dfs.upload.max-attempts
+state.changelog.dstl.dfs.upload.next-attempt-delay 500 dstl.dfs.upload.next-attempt-delay
+state.changelog.dstl.dfs.discard.num-threads 1 dstl.dfs.discard.num-threads
+state.changelog.dstl.dfs.download.local-cache.idle-timeout-ms 600000 dstl.dfs.download.local-cache.idle-timeout-ms
+state.latency-track.keyed-state-enabled false state.backend.latency-track.keyed-state-enabled
+state.latency-track.sample-interval 100 state.backend.latency-track.sample-interval
+state.latency-track.history-size 128 state.backend.latency-track.history-size
+state.latency-track.state-name-as-variable true state.backend.latency-track.state-name-as-variable
+state.size-track.keyed-state-enabled false
+state.size-track.sample-interval 100
+state.size-track.history-size 128
+state.size-track.state-name-as-variable true
+state.backend.rocksdb.localdir -
+state.backend.rocksdb.timer-service.factory ROCKSDB
+state.backend.rocksdb.timer-service.cache-size 128
+state.backend.rocksdb.checkpoint.transfer.thread.num 4
+state.backend.rocksdb.predefined-options DEFAULT
+state.backend.rocksdb.options-factory -
+state.backend.rocksdb.memory.managed true
+state.backend.rocksdb.memory.fixed-per-slot -
+state.backend.rocksdb.memory.fixed-per-tm -
+state.backend.rocksdb.memory.write-buffer-ratio 0.5
+state.backend.rocksdb.memory.high-prio-pool-ratio 0.1
+state.backend.rocksdb.memory.partitioned-index-filters false
+state.backend.forst.primary-dir checkpoint-dir
+state.backend.forst.local-dir -
+state.backend.forst.cache.size-based-limit 0
+state.backend.forst.cache.reserve-size 268435456
+state.backend.forst.sync.enforce-local true
+state.backend.forst.executor.read-io-parallelism 3
+state.backend.forst.executor.write-io-parallelism 1
+restart-strategy.type - restart-strategy
+restart-strategy.fixed-delay.attempts 1
+restart-strategy.fixed-delay.delay 1000
+restart-strategy.failure-rate.max-failures-per-interval 1
+restart-strategy.failure-rate.failure-rate-interval 60000
+restart-strategy.failure-rate.delay 1000
+restart-strategy.exponential-delay.initial-backoff 1000
+restart-strategy.exponential-delay.max-backoff 60000
+restart-strategy.exponential-delay.backoff-multiplier 1.5
+restart-strategy.exponential-delay.reset-backoff-threshold 3600000
+restart-strategy.exponential-delay.jitter-factor 0.1
+restart-strategy.exponential-delay.attempts-before-reset-backoff 2147483647
+web.checkpoints.history 10 jobmanager.web.checkpoints.history
+sink.committer.retries 10
+"""
+
+
+@pytest.mark.parametrize("line", FLINK.strip().splitlines())
+def test_every_option_of_flink_is_known_with_its_default_and_its_older_names(line):
+    importlib.import_module("holdfast.datastream.environment")
+    key, default, *older = line.split()
+    option = all_options()[key]
+    if isinstance(option.default, bool) or option.default is None:
+        shown = {None: "-", True: "true", False: "false"}[option.default]
+    elif isinstance(option.default, Enum):
+        shown = option.default.name
+    else:
+        shown = str(option.default)
+    assert shown == default
+    assert set(older) == {*option.deprecated_keys, *option.fallback_keys} - {
+        f"state.backend.size-track.{key.rpartition('.')[2]}"
+    }
+    assert all(option in options_for(name) for name in older)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "reason"),
+    [
+        ("state.backend.rocksdb.memory.managed", "false", "no RocksDB backend"),
+        ("state.backend.latency-track.keyed-state-enabled", "true", "not measured"),
+        ("state.backend.changelog.enabled", "true", "which is what a changelog is for"),
+    ],
+)
+def test_what_has_no_meaning_is_refused_and_not_ignored(key, value, reason):
+    with pytest.raises(ConfigurationError, match=reason):
+        Configuration({key: value}).validate()

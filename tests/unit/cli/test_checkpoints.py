@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from holdfast.checkpoint.recovery import load
 from holdfast.cli import main
 from holdfast.datastream import KeyedProcessFunction, RuntimeContext, StreamExecutionEnvironment
 from holdfast.datastream.state import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
@@ -144,3 +146,21 @@ def test_a_damaged_run_is_reported_by_name(checkpoints: Path) -> None:
 
     assert result.exit_code == 1
     assert run.name in result.stderr
+
+
+def test_operator_state_is_inspected_and_counted_as_well(tmp_path: Path) -> None:
+    archive = Path(__file__).parents[2] / "golden" / "format-1-hashmap.zip"
+    with zipfile.ZipFile(archive) as golden:
+        golden.extractall(tmp_path)
+    (savepoint,) = (tmp_path / "savepoints").iterdir()
+    rows = {row["state"]: row for row in objects(holdfast("inspect", savepoint, "--json")) if row["uid"] == "collect"}
+    assert {name: (row["kind"], row["type"]) for name, row in rows.items()} == {
+        "split": ("split", "array<bigint>"),
+        "union": ("union", "array<string>"),
+        "shared": ("broadcast", "bigint"),
+    }
+    assert rows["split"]["rows"] == 4 and rows["union"]["rows"] == 4
+    assert all(row["bytes"] > 0 for row in rows.values())
+    loaded = load(str(savepoint)).metadata.operator("collect")
+    assert loaded is not None
+    assert loaded.operator_state_size == sum(row["bytes"] for row in rows.values())

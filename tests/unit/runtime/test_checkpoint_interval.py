@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from holdfast.datastream.functions import CheckpointListener, RichMapFunction
 from holdfast.errors import CheckpointError, JobExecutionError
 from holdfast.kernel import fault
 from holdfast.kernel.clock import ManualClock
@@ -149,3 +150,39 @@ def test_a_tolerated_failure_leaves_its_epochs_to_the_next_checkpoint(place: Pat
     assert [record.epoch for record in job.progress.recent if record.checkpoint_id is None] == [3, 4]
     ledger.audit(place / "out", payments)
     tidiness.inspect(place / "job", outputs=(place / "out",))
+
+
+class Listening(RichMapFunction, CheckpointListener):
+    """Emits, with each element, what it was told of checkpoints before."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+
+    def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
+        self.told.append(f"complete {checkpoint_id}")
+
+    def notify_checkpoint_aborted(self, checkpoint_id: int) -> None:
+        self.told.append(f"aborted {checkpoint_id}")
+
+    def map(self, value: Any) -> Any:
+        return ", ".join(self.told) or "nothing"
+
+
+def test_functions_are_told_of_checkpoints_that_failed_and_the_statistics_say_why(place: Path) -> None:
+    told: list[str] = []
+    program = Program()
+    words = program.source("words", "string")
+    words.map(Listening(), output_type="string").uid("listening").for_each_epoch(
+        lambda rows, epoch: told.extend(row["value"] for row in rows.to_pylist())
+    )
+    fault.install("before:metadata.write:2=raise,before:metadata.write:3=enospc")
+    options = {"execution.checkpointing.tolerable-failed-checkpoints": "2", "web.checkpoints.history": "10"}
+    job = master(program, place / "job", epochs("words", [["a"], ["b"], ["c"], ["d"], ["e"]]), options, source_tasks=1)
+    job.run()
+    assert told == ["nothing", "complete 1", "aborted 2", "aborted 3", "complete 4"]
+    statistics = job.statistics.create_snapshot()
+    assert (statistics.counts.completed, statistics.counts.failed) == (3, 2)
+    failed = {entry.checkpoint_id: entry for entry in statistics.history if entry.status == "FAILED"}
+    assert failed.keys() == {2, 3}
+    assert "No space left" in str(failed[3].failure_message)
+    assert statistics.latest_failed == failed[3]
