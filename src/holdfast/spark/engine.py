@@ -101,9 +101,10 @@ class SparkEngine(Engine):
         if self._frames.streaming is None:
             if not self._static_consumed:
                 assert self._frames.static is not None
-                driver.process(SparkEpochInput(self._frames.static, lambda: {"static_consumed": True}, is_last=True))
+                frame = self._leg_plans[0].prepared(self._frames.static)
+                driver.process(SparkEpochInput(frame, lambda: {"static_consumed": True}, is_last=True))
             return Outcome.STOPPED if driver.stopping else Outcome.ENDED
-        self._start_query(self._frames.streaming, driver)
+        self._start_query(self._leg_plans[0].prepared(self._frames.streaming), driver)
         assert self._query is not None
         try:
             while self._query.isActive and not driver.stopping:
@@ -176,7 +177,7 @@ class SparkEngine(Engine):
             assert isinstance(epoch_input, SparkEpochInput)
             sources = epoch_input.frame
             session = session if self._frames.streaming is None else sources.sparkSession
-        tasks = self._plan.legs[number].tasks
+        tasks, plan = self._plan.legs[number].tasks, self._leg_plans[number]
 
         def run_level(frame: DataFrame, level: Level, columns: StructType) -> DataFrame:
             function = task_function(self._job.key, self._broadcast, epoch, level.index, tasks.get(level.index + 1, 0))
@@ -186,8 +187,8 @@ class SparkEngine(Engine):
         try:
             session.sparkContext.setJobDescription(f"{self._job.job_name}: epoch {epoch.epoch}{leg}")
             if isinstance(epoch_input, StagedInput):
-                sources = self._staged[number].frame(epoch_input, epoch.epoch)
-            rows = self._leg_plans[number].build(sources, session, run_level).collect()
+                sources = plan.prepared(self._staged[number].frame(epoch_input, epoch.epoch))
+            rows = plan.build(sources, session, run_level).collect()
         except Exception as error:
             raise translate(error, f"running epoch {epoch.epoch}{leg}") from error
         return [Barrier.from_bytes(bytes(row[0])) for row in rows]

@@ -3,7 +3,9 @@
 The key's hash, its key group and its subtask are computed in the JVM; rows are placed so that subtask i runs as
 partition i (`holdfast.spark.placement`). One tick row a task is added before the first exchange, because Spark drops
 operators whose input is empty. Each exchange is one SQL text that is made once a plan: a call from Python into the JVM
-costs up to a millisecond, and building the same plan from columns took hundreds of them in every epoch.
+costs up to a millisecond, and building the same plan from columns took hundreds of them in every epoch. Where a single
+input goes straight to a keyed operator, most of the first exchange is even a part of the streaming query, which Spark
+plans once.
 """
 
 from __future__ import annotations
@@ -45,13 +47,29 @@ class LegPlan:
         self._view = f"{RESERVED}view_{next(_views)}"
         self._outputs = {level.index: _struct_type(session, _output_ddl(level)) for level in leg.levels}
         levels = [level for level in leg.levels if level.index > leg.base]
-        self._exchanges = [_Exchange(leg, level, self._view, is_first=i == 0) for i, level in enumerate(levels)]
+        self._exchanges = [self._exchange(level, is_first=i == 0) for i, level in enumerate(levels)]
+
+    def _exchange(self, level: Level, *, is_first: bool) -> _Exchange | _KeyedInput:
+        if is_first and not self._leg.starts_in_python and _KeyedInput.suits(level):
+            return _KeyedInput(level)
+        return _Exchange(self._leg, level, self._view, is_first=is_first)
+
+    def prepared(self, sources: DataFrame) -> DataFrame:
+        """The input with what can be computed of it before its epochs are known; `build` takes such frames.
+
+        It is the same for every parallelism.
+
+        Args:
+            sources: Input of the leg in the columns of `SourceLayout`, of one epoch or all.
+        """
+        first = self._exchanges[0] if self._exchanges else None
+        return first.prepared(sources) if isinstance(first, _KeyedInput) else sources
 
     def build(self, sources: DataFrame | None, session: SparkSession, run_level: Stage) -> DataFrame:
         """The frame whose collection runs the leg; its rows are the barriers of the last level.
 
         Args:
-            sources: Input of the leg in the columns of `SourceLayout`; None for an epoch without input.
+            sources: What `prepared` made of the input; None for an epoch without input.
             session: Session whose settings the leg's plan has (adaptive execution off).
             run_level: Adds one Python stage.
         """
@@ -92,6 +110,46 @@ class _Exchange:
         if self._order:
             return arriving.sortWithinPartitions(*self._order, POSITION)
         return arriving
+
+
+class _KeyedInput:
+    """The exchange between a single input and the operator that is keyed by its columns.
+
+    The hash of a row is computed in the streaming query, its place from the hash while it is placed, so Spark makes
+    each row once. Control rows have their place where the others have their hash.
+    """
+
+    def __init__(self, level: Level) -> None:
+        self.level = level
+        (self._edge,) = level.arriving
+        self._order = list(_order_of(level))
+        self._ticks: DataFrame | None = None
+
+    @staticmethod
+    def suits(level: Level) -> bool:
+        """Whether the rows that arrive at a level all have a key of columns, and nothing else arrives."""
+        keys = [edge.key for edge in level.arriving]
+        return len(keys) == 1 and keys[0] is not None and keys[0].spec.selector is None
+
+    def prepared(self, sources: DataFrame) -> DataFrame:
+        names = [name for name, _ in _columns([self._edge])]
+        position = [f"monotonically_increasing_id() as {POSITION}"] if self._order else []
+        hashed = f"{_hash_of(self._edge, '')} as {HASH}"
+        return sources.selectExpr(f"cast(null as binary) as {CONTROL}", *names, hashed, *position)
+
+    def apply(self, frame: DataFrame | None, session: SparkSession) -> DataFrame:
+        if self._ticks is None:
+            self._ticks = session.sql(self._ticks_text())
+        rows = self._ticks if frame is None else frame.union(self._ticks)
+        subtask = f"if({CONTROL} is null, {_subtask_of(self._edge, '')}, cast({HASH} as int))"
+        arriving = place(rows, self.level.tasks, subtask)
+        return arriving.sortWithinPartitions(*self._order, POSITION) if self._order else arriving
+
+    def _ticks_text(self) -> str:
+        nulls = "".join(f"cast(null as {kind}) as {name}, " for name, kind in _columns([self._edge]))
+        position = f", cast(null as bigint) as {POSITION}" if self._order else ""
+        columns = f"cast('' as binary) as {CONTROL}, {nulls}id as {HASH}{position}"
+        return f"select {columns} from range(0, {self.level.tasks}, 1, 1)"
 
 
 def layout_ddl(layout: EdgeLayout) -> str:

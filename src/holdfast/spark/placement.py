@@ -23,12 +23,12 @@ def place(frame: DataFrame, tasks: int, subtask: str) -> DataFrame:
     Args:
         frame: Rows to place.
         tasks: How many partitions; all of them run, those without rows too.
-        subtask: Name of an int column without nulls, with values from 0 to below `tasks`.
+        subtask: SQL expression of an int, never null, from 0 to below `tasks`.
     """
     if hasattr(frame, "repartitionById"):
-        return frame.repartitionById(tasks, F.col(subtask))
+        return frame.repartitionById(tasks, F.expr(subtask))
     numbers = ", ".join(map(str, hashed_to(tasks)))
-    return frame.repartition(tasks, F.expr(f"element_at(array({numbers}), {subtask} + 1)"))
+    return frame.repartition(tasks, F.expr(f"element_at(array({numbers}), ({subtask}) + 1)"))
 
 
 @cache
