@@ -195,6 +195,24 @@ def test_state_in_spark_itself_is_refused_by_name(spark: Any, tmp_path: Path) ->
         env.execute(name())
 
 
+@pytest.mark.parametrize(
+    "option", ["execution_checkpointing_interval", "execution_checkpointing_tolerable__failed__checkpoints"]
+)
+def test_a_source_that_destroys_what_it_has_read_is_refused_if_the_job_may_go_back(
+    spark: Any, tmp_path: Path, option: str
+) -> None:
+    folder = words(tmp_path, ["a"])
+    frame = spark.readStream.schema("word string").option("cleanSource", "delete").parquet(str(folder))
+    env = environment(spark, tmp_path, execution_trigger="available-now", **{option: 1})
+    env.from_dataframe(frame.where("word is not null")).sink_to(ParquetFileSink(tmp_path / "out"))
+    with pytest.raises(ConfigurationError, match="cleanSource=delete, and a failure goes back"):
+        env.execute(name())
+    env = environment(spark, tmp_path, execution_trigger="available-now")
+    env.from_dataframe(frame).sink_to(ParquetFileSink(tmp_path / "out"))
+    env.execute(name())
+    assert rows(tmp_path / "out") == [("a",)]
+
+
 def test_a_null_key_is_refused_and_names_its_operator(spark: Any, tmp_path: Path) -> None:
     env = environment(spark, tmp_path)
     source = env.from_collection([("a",), (None,)], type_info="word string")

@@ -13,8 +13,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
+from holdfast.checkpoint.options import CHECKPOINTING_INTERVAL, TOLERABLE_FAILED
 from holdfast.errors import ConfigurationError, HoldfastError
 from holdfast.kernel import fault
+from holdfast.kernel.configuration import Configuration
 from holdfast.runtime.barrier import Barrier
 from holdfast.runtime.descriptor import EpochDescriptor, JobDescriptor
 from holdfast.runtime.engine import Engine, EpochDriver, EpochInput, Outcome, StagedInput
@@ -70,7 +72,9 @@ class SparkEngine(Engine):
     def _prepare(self, job: JobDescriptor, positions: Mapping[str, Any] | None, token: int) -> None:
         self._failure = None
         self._is_set_up = False
-        self._frames = JobFrames(job.plan, self._session)
+        options = Configuration(dict(job.configuration))
+        goes_back = options.get(CHECKPOINTING_INTERVAL) or options.get(TOLERABLE_FAILED)
+        self._frames = JobFrames(job.plan, self._session, goes_back=bool(goes_back))
         self.reship(job)
         self._static_consumed = bool(positions and positions.get("static_consumed"))
         self._private = QueryDirectory(Path(tempfile.mkdtemp(prefix="holdfast-query-")), self._directory, token)

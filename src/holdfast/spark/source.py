@@ -63,16 +63,23 @@ class _Packing:
 class JobFrames:
     """The frames of a job's inputs.
 
+    Args:
+        plan: The job.
+        session: Of the job.
+        goes_back: Whether a failure may go back by more than the epoch that failed.
+
     Raises:
-        ConfigurationError: An input has reserved columns, or keeps state in Spark itself, which our checkpoints do not
-            cover.
+        ConfigurationError: An input has reserved columns, keeps state in Spark itself, which our checkpoints do not
+            cover, or destroys what the job may have to read again.
     """
 
-    def __init__(self, plan: JobPlan, session: SparkSession) -> None:
+    def __init__(self, plan: JobPlan, session: SparkSession, *, goes_back: bool = False) -> None:
         packing = _Packing(plan.legs[0], session)
         frames = [(source, frame_of(source.node, session)) for source in plan.sources if source.node is not None]
         for source, frame in frames:
             _check(source, frame)
+            if goes_back:
+                _check_repeatable(source, frame)
         self.streaming = packing.union([(s, f) for s, f in frames if f.isStreaming])
         static = packing.union([(s, f) for s, f in frames if not f.isStreaming])
         self.static = None if static is None else _in_session(static, session)
@@ -165,6 +172,31 @@ def _check(source: Source, frame: DataFrame) -> None:
                 "not hold: use a keyed operator of Holdfast instead, run it in a query of its own, or call transform() "
                 "after a Python operator, where it sees the rows of one epoch"
             )
+
+
+def _check_repeatable(source: Source, frame: DataFrame) -> None:
+    found = _destroying(frame._jdf.queryExecution().analyzed()) if frame.isStreaming else None
+    if found:
+        raise ConfigurationError(
+            f"input {source.uid!r} has {found}, and a failure goes back to the last completed checkpoint, whose rows "
+            "are gone then: remove this, or unset execution.checkpointing.interval and "
+            "execution.checkpointing.tolerable-failed-checkpoints, so that every epoch completes a checkpoint"
+        )
+
+
+def _destroying(plan: Any) -> str | None:
+    """What a streaming plan reads from that does not keep it, None if there is nothing."""
+    if plan.getClass().getSimpleName() == "StreamingRelation":
+        options = plan.dataSource().options().iterator()
+        while options.hasNext():
+            option = options.next()
+            if option._1().lower() == "cleansource" and option._2().lower() != "off":
+                return f"the option cleanSource={option._2()}"
+    if plan.getClass().getSimpleName() == "StreamingRelationV2" and "socket" in plan.sourceName().lower():
+        return "a socket as its source"
+    children = plan.children()
+    members = [children.apply(i) for i in range(children.size())]
+    return next((found for member in members if (found := _destroying(member))), None)
 
 
 def _stateful(plan: Any) -> str | None:
