@@ -8,6 +8,8 @@ SPARK ?=
 export SPARK
 VENV := .venv$(if $(SPARK),-spark-$(SPARK))
 PY := $(VENV)/bin/python
+# Two processes, because half of what tests of crashes do is wait. Tests that share a server or a session stay together.
+PYTEST := $(PY) -m pytest tests -n 2 --dist loadscope
 STAMP := $(VENV)/.setup-done
 
 # Spark starts its Python workers by this name, and would otherwise take whatever python3 is on the path.
@@ -35,16 +37,16 @@ soak: $(STAMP) ## The long runs: thousands of epochs with failures and kills (ha
 	$(PY) -m pytest tests -m soak --timeout 0 -s
 
 test: $(STAMP) ## Run all tests
-	$(PY) -m pytest tests -m "not soak"
+	$(PYTEST) -m "not soak"
 
 test-again: $(STAMP) ## Run again what failed in the last run
 	$(PY) -m pytest tests -m "not soak" --last-failed --last-failed-no-failures none -v
 
 test-nojvm: $(STAMP) ## Run the tests that need no JVM and no other server
-	$(PY) -m pytest tests -m "not soak and not spark and not services"
+	$(PYTEST) -m "not soak and not spark and not services"
 
 test-spark: $(STAMP) ## Run the tests on real PySpark; SPARK=3.5.9 for another version
-	$(PY) -m pytest tests -m "spark and not soak"
+	$(PYTEST) -m "spark and not soak"
 
 lint: $(STAMP) ## Check style (ruff)
 	$(VENV)/bin/ruff check .

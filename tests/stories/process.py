@@ -67,14 +67,20 @@ def java_below(pid: int) -> int | None:
     while waiting:
         current = waiting.pop()
         for child in _children(current):
-            if Path(f"/proc/{child}/comm").read_text().strip() == "java":
+            if _read(Path(f"/proc/{child}/comm")).strip() == "java":
                 return child
             waiting.append(child)
     return None
 
 
 def _children(pid: int) -> list[int]:
-    found = []
-    for task in Path(f"/proc/{pid}/task").glob("*/children"):
-        found += [int(child) for child in task.read_text().split()]
-    return found
+    tasks = Path(f"/proc/{pid}/task").glob("*/children")
+    return [int(child) for task in tasks for child in _read(task).split()]
+
+
+def _read(path: Path) -> str:
+    """The content, or nothing if the process has ended meanwhile."""
+    try:
+        return path.read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return ""

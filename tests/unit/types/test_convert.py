@@ -68,7 +68,7 @@ class Mine:
         (Mine, PickledTypeInformation()),
         (Types.LONG().create_serializer(), Types.LONG()),
     ],
-    ids=str,
+    ids=lambda value: str(value).split(" at 0x")[0],
 )
 def test_almost_anything_describes_a_type(described, expected):
     assert to_type(described) == expected
