@@ -15,7 +15,7 @@ import pytest
 
 from tests.documentation import ROOT, blocks
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 EXAMPLES = ROOT / "examples"
 HOLDFAST = Path(sys.executable).with_name("holdfast")
@@ -30,7 +30,7 @@ def run(*command: object, directory: Path | None = None) -> str:
         text=True,
         env={**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"},
         check=False,
-        timeout=200,
+        timeout=400,
     )
     assert done.returncode == 0, done.stdout
     return done.stdout

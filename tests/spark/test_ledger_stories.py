@@ -14,7 +14,7 @@ import pytest
 from tests.stories import ledger
 from tests.stories.process import java_below, kill_group, run, start
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(420)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
 Payments = list[list[tuple[int, str, int]]]
 CLUSTER = "local-cluster[2,1,1024]"

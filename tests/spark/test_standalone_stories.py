@@ -17,7 +17,7 @@ import pytest
 from tests.spark.test_ledger_stories import Story
 from tests.stories.process import ROOT, run
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(420)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
 SPECULATION = (
     *("--spark", "spark.speculation=true"),

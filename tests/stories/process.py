@@ -43,7 +43,7 @@ def start(
     )
 
 
-def run(program: str, *arguments: object, fault: str | None = None, timeout: float = 240) -> Ended:
+def run(program: str, *arguments: object, fault: str | None = None, timeout: float = 400) -> Ended:
     """Runs a program to its end; kills its whole group if it takes too long."""
     process = start(program, *arguments, fault=fault)
     try:
