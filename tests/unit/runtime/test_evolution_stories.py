@@ -90,9 +90,10 @@ def program(out: Path, version: int, parallelism: int) -> Program:
 BATCHES = [[(f"k{(epoch * 3 + i) % 9}", epoch + i) for i in range(6)] for epoch in range(9)]
 
 
-@pytest.mark.parametrize("amnesia", [False, True])
-@pytest.mark.parametrize("faulty", ["", "after:run.write:2=raise", "before:pointer.write:2=raise"])
-def test_three_versions_of_a_program_over_both_backends(tmp_path: Path, amnesia: bool, faulty: str) -> None:
+@pytest.mark.parametrize(
+    ("faulty", "amnesia"), [("", True), ("after:run.write:2=raise", False), ("before:pointer.write:2=raise", True)]
+)
+def test_three_versions_of_a_program_over_both_backends(tmp_path: Path, faulty: str, amnesia: bool) -> None:
     starts = [(1, "hashmap", 2), (2, "columnar", 3), (3, "hashmap", 1)]
     for number, (version, backend, parallelism) in enumerate(starts, start=1):
         options = {**RESTARTING, "state.backend.type": backend, "state.compaction.max-runs": "3"}

@@ -88,8 +88,9 @@ BATCHES = [[0, 1, 2, 3, 4, 5, 6, 7], [1, 1, 3], [0, 9, 9], [7, 3, 1, 0], [5], [1
 SMALL = {"pipeline.max-parallelism": "8"}
 
 
-@pytest.mark.parametrize("threshold", ["0 b", "20 kb"])
-@pytest.mark.parametrize("parallelisms", [(2, 2), (1, 3), (4, 1), (3, 2)])
+@pytest.mark.parametrize(
+    ("threshold", "parallelisms"), [("0 b", (2, 2)), ("20 kb", (1, 3)), ("20 kb", (4, 1)), ("0 b", (3, 2))]
+)
 def test_counts_go_on_at_any_parallelism(tmp_path: Path, threshold: str, parallelisms: tuple[int, int]) -> None:
     settings = SMALL | {"execution.checkpointing.data-inline-threshold": threshold}
     for number, until in ((0, 3), (1, 5), (0, 6)):

@@ -1,6 +1,7 @@
 """Columns of older types become columns of newer ones, as single values do."""
 
 import dataclasses
+import inspect
 import json
 import subprocess
 import sys
@@ -20,7 +21,7 @@ from holdfast.types.convert import to_type
 from holdfast.types.key import key_codec_for
 from holdfast.types.migration import migrate_column, reconfigured
 from holdfast.types.row import Row
-from holdfast.types.serializer import load_class
+from holdfast.types.serializer import load_class, snapshot_from_json
 from holdfast.types.type_information import (
     ListTypeInformation,
     MapTypeInformation,
@@ -31,7 +32,7 @@ from holdfast.types.type_information import (
     Types,
     type_from_json,
 )
-from tests.unit.types.type_strategies import FIELD_NAMES, typed_columns
+from tests.unit.types.type_strategies import ATOMIC, FIELD_NAMES, typed_columns
 
 WIDER = {
     "tinyint": ["smallint", "int", "bigint", "float", "double", "decimal(10,2)"],
@@ -85,6 +86,47 @@ def test_a_column_is_migrated_as_its_values_are(data):
     assert repr(new.to_list(migrated)) == repr(expected)
     assert repr(new.to_list(migrate_column(array.slice(start), old, new))) == repr(expected[start:])
     assert type_from_json(json.loads(json.dumps(new.to_json()))) == new
+
+
+@settings(deadline=None, max_examples=300)
+@given(st.sampled_from(ATOMIC), st.sampled_from(ATOMIC), st.data())
+def test_of_any_two_simple_types_one_follows_the_other_only_if_every_value_is_kept(before, after, data):
+    (old, values), (new, _) = before, after
+    answer = new.resolve_compatibility(old)
+    if answer.is_incompatible():
+        assert answer.reason and old != new
+        return
+    value = data.draw(values)
+    [migrated] = new.to_list(migrate_column(old.to_array([value]), old, new))
+    assert migrated == value or str(migrated).rstrip() == str(value).rstrip()
+    assert new.adopt(migrated) == migrated
+
+
+def every_type():
+    parts = {"element_type": Types.LONG(), "element_type_info": Types.LONG()}
+    more = {
+        "ROW": ([Types.INT()],),
+        "ROW_NAMED": (["a"], [Types.INT()]),
+        "TUPLE": ([Types.INT()],),
+        "MAP": (Types.STRING(), Types.INT()),
+    }
+    for name in sorted(vars(Types)):
+        if not name.startswith("_"):
+            made = getattr(Types, name)
+            given_ = more.get(name) or [parts[one] for one in inspect.signature(made).parameters if one in parts]
+            yield pytest.param(made(*given_), id=name)
+
+
+@pytest.mark.parametrize("kind", list(every_type()))
+def test_every_type_is_compatible_with_itself_as_its_snapshot_tells_it(kind):
+    snapshot = kind.create_serializer().snapshot()
+    again = snapshot_from_json(json.loads(json.dumps(snapshot.to_json())))
+    assert snapshot.resolve_schema_compatibility(again).is_compatible_as_is()
+    assert again.restore_serializer().snapshot() == snapshot
+    other = Types.BOOLEAN() if kind != Types.BOOLEAN() else Types.STRING()
+    answer = snapshot.resolve_schema_compatibility(other.create_serializer().snapshot())
+    assert answer.is_compatible_after_migration() if str(kind) == "pickled" else answer.is_incompatible()
+    assert not Types.PICKLED_BYTE_ARRAY().resolve_compatibility(kind).is_incompatible()
 
 
 def test_defaults_are_checked_and_copied():
