@@ -100,8 +100,9 @@ def _migrate_map(array: pa.Array, old: MapTypeInformation, new: MapTypeInformati
     valid = array.is_valid().to_numpy(zero_copy_only=False)
     offsets = array.offsets.to_numpy()
     lengths = np.where(valid, np.diff(offsets), 0)
-    positions = [np.arange(start, start + length) for start, length in zip(offsets[:-1], lengths, strict=True)]
-    taken = pa.array(np.concatenate([np.empty(0, np.int64), *positions]))
+    # Where each entry stands: what null maps have in the buffers is left out.
+    before = np.cumsum(lengths) - lengths
+    taken = pa.array(np.repeat(offsets[:-1] - before, lengths) + np.arange(int(lengths.sum())))
     keys = migrate_column(array.keys.take(taken), old.key_type, new.key_type)
     items = migrate_column(array.items.take(taken), old.value_type, new.value_type)
     return pa.MapArray.from_arrays(_offsets(array, lengths), keys, items, type=new.arrow_type)
