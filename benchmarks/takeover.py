@@ -6,8 +6,9 @@ Real processes campaign; session timeout and lease duration are 4 s. ``killed``:
 another leader has raised the token of the job and written its first pointer. ``left``: the same from the moment at
 which the leader begins to leave in good order. ``write``: one pointer write (the fenced register of the job, with three
 retained checkpoints) by the leader.
-ZooKeeper is one real server, or three with ``zookeeper-3``; Kubernetes is the strict API server of holdfast.testing,
-which keeps nothing on disk, so its writes are those of HTTP and Python alone. Everything is on one machine.
+ZooKeeper is one real server, or three with ``zookeeper-3``; Kubernetes is the cluster of HOLDFAST_TEST_KUBECONFIG, by
+default the strict API server of holdfast.testing, which keeps nothing on disk, so its writes are those of HTTP and
+Python alone. Everything else is on one machine.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import os
 import platform
 import statistics
 import tempfile
@@ -35,6 +37,7 @@ SESSION_MS = 4000
 TYPES = ("embedded", "filesystem", "zookeeper", "zookeeper-3", "kubernetes")
 CANDIDATES = 3
 RETAINED = 3
+REAL = "HOLDFAST_TEST_KUBECONFIG"
 
 
 @dataclass
@@ -80,13 +83,18 @@ def cluster(kind: str, directory: Path) -> Iterator[dict[str, Any]]:
             values[f"{prefix}.renew-deadline"] = 3000
             values[f"{prefix}.retry-period"] = 1000
         if kind == "kubernetes":
-            from holdfast.testing.kubernetes import KubernetesApiServer
-
-            api = stack.enter_context(KubernetesApiServer())
-            values["kubernetes.cluster-id"] = "take-over"
+            values["kubernetes.cluster-id"] = f"take-over-{uuid.uuid4().hex[:8]}"
             values["kubernetes.namespace"] = "default"
-            values["kubernetes.config.file"] = str(api.write_kubeconfig(directory / "kubeconfig"))
+            values["kubernetes.config.file"] = os.environ.get(REAL) or double(stack, directory)
         yield values
+
+
+def double(stack: contextlib.ExitStack, directory: Path) -> str:
+    """Start the API server of holdfast.testing."""
+    from holdfast.testing.kubernetes import KubernetesApiServer
+
+    api = stack.enter_context(KubernetesApiServer())
+    return str(api.write_kubeconfig(directory / "kubeconfig"))
 
 
 class Race:
