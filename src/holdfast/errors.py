@@ -165,7 +165,9 @@ class CheckpointFailureReason(Enum):
     CHECKPOINT_DECLINED_TASK_NOT_READY = "A task was not ready: not yet running or initialised."
     CHECKPOINT_DECLINED_TASK_CLOSING = "A task was closing."
     CHECKPOINT_DECLINED_SUBSUMED = "A task saw the barrier of a newer checkpoint."
-    CHECKPOINT_DECLINED_TIME_OUT = "The driver's own deadline for the checkpoint has passed."
+    CHECKPOINT_DECLINED_TIME_OUT = (
+        "The driver's own part of the checkpoint, a master hook, was not done before its deadline."
+    )
     CHECKPOINT_DECLINED_ALIGNMENT_LIMIT_EXCEEDED = "The alignment limit was exceeded (never raised)."
     CHECKPOINT_DECLINED_ON_CANCELLATION_BARRIER = "A task got a cancellation marker from one of its inputs."
     CHECKPOINT_DECLINED_INPUT_END_OF_STREAM = "One of a task's inputs has ended."

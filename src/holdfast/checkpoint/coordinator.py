@@ -225,10 +225,18 @@ class CheckpointCoordinator:
             self._performer.append(self._protocol.decline(message))
         self._drain()
 
-    def fail_unacknowledged_pending_checkpoints_for(self, execution_id: str, cause: CheckpointError) -> None:
-        """Give up the checkpoints that wait for a task which has died."""
+    def fail_unacknowledged_pending_checkpoints_for(
+        self, execution_id: str, cause: CheckpointError | None = None
+    ) -> None:
+        """Give up the checkpoints that wait for a task which has died.
+
+        Args:
+            execution_id: The attempt that died.
+            cause: Why; by default that it died during the checkpoint, whatever it had written.
+        """
+        error = cause or CheckpointError(CheckpointFailureReason.TASK_FAILURE_DURING_CHECKPOINT)
         with self._lock:
-            self._performer.append(self._protocol.task_failed(execution_id, cause))
+            self._performer.append(self._protocol.task_failed(execution_id, error))
         self._drain()
 
     def abort_pending_checkpoints(self, reason: CheckpointFailureReason) -> None:

@@ -75,9 +75,10 @@ class MasterHooks:
         """Trigger one hook and return its state as JSON, None if it has none; blocks until it has answered.
 
         Raises:
-            CheckpointError: It failed, or its state cannot be made bytes.
+            CheckpointError: It failed, has not answered in time, or its state cannot be made bytes.
         """
         hook = self._hooks[identifier]
+        answer: Any = None
         try:
             answer = hook.trigger_checkpoint(checkpoint_id, timestamp, executor)
             state = answer.result(timeout) if isinstance(answer, Future) else answer
@@ -88,6 +89,9 @@ class MasterHooks:
                 raise StateError(f"Master hook {identifier!r} returned state but has no serializer for it.")
             return {"data": base64.b64encode(serializer.to_bytes(state)).decode("ascii")}
         except Exception as error:
+            if isinstance(answer, Future) and not answer.done():
+                late = CheckpointFailureReason.CHECKPOINT_DECLINED_TIME_OUT
+                raise CheckpointError(late, f"Master hook {identifier!r} has not answered in {timeout:g} s.") from error
             raise CheckpointError(
                 CheckpointFailureReason.TRIGGER_CHECKPOINT_FAILURE, f"Master hook {identifier!r}: {error}", error
             ) from error

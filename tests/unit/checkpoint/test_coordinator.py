@@ -377,14 +377,17 @@ def test_after_the_shutdown_nothing_is_triggered_and_messages_are_ignored(settin
     setting.coordinator.shutdown()
 
 
-def test_a_task_that_dies_gives_up_only_what_waits_for_it(tmp_path):
+@pytest.mark.parametrize(
+    ("cause", "reason"),
+    [((CheckpointError(Reason.TASK_FAILURE),), Reason.TASK_FAILURE), ((), Reason.TASK_FAILURE_DURING_CHECKPOINT)],
+)
+def test_a_task_that_dies_gives_up_only_what_waits_for_it(tmp_path, cause, reason):
     setting = Setting(tmp_path, **{"max-concurrent-checkpoints": 2})
     first, second = setting.trigger(), setting.trigger()
     setting.acknowledge(1, 0)
-    cause = CheckpointError(Reason.TASK_FAILURE)
-    setting.coordinator.fail_unacknowledged_pending_checkpoints_for("v-0", cause)
+    setting.coordinator.fail_unacknowledged_pending_checkpoints_for("v-0", *cause)
     assert not first.done()
-    assert reason_of(second) is Reason.TASK_FAILURE
+    assert reason_of(second) is reason
     setting.acknowledge(1, 1)
     assert first.result(timeout=10)
 

@@ -67,6 +67,14 @@ def test_a_future_is_waited_for():
     assert other.restored == [(1, "later")]
 
 
+def test_a_hook_that_does_not_answer_in_time_declines_for_the_driver():
+    hooks = MasterHooks()
+    hooks.add(Hook("slow", Future()))
+    with pytest.raises(CheckpointError, match="'slow' has not answered in") as caught:
+        hooks.trigger("slow", 1, 0, None, 0.01)
+    assert caught.value.reason is CheckpointFailureReason.CHECKPOINT_DECLINED_TIME_OUT
+
+
 def test_a_name_is_needed_and_the_first_one_stays():
     hooks = MasterHooks()
     with pytest.raises(TypeError):
