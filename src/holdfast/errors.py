@@ -9,6 +9,7 @@ A class exists only where a caller would act differently on it::
      ├ NullKeyError                     the key of a row is null as a whole
      ├ StateError                       state used in a way that its kind does not allow
      │   └ StateMigrationError          restored state does not fit the new type
+     │       └ MissingClassError        a class that state was written with cannot be imported
      ├ CheckpointError                  a checkpoint did not complete; carries a CheckpointFailureReason
      ├ RestoreError                     a restore was refused, nothing was changed
      ├ CorruptFileError                 a file is truncated, has a flipped bit or is not ours
