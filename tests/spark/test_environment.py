@@ -69,7 +69,7 @@ def test_transform_uses_spark_expressions_and_knows_its_columns(env: StreamExecu
 
     with counts.execute_and_collect() as rows:  # type: ignore[union-attr]
         assert sorted(rows) == [("kelp", 1), ("kelp", 2), ("rock", 1)]
-    with pytest.raises(ConfigurationError, match=r"it returned 7|must return a DataFrame"):
+    with pytest.raises(ConfigurationError, match="returned 7"):
         texts.transform(lambda df: 7)
 
 
