@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -50,3 +51,28 @@ def test_what_is_missing_is_named_in_one_line(tmp_path: Path, git: bool, python:
     assert answer.stderr.startswith(f"make: {told}")
     assert len(answer.stderr.splitlines()) == 1
     assert not (tmp_path / "project" / ".venv").exists()
+
+
+def test_a_version_of_spark_that_is_none_is_refused_before_anything_is_made(tmp_path: Path) -> None:
+    (tmp_path / "scripts").mkdir()
+    copied = shutil.copy(SCRIPT, tmp_path / "scripts")
+    environment = {"PATH": os.environ["PATH"], "SPARK": "../elsewhere"}
+    answer = subprocess.run(["bash", copied], env=environment, capture_output=True, text=True, check=False)
+    assert answer.returncode == 1
+    assert answer.stderr == "make: SPARK=../elsewhere is not a version, such as 3.5.9\n"
+    assert [path.name for path in tmp_path.iterdir()] == ["scripts"]
+
+
+def test_another_version_of_spark_needs_a_python_that_it_knows(tmp_path: Path) -> None:
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    for name in ("bash", "dirname"):
+        (programs / name).symlink_to(str(shutil.which(name)))
+    program(programs, "git", "exit 0")
+    program(programs, "python3", 'case "$2" in *"< (3, 12)"*) exit 1;; esac')
+    (tmp_path / "scripts").mkdir()
+    copied = shutil.copy(SCRIPT, tmp_path / "scripts")
+    environment = {"PATH": str(programs), "SPARK": "3.5.9"}
+    answer = subprocess.run(["bash", copied], env=environment, capture_output=True, text=True, check=False)
+    assert answer.returncode == 1
+    assert answer.stderr.startswith("make: python3 is older than 3.11, or too new for Spark 3.5.9; ")
