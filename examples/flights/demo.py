@@ -2,7 +2,7 @@
 
 What ``make demo`` runs: it prepares the input, starts ``job.py``, kills its whole process group with SIGKILL at about
 half of the flights, starts it again, and compares every value of the whole output with a batch computation that shares
-no code with the job.
+no code with the job. All the while ``holdfast query --watch`` asks the job what it knows of one aircraft.
 
     python examples/flights/demo.py [--work DIR] [--files-per-epoch N]
 """
@@ -31,9 +31,11 @@ sys.path.insert(0, str(HERE))  # the pieces of the demo lie beside it, and it is
 
 import oracle  # noqa: E402
 import prepare  # noqa: E402
+import watch as watching  # noqa: E402
 
 SECONDS_BETWEEN_LOOKS = 0.2
 PATIENCE = 600.0
+QUERY_PORT = "9069"
 
 
 class CommittedRows:
@@ -216,37 +218,52 @@ def demonstrate(work: Path, files_per_epoch: int) -> int:
     clean(work)
     flights, output, checkpoints = work / "flights", work / "output", work / "checkpoints"
     arguments = ["--input", str(flights), "--output", str(output), "--checkpoints", str(checkpoints)]
-    arguments += ["--files-per-epoch", str(files_per_epoch)]
+    arguments += ["--files-per-epoch", str(files_per_epoch), "--query-port", QUERY_PORT]
 
     print("1. The flights of 2013, one Parquet file a day")
     files = prepare.prepare(flights)
     expected = oracle.expected_output(oracle.read_input(flights))
     print(f"  {len(files)} files in {flights}; the batch computation expects {expected.num_rows:,} rows")
 
+    watch = watching.Watch(work / "watch.jsonl", QUERY_PORT)
+    try:
+        speeds = run_both(arguments, work, CommittedRows(output), expected.num_rows)
+    finally:
+        watch.end()
+
+    print("4. The whole output, every value, against the batch computation")
+    found = oracle.compare(output, expected)
+    print("  " + oracle.report(found, expected.num_rows).replace("\n", "\n  "))
+
+    answers = watch.answers()
+    print(f"5. What `holdfast {' '.join(watching.COMMAND)}` has shown, some of {len(answers)} checkpoints")
+    print("  " + watching.table(answers).replace("\n", "\n  "))
+    wrong = watching.wrong_answers(answers, expected)
+    print("  " + "\n  ".join(wrong or ["all of them are histories of the aircraft that the batch computation knows"]))
+    if found or wrong:
+        return 1
+
+    print("6. The ten aircraft that carried their delay along most often")
+    print_heirs(pa.concat_tables(table for _, table in oracle.read_files(output)))
+    print("7. The checkpoints")
+    print_checkpoints(checkpoints_of(checkpoints))
+    late = pc.sum(expected["inherited"]).as_py()
+    print(f"{expected.num_rows:,} rows, {late:,} of them inherited; {speeds[0]:,.0f} rows/s before the kill")
+    print(f"and {speeds[1]:,.0f} rows/s after it ({files_per_epoch} days an epoch, without start-up).")
+    return 0
+
+
+def run_both(arguments: list[str], work: Path, committed: CommittedRows, total: int) -> tuple[float, float]:
+    """Runs the job until it is killed, and again to its end; returns the rows per second of both."""
+    checkpoints = work / "checkpoints"
     print("2. The job runs, until it is killed at about half")
-    committed = CommittedRows(output)
-    at_kill, first_speed = run_until_half(arguments, work / "job-1.log", committed, expected.num_rows)
+    at_kill, first_speed = run_until_half(arguments, work / "job-1.log", committed, total)
     left = checkpoints_of(checkpoints)
     newest = max(left, key=lambda entry: int(str(entry["id"])))
     print(f"  newest completed checkpoint: {newest['id']} (epoch {newest['epoch']}); {at_kill:,} rows are committed")
 
     print("3. The same command again: it resumes from there")
-    second_speed = run_to_the_end(arguments, work / "job-2.log", committed, expected.num_rows)
-
-    print("4. The whole output, every value, against the batch computation")
-    found = oracle.compare(output, expected)
-    print("  " + oracle.report(found, expected.num_rows).replace("\n", "\n  "))
-    if found:
-        return 1
-
-    print("5. The ten aircraft that carried their delay along most often")
-    print_heirs(pa.concat_tables(table for _, table in oracle.read_files(output)))
-    print("6. The checkpoints")
-    print_checkpoints(checkpoints_of(checkpoints))
-    late = pc.sum(expected["inherited"]).as_py()
-    print(f"{expected.num_rows:,} rows, {late:,} of them inherited; {first_speed:,.0f} rows/s before the kill")
-    print(f"and {second_speed:,.0f} rows/s after it ({files_per_epoch} days an epoch, without start-up).")
-    return 0
+    return first_speed, run_to_the_end(arguments, work / "job-2.log", committed, total)
 
 
 def main() -> int:

@@ -6,6 +6,10 @@ stopped if it is run again, and ends.
 
     python examples/flights/job.py --input DIR --output DIR --checkpoints DIR [--files-per-epoch N]
     holdfast run examples/flights/job.py -- --input DIR --output DIR --checkpoints DIR
+
+While it runs, anybody on this machine may ask what it knows of an aircraft:
+
+    holdfast query flights aircraft N14228 --watch
 """
 
 from __future__ import annotations
@@ -41,7 +45,9 @@ class AircraftHistory(KeyedProcessFunction):
 
     def open(self, runtime_context: RuntimeContext) -> None:
         """Gets the state; it always belongs to the aircraft of the flight that is processed."""
-        self.history = runtime_context.get_state(ValueStateDescriptor("history", HISTORY))
+        history = ValueStateDescriptor("history", HISTORY)
+        history.set_queryable("aircraft")
+        self.history = runtime_context.get_state(history)
 
     def process_element(self, flight: Row, ctx: KeyedProcessFunction.Context) -> Iterator[tuple[object, ...]]:
         """Emits the flight together with what is known of its aircraft."""
@@ -62,6 +68,7 @@ def main() -> int:
     parser.add_argument("--output", required=True, help="directory for the result, Parquet files")
     parser.add_argument("--checkpoints", required=True, help="directory for checkpoints, shared by all hosts")
     parser.add_argument("--files-per-epoch", type=int, default=10, help="days in one epoch (default: 10)")
+    parser.add_argument("--query-port", default="9069", help="where state can be asked for (default: 9069)")
     arguments = parser.parse_args()
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     logging.getLogger("holdfast").setLevel(logging.INFO)
@@ -69,6 +76,8 @@ def main() -> int:
     configuration = Configuration()
     configuration.set("execution.checkpointing.dir", arguments.checkpoints)
     configuration.set("execution.trigger", "available-now")
+    configuration.set("queryable-state.enable", True)
+    configuration.set("queryable-state.proxy.ports", arguments.query_port)
     env = StreamExecutionEnvironment.get_execution_environment(configuration)
 
     days = env.spark.readStream.schema(INPUT).option("maxFilesPerTrigger", arguments.files_per_epoch)
