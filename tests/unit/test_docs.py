@@ -16,6 +16,7 @@ import pytest
 
 from holdfast import errors
 from holdfast.cli import exit_code
+from holdfast.common import watermark_strategy
 from holdfast.datastream import DataStream, KeyedProcessFunction, KeyedStream, StreamExecutionEnvironment
 from holdfast.datastream.state import ValueStateDescriptor
 from holdfast.errors import ConfigurationError, StateMigrationError
@@ -243,7 +244,7 @@ def test_the_exit_codes_are_those_of_the_command() -> None:
 
 def test_what_the_guide_says_is_not_there_is_not_there() -> None:
     assert not hasattr(KeyedStream, "window") and not hasattr(DataStream, "join")
-    assert not hasattr(DataStream, "assign_timestamps_and_watermarks")
+    assert not hasattr(watermark_strategy, "WatermarkGenerator")
     with pytest.raises(ConfigurationError, match="No file system for scheme 'gs'"):
         file_system_for("gs://bucket/checkpoints")
     environment = StreamExecutionEnvironment.get_execution_environment()

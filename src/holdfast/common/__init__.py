@@ -5,6 +5,7 @@ from holdfast.errors import ConfigurationError, IllegalConfigurationError, Illeg
 from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.ids import JobID, JobVertexID, OperatorID
 from holdfast.kernel.option import ConfigOption
+from holdfast.kernel.watermark import TimestampAssigner, WatermarkStrategy
 from holdfast.types.row import Row
 from holdfast.types.serializer import TypeSerializer, TypeSerializerSchemaCompatibility, TypeSerializerSnapshot
 from holdfast.types.type_information import TypeInformation, Types
@@ -21,9 +22,11 @@ __all__ = [
     "OperatorID",
     "Row",
     "Time",
+    "TimestampAssigner",
     "TypeInformation",
     "TypeSerializer",
     "TypeSerializerSchemaCompatibility",
     "TypeSerializerSnapshot",
     "Types",
+    "WatermarkStrategy",
 ]

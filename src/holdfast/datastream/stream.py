@@ -12,6 +12,7 @@ from holdfast.datastream.sinks.epoch import ForEachEpochSink
 from holdfast.datastream.sinks.printing import PrintSink
 from holdfast.errors import ConfigurationError
 from holdfast.kernel.key_group import MAX_PARALLELISM
+from holdfast.kernel.watermark import WatermarkStrategy
 from holdfast.runtime.function import (
     FilterLike,
     FlatMapLike,
@@ -28,6 +29,7 @@ from holdfast.runtime.graph import (
     Shape,
     SideOutputNode,
     SinkNode,
+    TimestampNode,
     UnionNode,
 )
 from holdfast.runtime.sink import Sink
@@ -182,6 +184,30 @@ class DataStream(_Named):
             )
         element_type = self._environment._transformed_type(self._node, function)
         node = FrameTransformNode(inputs=(self._node,), name="transform", element_type=element_type, function=function)
+        return DataStream(self._environment, node)
+
+    def assign_timestamps_and_watermarks(self, watermark_strategy: WatermarkStrategy) -> DataStream:
+        """Gives each element its event time, by which the timers of operators after it fire.
+
+        The watermark follows from the greatest timestamp of all subtasks, and advances at the end of each epoch.
+
+        Raises:
+            ConfigurationError: It is no strategy, or one without an assigner.
+        """
+        if not isinstance(watermark_strategy, WatermarkStrategy):
+            raise ConfigurationError(
+                "assign_timestamps_and_watermarks() takes a WatermarkStrategy, for instance "
+                "WatermarkStrategy.for_bounded_out_of_orderness(Duration.of_seconds(5)), not "
+                f"{watermark_strategy!r}."
+            )
+        if watermark_strategy.assigner is None and watermark_strategy.out_of_orderness is not None:
+            raise ConfigurationError(
+                "the elements of a Spark DataFrame have no timestamps of their own: call with_timestamp_assigner() on "
+                "the watermark strategy."
+            )
+        node = TimestampNode(
+            inputs=(self._node,), name="timestamps", element_type=self.get_type(), strategy=watermark_strategy
+        )
         return DataStream(self._environment, node)
 
     def union(self, *streams: DataStream) -> DataStream:

@@ -10,10 +10,12 @@ last level; the others carry only the list.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from holdfast.errors import InconsistentEpochError
+from holdfast.runtime.event_time import greatest
 
 TICK = b""
 """Content of a tick row: it makes sure that a task without input still runs, and says nothing."""
@@ -34,6 +36,7 @@ class StepReport:
         operator_state: The subtask's operator state as JSON; None if it has not changed.
         queryable: The names under which its states can be queried.
         staged: Names of the files that it staged for a later leg of the epoch.
+        observed: The greatest timestamp that it assigned, None if there was none.
     """
 
     uid: str
@@ -46,6 +49,7 @@ class StepReport:
     operator_state: dict[str, Any] | None = None
     queryable: tuple[str, ...] = ()
     staged: tuple[str, ...] = ()
+    observed: int | None = None
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -59,6 +63,7 @@ class StepReport:
             "operator_state": self.operator_state,
             "queryable": list(self.queryable),
             "staged": list(self.staged),
+            "observed": self.observed,
         }
 
     @classmethod
@@ -74,12 +79,19 @@ class StepReport:
             value["operator_state"],
             tuple(value["queryable"]),
             tuple(value["staged"]),
+            value["observed"],
         )
 
 
 @dataclass(frozen=True)
 class Barrier:
-    """One task's acknowledgement of one epoch."""
+    """One task's acknowledgement of one epoch.
+
+    Attributes:
+        read: Partition and attempt of the tasks of the level above whose barriers it has read.
+        upstream: These barriers, in the one of partition 0.
+        observed: The greatest timestamp by clock that this task, and those that it has read of, assigned.
+    """
 
     level: int
     partition: int
@@ -87,6 +99,7 @@ class Barrier:
     steps: tuple[StepReport, ...] = ()
     read: tuple[tuple[int, str], ...] = ()
     upstream: tuple[Barrier, ...] = ()
+    observed: Mapping[str, int] = field(default_factory=dict)
 
     def to_bytes(self) -> bytes:
         """The content of the control column."""
@@ -100,6 +113,7 @@ class Barrier:
             "steps": [step.to_json() for step in self.steps],
             "read": [list(item) for item in self.read],
             "upstream": [barrier.to_json() for barrier in self.upstream],
+            "observed": dict(self.observed),
         }
 
     @classmethod
@@ -111,6 +125,7 @@ class Barrier:
             steps=tuple(StepReport.from_json(step) for step in value["steps"]),
             read=tuple((partition, attempt) for partition, attempt in value["read"]),
             upstream=tuple(cls.from_json(barrier) for barrier in value["upstream"]),
+            observed=value["observed"],
         )
 
     @classmethod
@@ -134,6 +149,10 @@ class BarrierReader:
         """(partition, attempt) of every barrier read, sorted."""
         return tuple(sorted(self._seen))
 
+    def observed(self) -> dict[str, int]:
+        """The greatest timestamp by clock that the tasks above have assigned or read of."""
+        return greatest(*(barrier.observed for barrier in self._seen.values()))
+
     def barriers(self) -> tuple[Barrier, ...]:
         """The barriers themselves, in the same order."""
         return tuple(self._seen[key] for key in sorted(self._seen))
@@ -148,6 +167,10 @@ class EpochReport:
     def steps(self) -> list[StepReport]:
         """Reports of all subtasks of all steps."""
         return [step for level in self.levels for barrier in level for step in barrier.steps]
+
+    def observed(self) -> dict[str, int]:
+        """The greatest timestamp by clock."""
+        return greatest(*({step.uid: step.observed} for step in self.steps() if step.observed is not None))
 
 
 def accept(last_level: list[Barrier], tasks: dict[int, int]) -> EpochReport:

@@ -25,10 +25,12 @@ from holdfast.runtime.graph import (
     SinkNode,
     SourceNode,
     StreamGraph,
+    TimestampNode,
     UnionNode,
 )
 from holdfast.runtime.plan import Edge, JobPlan, KeyPlan, Leg, Level, Port, Source, Step
 from holdfast.runtime.staging import StagingSink
+from holdfast.runtime.time_plan import TimePlan
 from holdfast.types.key import KeyCodec, key_codec_for
 from holdfast.types.type_information import RowTypeInformation, TypeInformation
 
@@ -53,6 +55,9 @@ def compile_graph(
         ConfigurationError: The program cannot be planned; the message names the step.
     """
     return _Compiler(graph, default_parallelism, default_max, stored_max or {}, parallelism or {}).plan()
+
+
+_StepNode = KeyedNode | NarrowNode | TimestampNode | SinkNode
 
 
 @dataclass(frozen=True)
@@ -83,6 +88,7 @@ class _Compiler:
         self._maximum = maximum
         self._stored_max = stored_max
         self._rescaled = rescaled
+        self._time = TimePlan(graph)
         self._leg: dict[Node, int] = {}
         self._depth: dict[Node, int] = {}
         self._bases: list[int] = []
@@ -99,7 +105,7 @@ class _Compiler:
             lasts[leg] = max(lasts[leg], self._depth[node])
         self._bases = [sum(1 + last for last in lasts[:leg]) for leg in range(len(lasts))]
         for node in self._graph.nodes:
-            if isinstance(node, KeyedNode | NarrowNode | SinkNode):
+            if isinstance(node, _StepNode):
                 self._add_step(node)
         # Sources first: finding out what they are made of adds the steps that stage it.
         sources = [tuple(self._sources(leg)) for leg in range(len(lasts))]
@@ -142,7 +148,8 @@ class _Compiler:
         port, type_ = producer.port, producer.element_type
         if (port, copy) not in self._staged:
             uid = f"{port.name}{f': {port.tag}' if port.tag else ''} (staged{f' {copy + 1}' if copy else ''})"
-            step = Step(uid, uid, "stage", (port,), type_, type_, sink=StagingSink())
+            stamped = self._time.is_stamped(producer.node)
+            step = Step(uid, uid, "stage", (port,), type_, type_, sink=StagingSink(), stamped=stamped)
             self._steps.setdefault(self._level_of(producer.node), []).append(step)
             self._staged[port, copy] = uid
         return self._staged[port, copy]
@@ -152,10 +159,11 @@ class _Compiler:
         if self._leg[producer.node] == leg:
             return producer.port, self._level_of(producer.node)
         uid = self._stage(producer)
-        self._handed_on[leg, uid] = Source(uid, None, producer.element_type, (uid,))
+        stamped = self._time.is_stamped(producer.node)
+        self._handed_on[leg, uid] = Source(uid, None, producer.element_type, (uid,), stamped)
         return Port("source", uid), self._bases[leg]
 
-    def _add_step(self, node: KeyedNode | NarrowNode | SinkNode) -> None:
+    def _add_step(self, node: _StepNode) -> None:
         level = self._level_of(node)
         parallelism, maximum = self._parallelism_of(node) if _is_placed(node) else (0, 0)
         key = self._key_plan(node, parallelism, maximum) if isinstance(node, KeyedNode) else None
@@ -175,11 +183,15 @@ class _Compiler:
                 key=None if producer.broadcast else key,
                 parallelism=parallelism,
                 broadcast=producer.broadcast,
+                stamped=self._time.is_stamped(producer.node),
             )
             self._edges.append(edge)
             ports.append(Port("edge", edge.name))
         codec = key.codec if key else None
-        self._steps.setdefault(level, []).append(_step(node, tuple(ports), parallelism, maximum, codec))
+        step = _step(node, tuple(ports), parallelism, maximum, codec)
+        stamped = any(self._time.is_stamped(producer.node) for producer in _producers(node.inputs))
+        step = replace(step, clocks=self._time.clocks(node), stamped=stamped)
+        self._steps.setdefault(level, []).append(step)
 
     def _parallelism_of(self, node: Node) -> tuple[int, int]:
         rescaled = self._rescaled.get(node.identity) or self._rescaled.get("")
@@ -269,7 +281,7 @@ def _key_columns(node: KeyedNode) -> tuple[tuple[str, ...], TypeInformation | No
 
 
 def _step(
-    node: KeyedNode | NarrowNode | SinkNode,
+    node: _StepNode,
     ports: tuple[Port, ...],
     parallelism: int,
     maximum: int,
@@ -277,6 +289,9 @@ def _step(
 ) -> Step:
     if isinstance(node, SinkNode):
         return Step(node.identity, node.name, "sink", ports, node.element_type, node.element_type, sink=node.sink)
+    if isinstance(node, TimestampNode):
+        types = (node.element_type, node.element_type)
+        return Step(node.identity, node.name, "timestamps", ports, *types, strategy=node.strategy)
     return Step(
         uid=node.identity,
         name=node.name,

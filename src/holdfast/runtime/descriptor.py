@@ -9,6 +9,7 @@ from typing import Any
 import cloudpickle
 
 from holdfast.errors import ConfigurationError
+from holdfast.runtime.event_time import EventTime
 from holdfast.runtime.plan import JobPlan
 from holdfast.state.operator_snapshot import OperatorSnapshot
 from holdfast.state.version import StateVersion
@@ -91,8 +92,7 @@ class EpochDescriptor:
     Attributes:
         attempt: How often the epoch was attempted before under this token.
         processing_time: Milliseconds since 1970; whatever asks for the time in the epoch gets this.
-        watermark: Event time in milliseconds up to which timers fire at the end of the epoch.
-        previous_watermark: The same of the epoch before: what functions see as the current watermark.
+        event_time: Event time as the epoch, or this leg of it, begins.
         versions: State version of each keyed step before the epoch.
         is_last: Whether the job ends with this epoch because its inputs have ended.
         operator_states: Operator state of each subtask before the epoch, by uid.
@@ -103,8 +103,7 @@ class EpochDescriptor:
     epoch: int
     attempt: int
     processing_time: int
-    watermark: int
-    previous_watermark: int
+    event_time: EventTime
     versions: Mapping[str, StateVersion]
     is_last: bool = False
     operator_states: Mapping[str, tuple[OperatorSnapshot | None, ...]] = field(default_factory=dict)

@@ -13,8 +13,8 @@ from holdfast.runtime.barrier import EpochReport
 from holdfast.runtime.compaction import Compaction, EpochTime
 from holdfast.runtime.descriptor import CheckpointNews, EpochDescriptor
 from holdfast.runtime.engine import Engine, EpochInput
+from holdfast.runtime.event_time import EventTime, EventTimeKeeper
 from holdfast.runtime.leg import run_legs
-from holdfast.runtime.operator import MAX_WATERMARK, MIN_WATERMARK
 from holdfast.runtime.operator_state import OperatorStates
 from holdfast.runtime.plan import JobPlan
 from holdfast.runtime.queryable_names import check_names
@@ -80,10 +80,10 @@ class EpochRunner:
         self._clock = clock
         self.operator_states = operator_states or OperatorStates(plan)
         self._follows = False
+        self._event_time = EventTimeKeeper()
         self.replan(plan)
         self.epoch = epoch
         self.processing_time = processing_time
-        self.watermark = MIN_WATERMARK
         self.versions: dict[str, StateVersion] = dict(versions)
         self.least_timer = _least(version.least_timer(PROCESSING) for version in self.versions.values())
 
@@ -114,14 +114,13 @@ class EpochRunner:
         self.epoch += 1
         self.processing_time = max(self._clock.now_ms(), self.processing_time + 1)
         is_last = drain or (epoch_input is not None and epoch_input.is_last)
-        watermark = MAX_WATERMARK if is_last else self.watermark
+        event_time = self._event_time.begin(self.plan.clocks, self.processing_time, is_over=is_last)
         for attempt in range(MAX_TRIES):
             descriptor = EpochDescriptor(
                 epoch=self.epoch,
                 attempt=attempt,
                 processing_time=self.processing_time,
-                watermark=watermark,
-                previous_watermark=self.watermark,
+                event_time=event_time,
                 versions=dict(self.versions),
                 is_last=is_last,
                 operator_states=self.operator_states.for_epoch(),
@@ -137,7 +136,7 @@ class EpochRunner:
                 last = error
                 continue
             check_names(report.steps())
-            self._move_on(report, watermark)
+            self._move_on(report, event_time)
             rows = sum(step.records_in for step in report.steps() if step.uid in self._entries)
             return EpochResult(descriptor, report, rows)
         raise last
@@ -155,8 +154,8 @@ class EpochRunner:
         """Size of all run files that the state version names."""
         return sum(run.size for version in self.versions.values() for run in version.runs)
 
-    def _move_on(self, report: EpochReport, watermark: int) -> None:
-        self.watermark = watermark
+    def _move_on(self, report: EpochReport, event_time: EventTime) -> None:
+        self._event_time.move_on(event_time, self.plan.clocks_of_steps(), report.observed(), self.processing_time)
         self._follows = True
         for step in sorted(report.steps(), key=lambda s: s.subtask):
             if step.run is not None:

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from holdfast.runtime.chunk import TIMESTAMP
 from holdfast.runtime.plan import Edge, Source
 from holdfast.types.arrow import element_schema
 
@@ -32,11 +33,17 @@ BARRIER_SCHEMA = pa.schema([pa.field(CONTROL, pa.binary())])
 
 
 def edge_schema(edge: Edge) -> pa.Schema:
-    """Columns of one edge: those of its elements, and key and hash if a Python selector made the key."""
-    schema = element_schema(edge.element_type)
+    """Columns of one edge: elements, event times if they have any, and key and hash if a selector made the key."""
+    schema = stamped_schema(edge)
     if edge.key is not None and edge.key.spec.selector is not None:
         schema = schema.append(pa.field(KEY, edge.key.codec.storage_type)).append(pa.field(KEY_HASH, pa.int64()))
     return schema
+
+
+def stamped_schema(carrier: Edge | Source) -> pa.Schema:
+    """Columns of elements and, where they have event times, of these."""
+    schema = element_schema(carrier.element_type)
+    return schema.append(pa.field(TIMESTAMP, pa.int64())) if carrier.stamped else schema
 
 
 @dataclass(frozen=True)
@@ -134,7 +141,7 @@ class SourceLayout:
         for position, source in enumerate(self.sources):
             column = batch.column(batch.schema.get_field_index(self.column(position)))
             if column.null_count != len(column):
-                names = element_schema(source.element_type).names
+                names = stamped_schema(source).names
                 yield source, pa.RecordBatch.from_arrays(column.filter(column.is_valid()).flatten(), names=names)
 
 

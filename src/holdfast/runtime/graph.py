@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 from holdfast.errors import ConfigurationError
 from holdfast.kernel.key_group import MAX_PARALLELISM
+from holdfast.kernel.watermark import WatermarkStrategy
 from holdfast.runtime.function import CheckpointedFunction
 from holdfast.state.descriptor import MapStateDescriptor
 from holdfast.types.type_information import TypeInformation
@@ -119,6 +120,13 @@ class NarrowNode(Node):
     """An operator without keys; it is chained into the task that makes its input, unless it has operator state."""
 
     operator: OperatorSpec
+
+
+@dataclass(eq=False, kw_only=True)
+class TimestampNode(Node):
+    """Gives elements their event time, and is a clock for the operators after it; chained like other narrow steps."""
+
+    strategy: WatermarkStrategy
 
 
 @dataclass(eq=False, kw_only=True)

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
+from dataclasses import replace
 
 from holdfast.errors import HoldfastError
 from holdfast.runtime.barrier import Barrier, EpochReport, accept
@@ -50,6 +51,7 @@ def run_legs(
         given = StagedInput(number, files) if number else epoch_input
         report = accept(engine.execute(epoch, given), leg.tasks)
         levels += report.levels
+        epoch = replace(epoch, event_time=epoch.event_time.plus(report.observed()))
         for step in report.steps():
             paths = tuple(join(directory.taskowned_dir, name) for name in step.staged)
             files[step.uid] = files.get(step.uid, ()) + paths

@@ -42,9 +42,9 @@ class Outlet:
     def send(self, port: Port, chunk: Chunk) -> None:
         """Packs a chunk for every edge that starts at `port`."""
         for edge in self._by_origin.get(port, ()):
-            batch = chunk.batch
+            batch = chunk.stamped_batch() if edge.stamped else chunk.batch
             if edge.key is not None and edge.key.spec.selector is not None:
-                batch = self._with_key(edge, edge.key, chunk)
+                batch = self._with_key(edge, edge.key, chunk, batch)
             self.hand_on(edge, batch)
 
     def hand_on(self, edge: Edge, batch: pa.RecordBatch) -> None:
@@ -57,11 +57,10 @@ class Outlet:
         packed, self._packed = self._packed, []
         yield from packed
 
-    def _with_key(self, edge: Edge, key: KeyPlan, chunk: Chunk) -> pa.RecordBatch:
+    def _with_key(self, edge: Edge, key: KeyPlan, chunk: Chunk, batch: pa.RecordBatch) -> pa.RecordBatch:
         keys = _selected(key, chunk.elements, edge.consumer, self._epoch)
         dict_keys = _dict_keys(key, keys, edge.consumer)
         hashes = key.codec.hashes(dict_keys).view(np.int64)
-        batch = chunk.batch
         names = [*batch.schema.names, KEY, KEY_HASH]
         return pa.RecordBatch.from_arrays(
             [*batch.columns, key.codec.storage_array(dict_keys), pa.array(hashes)], names=names

@@ -18,6 +18,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from holdfast.kernel.watermark import WatermarkStrategy
+from holdfast.runtime.event_time import Clock
 from holdfast.runtime.graph import KeySpec, Node, OperatorSpec
 from holdfast.types.key import KeyCodec
 from holdfast.types.type_information import TypeInformation
@@ -50,6 +52,7 @@ class Edge:
         key: How they are partitioned; None for elements that stay together with those of their task.
         parallelism: Subtasks of the consumer, if it has a number of its own; 0 if it runs in every task.
         broadcast: Whether each of them gets a copy.
+        stamped: Whether the elements have event times.
     """
 
     name: str
@@ -61,6 +64,7 @@ class Edge:
     key: KeyPlan | None
     parallelism: int = 0
     broadcast: bool = False
+    stamped: bool = False
 
     def targets(self, exchange: int, tasks: int, partition: int) -> Sequence[int | None]:
         """To which tasks an element goes that a task sends into an exchange, None for one that its key places.
@@ -83,11 +87,14 @@ class Step:
 
     Attributes:
         parallelism: Number of subtasks of an operator with state; 0 for a step that runs in every task.
+        strategy: Of a step that assigns timestamps.
+        clocks: The steps that assign the timestamps by which its event time advances; none if it does not.
+        stamped: Whether its elements have event times.
     """
 
     uid: str
     name: str
-    kind: Literal["keyed", "narrow", "sink", "stage"]
+    kind: Literal["keyed", "narrow", "timestamps", "sink", "stage"]
     inputs: tuple[Port, ...]
     input_type: TypeInformation
     output_type: TypeInformation
@@ -96,6 +103,9 @@ class Step:
     parallelism: int = 0
     max_parallelism: int = 0
     codec: KeyCodec | None = None
+    strategy: WatermarkStrategy | None = None
+    clocks: tuple[str, ...] = ()
+    stamped: bool = False
 
     @property
     def has_operator_state(self) -> bool:
@@ -130,12 +140,14 @@ class Source:
         node: The input, or the last of the frame transforms that make it; None for staged elements as they are, and
             in workers: frames live in the driver.
         staged: The steps that have staged what it is made of; none for an input of the job.
+        stamped: Whether the elements have event times.
     """
 
     uid: str
     node: Node | None
     element_type: TypeInformation
     staged: tuple[str, ...] = ()
+    stamped: bool = False
 
 
 @dataclass(frozen=True)
@@ -178,6 +190,16 @@ class JobPlan:
     def levels(self) -> tuple[Level, ...]:
         """All levels of all legs."""
         return tuple(level for leg in self.legs for level in leg.levels)
+
+    @property
+    def clocks(self) -> dict[str, Clock]:
+        """The steps that assign timestamps."""
+        steps = [step for level in self.levels for step in level.steps if step.strategy is not None]
+        return {step.uid: Clock.of(step.strategy) for step in steps if step.strategy is not None}
+
+    def clocks_of_steps(self) -> dict[str, tuple[str, ...]]:
+        """The clocks of each step."""
+        return {step.uid: step.clocks for level in self.levels for step in level.steps}
 
     def leg_of(self, level: int) -> Leg:
         """The leg that has the level of this index."""

@@ -21,10 +21,12 @@ from holdfast.runtime.barrier import Barrier, BarrierReader, StepReport
 from holdfast.runtime.chunk import Chunk
 from holdfast.runtime.collector import collect_young, paused_collector
 from holdfast.runtime.descriptor import EpochDescriptor
+from holdfast.runtime.event_time import greatest
 from holdfast.runtime.exchange import BARRIER_SCHEMA, KEY, KEY_HASH, Arrival, EdgeLayout, SourceLayout
+from holdfast.runtime.opening import open_step
 from holdfast.runtime.outlet import Outlet
-from holdfast.runtime.plan import Edge, Port
-from holdfast.runtime.step import KeyedRun, OperatorRun, StepRun, open_step
+from holdfast.runtime.plan import Edge, Port, Source
+from holdfast.runtime.step import KeyedRun, OperatorRun, StepRun
 from holdfast.runtime.worker import LoadedJob
 from holdfast.types.type_information import TypeInformation
 
@@ -94,8 +96,9 @@ class LevelTask:
                 if number % COLLECT_EVERY == 0:
                     collect_young()
                 yield from self._outlet.drain()
+            observed = self._barriers.observed()
             for run in self._steps:
-                self._emit(run, run.end_of_input())
+                self._emit(run, run.end_of_input(observed))
                 yield from self._outlet.drain()
             barrier = self._acknowledge()
             done = True
@@ -111,7 +114,7 @@ class LevelTask:
     def _take(self, batch: pa.RecordBatch) -> None:
         if self._arriving is None:
             for source, columns in self._sources.unpack(batch):
-                self._deliver(Port("source", source.uid), Chunk(source.element_type, source.uid, batch=columns))
+                self._deliver(Port("source", source.uid), _chunk(source, source.uid, columns))
             return
         controls, arrivals = self._arriving.unpack(batch)
         for content in controls:
@@ -127,11 +130,10 @@ class LevelTask:
         consumer = self._consumer_of(edge)
         if edge.broadcast:
             assert isinstance(consumer, OperatorRun)
-            chunk = Chunk(edge.element_type, edge.origin.name, batch=arrival.batch)
-            self._emit(consumer, consumer.accept_broadcast(chunk))
+            self._emit(consumer, consumer.accept_broadcast(_chunk(edge, edge.origin.name, arrival.batch)))
             return
         if edge.key is None:
-            self._emit(consumer, consumer.accept(Chunk(edge.element_type, edge.origin.name, batch=arrival.batch)))
+            self._emit(consumer, consumer.accept(_chunk(edge, edge.origin.name, arrival.batch)))
             return
         assert isinstance(consumer, KeyedRun)
         self._emit(consumer, consumer.accept_keyed(_elements_of(edge, arrival.batch), *_keys_of(edge, arrival)))
@@ -146,10 +148,10 @@ class LevelTask:
 
     def _emit(self, run: StepRun, chunk: Chunk | None) -> None:
         """Hands what a step emitted, side outputs included, to whoever reads it."""
-        for tag, elements in run.side_outputs().items():
+        for tag, (elements, stamps) in run.side_outputs().items():
             for port in self._side_ports:
                 if port.name == run.step.uid and port.tag == tag:
-                    self._deliver(port, Chunk(self._type_at(port), run.step.uid, elements=elements))
+                    self._deliver(port, Chunk(self._type_at(port), run.step.uid, elements=elements, stamps=stamps))
         if chunk is not None and len(chunk):
             self._deliver(Port("step", run.step.uid), chunk)
 
@@ -175,6 +177,9 @@ class LevelTask:
             steps=tuple(reports),
             read=self._barriers.read_list(),
             upstream=self._barriers.barriers() if self._identity.partition == 0 else (),
+            observed=greatest(
+                self._barriers.observed(), *({r.uid: r.observed} for r in reports if r.observed is not None)
+            ),
         )
 
     def _barrier_rows(self, barrier: Barrier) -> pa.RecordBatch:
@@ -183,10 +188,16 @@ class LevelTask:
         return pa.RecordBatch.from_arrays([pa.array([barrier.to_bytes()], pa.binary())], schema=BARRIER_SCHEMA)
 
 
+def _chunk(carrier: Edge | Source, uid: str, batch: pa.RecordBatch) -> Chunk:
+    if carrier.stamped:
+        return Chunk.of_stamped_batch(carrier.element_type, uid, batch)
+    return Chunk(carrier.element_type, uid, batch=batch)
+
+
 def _elements_of(edge: Edge, batch: pa.RecordBatch) -> Chunk:
     if edge.key is not None and edge.key.spec.selector is not None:
         batch = batch.select([name for name in batch.schema.names if name not in (KEY, KEY_HASH)])
-    return Chunk(edge.element_type, edge.origin.name, batch=batch)
+    return _chunk(edge, edge.origin.name, batch)
 
 
 def _keys_of(edge: Edge, arrival: Arrival) -> tuple[list[Any], npt.NDArray[np.uint64]]:

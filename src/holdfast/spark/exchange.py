@@ -17,8 +17,9 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
+from holdfast.runtime.chunk import TIMESTAMP
 from holdfast.runtime.exchange import CONTROL, HASH, KEY, KEY_HASH, RESERVED, TARGET, EdgeLayout, SourceLayout
-from holdfast.runtime.plan import Edge, Leg, Level
+from holdfast.runtime.plan import Edge, Leg, Level, Source
 from holdfast.spark.placement import place
 from holdfast.types.arrow import VALUE_COLUMN
 from holdfast.types.convert import to_type
@@ -162,8 +163,8 @@ def source_ddl(leg: Leg) -> str:
     """The columns of `SourceLayout` as DDL."""
     layout = SourceLayout(leg.sources)
     if layout.flat:
-        return ", ".join(f"{name} {kind}" for name, kind in _fields(leg.sources[0].element_type))
-    structs = (_struct(_fields(source.element_type)) for source in leg.sources)
+        return ", ".join(f"{name} {kind}" for name, kind in _stamped_fields(leg.sources[0]))
+    structs = (_struct(_stamped_fields(source)) for source in leg.sources)
     return ", ".join(f"{layout.column(i)} {struct}" for i, struct in enumerate(structs))
 
 
@@ -179,8 +180,13 @@ def _fields(element_type: TypeInformation) -> list[tuple[str, str]]:
     return [(quote(name), type_.ddl) for name, type_ in zip(element_type.names, element_type.types, strict=True)]
 
 
+def _stamped_fields(carrier: Edge | Source) -> list[tuple[str, str]]:
+    fields = _fields(carrier.element_type)
+    return [*fields, (TIMESTAMP, "bigint")] if carrier.stamped else fields
+
+
 def _edge_fields(edge: Edge) -> list[tuple[str, str]]:
-    fields = _fields(edge.element_type)
+    fields = _stamped_fields(edge)
     if edge.key is not None and edge.key.spec.selector is not None:
         fields += [(KEY, to_type(edge.key.codec.storage_type).ddl), (KEY_HASH, "bigint")]
     return fields
@@ -210,11 +216,11 @@ def _rows_of_sources(leg: Leg, level: Level, view: str) -> str:
     layout, edges = SourceLayout(leg.sources), level.arriving
     control = f"cast(null as binary) as {CONTROL}"
     if len(edges) == 1:
-        names = ", ".join(name for name, _ in _fields(leg.sources[0].element_type))
+        names = ", ".join(name for name, _ in _stamped_fields(leg.sources[0]))
         return f"select {control}, {_target_of(edges[0], level)} as {TARGET}, {names} from {view}"
     structs = {}
     for position, source in enumerate(leg.sources):
-        names = ", ".join(name for name, _ in _fields(source.element_type))
+        names = ", ".join(name for name, _ in _stamped_fields(source))
         structs[source.uid] = f"struct({names})" if layout.flat else layout.column(position)
     copies = [(edge, copy) for edge in edges for copy in _copies_of(edge, level)]
     tags = "array()"

@@ -14,6 +14,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from holdfast.errors import ConfigurationError, HoldfastError, OutputTypeError
+from holdfast.runtime.chunk import TIMESTAMP
 from holdfast.runtime.engine import StagedInput
 from holdfast.runtime.exchange import RESERVED, SourceLayout
 from holdfast.runtime.graph import transforms_of
@@ -148,9 +149,10 @@ def _in_session(frame: DataFrame, session: SparkSession) -> DataFrame:
 
 
 def _staged_ddl(source: Source) -> str:
-    """The columns of the files that a source is made of."""
+    """The columns of the files that a source is made of, as far as it needs them."""
     transforms = [] if source.node is None else transforms_of(source.node)
-    return element_ddl(transforms[0].inputs[0].element_type if transforms else source.element_type)
+    columns = element_ddl(transforms[0].inputs[0].element_type if transforms else source.element_type)
+    return f"{columns}, {TIMESTAMP} bigint" if source.stamped else columns
 
 
 def _check_names(source: Source, names: Sequence[str]) -> None:

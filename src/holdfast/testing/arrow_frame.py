@@ -7,6 +7,7 @@ import pyarrow.parquet as pq
 
 from holdfast.errors import ConfigurationError, HoldfastError
 from holdfast.runtime.engine import StagedInput
+from holdfast.runtime.exchange import stamped_schema
 from holdfast.runtime.graph import FrameTransformNode, transforms_of
 from holdfast.runtime.operator import user_error
 from holdfast.runtime.plan import JobPlan, Source
@@ -25,9 +26,9 @@ def staged_elements(plan: JobPlan, staged: StagedInput, epoch: int) -> dict[str,
 
 def _elements(source: Source, staged: StagedInput, epoch: int) -> pa.Table:
     transforms = [] if source.node is None else transforms_of(source.node)
-    before = transforms[0].inputs[0].element_type if transforms else source.element_type
-    tables = [pq.read_table(path) for path in staged.of(source)]
-    table = pa.concat_tables([element_schema(before).empty_table(), *tables])
+    schema = element_schema(transforms[0].inputs[0].element_type) if transforms else stamped_schema(source)
+    tables = [pq.read_table(path, columns=schema.names) for path in staged.of(source)]
+    table = pa.concat_tables([schema.empty_table(), *tables])
     for node in transforms:
         table = _transformed(node, table, epoch)
     return table

@@ -26,7 +26,7 @@ from holdfast.runtime import worker
 from holdfast.runtime.barrier import TICK, Barrier
 from holdfast.runtime.descriptor import EpochDescriptor, JobDescriptor
 from holdfast.runtime.engine import Engine, EpochDriver, EpochInput, Outcome, StagedInput
-from holdfast.runtime.exchange import CONTROL, HASH, KEY_HASH, TARGET, EdgeLayout, SourceLayout
+from holdfast.runtime.exchange import CONTROL, HASH, KEY_HASH, TARGET, EdgeLayout, SourceLayout, stamped_schema
 from holdfast.runtime.graph import StreamGraph
 from holdfast.runtime.job import Job
 from holdfast.runtime.job_master import JobMaster
@@ -324,7 +324,7 @@ def _split(batch: pa.RecordBatch, parts: int) -> Batches:
 def _struct_of(layout: SourceLayout, position: int, batch: pa.RecordBatch) -> pa.RecordBatch:
     columns = []
     for other, source in enumerate(layout.sources):
-        schema = elements_to_batch([], source.element_type, source.uid).schema
+        schema = stamped_schema(source)
         if other == position:
             columns.append(pa.StructArray.from_arrays(batch.columns, fields=list(schema)))
         else:

@@ -25,7 +25,7 @@ from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.ids import JobID
 from holdfast.kernel.key_group import KeyGroupRange, key_group_of, range_of, subtask_of
 from holdfast.runtime.function import OutputTag
-from holdfast.runtime.operator import MIN_WATERMARK, OpenedOperator, OperatorSubtask, SubtaskInfo
+from holdfast.runtime.operator import MIN_WATERMARK, OpenedOperator, OperatorSubtask, StampedSubtask, SubtaskInfo
 from holdfast.runtime.sink import owner_of
 from holdfast.state.backend import AbstractKeyedStateBackend, StateBackend, load_state_backend
 from holdfast.state.descriptor import MapStateDescriptor
@@ -280,7 +280,7 @@ class OperatorHarness:
         if self._spec.has_operator_state or self._given is not None:
             state = self._state_backend.create_operator_state_backend(self._environment(info), UID)
             state.restore(self._given or OperatorSnapshot({}))
-        self._operator = OperatorSubtask(self._opened, info, self._backend, state)
+        self._operator = StampedSubtask(self._opened, info, self._backend, state)
 
     def _end_epoch(self, checkpoint_id: int | None = None) -> None:
         operator, self._operator = self._operator, None

@@ -428,3 +428,19 @@ def test_the_harness_needs_neither_spark_nor_a_jvm() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout == "[2]\n"
+
+
+def test_elements_have_the_timestamps_that_they_are_given_with_and_without_keys() -> None:
+    class Plain(ProcessFunction):
+        def process_element(self, value: Any, ctx: Any) -> Iterator[Any]:
+            yield value, ctx.timestamp()
+
+    class Keyed(KeyedProcessFunction):
+        def process_element(self, value: Any, ctx: Any) -> Iterator[Any]:
+            yield value, ctx.timestamp()
+
+    for harness in (OperatorHarness(Plain()), OperatorHarness(Keyed(), key_by=lambda value: value)):
+        with harness:
+            assert harness.process_element("a", timestamp=7) == [("a", 7)]
+            assert harness.process_element("b") == [("b", None)]
+            assert harness.process_elements(["c", "d"], [8, None]) == [("c", 8), ("d", None)]

@@ -3,6 +3,7 @@
 from holdfast.runtime.operator.context import MAX_WATERMARK, MIN_WATERMARK, SubtaskContext, SubtaskInfo
 from holdfast.runtime.operator.failure import user_error
 from holdfast.runtime.operator.opened import OpenedOperator
+from holdfast.runtime.operator.stamped import StampedSubtask, Stamps
 from holdfast.runtime.operator.subtask import OperatorSubtask
 
 __all__ = [
@@ -10,6 +11,8 @@ __all__ = [
     "MIN_WATERMARK",
     "OpenedOperator",
     "OperatorSubtask",
+    "StampedSubtask",
+    "Stamps",
     "SubtaskContext",
     "SubtaskInfo",
     "user_error",

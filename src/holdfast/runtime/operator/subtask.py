@@ -91,6 +91,14 @@ class OperatorSubtask:
         taken, self.context.side_outputs = self.context.side_outputs, {}
         return taken
 
+    def take_stamps(self) -> list[int | None] | None:
+        """The timestamps of what was emitted since the last call; None where elements have none."""
+        return None
+
+    def take_side_stamps(self) -> dict[str, list[int | None]]:
+        """The same for side outputs, by tag."""
+        return {}
+
     def process(
         self,
         elements: Sequence[Any],
@@ -104,7 +112,7 @@ class OperatorSubtask:
             elements: The batch.
             dict_keys: Canonical key of each element (see `holdfast.types.key`); None for operators without keys.
             hashes: Hash of each key, a uint64 array.
-            timestamps: Event time of each element in milliseconds, if elements have one.
+            timestamps: Event time of each element in milliseconds, None for one without; for a `StampedSubtask`.
 
         Raises:
             UserFunctionError: The function raised; names operator, key and epoch and ends with the user's traceback.
@@ -116,10 +124,7 @@ class OperatorSubtask:
             else:
                 self.backend.release()
                 slots = self.backend.prepare(dict_keys, hashes)  # type: ignore[arg-type]
-                if timestamps is None:
-                    self._keyed_runs[self._spec.shape](elements, slots, out)
-                else:
-                    self._run_stamped(elements, slots, timestamps, out)
+                self._keyed_runs[self._spec.shape](elements, slots, out)
         except HoldfastError:
             raise
         except Exception as error:
@@ -213,7 +218,7 @@ class OperatorSubtask:
             context.element_timestamp = timestamp
             emitted = handler(timestamp, context)
             if emitted is not None:
-                out.extend(emitted)
+                self._take_fired(emitted, domain, timestamp, out)
 
         try:
             run(fire)
@@ -224,6 +229,9 @@ class OperatorSubtask:
         finally:
             context.element_timestamp = None
         return self._without_tagged(out) if self._spec.side_outputs else out
+
+    def _take_fired(self, emitted: Iterable[Any], domain: Any, timestamp: int, out: list[Any]) -> None:
+        out.extend(emitted)
 
     def _without_tagged(self, emitted: list[Any]) -> list[Any]:
         """The main output; what PyFlink's `yield tag, value` emitted goes to the side outputs."""
@@ -301,17 +309,6 @@ class OperatorSubtask:
             after = element if before is None else call(before, element)
             update(after)
             append(after)
-
-    def _run_stamped(
-        self, elements: Sequence[Any], slots: Sequence[Any], timestamps: Sequence[int | None], out: list[Any]
-    ) -> None:
-        run = self._keyed_runs[self._spec.shape]
-        try:
-            for element, slot, timestamp in zip(elements, slots, timestamps, strict=True):
-                self.context.element_timestamp = timestamp
-                run((element,), (slot,), out)
-        finally:
-            self.context.element_timestamp = None
 
     def _user_error(self, error: Exception, doing: str) -> UserFunctionError:
         key = None
