@@ -7,8 +7,11 @@ attempt, and losing it costs time only.
 from __future__ import annotations
 
 import logging
+import os
 import pickle
+import tempfile
 from collections.abc import Callable
+from pathlib import Path
 
 from holdfast.errors import ConfigurationError, StorageError
 from holdfast.kernel.configuration import Configuration
@@ -30,6 +33,7 @@ from holdfast.state.run_footer import check_run
 from holdfast.storage.file_system import FileSystem, file_system_for
 from holdfast.storage.job_directory import JobDirectory
 from holdfast.storage.local_copies import LocalCopies
+from holdfast.storage.path import local_path
 from holdfast.storage.s3_options import use_s3_options
 
 logger = logging.getLogger(__name__)
@@ -45,7 +49,7 @@ class LoadedJob:
         self.configuration = Configuration(dict(descriptor.configuration))
         use_s3_options(self.configuration)
         self.file_system: FileSystem = file_system_for(descriptor.job_root)
-        self.run_files = _with_copies(self.file_system, self.configuration)
+        self.run_files = with_copies(self.file_system, descriptor.job_root, self.configuration)
         self.directory = JobDirectory(
             self.file_system, descriptor.job_root, JobID.from_hex(descriptor.job_id), create_subdir=False
         )
@@ -144,9 +148,14 @@ def forget_all() -> None:
         _loaded.pop(key).close()
 
 
-def _with_copies(file_system: FileSystem, configuration: Configuration) -> FileSystem:
-    """The file system that run files are read from and written to."""
+def with_copies(file_system: FileSystem, root: str, configuration: Configuration) -> FileSystem:
+    """The file system that run files below a root are read from and written to.
+
+    Files that cannot be mapped where they are would be read whole into the memory of each worker, so they always get
+    copies on the local disk.
+    """
     directory = configuration.get(LOCAL_CACHE_DIRECTORY)
-    if directory is None:
+    if directory is None and local_path(root) is not None:
         return file_system
-    return LocalCopies(file_system, directory, configuration.get(LOCAL_CACHE_SIZE), check_run)
+    own = Path(directory or tempfile.gettempdir(), f"holdfast-run-files-{os.getuid()}")
+    return LocalCopies(file_system, str(own), configuration.get(LOCAL_CACHE_SIZE), check_run)

@@ -29,8 +29,9 @@ LOCAL_CACHE_DIRECTORY: Final = ConfigOption[str | None](
     str,
     None,
     "A directory on a disk of each executor's host that keeps copies of run files, for checkpoint storage that is "
-    "slower to read than that disk. A copy is checked by its checksums when it enters. The default is to keep none: "
-    "files on mounted storage are mapped where they are.",
+    "slower to read than that disk. A copy is checked by its checksums when it enters. The default is to keep none, "
+    "because files on mounted storage are mapped where they are, and a directory in the temporary one for object "
+    "stores.",
 )
 
 LOCAL_CACHE_SIZE: Final = ConfigOption(

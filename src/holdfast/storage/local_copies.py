@@ -54,6 +54,7 @@ class LocalCopies(FileSystem):
         """Map the copy, after making it if there is none; the original if the disk cannot take one."""
         copy = self._copy_of(path)
         with suppress(HoldfastError, OSError):
+            self._require_own()
             view = self._disk.mmap(str(copy))
             os.utime(copy)
             return view
@@ -72,7 +73,7 @@ class LocalCopies(FileSystem):
             return
         temporary = self._temporary()
         try:
-            self._directory.mkdir(parents=True, exist_ok=True)
+            self._make_directory()
             with temporary.open("wb") as file:
                 file.writelines(chunks)
             temporary.replace(self._copy_of(path))
@@ -96,7 +97,7 @@ class LocalCopies(FileSystem):
         """
         if self._origin.status(path).size > self._budget:
             return None
-        self._directory.mkdir(parents=True, exist_ok=True)
+        self._make_directory()
         temporary = self._temporary()
         try:
             with self._origin.open_input(path) as source, temporary.open("wb") as file:
@@ -108,6 +109,21 @@ class LocalCopies(FileSystem):
             return view
         finally:
             temporary.unlink(missing_ok=True)
+
+    def _make_directory(self) -> None:
+        """Make the directory, for this user alone."""
+        self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._require_own()
+
+    def _require_own(self) -> None:
+        """Make sure that nobody else can change what is in the directory.
+
+        Raises:
+            PermissionError: It belongs to somebody else.
+            FileNotFoundError: It is not there.
+        """
+        if self._directory.stat().st_uid != os.getuid():
+            raise PermissionError(f"the directory {str(self._directory)!r} belongs to another user")
 
     def _make_room(self) -> None:
         """Remove copies until the rest fits; other processes may do the same at the same time."""

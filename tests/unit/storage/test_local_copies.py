@@ -7,7 +7,9 @@ import pytest
 
 from holdfast.datastream.sinks import ParquetFileSink
 from holdfast.errors import CorruptFileError
+from holdfast.kernel.configuration import Configuration
 from holdfast.runtime.status import JobStatus
+from holdfast.runtime.worker import with_copies
 from holdfast.state import HashMapStateBackend
 from holdfast.state.cache import STATE_CACHE
 from holdfast.state.descriptor import ValueStateDescriptor
@@ -98,7 +100,30 @@ def test_a_disk_that_takes_nothing_is_done_without(tmp_path, caplog):
     assert "no copy of" in caplog.text
 
 
+def test_a_directory_of_another_user_is_not_used(tmp_path, monkeypatch, caplog):
+    copies = copies_in(tmp_path)
+    path = write(tmp_path, "a", b"content")
+    copies.mmap(path)
+    copies._copy_of(path).write_bytes(b"planted")
+    monkeypatch.setattr(os, "getuid", lambda: 4711)
+    assert bytes(copies.mmap(path)) == b"content"
+    assert "belongs to another user" in caplog.text
+
+
 # In a job.
+
+
+@pytest.mark.parametrize(
+    ("root", "options", "has_copies"),
+    [
+        ("/data/checkpoints", {}, False),
+        ("/data/checkpoints", {"state.local-cache.directory": "/scratch"}, True),
+        ("s3://bucket/checkpoints", {}, True),
+    ],
+)
+def test_what_cannot_be_mapped_where_it_is_always_has_copies(root, options, has_copies):
+    origin = LocalFileSystem()
+    assert (with_copies(origin, root, Configuration(options)) is not origin) is has_copies
 
 
 def count_words(place, options, epochs):
@@ -119,7 +144,9 @@ def test_a_job_reads_its_state_from_copies_and_does_not_need_them(tmp_path):
     options = {"state.local-cache.directory": str(copies), "state.local-cache.size": "20 kb"}
     epochs = [{"words": [(f"w{i % 7}",) for i in range(20)]} for _ in range(6)]
     assert count_words(tmp_path, options, epochs) is JobStatus.SUSPENDED
-    kept = list(copies.iterdir())
+    [own] = copies.iterdir()
+    assert own.stat().st_mode & 0o777 == 0o700
+    kept = list(own.iterdir())
     assert kept
     assert sum(path.stat().st_size for path in kept) <= 20 * 1024
     assert all(path.suffix == ".copy" for path in kept)
