@@ -9,6 +9,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,11 @@ import pytest
 from click.testing import CliRunner
 
 from holdfast.cli import main
+from holdfast.kernel.ids import JobID
+from holdfast.storage import s3_options
+from holdfast.storage.file_system import file_system_for, join
 from holdfast.testing.kubernetes import KubernetesApiServer
+from holdfast.testing.s3_server import S3Server
 from holdfast.testing.zookeeper import ZooKeeperServer
 from tests.services.test_ha_takeover import of_type
 from tests.stories import ledger
@@ -30,16 +35,21 @@ class Cluster:
 
     def __init__(self, kind: str, root: Path, backend: Any) -> None:
         self.root, self.backend = root, backend
-        self.options = [f"-D{key}={value}" for key, value in of_type(kind, root, backend).items()]
+        values = of_type(kind, root, backend)
+        self.checkpoints = values["execution.checkpointing.dir"]
+        self.options = [f"-D{key}={value}" for key, value in values.items()]
 
     def arguments(self, epochs: int) -> tuple[object, ...]:
-        return (self.root / "checkpoints", self.root / "out", "--epochs", epochs, *self.options)
+        return (self.checkpoints, self.root / "out", "--epochs", epochs, *self.options)
 
     def start(self, name: str, epochs: int, fault: str | None = None) -> subprocess.Popen[bytes]:
         return start("epoch_job.py", *self.arguments(epochs), fault=fault, log=self.root / name)
 
     def completed(self) -> int:
-        return len(list((self.root / "checkpoints").glob("*/chk-*/_metadata")))
+        fs = file_system_for(self.checkpoints)
+        job = join(self.checkpoints, str(JobID.from_name("ledger")))
+        documents = [join(job, name, "_metadata") for name in fs.list_names(job) if name.startswith("chk-")]
+        return sum(map(fs.exists, documents))
 
     def audit(self, epochs: int) -> None:
         ledger.audit(self.root / "out", ledger.payments(epochs, 40, 7, 1), two_stages=True)
@@ -47,15 +57,21 @@ class Cluster:
 
 @pytest.fixture(params=["filesystem", "zookeeper", "kubernetes"])
 def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Cluster]:
-    servers: dict[str, Any] = {"zookeeper": ZooKeeperServer, "kubernetes": KubernetesApiServer}
-    backend = servers[request.param]() if request.param in servers else None
-    if backend is not None:
-        backend.start()
-    try:
-        yield Cluster(request.param, tmp_path, backend)
-    finally:
-        if backend is not None:
-            backend.close()
+    with a_cluster(request.param, tmp_path) as cluster:
+        yield cluster
+
+
+@contextmanager
+def a_cluster(kind: str, tmp_path: Path) -> Iterator[Cluster]:
+    servers: dict[str, Any] = {
+        "zookeeper": ZooKeeperServer,
+        "kubernetes": KubernetesApiServer,
+        "object-store": S3Server,
+    }
+    with servers[kind]() if kind in servers else nullcontext() as backend:
+        if kind == "object-store":
+            backend.make_bucket("cluster")
+        yield Cluster(kind, tmp_path, backend)
 
 
 def wait_for(condition: Callable[[], bool], what: str, seconds: float = 60) -> None:
@@ -74,6 +90,18 @@ def ended(process: subprocess.Popen[bytes], log: Path) -> int:
 
 
 def test_the_leader_is_killed_in_a_commit_and_the_driver_that_stood_by_goes_on(cluster: Cluster) -> None:
+    kill_the_leader_in_a_commit(cluster)
+
+
+def test_a_job_all_of_whose_files_are_in_an_object_store_goes_on_in_another_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with a_cluster("object-store", tmp_path) as cluster:
+        monkeypatch.setattr(s3_options, "_current", cluster.backend.options)
+        kill_the_leader_in_a_commit(cluster)
+
+
+def kill_the_leader_in_a_commit(cluster: Cluster) -> None:
     leader = cluster.start("leader.log", 5, fault="before:pointer.write:3=hang")
     wait_for(lambda: cluster.completed() >= 3, "the leader has come to its third commit")
     standby = cluster.start("standby.log", 5)
@@ -83,7 +111,7 @@ def test_the_leader_is_killed_in_a_commit_and_the_driver_that_stood_by_goes_on(c
     kill_group(leader)
     assert ended(standby, cluster.root / "standby.log") == 0, (cluster.root / "standby.log").read_text()
     cluster.audit(5)
-    listed = CliRunner().invoke(main, ["checkpoints", str(cluster.root / "checkpoints"), "--json", *cluster.options])
+    listed = CliRunner().invoke(main, ["checkpoints", cluster.checkpoints, "--json", *cluster.options])
     assert listed.exit_code == 0, listed.output
     assert [json.loads(line)["status"] for line in listed.stdout.splitlines()] == ["COMPLETED"] * 3
 

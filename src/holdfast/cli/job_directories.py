@@ -11,6 +11,7 @@ from holdfast.checkpoint.completed_checkpoint import CompletedCheckpoint
 from holdfast.checkpoint.recovery import newest
 from holdfast.cli.registers import Registers
 from holdfast.errors import ConfigurationError, HoldfastError, NotExistError
+from holdfast.ha.job_register import MARKER_NAME, job_id_in
 from holdfast.kernel.ids import JobID
 from holdfast.storage.file_system import file_system_for, join
 from holdfast.storage.job_directory import REGISTER, JobDirectory
@@ -51,7 +52,8 @@ def directories_at(path: str) -> list[JobDirectory]:
     path = path.rstrip("/") or "/"
     if not fs.exists(path):
         raise NotExistError(f"There is no directory {path!r}; give the one that is set as execution.checkpointing.dir.")
-    if fs.exists(join(path, REGISTER)) or _JOB.fullmatch(base_name(path)):
+    is_job = fs.exists(join(path, REGISTER)) or fs.exists(join(path, MARKER_NAME))
+    if is_job or _JOB.fullmatch(base_name(path)):
         return [_directory(path)]
     names = [status.name for status in fs.list(path) if status.is_directory and _JOB.fullmatch(status.name)]
     return [_directory(join(path, name)) for name in names]
@@ -79,7 +81,9 @@ def _directory(path: str) -> JobDirectory:
     if _JOB.fullmatch(name):
         return JobDirectory(file_system_for(path), parent(path), JobID.from_hex(name))
     # A directory of one job with execution.checkpointing.create-subdir off; its id is in its documents only.
-    return JobDirectory(file_system_for(path), path, JobID.from_name(path), create_subdir=False)
+    directory = JobDirectory(file_system_for(path), path, JobID.from_name(path), create_subdir=False)
+    stored = job_id_in(directory)
+    return directory if stored is None else JobDirectory(directory.fs, path, stored, create_subdir=False)
 
 
 def _with_stored_id(directory: JobDirectory, state: RegisterState) -> JobDirectory:

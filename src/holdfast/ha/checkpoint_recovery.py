@@ -18,7 +18,7 @@ from holdfast.checkpoint.id_counter import (
     RegisterCheckpointIDCounter,
     StandaloneCheckpointIDCounter,
 )
-from holdfast.checkpoint.options import CHECKPOINTS_DIRECTORY
+from holdfast.checkpoint.options import CHECKPOINTS_DIRECTORY, CREATE_CHECKPOINT_SUBDIR
 from holdfast.checkpoint.recovery import recover_all
 from holdfast.errors import ConfigurationError
 from holdfast.ha.cluster_storage import cluster_id_of
@@ -173,7 +173,8 @@ def job_directories(configuration: Configuration) -> Callable[[JobID], JobDirect
                 f"Option {CHECKPOINTS_DIRECTORY.key!r} is not set: name a directory that all processes of the cluster "
                 "share."
             )
-        return JobDirectory(file_system_for(root), root, job_id)
+        create_subdir = configuration.get(CREATE_CHECKPOINT_SUBDIR)
+        return JobDirectory(file_system_for(root), root, job_id, create_subdir=create_subdir)
 
     return directory_for
 

@@ -27,12 +27,19 @@ from holdfast.storage.register import FencedRegister
 MARKER_NAME: Final = "register.json"
 _KIND: Final = "job-register"
 _FORMAT_VERSION: Final = 1
+_FIELDS: Final = ("type", "cluster_id", "job_id")
 _OF_FILES: Final = ("none", "filesystem")
 
 
 def is_elsewhere(directory: JobDirectory) -> bool:
     """Whether the register of a job is not in its directory."""
     return _read_marker(directory) is not None
+
+
+def job_id_in(directory: JobDirectory) -> JobID | None:
+    """The job whose register is elsewhere, as its directory says; None if the register is there."""
+    marker = _read_marker(directory)
+    return None if marker is None else JobID.from_hex(marker["job_id"])
 
 
 def file_register_of(directory: JobDirectory) -> FileRegister:
@@ -75,7 +82,8 @@ def register_of(
         return of_files
     assert services is not None
     register = _register_from(services, directory.job_id, kind)
-    _claim(directory, {"type": kind, "cluster_id": cluster_id_of(configuration, kind)})
+    cluster_id = cluster_id_of(configuration, kind)
+    _claim(directory, {"type": kind, "cluster_id": cluster_id, "job_id": str(directory.job_id)})
     if register.read().version == 0:
         _require_no_checkpoints(directory, kind)
     return register
@@ -131,6 +139,6 @@ def _read_marker(directory: JobDirectory) -> dict[str, Any] | None:
         body = decode_document(directory.fs.read(path), path, _KIND, _FORMAT_VERSION)
     except NotExistError:
         return None
-    if not all(isinstance(body.get(field), str) for field in ("type", "cluster_id")):
+    if not all(isinstance(body.get(field), str) for field in _FIELDS):
         raise CorruptFileError(path, None, "a field is missing or wrong.")
-    return {"type": body["type"], "cluster_id": body["cluster_id"]}
+    return {field: body[field] for field in _FIELDS}

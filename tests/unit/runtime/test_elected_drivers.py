@@ -5,6 +5,7 @@ The cluster is one process here, of a type of one's own; the stories with real b
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Executor
@@ -12,7 +13,9 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
+from click.testing import CliRunner
 
+from holdfast.cli import main
 from holdfast.errors import ConfigurationError, FencedError, FormatVersionError, StorageError
 from holdfast.ha import (
     CheckpointRecoveryFactory,
@@ -280,6 +283,20 @@ def test_a_job_keeps_to_its_register(site: Site) -> None:
     OneProcess.cluster = EmbeddedCluster()
     with pytest.raises(ConfigurationError, match="but no register in the store"):
         site.master(LocalEngine([]))
+
+
+@pytest.mark.parametrize("create_subdir", ["true", "false"])
+def test_the_checkpoints_of_a_job_are_listed_where_its_register_is_named(site: Site, create_subdir: str) -> None:
+    driver, _ = site.driver(5, options={"execution.checkpointing.create-subdir": create_subdir})
+    driver.await_end()
+    path = str(site.place / "job")
+    options = [f"-Dhigh-availability.type={site.options['high-availability.type']}"]
+    listed = CliRunner().invoke(main, ["checkpoints", path, "--json", *options])
+    assert (listed.exit_code, len(listed.stdout.splitlines())) == (0, 3), listed.output
+    assert json.loads(listed.stdout.splitlines()[0])["job_id"] == str(JOB)
+    unnamed = CliRunner().invoke(main, ["inspect", path])
+    assert unnamed.exit_code == 2
+    assert "coordination store" in unnamed.output
 
 
 def test_a_job_whose_register_is_in_its_directory_is_not_led_from_elsewhere(site: Site) -> None:
