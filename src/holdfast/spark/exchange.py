@@ -134,13 +134,15 @@ class _KeyedInput:
 
     def prepared(self, sources: DataFrame) -> DataFrame:
         names = [name for name, _ in _columns([self._edge])]
-        position = [f"monotonically_increasing_id() as {POSITION}"] if self._order else []
         hashed = f"{_hash_of(self._edge, '')} as {HASH}"
-        return sources.selectExpr(f"cast(null as binary) as {CONTROL}", *names, hashed, *position)
+        return sources.selectExpr(f"cast(null as binary) as {CONTROL}", *names, hashed)
 
     def apply(self, frame: DataFrame | None, session: SparkSession) -> DataFrame:
         if self._ticks is None:
             self._ticks = session.sql(self._ticks_text())
+        if frame is not None and self._order:
+            # Not before: Spark refuses positions in a streaming query.
+            frame = frame.selectExpr("*", f"monotonically_increasing_id() as {POSITION}")
         rows = self._ticks if frame is None else frame.union(self._ticks)
         subtask = f"if({CONTROL} is null, {_subtask_of(self._edge, '')}, cast({HASH} as int))"
         arriving = place(rows, self.level.tasks, subtask)
