@@ -31,7 +31,6 @@ if str(ROOT) not in sys.path:  # started by its path
     sys.path.insert(0, str(ROOT))
 
 from holdfast.queryable import AsyncQueryableStateClient, QueryableStateClient, at_least  # noqa: E402
-from holdfast.queryable.errors import QueryError  # noqa: E402
 from holdfast.state.descriptor import ValueStateDescriptor  # noqa: E402
 from holdfast.testing.written_job import WrittenJob  # noqa: E402
 
@@ -39,7 +38,7 @@ REQUIREMENTS = Path(__file__).with_name("requirements-query.txt")
 IN_FLIGHT = 32
 MANY = 1000
 STATE = "totals"
-WINDOW = 3.0  # seconds with gets, and seconds without
+WINDOW = 5.0  # seconds with gets, and seconds without
 
 
 def redis_module(cache: Path) -> Any:
@@ -214,55 +213,75 @@ def measure_visibility(port: int, job: WrittenJob, keys: list[str], rounds: int)
     return found
 
 
-def measure_impact(root: Path, epochs: int, gets_per_second: int) -> dict[str, Any]:
-    """Epoch times of a job at half its rate with gets of its state, paired with the quiet seconds before."""
-    port = free_port()
-    program = [sys.executable, str(Path(__file__).with_name("query_job.py")), str(root), str(port), str(epochs)]
-    process = subprocess.Popen(program, stdout=subprocess.PIPE, text=True)
+def measure_impact(root: Path, count: int, gets_per_second: int) -> dict[str, Any]:
+    """Epoch times of a job on Spark at half its rate with gets of its state, paired with the quiet seconds before."""
+    port, output = free_port(), root.with_name("epochs.jsonl")
+    program = [sys.executable, str(Path(__file__).with_name("query_job.py")), str(root), str(port)]
     windows: list[tuple[float, float]] = []
-    served = 0
-    try:
-        served = asyncio.run(_gets_in_windows(port, process, gets_per_second, windows))
-        assert process.stdout is not None
-        found = [json.loads(line) for line in process.stdout]
-    finally:
-        process.terminate()
-        process.wait()
-    paced = [epoch for epoch in found if epoch["paced"]]
-    pairs = []
-    for start, stop in windows:
+    with (
+        output.open("w") as sink,
+        subprocess.Popen(program, stdin=subprocess.PIPE, stdout=sink, start_new_session=True) as process,
+    ):
+        try:
+            until_paced(output, process)
+            served = asyncio.run(gets_in_windows(port, count, gets_per_second, windows))
+        finally:
+            assert process.stdin is not None
+            process.stdin.close()
+    paced = [epoch for epoch in epochs_in(output) if epoch["paced"]]
+    pairs: dict[bool, list[tuple[float, float]]] = {True: [], False: []}
+    for number, (start, stop) in enumerate(windows):
         loaded = [e["seconds"] for e in paced if start < e["at"] - e["seconds"] and e["at"] < stop]
         quiet = [e["seconds"] for e in paced if start - WINDOW < e["at"] - e["seconds"] and e["at"] < start]
         if len(loaded) > 2 and len(quiet) > 2:
-            pairs.append((statistics.median(quiet), statistics.median(loaded)))
-    if not pairs:
-        raise SystemExit(f"The job ran {len(paced)} paced epochs, too few to compare; give more --impact-epochs.")
+            pairs[number % 2 == 0].append((statistics.median(quiet), statistics.median(loaded)))
+    if not pairs[True] or not pairs[False]:
+        raise SystemExit(f"The job ran {len(paced)} paced epochs, too few to compare; give more --impact-windows.")
     return {
-        "windows": len(pairs),
+        "windows": len(pairs[True]) + len(pairs[False]),
         "gets_per_second": round(served / (WINDOW * max(1, len(windows)))),
-        "quiet_epoch_milliseconds": round(1000 * statistics.median(quiet for quiet, _ in pairs), 1),
-        "epoch_rise": round(statistics.median(loaded / quiet for quiet, loaded in pairs) - 1, 4),
+        "quiet_epoch_milliseconds": round(
+            1000 * statistics.median(quiet for quiet, _ in pairs[True] + pairs[False]), 1
+        ),
+        "epoch_rise": round(statistics.median(loaded / quiet for quiet, loaded in pairs[True]) - 1, 4),
+        "epoch_rise_one_by_one": round(statistics.median(loaded / quiet for quiet, loaded in pairs[False]) - 1, 4),
     }
 
 
-async def _gets_in_windows(
-    port: int, process: subprocess.Popen[str], per_second: int, windows: list[tuple[float, float]]
-) -> int:
-    """Ask in every second window for as long as the job runs; returns how many answers came."""
+def epochs_in(output: Path) -> list[dict[str, Any]]:
+    """What the job has printed so far, without a line that is not whole yet; other lines are for people."""
+    lines = output.read_text(encoding="utf-8").split("\n")[:-1]
+    return [json.loads(line) for line in lines if line.startswith("{")]
+
+
+def until_paced(output: Path, process: subprocess.Popen[bytes]) -> None:
+    """Until the job has found its rate, and some epochs longer."""
+    while sum(epoch["paced"] for epoch in epochs_in(output)) < 5:
+        if process.poll() is not None:
+            raise SystemExit(f"The job ended with exit code {process.returncode}.")
+        time.sleep(0.2)
+
+
+async def gets_in_windows(port: int, count: int, per_second: int, windows: list[tuple[float, float]]) -> int:
+    """Ask in every second window; returns how many answers came.
+
+    A hundred times a second some gets are made: in turn all at once, as by a server with many users, and each when the
+    one before was answered.
+    """
     served = 0
     async with AsyncQueryableStateClient("127.0.0.1", port) as client:
-        await asyncio.sleep(5 * WINDOW)  # until the job has found its rate
-        while process.poll() is None:
+        for number in range(count):
             await asyncio.sleep(WINDOW)
             start = time.time()
-            try:
-                for tick in range(round(100 * WINDOW)):
-                    for _ in range(per_second // 100):  # one after the other: each is a message of its own
-                        await client.get_kv_state("paced", "counts", f"key-{served % 20_000:08d}")
-                        served += 1
-                    await asyncio.sleep(max(0.0, start + (tick + 1) / 100 - time.time()))
-            except QueryError:
-                break
+            for tick in range(round(100 * WINDOW)):
+                keys = [f"key-{(served + i) % 20_000:08d}" for i in range(per_second // 100)]
+                if number % 2 == 0:
+                    await asyncio.gather(*(client.get_kv_state("paced", "counts", key) for key in keys))
+                else:
+                    for key in keys:
+                        await client.get_kv_state("paced", "counts", key)
+                served += len(keys)
+                await asyncio.sleep(max(0.0, start + (tick + 1) / 100 - time.time()))
             windows.append((start, time.time()))
     return served
 
@@ -294,10 +313,15 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--epochs", type=int, default=10, help="small epochs after the large one")
     parser.add_argument("--rounds", type=int, default=5, help="rounds in which the two take turns")
     parser.add_argument("--seconds", type=float, default=2.0, help="of each measurement")
-    parser.add_argument("--impact-epochs", type=int, default=300, help="of a job that is queried; 0: none")
+    parser.add_argument("--impact-windows", type=int, default=20, help="in which a job on Spark is queried; 0: none")
+    parser.add_argument("--only-impact", action="store_true", help="measure nothing else")
     parser.add_argument("--cache", type=Path, default=ROOT / ".bench", help="where redis-py is installed")
     parser.add_argument("--json", action="store_true", help="print JSON lines only")
     chosen = parser.parse_args(arguments)
+    if chosen.only_impact:
+        with tempfile.TemporaryDirectory(prefix="holdfast-query-") as directory:
+            report_impact(measure_impact(Path(directory) / "paced", chosen.impact_windows, 1000), chosen.json)
+        return 0
     redis = redis_module(chosen.cache.resolve())
     keys = [f"key-{number:08d}" for number in range(chosen.keys)]
     with ExitStack() as stack:
@@ -316,8 +340,8 @@ def main(arguments: list[str] | None = None) -> int:
         wait_for(port)
         scans = measure_scan(port, len(scanned), chosen.rounds)
         report(summary(results, scans, visible, chosen.keys), results, chosen.json)
-        if chosen.impact_epochs:
-            report_impact(measure_impact(root / "paced", chosen.impact_epochs, 1000), chosen.json)
+        if chosen.impact_windows:
+            report_impact(measure_impact(root / "paced", chosen.impact_windows, 1000), chosen.json)
     return 0
 
 
@@ -355,7 +379,8 @@ def report_impact(impact: dict[str, Any], as_json: bool) -> None:
         return
     print(
         f"epochs of a job at half its rate take {100 * impact['epoch_rise']:.1f} % longer with "
-        f"{impact['gets_per_second']} gets/s ({impact['windows']} paired windows)"
+        f"{impact['gets_per_second']} gets/s, and {100 * impact['epoch_rise_one_by_one']:.1f} % with gets one by one "
+        f"({impact['windows']} paired windows)"
     )
 
 

@@ -1,15 +1,18 @@
-"""A job on the engine without a JVM that serves its state and paces its epochs; for benchmarks/query.py.
+"""A job on Spark that serves its state and paces its epochs; for benchmarks/query.py.
 
-It first runs as fast as it can to find its rate, then starts an epoch in every second slot of that length: half the
-rate. It prints each epoch as JSON.
+It first runs as fast as it can to find its rate. Then it is given the rows of one epoch in every second slot of that
+length: half its maximum input rate. It prints each epoch as JSON, and ends when its standard input does.
 """
 
 from __future__ import annotations
 
 import json
+import os
+import statistics
 import sys
+import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,70 +20,84 @@ ROOT = Path(__file__).resolve().parent.parent
 if str(ROOT) not in sys.path:  # started by its path
     sys.path.insert(0, str(ROOT))
 
-from holdfast.datastream.queryable_state import NoOutput  # noqa: E402
-from holdfast.runtime.engine import EpochDriver, Outcome  # noqa: E402
-from holdfast.runtime.function import KeyedProcessFunction  # noqa: E402
-from holdfast.runtime.graph import KeyedNode, KeySpec, OperatorSpec, SinkNode, SourceNode, StreamGraph  # noqa: E402
-from holdfast.state.descriptor import ValueStateDescriptor  # noqa: E402
-from holdfast.testing.epoch_runner import LocalEngine, LocalInput, run_job  # noqa: E402
-from holdfast.types.ddl import parse_schema  # noqa: E402
+import pyarrow as pa  # noqa: E402
+import pyarrow.parquet as pq  # noqa: E402
 
-ROW = parse_schema("key string, n bigint")
+from holdfast.datastream import KeyedProcessFunction, ParquetFileSink, StreamExecutionEnvironment  # noqa: E402
+from holdfast.datastream.state import ValueStateDescriptor  # noqa: E402
+
+ROW = "key string, n bigint"
 KEYS = 20_000
-ROWS = 100_000
-FULL_SPEED = 8
+ROWS = 50_000
+WARM_UP = 4
+FULL_SPEED = 10  # epochs, with those of the warm-up
 
 
 class Count(KeyedProcessFunction):
     def open(self, runtime_context: Any) -> None:
-        descriptor: ValueStateDescriptor[int] = ValueStateDescriptor("count", "bigint")
+        descriptor: ValueStateDescriptor[int] = ValueStateDescriptor("count", "bigint", 0)
         descriptor.set_queryable("counts")
         self.count = runtime_context.get_state(descriptor)
 
-    def process_element(self, value: Any, ctx: Any) -> Any:
-        self.count.update((self.count.value() or 0) + value.n)
-        return ()
+    def process_element(self, row: Any, ctx: Any) -> Iterator[tuple[str, int]]:
+        count = self.count.value() + row.n
+        self.count.update(count)
+        yield row.key, count
 
 
-class PacedEngine(LocalEngine):
-    """Runs the same epoch again and again, after some at full speed in the rhythm of half of it."""
+class Feed:
+    """The directory that the job reads: the same rows again and again, an epoch a file."""
 
-    def __init__(self, epoch: Mapping[str, Sequence[Any]], epochs: int) -> None:
-        super().__init__([epoch])
-        self._epochs = epochs
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self._rows = directory.with_name("rows.parquet")
+        directory.mkdir(parents=True)
+        keys = [f"key-{i % KEYS:08d}" for i in range(ROWS)]
+        pq.write_table(pa.table({"key": keys, "n": pa.array([1] * ROWS, pa.int64())}), self._rows)
+        self._count = 0
 
-    def drive(self, driver: EpochDriver) -> Outcome:
-        durations = []
-        due = 0.0
-        for number in range(self._epochs):
-            if number >= FULL_SPEED:
-                slot = 2 * sorted(durations[2:FULL_SPEED])[(FULL_SPEED - 2) // 2]
-                due = max(due + slot, time.perf_counter() - slot)
-                time.sleep(max(0.0, due - time.perf_counter()))
-            started = time.perf_counter()
-            driver.process(LocalInput(number, self.inputs[0], False))
-            durations.append(time.perf_counter() - started)
-            due = due or time.perf_counter()
-            print(json.dumps({"at": time.time(), "seconds": durations[-1], "paced": number >= FULL_SPEED}), flush=True)
-        return Outcome.EXHAUSTED
+    def give(self) -> None:
+        """One more epoch."""
+        self._count += 1
+        os.link(self._rows, self.directory / f"{self._count:08d}.parquet")
 
 
 def main() -> None:
-    directory, port, epochs = sys.argv[1], sys.argv[2], int(sys.argv[3])
-    source = SourceNode(name="rows", uid="rows", element_type=ROW, is_streaming=True)
-    count = KeyedNode(
-        inputs=(source,),
-        name="count",
-        uid="count",
-        element_type=ROW,
-        operator=OperatorSpec(Count(), "process", True, ROW, ROW),
-        key=KeySpec(columns=("key",)),
+    root, port = Path(sys.argv[1]), sys.argv[2]
+    feed = Feed(root / "input")
+    for _ in range(FULL_SPEED):
+        feed.give()
+    env = StreamExecutionEnvironment.get_execution_environment(
+        {
+            "execution.checkpointing.dir": str(root / "checkpoints"),
+            "queryable-state.enable": "true",
+            "queryable-state.proxy.ports": port,
+        }
     )
-    sink = SinkNode(inputs=(count,), name="end", uid="end", element_type=ROW, sink=NoOutput())
-    rows = [(f"key-{i % KEYS:08d}", 1) for i in range(ROWS)]
-    options = {"queryable-state.enable": "true", "queryable-state.proxy.ports": port}
-    master = run_job(StreamGraph([sink]), directory, PacedEngine({"rows": rows}, epochs), options, name="paced")
-    master.run()
+    rows = env.spark.readStream.schema(ROW).option("maxFilesPerTrigger", 1).parquet(str(feed.directory))
+    counted = env.from_dataframe(rows).key_by("key").process(Count(), output_type=ROW).uid("count")
+    counted.sink_to(ParquetFileSink(str(root / "output"))).uid("output")
+    ended = threading.Event()
+    threading.Thread(target=lambda: (sys.stdin.read(), ended.set()), daemon=True).start()
+    client = env.execute_async("paced")
+    seen: list[float] = []
+    slot, due = 0.0, 0.0
+    while not ended.wait(0.01) and client.exception() is None:
+        for record in client.recent_progress:
+            if record["epoch"] > len(seen) and record["rows"]:
+                seen.append(record["duration_ms"] / 1000)
+                line = {"at": time.time(), "seconds": seen[-1], "paced": len(seen) > FULL_SPEED}
+                print(json.dumps(line), flush=True)
+        if len(seen) < FULL_SPEED:
+            continue
+        if not slot:
+            slot = 2 * statistics.median(seen[WARM_UP:])
+            due = time.monotonic()
+        if time.monotonic() >= due:
+            due = max(due + slot, time.monotonic())
+            feed.give()
+    client.stop()
+    client.await_termination()
 
 
 if __name__ == "__main__":
