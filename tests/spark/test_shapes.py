@@ -185,6 +185,17 @@ def test_a_timer_fires_without_input_and_a_checkpoint_can_be_asked_for(spark: An
     assert job.get_job_status().value == "SUSPENDED"
 
 
+def test_process_all_available_waits_for_a_query_that_has_not_started_yet(spark: Any, tmp_path: Path) -> None:
+    env = environment(spark, tmp_path, execution_trigger="1 s")
+    source = env.from_dataframe(stream(spark, words(tmp_path, ["a", "b"], ["c"]))).uid("words")
+    source.sink_to(ParquetFileSink(tmp_path / "out")).uid("out")
+    job = env.execute_async(name())
+    job.process_all_available()
+    assert sorted(rows(tmp_path / "out")) == [("a",), ("b",), ("c",)]
+    job.cancel()
+    assert job.await_termination(60)
+
+
 def test_state_in_spark_itself_is_refused_by_name(spark: Any, tmp_path: Path) -> None:
     env = environment(spark, tmp_path, execution_trigger="available-now")
     source = env.from_dataframe(stream(spark, words(tmp_path, ["a"])).dropDuplicates(["word"]))
@@ -211,6 +222,20 @@ def test_a_source_that_destroys_what_it_has_read_is_refused_if_the_job_may_go_ba
     env.from_dataframe(frame).sink_to(ParquetFileSink(tmp_path / "out"))
     env.execute(name())
     assert rows(tmp_path / "out") == [("a",)]
+
+
+@pytest.mark.parametrize(
+    ("columns", "why"),
+    [("`a.b` string", "column 'a.b'"), ("`a``b` string", "backticks"), ("a int, A int", "cannot plan")],
+)
+def test_names_of_columns_that_spark_cannot_pass_on_fail_the_job_without_a_restart(
+    spark: Any, tmp_path: Path, columns: str, why: str
+) -> None:
+    env = environment(spark, tmp_path, restart__strategy_type="exponential-delay")
+    frame = spark.createDataFrame([("x",)] if "int" not in columns else [(1, 2)], columns)
+    env.from_dataframe(frame).key_by(frame.columns[0]).map(len, "bigint").uid("m").print().uid("p")
+    with pytest.raises(ConfigurationError, match=why):
+        env.execute(name())
 
 
 def test_a_null_key_is_refused_and_names_its_operator(spark: Any, tmp_path: Path) -> None:

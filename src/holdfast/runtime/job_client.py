@@ -96,7 +96,7 @@ class JobClient:
         process = getattr(self._master.job.engine, "process_all_available", None)
         if process is None:
             raise ConfigurationError("this engine has no sources that grow: use await_termination()")
-        process()
+        process(self._master.ended)
         if self._master.ended.is_set():
             self.await_termination()
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import logging
 import shutil
 import tempfile
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
@@ -22,7 +24,7 @@ from holdfast.runtime.descriptor import EpochDescriptor, JobDescriptor
 from holdfast.runtime.engine import Engine, EpochDriver, EpochInput, Outcome, StagedInput
 from holdfast.runtime.plan import JobPlan, Level
 from holdfast.spark.exchange import LegPlan
-from holdfast.spark.failure import losses_told, translate
+from holdfast.spark.failure import final_failures_told, translate
 from holdfast.spark.positions import QueryDirectory
 from holdfast.spark.session import epoch_settings, private_session
 from holdfast.spark.source import JobFrames, StagedFrames
@@ -66,7 +68,7 @@ class SparkEngine(Engine):
         self._failure: BaseException | None = None
 
     def prepare(self, job: JobDescriptor, positions: Mapping[str, Any] | None, token: int) -> None:
-        with losses_told("preparing the job"):
+        with final_failures_told("preparing the job"):
             self._prepare(job, positions, token)
 
     def _prepare(self, job: JobDescriptor, positions: Mapping[str, Any] | None, token: int) -> None:
@@ -90,7 +92,7 @@ class SparkEngine(Engine):
     def reship(self, job: JobDescriptor) -> None:
         self._job = job
         self._plan: JobPlan = job.plan
-        with losses_told("shipping the job"):
+        with final_failures_told("shipping the job"):
             self._leg_plans = [LegPlan(leg, self._session) for leg in job.plan.legs]
             self._staged = {n: StagedFrames(leg, self._session) for n, leg in enumerate(job.plan.legs) if n}
             before, self._broadcast = self._broadcast, self._session.sparkContext.broadcast(job.to_bytes())
@@ -98,7 +100,7 @@ class SparkEngine(Engine):
                 before.unpersist()
 
     def drive(self, driver: EpochDriver) -> Outcome:
-        with losses_told("running the streaming query"):
+        with final_failures_told("running the streaming query"):
             return self._drive(driver)
 
     def _drive(self, driver: EpochDriver) -> Outcome:
@@ -197,11 +199,20 @@ class SparkEngine(Engine):
             raise translate(error, f"running epoch {epoch.epoch}{leg}") from error
         return [Barrier.from_bytes(bytes(row[0])) for row in rows]
 
-    def process_all_available(self) -> None:
-        """Blocks until the query has processed what its sources hold now."""
-        if self._query is not None:
-            with losses_told("waiting for the streaming query"):
-                self._query.processAllAvailable()
+    def process_all_available(self, ended: threading.Event) -> None:
+        """Blocks until a query of the job has processed what its sources hold now, or the job has ended."""
+        while not ended.is_set():
+            query = self._query
+            if query is None:  # not started yet, or between two attempts
+                ended.wait(0.05)
+                continue
+            try:
+                with final_failures_told("waiting for the streaming query"):
+                    query.processAllAvailable()
+                return
+            except StreamingQueryException:
+                while self._query is query and not ended.wait(0.05):
+                    pass  # the job master learns of it, and decides whether there is another attempt
 
     def services(self) -> Mapping[str, Any]:
         return {"read_parquet": self._read_parquet, "spark": self._user_session}

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
 from pyspark import SparkContext
+from pyspark.errors import AnalysisException
 
 from holdfast.errors import ConfigurationError, HoldfastError
 from holdfast.runtime.engine import EngineError, EngineLostError
@@ -27,23 +28,27 @@ def translate(failure: BaseException, doing: str) -> HoldfastError:
             "the Python workers of Spark cannot import holdfast: set PYSPARK_PYTHON to a Python that has it before the "
             "session starts, or ship it with spark.submit.pyFiles or spark.archives"
         )
+    if isinstance(failure, AnalysisException):
+        # A new attempt would plan the same.
+        return ConfigurationError(f"Spark cannot plan what the program asks for (while {doing}): {failure}")
     return EngineError(f"Spark failed while {doing}: {failure}")
 
 
 @contextmanager
-def losses_told(doing: str) -> Iterator[None]:
-    """Makes the loss of the JVM an error of ours, wherever the body notices it; other exceptions pass as they are.
+def final_failures_told(doing: str) -> Iterator[None]:
+    """Makes what no restart can cure an error of ours; other exceptions pass as they are.
 
     Raises:
         EngineLostError: The JVM is gone.
+        ConfigurationError: Spark cannot plan what the program asks for.
     """
     try:
         yield
     except HoldfastError:
         raise
     except Exception as failure:
-        if _is_lost(failure):
-            raise _lost(failure, doing) from failure
+        if _is_lost(failure) or isinstance(failure, AnalysisException):
+            raise translate(failure, doing) from failure
         raise
 
 

@@ -11,6 +11,7 @@ import tempfile
 
 from pyspark.sql import SparkSession
 
+from holdfast.errors import ConfigurationError
 from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.ids import JobID
 from holdfast.runtime.graph import StreamGraph
@@ -21,7 +22,7 @@ from holdfast.runtime.job_root import checkpoint_root, job_directory
 from holdfast.runtime.leadership import open_register
 from holdfast.runtime.options import DEFAULT_PARALLELISM, EXECUTION_TRIGGER, JOB_ID
 from holdfast.spark.engine import SparkEngine
-from holdfast.spark.failure import losses_told
+from holdfast.spark.failure import final_failures_told
 from holdfast.spark.session import get_or_create
 from holdfast.spark.trigger import Trigger
 from holdfast.storage.file_system import file_system_for
@@ -39,7 +40,7 @@ def launch(
         ConfigurationError: An option does not fit, or the session cannot run jobs.
         EngineLostError: The session's JVM is gone.
     """
-    with losses_told("starting the job"):
+    with final_failures_told("starting the job"):
         return _launch(graph, job_name, configuration, session)
 
 
@@ -49,6 +50,9 @@ def _launch(graph: StreamGraph, job_name: str, configuration: Configuration, ses
     directory_set = checkpoint_root(configuration)
     session = session or get_or_create(configuration)
     trigger = Trigger.parse(configuration.get(EXECUTION_TRIGGER))
+    parallelism = configuration.get(DEFAULT_PARALLELISM)
+    if parallelism is not None and parallelism < 1:
+        raise ConfigurationError(f"Option 'parallelism.default': {parallelism} is not 1 or more.")
     root = directory_set or _temporary_directory(job_name)
     given = configuration.get(JOB_ID)
     job_id = JobID.from_hex(given) if given else JobID.from_name(job_name)
@@ -64,7 +68,7 @@ def _launch(graph: StreamGraph, job_name: str, configuration: Configuration, ses
         directory=directory,
         register=register,
         engine=engine,
-        default_parallelism=configuration.get(DEFAULT_PARALLELISM) or session.sparkContext.defaultParallelism,
+        default_parallelism=parallelism or session.sparkContext.defaultParallelism,
         owner=f"{socket.gethostname()}:{os.getpid()}",
         leadership=leadership,
     )

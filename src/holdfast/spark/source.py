@@ -162,6 +162,12 @@ def _check_names(source: Source, names: Sequence[str]) -> None:
             f"input {source.uid!r} has a column {reserved[0]!r}: names that start with {RESERVED!r} are reserved, "
             "rename it"
         )
+    odd = [name for name in names if "." in name or "`" in name]
+    if odd:
+        raise ConfigurationError(
+            f"input {source.uid!r} has a column {odd[0]!r}: Spark does not pass columns with dots or backticks in "
+            "their names to Python, rename it, for instance by withColumnRenamed()"
+        )
 
 
 def _check(source: Source, frame: DataFrame) -> None:
