@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from holdfast.errors import ConfigurationError
-from holdfast.kernel.key_group import default_max_parallelism
+from holdfast.kernel.key_group import UPPER_BOUND_MAX_PARALLELISM, default_max_parallelism
 from holdfast.runtime.graph import (
     BroadcastNode,
     FrameTransformNode,
@@ -54,6 +54,11 @@ def compile_graph(
     Raises:
         ConfigurationError: The program cannot be planned; the message names the step.
     """
+    if default_max is not None and not 1 <= default_max <= UPPER_BOUND_MAX_PARALLELISM:
+        raise ConfigurationError(
+            f"pipeline.max-parallelism must be from 1 to {UPPER_BOUND_MAX_PARALLELISM}, not {default_max!r}; leave it out "
+            "to have it derived from the parallelism"
+        )
     return _Compiler(graph, default_parallelism, default_max, stored_max or {}, parallelism or {}).plan()
 
 

@@ -216,6 +216,13 @@ def test_stored_max_parallelism_is_adopted_and_bounds_the_parallelism() -> None:
         compile_graph(graph, 4, None, {"count": 2})
 
 
+@pytest.mark.parametrize("maximum", [0, -1, 32769])
+def test_a_max_parallelism_that_cannot_be_is_refused_by_its_option(maximum: int) -> None:
+    graph = StreamGraph([sink(keyed("count", source()))])
+    with pytest.raises(ConfigurationError, match=r"pipeline.max-parallelism must be from 1 to 32768"):
+        compile_graph(graph, 4, maximum)
+
+
 def test_a_uid_is_unique_and_a_missing_one_can_be_an_error() -> None:
     start = source()
     with pytest.raises(ConfigurationError, match="two steps"):
