@@ -56,8 +56,8 @@ def compile_graph(
     """
     if default_max is not None and not 1 <= default_max <= UPPER_BOUND_MAX_PARALLELISM:
         raise ConfigurationError(
-            f"pipeline.max-parallelism must be from 1 to {UPPER_BOUND_MAX_PARALLELISM}, not {default_max!r}; leave it out "
-            "to have it derived from the parallelism"
+            f"pipeline.max-parallelism must be from 1 to {UPPER_BOUND_MAX_PARALLELISM}, not {default_max!r}; leave it "
+            "out to have it derived from the parallelism"
         )
     return _Compiler(graph, default_parallelism, default_max, stored_max or {}, parallelism or {}).plan()
 
