@@ -66,6 +66,9 @@ class TestSomethingCompacted(StateBackendContract):
         epochs = StateEpochs(state_backend, str(tmp_path), after=compact)
         return epochs
 
+    @pytest.mark.skip(reason="looks at runs as they were written")
+    def test_appends_are_written_as_what_was_added(self): ...
+
 
 class CompactingMachine(StateBackendMachine):
     """Histories in which runs are merged at any time."""

@@ -12,67 +12,75 @@ from typing import Final
 from holdfast.checkpoint import recovery
 from holdfast.checkpoint.completed_checkpoint import CompletedCheckpoint
 from holdfast.errors import CorruptFileError, HoldfastError
-from holdfast.runtime.job import Job
 from holdfast.storage.job_directory import JobDirectory
 from holdfast.storage.naming import FileName
 from holdfast.storage.path import base_name, join, parent
-from holdfast.storage.register import CheckpointPointer, RegisterRecord
+from holdfast.storage.register import CheckpointPointer, FencedRegister, RegisterRecord
 
 _VERSION: Final = re.compile(r"v-([0-9]{20})")
 _ELSEWHERE: Final = "Bring it back from a copy, start from a savepoint (-s PATH), or start without state (--fresh)."
 
 
-def with_proposal(job: Job, error: CorruptFileError) -> CorruptFileError:
+def with_proposal(directory: JobDirectory, register: FencedRegister, error: CorruptFileError) -> CorruptFileError:
     """Return the error with the way to go on; the same error if it names one already, or none is known. Never raises.
 
     Args:
-        job: The job that met the damaged file.
+        directory: Of the job that met the damaged file.
+        register: Of the job.
         error: Names the file.
     """
+    if parent(error.path) == directory.register_dir:
+        return with_register_proposal(directory, error)
     try:
-        if parent(error.path) == job.directory.register_dir:
-            return CorruptFileError(error.path, error.offset, f"{error.reason} {_register_proposal(job, error.path)}")
         damaged = FileName.parse(base_name(error.path))
         if damaged is None:
             return error
-        return CorruptFileError(error.path, error.offset, f"{error.reason} {_file_proposal(job, damaged)}")
+        return CorruptFileError(
+            error.path, error.offset, f"{error.reason} {_file_proposal(directory, register, damaged)}"
+        )
     except HoldfastError:
         return error
 
 
-def _file_proposal(job: Job, damaged: FileName) -> str:
+def with_register_proposal(directory: JobDirectory, error: CorruptFileError) -> CorruptFileError:
+    """Return the error with the way to go on if a version of the job's register is damaged. Never raises."""
+    try:
+        if parent(error.path) != directory.register_dir:
+            return error
+        return CorruptFileError(error.path, error.offset, f"{error.reason} {_register_proposal(directory, error.path)}")
+    except HoldfastError:
+        return error
+
+
+def _file_proposal(directory: JobDirectory, register: FencedRegister, damaged: FileName) -> str:
     """What to do if a file is damaged that checkpoints name: a run, or the state of an operator."""
-    state = job.register.read()
-    documents = recovery.readable(job.directory, state)
+    state = register.read()
+    documents = recovery.readable(directory, state)
     naming = [pointer.checkpoint_id for pointer, found in documents if _names(found, damaged)]
     named = f"Checkpoints {naming} name it. " if naming else ""
     for pointer, found in reversed(documents):
-        if (
-            isinstance(found, CompletedCheckpoint)
-            and not _names(found, damaged)
-            and _has_its_runs(found, job.directory)
-        ):
-            return named + _start_from(job.directory, pointer)
+        if isinstance(found, CompletedCheckpoint) and not _names(found, damaged) and _has_its_runs(found, directory):
+            return named + _start_from(directory, pointer)
     return f"{named}No checkpoint of the job is whole without it. {_ELSEWHERE}"
 
 
-def _register_proposal(job: Job, path: str) -> str:
+def _register_proposal(directory: JobDirectory, path: str) -> str:
     """What to do if a version of the register is damaged: without it, the version before it counts."""
     match = _VERSION.fullmatch(base_name(path))
     what = (
         "It is a version of the job's register, the one place that says which checkpoint is the newest; nothing was "
         "changed. "
     )
-    if match is None or job.directory.fs.exists(_version_path(path, int(match[1]) + 1)):
+    if match is None or directory.fs.exists(_version_path(path, int(match[1]) + 1)):
         return what + _ELSEWHERE
     before = _version_path(path, int(match[1]) - 1)
-    record = RegisterRecord.decode(job.directory.fs.read(before), before)
+    record = RegisterRecord.decode(directory.fs.read(before), before)
     newest = record.state.newest
     if newest is None:
         return f"{what}Bring it back from a copy. The version before it names no checkpoint."
     return (
         f"{what}Bring it back from a copy, or move it out of its directory, so that the version before it counts. "
-        f"{_start_from(job.directory, newest)}"
+        f"{_start_from(directory, newest)}"
     )
 
 

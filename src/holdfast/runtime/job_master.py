@@ -187,7 +187,7 @@ class JobMaster:
                 logger.warning("the term of this process has ended; what failed meanwhile: %s", error)
                 return None
             if isinstance(error, CorruptFileError):
-                raise with_proposal(self.job, error) from error
+                raise with_proposal(self.job.directory, self.job.register, error) from error
             if isinstance(error, FATAL):
                 raise
             self._wait_for_restart(error)

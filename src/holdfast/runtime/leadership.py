@@ -24,7 +24,7 @@ from contextlib import contextmanager
 from typing import Final
 
 from holdfast.checkpoint.options import CHECKPOINT_STORAGE, CHECKPOINTS_DIRECTORY
-from holdfast.errors import ConfigurationError, FencedError, HoldfastError
+from holdfast.errors import ConfigurationError, CorruptFileError, FencedError, HoldfastError
 from holdfast.ha.checkpoint_recovery import checkpoints_directory
 from holdfast.ha.factory import create_high_availability_services
 from holdfast.ha.job_register import register_of
@@ -34,6 +34,7 @@ from holdfast.ha.services import HighAvailabilityServices
 from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.ids import JobID
 from holdfast.runtime.control import JobControl
+from holdfast.runtime.damage import with_register_proposal
 from holdfast.storage.job_directory import JobDirectory
 from holdfast.storage.register import FencedRegister
 
@@ -180,6 +181,10 @@ def open_register(directory: JobDirectory, configuration: Configuration) -> tupl
     try:
         register = register_of(directory, configuration, services)
         return register, None if services is None else JobLeadership(services, directory.job_id)
+    except CorruptFileError as error:
+        if services is not None:
+            services.close()
+        raise with_register_proposal(directory, error) from error
     except BaseException:
         if services is not None:
             services.close()
