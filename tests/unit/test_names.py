@@ -126,7 +126,6 @@ FAULT_POINTS = """
     run.write metadata.write pointer.write sink.stage sink.commit notify subsume.delete source.copy spark.commit"""
 
 ANOTHER_ISSUE = {
-    *("verb diff", "verb info"),
     *("verb jobmanager", "verb submit", "target demo-ha"),
     "benchmark rescale",
 }

@@ -22,7 +22,7 @@ from holdfast.checkpoint.location import (
     CheckpointStorageLocationReference,
     CheckpointStreamFactory,
 )
-from holdfast.checkpoint.master_hook import MasterTriggerRestoreHook
+from holdfast.checkpoint.master_hook import MasterTriggerRestoreHook, WithMasterCheckpointHook
 from holdfast.checkpoint.metadata import CheckpointMetadata, OperatorMetadata
 from holdfast.checkpoint.options import (
     CheckpointingMode,
@@ -105,4 +105,5 @@ __all__ = [
     "StandaloneCheckpointIDCounter",
     "StandaloneCompletedCheckpointStore",
     "TaskAcknowledgeResult",
+    "WithMasterCheckpointHook",
 ]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import BinaryIO, Self
 
+from holdfast.checkpoint.disposal import delete_files
 from holdfast.checkpoint.metadata import CheckpointMetadata, encode
 from holdfast.errors import NotExistError
 from holdfast.storage.file import FileSystem
@@ -150,11 +151,11 @@ class FileCheckpointLocation(CheckpointStorageLocation):
             return False
 
     def dispose_on_failure(self) -> None:
-        """Delete the files of the directory, and the directory."""
+        """Delete the files of the directory, those that a savepoint has got already, and the directory."""
         for status in self.fs.list(self.path):
             if not status.is_directory:
                 self.fs.delete(join(self.path, status.name))
-        self.fs.delete_directory(self.path)
+        delete_files(self.fs, self.path)
 
     def __repr__(self) -> str:
         return f"FileCheckpointLocation({self.path!r})"

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from concurrent.futures import Executor, Future
 from typing import Any, Generic, TypeVar
 
-from holdfast.errors import CheckpointError, CheckpointFailureReason, StateError
+from holdfast.errors import CheckpointError, CheckpointFailureReason, CorruptFileError, StateError
 from holdfast.storage.handle import StateSerializer
 
 T = TypeVar("T")
@@ -40,6 +40,14 @@ class MasterTriggerRestoreHook(ABC, Generic[T]):
 
     def close(self) -> None:
         """Let go of everything."""
+
+
+class WithMasterCheckpointHook(ABC, Generic[T]):
+    """Extended by functions and sinks that bring a hook."""
+
+    @abstractmethod
+    def create_master_trigger_restore_hook(self) -> MasterTriggerRestoreHook[T]:
+        """Make the hook; called in the driver, once in each attempt of the job."""
 
 
 class MasterHooks:
@@ -110,13 +118,7 @@ class MasterHooks:
             )
         for identifier, hook in self._hooks.items():
             stored = states.get(identifier)
-            state = None
-            if stored is not None:
-                serializer = hook.create_checkpoint_data_serializer()
-                if serializer is None:
-                    raise StateError(f"Master hook {identifier!r} has stored state but no serializer for it.")
-                state = serializer.from_bytes(base64.b64decode(stored["data"]), path)
-            hook.restore_checkpoint(checkpoint_id, state)
+            hook.restore_checkpoint(checkpoint_id, None if stored is None else _state_of(hook, stored, path))
 
     def reset(self) -> None:
         """Tell all hooks that there is no checkpoint to go back to."""
@@ -130,3 +132,15 @@ class MasterHooks:
                 hook.close()
             except Exception:
                 _log.exception("Master hook %r could not be closed.", identifier)
+
+
+def _state_of(hook: MasterTriggerRestoreHook[T], stored: Any, path: str) -> T:
+    identifier = hook.get_identifier()
+    serializer = hook.create_checkpoint_data_serializer()
+    if serializer is None:
+        raise StateError(f"Master hook {identifier!r} has stored state but no serializer for it.")
+    try:
+        data = base64.b64decode(stored["data"], validate=True)
+    except (TypeError, KeyError, ValueError) as error:
+        raise CorruptFileError(path, None, f"the state of master hook {identifier!r} is no base64: {error}.") from error
+    return serializer.from_bytes(data, path)

@@ -19,6 +19,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from holdfast.checkpoint.snapshot_type import CheckpointProperties
 from holdfast.errors import CorruptFileError
 from holdfast.state.operator_snapshot import size_of
 from holdfast.state.run import RunHandle
@@ -170,12 +171,21 @@ def decode(data: bytes, path: str) -> CheckpointMetadata:
         processing_time=reader.whole("processing_time"),
         operators=tuple(_operator(item) for item in reader.objects("operators")),
         source_positions=reader.take("source_positions"),
-        properties=reader.mapping("properties"),
+        properties=_properties(reader),
         master_states=reader.mapping("master_states"),
         extra=reader.mapping("extra"),
     )
     reader.end()
     return metadata
+
+
+def _properties(reader: _Reader) -> dict[str, Any]:
+    properties = reader.mapping("properties")
+    try:
+        CheckpointProperties.from_json(properties)
+    except ValueError as error:
+        raise reader.wrong(str(error)) from error
+    return properties
 
 
 def _operator(reader: _Reader) -> OperatorMetadata:

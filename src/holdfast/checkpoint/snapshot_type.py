@@ -17,7 +17,11 @@ class SnapshotSharing(Enum):
 
 
 class SavepointFormatType(Enum):
-    """How a savepoint holds its state."""
+    """What a savepoint was asked to be good for.
+
+    There is one form of state, which every backend reads, and a savepoint holds all of its files. So each savepoint can
+    do what Flink promises of a canonical one, and the two differ in what their document says alone.
+    """
 
     CANONICAL = "canonical"
     NATIVE = "native"
@@ -196,7 +200,18 @@ class CheckpointProperties:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> CheckpointProperties:
-        """Read what `to_json` wrote; what is missing means that nothing is deleted."""
+        """Read what `to_json` wrote; what is missing means that nothing is deleted.
+
+        Raises:
+            ValueError: The kind or the format is none that is known, or something has a wrong type.
+        """
+        try:
+            return cls._from_json(value)
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"properties {dict(value)!r} are not those of a snapshot: {error!r}") from error
+
+    @classmethod
+    def _from_json(cls, value: Mapping[str, Any]) -> CheckpointProperties:
         kind = value.get("format")
         discard = set(value.get("discard", ()))
         return cls(

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 import threading
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from holdfast.checkpoint.snapshot_type import CheckpointProperties
 from holdfast.checkpoint.trigger import CheckpointMetrics
@@ -79,6 +79,15 @@ class CheckpointStats:
         return sum(stats.metrics.processed for by in self.subtasks.values() for stats in by.values())
 
 
+class Measured(NamedTuple):
+    """The numbers of a completed checkpoint that are summarised: all that is kept of thousands of them."""
+
+    checkpointed_size: int
+    state_size: int
+    end_to_end_duration: int
+    processed_data: int
+
+
 @dataclass(frozen=True)
 class RestoredStats:
     """The checkpoint that the job was restored from."""
@@ -133,7 +142,7 @@ class StatsSnapshot:
 
     counts: Counts
     history: tuple[CheckpointStats, ...]
-    completed: tuple[CheckpointStats, ...]
+    completed: tuple[Measured, ...]
     latest_completed: CheckpointStats | None
     latest_savepoint: CheckpointStats | None
     latest_failed: CheckpointStats | None
@@ -145,7 +154,7 @@ class StatsSnapshot:
         return next((stats for stats in known if stats is not None and stats.checkpoint_id == checkpoint_id), None)
 
     def summary(self, name: str) -> Summary:
-        """Return the summary of a number of `CheckpointStats`, such as ``"state_size"``."""
+        """Return the summary of one of the numbers in `Measured`, such as ``"state_size"``."""
         return Summary([getattr(stats, name) for stats in self.completed])
 
 
@@ -166,7 +175,7 @@ class CheckpointStatsTracker:
         self._counts = Counts()
         self._history: OrderedDict[int, CheckpointStats] = OrderedDict()
         self._open: dict[int, CheckpointStats] = {}
-        self._completed: list[CheckpointStats] = []
+        self._completed: deque[Measured] = deque(maxlen=self.SUMMARY_SIZE)
         self._latest: dict[str, CheckpointStats] = {}
         self._restored: RestoredStats | None = None
 
@@ -256,8 +265,7 @@ class CheckpointStatsTracker:
             self._latest[FAILED] = ended
         else:
             self._latest["SAVEPOINT" if ended.properties.is_savepoint() else COMPLETED] = ended
-            self._completed.append(ended)
-            del self._completed[: -self.SUMMARY_SIZE]
+            self._completed.append(Measured(*(getattr(ended, name) for name in Measured._fields)))
         if checkpoint_id in self._history:
             self._history[checkpoint_id] = ended
         return True

@@ -7,6 +7,8 @@ import click
 from holdfast import __version__
 from holdfast.cli.checkpoints import checkpoints
 from holdfast.cli.control import cancel, rescale
+from holdfast.cli.diff import diff
+from holdfast.cli.info import info
 from holdfast.cli.inspect import inspect
 from holdfast.cli.list import list_jobs
 from holdfast.cli.query import query
@@ -21,7 +23,11 @@ def main() -> None:
     """Runs PySpark jobs with Flink's state, and looks at their checkpoints."""
 
 
-for command in (run, list_jobs, checkpoints, inspect, savepoint, stop, cancel, rescale, query, state_server):
+for command in (
+    *(run, info, list_jobs, checkpoints, inspect, diff),
+    *(savepoint, stop, cancel, rescale),
+    *(query, state_server),
+):
     main.add_command(command)
 
 __all__ = ["main"]

@@ -4,21 +4,28 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
 
 import click
 
 from holdfast.checkpoint.completed_checkpoint import CompletedCheckpoint
-from holdfast.checkpoint.recovery import newest
+from holdfast.checkpoint.recovery import load, newest
 from holdfast.cli.registers import Registers
 from holdfast.errors import ConfigurationError, HoldfastError, NotExistError
 from holdfast.ha.job_register import MARKER_NAME, job_id_in
 from holdfast.kernel.ids import JobID
 from holdfast.storage.file_system import file_system_for, join
-from holdfast.storage.job_directory import REGISTER, JobDirectory
-from holdfast.storage.path import base_name, parent
+from holdfast.storage.job_directory import METADATA_NAME, REGISTER, JobDirectory
+from holdfast.storage.path import base_name, is_absolute, parent
 from holdfast.storage.register_state import RegisterState
 
 _JOB = re.compile(r"[0-9a-f]{32}")
+
+
+def absolute(path: str) -> str:
+    """What a path means here, for a process that may have been started elsewhere."""
+    return path if is_absolute(path) else str(Path(path).absolute())
 
 
 def job_directories(path: str, registers: Registers) -> Iterator[tuple[JobDirectory, RegisterState]]:
@@ -57,6 +64,24 @@ def directories_at(path: str) -> list[JobDirectory]:
         return [_directory(path)]
     names = [status.name for status in fs.list(path) if status.is_directory and _JOB.fullmatch(status.name)]
     return [_directory(join(path, name)) for name in names]
+
+
+def checkpoint_at(path: str, properties: tuple[str, ...]) -> CompletedCheckpoint:
+    """The checkpoint or savepoint that a path means: itself, or the newest completed one of the job at the path.
+
+    Args:
+        path: What somebody typed.
+        properties: Options that say where registers are.
+
+    Raises:
+        NotExistError: There is none.
+        CorruptFileError: It is damaged.
+    """
+    fs = file_system_for(path)
+    if base_name(path) == METADATA_NAME or fs.exists(join(path, METADATA_NAME)):
+        return load(path)
+    with closing(Registers(properties)) as registers:
+        return newest_checkpoint(path, registers)
 
 
 def newest_checkpoint(path: str, registers: Registers) -> CompletedCheckpoint:

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import logging
-import os
 import runpy
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import click
 
 from holdfast.checkpoint.options import CLAIM_MODE, IGNORE_UNCLAIMED_STATE, RECOVERY_PATH
 from holdfast.cli.exit_code import errors_to_exit_codes
+from holdfast.cli.job_directories import absolute
+from holdfast.cli.script import as_main_program, log_to_stderr, options_of
 from holdfast.datastream.launch import launching
-from holdfast.errors import ConfigurationError
 from holdfast.kernel.configuration import Configuration
 from holdfast.runtime.options import START_FRESH
 
@@ -51,21 +47,18 @@ def run(
     if claim_mode is not None and path is None:
         raise click.UsageError("--claim-mode is about the snapshot of -s PATH, which is missing.")
     with errors_to_exit_codes():
-        _log_to_stderr()
+        log_to_stderr()
         options = _options(properties, path, allow_non_restored_state, claim_mode, fresh)
-        with launching(options), _as_main_program(script, args):
+        with launching(options), as_main_program(script, args):
             runpy.run_path(str(script), run_name="__main__")
 
 
 def _options(
     properties: tuple[str, ...], path: str | None, allow_non_restored: bool, claim_mode: str | None, fresh: bool
 ) -> Configuration:
-    # The environment knows the options of all packages; without it a mistyped key would be found only at execute().
-    import holdfast.datastream.environment  # noqa: F401
-
-    options = Configuration.from_properties(properties)
+    options = options_of(properties)
     if path is not None:
-        options.set(RECOVERY_PATH, _absolute(path))
+        options.set(RECOVERY_PATH, absolute(path))
     if allow_non_restored:
         options.set(IGNORE_UNCLAIMED_STATE, True)
     if claim_mode is not None:
@@ -74,27 +67,3 @@ def _options(
         options.set(START_FRESH, True)
     options.validate()
     return options
-
-
-def _absolute(path: str) -> str:
-    return path if "://" in path or path.startswith("file:") else str(Path(path).absolute())
-
-
-@contextmanager
-def _as_main_program(script: Path, args: tuple[str, ...]) -> Iterator[None]:
-    """The script sees the arguments and the import path that `python SCRIPT ARGS` would give it."""
-    argv, import_path = sys.argv, sys.path[:]
-    sys.argv = [str(script), *args]
-    sys.path.insert(0, str(script.resolve().parent))
-    try:
-        yield
-    finally:
-        sys.argv, sys.path[:] = argv, import_path
-
-
-def _log_to_stderr() -> None:
-    level = os.environ.get("HOLDFAST_LOG_LEVEL", "INFO").upper()
-    if level not in logging.getLevelNamesMapping():
-        raise ConfigurationError(f"HOLDFAST_LOG_LEVEL: {level!r} is none of DEBUG, INFO, WARNING, ERROR.")
-    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    logging.getLogger("holdfast").setLevel(level)

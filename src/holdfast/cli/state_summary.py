@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -49,8 +49,12 @@ class StateSummary:
     key_group_skew: float
 
 
-def summaries(checkpoint: CompletedCheckpoint) -> Iterator[StateSummary]:
+def summaries(checkpoint: CompletedCheckpoint, without: Container[str] = ()) -> Iterator[StateSummary]:
     """Every state of a checkpoint, by operator and name. Reads, and so checks, the keys of all its run files.
+
+    Args:
+        checkpoint: The checkpoint.
+        without: Uids of operators that are left out.
 
     Raises:
         CorruptFileError: A run file is damaged.
@@ -59,6 +63,8 @@ def summaries(checkpoint: CompletedCheckpoint) -> Iterator[StateSummary]:
     root = root_of(checkpoint)
     fs = file_system_for(root)
     for operator in sorted(checkpoint.metadata.operators, key=lambda operator: operator.uid):
+        if operator.uid in without:
+            continue
         segments: dict[str, list[Segment]] = {}
         for handle in operator.runs:
             run = open_run(fs, root, handle)

@@ -23,6 +23,7 @@ from holdfast.datastream.functions import (
     KeyedProcessFunction,
     KeySelector,
     MapFunction,
+    MasterTriggerRestoreHook,
     OutputTag,
     ProcessFunction,
     ReduceFunction,
@@ -34,6 +35,7 @@ from holdfast.datastream.functions import (
     RuntimeContext,
     TimeDomain,
     TimerService,
+    WithMasterCheckpointHook,
 )
 from holdfast.datastream.keyed_stream import KeyedStream
 from holdfast.datastream.result import CollectedElements, JobExecutionResult
@@ -100,6 +102,7 @@ __all__ = [
     "KeyedProcessFunction",
     "KeyedStream",
     "MapFunction",
+    "MasterTriggerRestoreHook",
     "MemoryStateBackend",
     "OutputTag",
     "ParquetFileSink",
@@ -117,6 +120,7 @@ __all__ = [
     "StreamExecutionEnvironment",
     "TimeDomain",
     "TimerService",
+    "WithMasterCheckpointHook",
     "WriterContext",
     "WriterInitContext",
 ]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.checkpoint.config import CheckpointConfig
 from holdfast.checkpoint.options import CheckpointingMode
-from holdfast.datastream.launch import with_options_from_outside
+from holdfast.datastream.launch import Program, end_if_planning, with_options_from_outside
 from holdfast.datastream.operation import declared_type
 from holdfast.datastream.result import CollectedElements, JobExecutionResult
 from holdfast.datastream.sinks.collect import CollectSink, Mailbox
@@ -175,13 +175,14 @@ class StreamExecutionEnvironment:
 
         The streams defined so far belong to this job: the environment starts empty again.
         """
-        from holdfast.spark.launch import launch
-
         configuration = self.get_configuration()
         configuration.validate()
         graph = self.get_stream_graph()
         self._sinks = []
         name = job_name or configuration.get(JOB_NAME) or _script_name()
+        end_if_planning(Program(graph, name, configuration, self._spark))
+        from holdfast.spark.launch import launch
+
         return launch(graph, name, configuration, self._spark)
 
     def get_stream_graph(self) -> StreamGraph:

@@ -1,5 +1,6 @@
 """The functions that programs subclass, and the contexts that they are given."""
 
+from holdfast.checkpoint.master_hook import MasterTriggerRestoreHook, WithMasterCheckpointHook
 from holdfast.runtime.broadcast import (
     BaseBroadcastProcessFunction,
     BroadcastProcessFunction,
@@ -50,6 +51,7 @@ __all__ = [
     "KeyedBroadcastProcessFunction",
     "KeyedProcessFunction",
     "MapFunction",
+    "MasterTriggerRestoreHook",
     "OutputTag",
     "ProcessFunction",
     "ReduceFunction",
@@ -61,4 +63,5 @@ __all__ = [
     "RuntimeContext",
     "TimeDomain",
     "TimerService",
+    "WithMasterCheckpointHook",
 ]

@@ -1,6 +1,7 @@
-"""Options from outside the program: what `holdfast run -D key=value` sets reaches every environment through here.
+"""What `holdfast run` and `holdfast info` tell a program from outside: every environment looks here.
 
-They win over what the program sets, and the log names what they replaced.
+Options win over what the program sets, and the log names what they replaced. A program whose plan alone is asked for
+ends where it would execute its first job.
 """
 
 from __future__ import annotations
@@ -8,13 +9,64 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
 
 from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.option import is_secret
+from holdfast.runtime.graph import StreamGraph
 
 logger = logging.getLogger(__name__)
 
 _from_outside = Configuration()
+_is_planning = False
+
+
+@dataclass(frozen=True)
+class Program:
+    """What a program would have executed.
+
+    Attributes:
+        session: The Spark session that it has made or was given, None if there is none yet.
+    """
+
+    graph: StreamGraph
+    name: str
+    configuration: Configuration
+    session: Any
+
+
+class ProgramPlanned(BaseException):
+    """Ends a program whose plan alone was asked for.
+
+    Attributes:
+        program: What it would have executed.
+    """
+
+    def __init__(self, program: Program) -> None:
+        super().__init__(program.name)
+        self.program = program
+
+
+@contextmanager
+def planning() -> Iterator[None]:
+    """Runs a program up to the execution of its first job, where `ProgramPlanned` is raised instead."""
+    global _is_planning
+    _is_planning = True
+    try:
+        yield
+    finally:
+        _is_planning = False
+
+
+def end_if_planning(program: Program) -> None:
+    """Ends the program if its plan alone was asked for.
+
+    Raises:
+        ProgramPlanned: It was.
+    """
+    if _is_planning:
+        raise ProgramPlanned(program)
 
 
 @contextmanager

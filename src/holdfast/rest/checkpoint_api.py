@@ -1,16 +1,18 @@
-"""`/jobs/:jobid/checkpoints`, `/savepoints` and `/stop`."""
+"""`/jobs/:jobid/checkpoints`, `/savepoints` and `/stop`, and `/savepoint-disposal`."""
 
 from __future__ import annotations
 
+import re
 import time
-import uuid
-from collections.abc import Mapping
-from concurrent.futures import Future
-from typing import Any
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, Final
 
 from holdfast.checkpoint import statistics_report as report
 from holdfast.checkpoint.config import CoordinatorConfiguration
+from holdfast.checkpoint.disposal import dispose_savepoint
 from holdfast.checkpoint.options import SAVEPOINT_DIRECTORY
+from holdfast.checkpoint.snapshot_type import SavepointFormatType
 from holdfast.checkpoint.statistics import CheckpointStats
 from holdfast.rest.answer import Answer, RefusedError, Request
 from holdfast.rest.operation import AsyncOperations
@@ -18,6 +20,11 @@ from holdfast.runtime.control import SnapshotRequest
 from holdfast.runtime.job_master import JobMaster
 from holdfast.runtime.rest_options import REST_STORE_DURATION
 from holdfast.state.options import STATE_BACKEND
+from holdfast.storage.path import is_absolute
+
+_ID: Final = re.compile("[0-9]{1,19}")
+_DIRECTORY: Final = ("target-directory", "targetDirectory")
+_FORMATS: Final = tuple(kind.name for kind in SavepointFormatType)
 
 
 class CheckpointApi:
@@ -33,6 +40,8 @@ class CheckpointApi:
         store_ms = self._options.get(REST_STORE_DURATION)
         self._checkpoints = AsyncOperations(master.job.clock, store_ms)
         self._savepoints = AsyncOperations(master.job.clock, store_ms)
+        self._disposals = AsyncOperations(master.job.clock, store_ms)
+        self._disposer = ThreadPoolExecutor(1, "holdfast-rest-disposal")
 
     def overview(self, request: Request) -> Answer:
         """GET /jobs/:jobid/checkpoints."""
@@ -62,12 +71,10 @@ class CheckpointApi:
 
     def trigger_checkpoint(self, request: Request) -> Answer:
         """POST /jobs/:jobid/checkpoints."""
-        kind = request.body.get("checkpointType", "CONFIGURED")
-        if kind not in ("CONFIGURED", "FULL"):
-            raise RefusedError(400, f"checkpointType is CONFIGURED or FULL, not {kind!r}.")
-        if kind == "FULL":
+        request.fields("checkpointType", "triggerId")
+        if request.choice("checkpointType", ("CONFIGURED", "FULL"), "CONFIGURED") == "FULL":
             raise RefusedError(400, "A checkpoint always refers to files of earlier ones; take a savepoint instead.")
-        trigger_id = _trigger_id(request)
+        trigger_id = request.trigger_id()
         self._checkpoints.start(trigger_id, lambda: self._master.control.request(SnapshotRequest()))
         return Answer({"request-id": trigger_id}, 202)
 
@@ -77,12 +84,14 @@ class CheckpointApi:
 
     def trigger_savepoint(self, request: Request) -> Answer:
         """POST /jobs/:jobid/savepoints."""
-        directory = self._directory(request.body, "target-directory")
-        trigger_id = _trigger_id(request)
-        cancel = bool(request.body.get("cancel-job", False))
+        request.fields(*_DIRECTORY, "cancel-job", "formatType", "triggerId")
+        directory = self._directory(request, *_DIRECTORY)
+        wanted = SnapshotRequest(is_savepoint=True, directory=directory, format_type=_format(request))
+        cancel = request.flag("cancel-job")
+        trigger_id = request.trigger_id()
 
         def start() -> Future[Any]:
-            future = self._master.control.request(SnapshotRequest(is_savepoint=True, directory=directory))
+            future = self._master.control.request(wanted)
             if cancel:
                 future.add_done_callback(self._cancel_if_done)
             return future
@@ -92,10 +101,15 @@ class CheckpointApi:
 
     def stop(self, request: Request) -> Answer:
         """POST /jobs/:jobid/stop."""
-        directory = self._directory(request.body, "targetDirectory")
-        drain = bool(request.body.get("drain", False))
-        wanted = SnapshotRequest(is_savepoint=True, directory=directory, stop=True, drain=drain)
-        trigger_id = _trigger_id(request)
+        request.fields(*_DIRECTORY, "drain", "formatType", "triggerId")
+        wanted = SnapshotRequest(
+            is_savepoint=True,
+            directory=self._directory(request, *reversed(_DIRECTORY)),
+            stop=True,
+            drain=request.flag("drain"),
+            format_type=_format(request),
+        )
+        trigger_id = request.trigger_id()
         self._savepoints.start(trigger_id, lambda: self._master.control.request(wanted))
         return Answer({"request-id": trigger_id}, 202)
 
@@ -103,13 +117,31 @@ class CheckpointApi:
         """GET /jobs/:jobid/savepoints/:triggerid."""
         return self._status(self._savepoints, request, "savepoint", lambda path: {"location": path})
 
+    def dispose(self, request: Request) -> Answer:
+        """POST /savepoint-disposal: deletes a savepoint of any job."""
+        request.fields("savepoint-path", "triggerId")
+        path = request.text("savepoint-path")
+        if path is None or not is_absolute(path):
+            raise RefusedError(400, "Property [savepoint-path] must be the absolute path, or URI, of a savepoint.")
+        trigger_id = request.trigger_id()
+        self._disposals.start(trigger_id, lambda: self._disposer.submit(dispose_savepoint, path))
+        return Answer({"request-id": trigger_id})
+
+    def disposal_status(self, request: Request) -> Answer:
+        """GET /savepoint-disposal/:triggerid."""
+        return self._status(self._disposals, request, "disposal", lambda path: {})
+
     def linger(self, seconds: float) -> None:
         """Wait until every outcome has been fetched, at most for some seconds."""
         deadline = time.monotonic() + seconds
         self._savepoints.wait_until_fetched(seconds)
         self._checkpoints.wait_until_fetched(max(0.0, deadline - time.monotonic()))
+        self._disposals.wait_until_fetched(max(0.0, deadline - time.monotonic()))
+        self._disposer.shutdown(wait=False)
 
-    def _status(self, operations: AsyncOperations, request: Request, kind: str, describe: Any) -> Answer:
+    def _status(
+        self, operations: AsyncOperations, request: Request, kind: str, describe: Callable[[Any], dict[str, Any]]
+    ) -> Answer:
         trigger_id = request.path["triggerid"]
         found = operations.status(trigger_id, describe)
         if found is None:
@@ -120,20 +152,14 @@ class CheckpointApi:
 
     def _find(self, request: Request) -> CheckpointStats:
         text = request.path["checkpointid"]
-        found = self._master.statistics.create_snapshot().find(int(text)) if text.isdecimal() else None
+        found = self._master.statistics.create_snapshot().find(int(text)) if _ID.fullmatch(text) else None
         if found is None:
             raise RefusedError(404, f"Checkpoint {text} is not known, or forgotten (web.checkpoints.history).")
         return found
 
-    def _directory(self, body: Mapping[str, Any], name: str) -> str | None:
+    def _directory(self, request: Request, name: str, other: str) -> str | None:
         """The directory that a request names; without one there must be a configured one."""
-        other = "targetDirectory" if name == "target-directory" else "target-directory"
-        directory = body.get(name) or body.get(other)
-        if directory is not None and not isinstance(directory, str):
-            raise RefusedError(400, f"{name} is text, not {directory!r}.")
-        kind = body.get("formatType", "NATIVE")
-        if kind != "NATIVE":
-            raise RefusedError(400, f"formatType is NATIVE, not {kind!r}: a savepoint copies the files as they are.")
+        directory = request.text(name, other)
         if directory is None and self._options.get(SAVEPOINT_DIRECTORY) is None:
             raise RefusedError(
                 400, f"Config key [{SAVEPOINT_DIRECTORY.key}] is not set. Property [{name}] must be provided."
@@ -145,10 +171,5 @@ class CheckpointApi:
             self._master.control.cancel()
 
 
-def _trigger_id(request: Request) -> str:
-    given = request.body.get("triggerId")
-    if given is None:
-        return uuid.uuid4().hex
-    if not isinstance(given, str) or not given.isalnum() or len(given) > 64:
-        raise RefusedError(400, f"triggerId has 1 to 64 letters and digits, not {given!r}.")
-    return given
+def _format(request: Request) -> SavepointFormatType:
+    return SavepointFormatType[request.choice("formatType", _FORMATS, SavepointFormatType.CANONICAL.name)]

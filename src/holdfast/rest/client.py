@@ -72,7 +72,7 @@ class RestClient:
         except RestError:
             return False
 
-    def get(self, path: str = "", *, timeout: float = _TIMEOUT) -> dict[str, Any]:
+    def get(self, path: str = "", *, timeout: float = _TIMEOUT) -> Any:
         """Return what is at a path below the job's.
 
         Raises:
@@ -80,7 +80,7 @@ class RestClient:
         """
         return self._send("GET", path, None, timeout)
 
-    def post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+    def post(self, path: str, body: Mapping[str, Any]) -> Any:
         """Ask for something to be done.
 
         Raises:
@@ -126,7 +126,7 @@ class RestClient:
             raise RestError(f"{failure['class']}: {failure['message']}")
         return operation
 
-    def _send(self, method: str, path: str, body: Mapping[str, Any] | None, timeout: float) -> dict[str, Any]:
+    def _send(self, method: str, path: str, body: Mapping[str, Any] | None, timeout: float) -> Any:
         separator = "" if not path or path.startswith("?") else "/"
         target = f"/jobs/{self.job_id}{separator}{path}"
         headers = {"Authorization": f"Bearer {self.address.bearer}", "Content-Type": "application/json"}
@@ -140,6 +140,6 @@ class RestClient:
         finally:
             connection.close()
         if response.status >= 300:
+            assert isinstance(content, dict)
             raise RestError(" ".join(content.get("errors", [])) or f"HTTP {response.status}", response.status)
-        assert isinstance(content, dict)
         return content

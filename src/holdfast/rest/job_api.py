@@ -8,12 +8,20 @@ from typing import Any, Final
 
 from holdfast.errors import HoldfastError
 from holdfast.rest.answer import Answer, RefusedError, Request
+from holdfast.rest.metrics import metrics_of
+from holdfast.rest.operation import cause_of
 from holdfast.runtime.job_master import JobMaster
 from holdfast.runtime.plan import Step
 from holdfast.runtime.status import JobStatus
 
 RESCALE_SECONDS: Final = 60.0
 _SECRETS: Final = ("password", "secret", "token", "access-key", "access.key", "credential", "tls.key")
+_APPLICATION_STATUS: Final = {
+    JobStatus.FINISHED: "SUCCEEDED",
+    JobStatus.CANCELED: "CANCELED",
+    JobStatus.FAILED: "FAILED",
+    JobStatus.SUSPENDED: "UNKNOWN",
+}
 
 
 class JobApi:
@@ -85,10 +93,9 @@ class JobApi:
 
     def exceptions(self, request: Request) -> Answer:
         """GET /jobs/:jobid/exceptions."""
-        try:
-            limit = int(request.query.get("maxExceptions", 20))
-        except ValueError:
-            raise RefusedError(400, f"maxExceptions is a number, not {request.query['maxExceptions']!r}.") from None
+        limit = _limit(request.query.get("maxExceptions", "20"))
+        if "failureLabelFilter" in request.query:
+            raise RefusedError(400, "Failures have no labels here, so there is nothing to filter by.")
         failures = self._master.history.failures
         entries: list[dict[str, Any]] = [
             {
@@ -121,6 +128,30 @@ class JobApi:
             raise RefusedError(409, f"The job has ended {status.value}, so it cannot be cancelled.")
         self._master.control.cancel()
         return Answer({}, 202)
+
+    def metrics(self, request: Request) -> Answer:
+        """GET /jobs/:jobid/metrics: the names, or with ?get=a,b the values."""
+        known = metrics_of(self._master)
+        wanted = request.query.get("get")
+        if wanted is None:
+            return Answer([{"id": name} for name in known])
+        names = [name for name in wanted.split(",") if name in known]
+        return Answer([{"id": name, "value": str(known[name])} for name in names])
+
+    def execution_result(self, request: Request) -> Answer:
+        """GET /jobs/:jobid/execution-result."""
+        status, failure = self._master.status, self._master.failure
+        if not status.is_terminal_state():
+            return Answer({"status": {"id": "IN_PROGRESS"}})
+        result: dict[str, Any] = {
+            "id": self._id,
+            "application-status": _APPLICATION_STATUS[status],
+            "accumulator-results": {},
+            "net-runtime": self._summary()["duration"],
+        }
+        if failure is not None:
+            result["failure-cause"] = cause_of(failure)
+        return Answer({"status": {"id": "COMPLETED"}, "job-execution-result": result})
 
     def requirements(self, request: Request) -> Answer:
         """GET /jobs/:jobid/resource-requirements."""
@@ -201,6 +232,12 @@ class JobApi:
 
     def _now(self) -> int:
         return self._master.job.clock.now_ms()
+
+
+def _limit(text: str) -> int:
+    if not text.isdecimal() or len(text) > 9 or int(text) < 1:
+        raise RefusedError(400, f"maxExceptions is a whole number of at least 1, not {text!r}.")
+    return int(text)
 
 
 def _upper_bound(uid: str, entry: Any) -> int:

@@ -16,9 +16,11 @@ from typing import Any, Final
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from holdfast.errors import ConfigurationError, HoldfastError
+from holdfast.rest.absent import ABSENT
 from holdfast.rest.answer import Answer, RefusedError, Request
 from holdfast.rest.checkpoint_api import CheckpointApi
 from holdfast.rest.job_api import JobApi
+from holdfast.rest.rescale_api import RescaleApi
 from holdfast.runtime.job_master import JobMaster
 
 _log = logging.getLogger(__name__)
@@ -46,8 +48,16 @@ class Routes:
 
     def add(self, method: str, path: str, handler: Handler) -> None:
         """Serve a path."""
-        pattern = re.sub(r":([a-z]+)", r"(?P<\1>[^/]+)", path)
+        pattern = re.sub(r":([a-z]+)", r"(?P<\1>[^/]+)", path).replace("*", ".*")
         self._routes.append((method, re.compile(f"(?:/v1)?{pattern}/?"), handler))
+
+    def add_absent(self, method: str, path: str, reason: str) -> None:
+        """Say why a path of Flink's is not served; `*` stands for anything."""
+
+        def refuse(request: Request) -> Answer:
+            raise RefusedError(501, f"{method} {path.rstrip('*')} has no meaning here. {reason}")
+
+        self.add(method, path, refuse)
 
     def answer(self, method: str, target: str, body: Mapping[str, Any]) -> Answer:
         """Answer a request.
@@ -75,7 +85,7 @@ class Routes:
 
 def routes_of(master: JobMaster) -> Routes:
     """Return what the master of a job serves."""
-    jobs, checkpoints = JobApi(master), CheckpointApi(master)
+    jobs, checkpoints, rescales = JobApi(master), CheckpointApi(master), RescaleApi(master)
     routes = Routes(str(master.job.job_id), checkpoints.linger)
     routes.add("GET", "/jobs", jobs.jobs)
     routes.add("GET", "/jobs/overview", jobs.overview)
@@ -84,6 +94,8 @@ def routes_of(master: JobMaster) -> Routes:
     routes.add("GET", "/jobs/:jobid/status", jobs.status)
     routes.add("GET", "/jobs/:jobid/config", jobs.config)
     routes.add("GET", "/jobs/:jobid/plan", jobs.plan)
+    routes.add("GET", "/jobs/:jobid/metrics", jobs.metrics)
+    routes.add("GET", "/jobs/:jobid/execution-result", jobs.execution_result)
     routes.add("GET", "/jobs/:jobid/exceptions", jobs.exceptions)
     routes.add("GET", "/jobs/:jobid/resource-requirements", jobs.requirements)
     routes.add("PUT", "/jobs/:jobid/resource-requirements", jobs.require)
@@ -97,6 +109,15 @@ def routes_of(master: JobMaster) -> Routes:
     routes.add("POST", "/jobs/:jobid/savepoints", checkpoints.trigger_savepoint)
     routes.add("GET", "/jobs/:jobid/savepoints/:triggerid", checkpoints.savepoint_status)
     routes.add("POST", "/jobs/:jobid/stop", checkpoints.stop)
+    routes.add("POST", "/savepoint-disposal", checkpoints.dispose)
+    routes.add("GET", "/savepoint-disposal/:triggerid", checkpoints.disposal_status)
+    routes.add("GET", "/jobs/:jobid/rescales/config", rescales.config)
+    routes.add("GET", "/jobs/:jobid/rescales/overview", rescales.overview)
+    routes.add("GET", "/jobs/:jobid/rescales/summary", rescales.summary)
+    routes.add("GET", "/jobs/:jobid/rescales/history", rescales.history)
+    routes.add("GET", "/jobs/:jobid/rescales/details/:rescaleuuid", rescales.details)
+    for target, reason in ABSENT.items():
+        routes.add_absent(*target.split(" "), reason)
     return routes
 
 
@@ -175,6 +196,14 @@ class _Connection(BaseHTTPRequestHandler):
     def do_PATCH(self) -> None:
         self._answer()
 
+    def do_DELETE(self) -> None:
+        self._answer()
+
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
+        """Answer what is no request that could be read, as everything else is answered."""
+        self._send(Answer({"errors": [message or explain or f"HTTP {int(code)}"]}, int(code)))
+        self.close_connection = True
+
     def log_message(self, format: str, *args: Any) -> None:  # the base class names it so
         _log.debug(format, *args)
 
@@ -189,6 +218,11 @@ class _Connection(BaseHTTPRequestHandler):
         except Exception as error:
             _log.exception("%s %s failed", self.command, self.path)
             answer = Answer({"errors": [f"Internal error: {error!r}."]}, 500)
+        self._send(answer)
+        if answer.delivered is not None:
+            answer.delivered()
+
+    def _send(self, answer: Answer) -> None:
         content = json.dumps(answer.body, ensure_ascii=False, default=str).encode()
         self.send_response(answer.status)
         self.send_header("Content-Type", "application/json; charset=UTF-8")
@@ -196,8 +230,6 @@ class _Connection(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(content)
         self.wfile.flush()
-        if answer.delivered is not None:
-            answer.delivered()
 
     def _check_bearer(self) -> None:
         given = self.headers.get("Authorization", "")
@@ -205,10 +237,14 @@ class _Connection(BaseHTTPRequestHandler):
             raise RefusedError(401, "Show the token of the job: Authorization: Bearer <token>.")
 
     def _body(self) -> Mapping[str, Any]:
+        if "Transfer-Encoding" in self.headers:
+            raise RefusedError(411, "Send the body with its Content-Length, and not in chunks.")
         try:
             length = int(self.headers.get("Content-Length") or 0)
         except ValueError:
             raise RefusedError(400, "Content-Length is no number.") from None
+        if length < 0:
+            raise RefusedError(400, "Content-Length is negative.")
         if length > MAX_BODY:
             raise RefusedError(413, f"A body has at most {MAX_BODY} bytes.")
         if not length:

@@ -98,6 +98,7 @@ class JobAttempt(EpochDriver):
         """
         job = self._job
         try:
+            self._checkpoints.restore_hooks()
             job.engine.prepare(self._descriptor(), self._restored.positions, self._lease.token)
             self._checkpoints.commit_restored()
             outcome = job.engine.drive(self)
@@ -178,6 +179,7 @@ class JobAttempt(EpochDriver):
     def _rescale(self, request: RescaleRequest) -> None:
         """Another parallelism from this epoch on: the same runs, read by other ranges of key groups."""
         wanted = {**self._control.parallelism, **request.parallelism}
+        started, before = self._job.clock.now_ms(), _parallelism(self._plan)
         self._stored_max = {step.uid: step.max_parallelism for step in self._plan.stateful_steps()}
         try:
             unknown = sorted(set(request.parallelism) - {""} - set(self._stored_max))
@@ -187,11 +189,15 @@ class JobAttempt(EpochDriver):
                 )
             plan = self._compile(wanted)
         except ConfigurationError as error:
+            times = (started, self._job.clock.now_ms())
+            self._control.rescales.met(request.parallelism, before, before, times, str(error))
             request.future.set_exception(error)
             return
         self._plan, self._control.parallelism = plan, wanted
         self._epochs.replan(plan)
         self._job.engine.reship(self._descriptor())
+        times = (started, self._job.clock.now_ms())
+        self._control.rescales.met(request.parallelism, before, _parallelism(plan), times)
         request.future.set_result(None)
 
     def _descriptor(self) -> JobDescriptor:
@@ -214,3 +220,7 @@ class JobAttempt(EpochDriver):
             parameters=parameters,
             is_restored=self._restored.checkpoint_id is not None,
         )
+
+
+def _parallelism(plan: JobPlan) -> dict[str, int]:
+    return {step.uid: step.parallelism for step in plan.stateful_steps()}

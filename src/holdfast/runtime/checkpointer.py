@@ -14,7 +14,6 @@ from holdfast.checkpoint.location import FileCheckpointLocation
 from holdfast.checkpoint.metadata import PREVIOUS_EPOCH, CheckpointMetadata, encode
 from holdfast.checkpoint.options import SAVEPOINT_DIRECTORY, TOLERABLE_FAILED
 from holdfast.checkpoint.pending_checkpoint import PendingCheckpoint
-from holdfast.checkpoint.snapshot_type import SavepointFormatType
 from holdfast.checkpoint.statistics import CheckpointStatsTracker
 from holdfast.checkpoint.sweeper import Sweeper
 from holdfast.errors import (
@@ -76,6 +75,8 @@ class Checkpointer:
         self._sweeper = Sweeper(job.directory, lease, job.configuration, job.clock)
         self._until_sweep = 0
         self._aborted: list[int] = []
+        self.tolerated: CheckpointError | None = None
+        """The newest failure of a checkpoint that was tolerated."""
 
     @property
     def next_id(self) -> int:
@@ -117,6 +118,7 @@ class Checkpointer:
         except CheckpointError as error:
             if self._failures.cause is not None:
                 raise
+            self.tolerated = error
             if pending is not None:
                 self._aborted.append(pending.checkpoint_id)
             logger.warning(
@@ -139,11 +141,10 @@ class Checkpointer:
                 "no savepoint directory: pass one, or set execution.checkpointing.savepoint-dir to a directory that "
                 "outlives the job"
             )
-        native = SavepointFormatType.NATIVE
         if request.stop:
-            future = self.coordinator.trigger_synchronous_savepoint(request.drain, directory, native)
+            future = self.coordinator.trigger_synchronous_savepoint(request.drain, directory, request.format_type)
         else:
-            future = self.coordinator.trigger_savepoint(directory, native)
+            future = self.coordinator.trigger_savepoint(directory, request.format_type)
         pending = self.coordinator.begin(epoch, tasks)
         if pending is None:
             return future.result(timeout=0)

@@ -24,6 +24,7 @@ from holdfast.runtime.descriptor import CheckpointNews
 from holdfast.runtime.engine import EpochInput
 from holdfast.runtime.epoch import EpochResult, EpochRunner
 from holdfast.runtime.job import Job
+from holdfast.runtime.master_hooks import add_hooks, restore_hooks
 from holdfast.runtime.plan import JobPlan
 from holdfast.runtime.starting_point import Restored
 from holdfast.storage.job_directory import TASK_OWNED
@@ -78,6 +79,16 @@ class EpochCheckpoints:
         self._job.directory.fs.create_exclusive(self._job.directory.absolute(relative), b"seen\n")
         return relative
 
+    def restore_hooks(self) -> None:
+        """Makes the hooks that the program brings and gives them their state in the restored checkpoint.
+
+        Raises:
+            ConfigurationError, RestoreError, CorruptFileError: They do not fit, or not the checkpoint.
+            StateError: One has failed.
+        """
+        add_hooks(self._job.graph, self._checkpointer.coordinator)
+        restore_hooks(self._checkpointer.coordinator, self._restored)
+
     def commit_restored(self) -> None:
         """Commits what the restored checkpoint names, because nobody knows whether it was committed."""
         checkpoint_id = self._restored.checkpoint_id
@@ -130,8 +141,9 @@ class EpochCheckpoints:
             if completed is None:
                 raise CheckpointError(
                     CheckpointFailureReason.FINALIZE_CHECKPOINT_FAILURE,
-                    "It was the last of the job: no later one can take its place, so it is not tolerated.",
-                )
+                    "It was the last of the job: no later one can take its place, so it is not tolerated: "
+                    f"{self._checkpointer.tolerated}",
+                ) from self._checkpointer.tolerated
             self.notify(completed, epochs)
         notified = self._notified
         self._lease.write(lambda state: replace(state, notified=max(state.notified, notified)))

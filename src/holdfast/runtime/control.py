@@ -8,7 +8,9 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
+from holdfast.checkpoint.snapshot_type import SavepointFormatType
 from holdfast.errors import CheckpointError, CheckpointFailureReason
+from holdfast.runtime.rescaling import RescaleHistory
 
 
 @dataclass(frozen=True)
@@ -20,6 +22,7 @@ class SnapshotRequest:
         directory: Where the savepoint goes; None for the configured directory.
         stop: Whether the job stops with it.
         drain: Whether event time advances to its end first.
+        format_type: What the savepoint's document calls its format.
         future: Gets the checkpoint's id, or the savepoint's path.
     """
 
@@ -27,6 +30,7 @@ class SnapshotRequest:
     directory: str | None = None
     stop: bool = False
     drain: bool = False
+    format_type: SavepointFormatType = SavepointFormatType.CANONICAL
     future: Future[Any] = field(default_factory=Future)
 
 
@@ -53,6 +57,7 @@ class JobControl:
         self.cancel_requested = False
         self._deposed = False
         self._rescales: list[RescaleRequest] = []
+        self.rescales = RescaleHistory()
         self.parallelism: dict[str, int] = {}
         """Parallelism by uid that is in force instead of the program's; the empty uid stands for all operators."""
 

@@ -43,7 +43,7 @@ class JobHistory:
         self._lock = threading.Lock()
         self._entered: dict[JobStatus, int] = {}
         self._failures: deque[Failure] = deque(maxlen=failures)
-        self._forgotten = 0
+        self._count = 0
         self.start_time = clock.now_ms()
 
     def enter(self, status: JobStatus) -> None:
@@ -61,7 +61,7 @@ class JobHistory:
             getattr(error, "uid", None),
         )
         with self._lock:
-            self._forgotten += len(self._failures) == self._failures.maxlen
+            self._count += 1
             self._failures.append(failure)
 
     @property
@@ -77,6 +77,11 @@ class JobHistory:
             return list(reversed(self._failures))
 
     @property
+    def failure_count(self) -> int:
+        """How many attempts have failed, those that are forgotten included."""
+        return self._count
+
+    @property
     def has_forgotten(self) -> bool:
         """Whether there were more failures than are remembered."""
-        return self._forgotten > 0
+        return self._count > len(self._failures)

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
+from holdfast.checkpoint.snapshot_type import SavepointFormatType
 from holdfast.errors import ConfigurationError, HoldfastError
 from holdfast.kernel.ids import JobID
 from holdfast.runtime.control import SnapshotRequest
@@ -53,27 +54,41 @@ class JobClient:
         """Asks for a checkpoint at the next epoch boundary, at once if there is no input; the future gets its id."""
         return self._master.control.request(SnapshotRequest())
 
-    def trigger_savepoint(self, savepoint_directory: str | None = None) -> Future[str]:
+    def trigger_savepoint(
+        self,
+        savepoint_directory: str | None = None,
+        format_type: SavepointFormatType = SavepointFormatType.CANONICAL,
+    ) -> Future[str]:
         """Asks for a savepoint; the future gets its path.
 
         It holds what the checkpoint of the same epoch boundary holds, with copies of all files, and is the user's.
 
         Args:
             savepoint_directory: Where it is made; None for execution.checkpointing.savepoint-dir.
+            format_type: What its document calls the format; both have all properties of a canonical one.
         """
-        return self._master.control.request(SnapshotRequest(is_savepoint=True, directory=savepoint_directory))
+        request = SnapshotRequest(is_savepoint=True, directory=savepoint_directory, format_type=format_type)
+        return self._master.control.request(request)
 
     def stop_with_savepoint(
-        self, advance_to_end_of_event_time: bool = False, savepoint_directory: str | None = None
+        self,
+        advance_to_end_of_event_time: bool = False,
+        savepoint_directory: str | None = None,
+        format_type: SavepointFormatType = SavepointFormatType.CANONICAL,
     ) -> Future[str]:
         """Stops the job with a savepoint; the future gets its path. If the savepoint fails, the job goes on.
 
         Args:
             advance_to_end_of_event_time: Whether all event-time timers fire before (drain).
             savepoint_directory: Where it is made; None for execution.checkpointing.savepoint-dir.
+            format_type: What its document calls the format; both have all properties of a canonical one.
         """
         request = SnapshotRequest(
-            is_savepoint=True, directory=savepoint_directory, stop=True, drain=advance_to_end_of_event_time
+            is_savepoint=True,
+            directory=savepoint_directory,
+            stop=True,
+            drain=advance_to_end_of_event_time,
+            format_type=format_type,
         )
         return self._master.control.request(request)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from holdfast.checkpoint import recovery
@@ -27,6 +27,7 @@ class Restored:
     Attributes:
         checkpoint_id: The checkpoint, None for a fresh start.
         epoch: Its epoch, or the highest that is known to have completed: numbers never go back.
+        master_states: What the hooks of the job master's side have given to it, by name.
         is_committed: Whether all sinks are known to have committed what the checkpoint names.
         is_own: Whether it is one that the job's register names; the ids of others say nothing here.
         allow_non_restored: Whether state without an operator is dropped.
@@ -40,6 +41,7 @@ class Restored:
     lineage: str = ""
     operators: tuple[OperatorMetadata, ...] = ()
     positions: Mapping[str, Any] | None = None
+    master_states: Mapping[str, Any] = field(default_factory=dict)
     is_committed: bool = False
     is_own: bool = False
     allow_non_restored: bool = False
@@ -129,5 +131,6 @@ def _restored(metadata: CheckpointMetadata, options: Configuration, lineage: str
         lineage=lineage,
         operators=metadata.operators,
         positions=metadata.source_positions,
+        master_states=metadata.master_states,
         allow_non_restored=options.get(IGNORE_UNCLAIMED_STATE),
     )

@@ -10,11 +10,13 @@ from holdfast.errors import (
 )
 from holdfast.storage.file_system import FileStatus, FileSystem, LocalFileSystem, file_system_for
 from holdfast.storage.handle import (
+    DocumentSerializer,
     FileStateHandle,
     FileSystemStateStorageHelper,
     RetrievableStateHandle,
     RetrievableStateStorageHelper,
     StateObject,
+    StateSerializer,
 )
 from holdfast.storage.register import CheckpointPointer, FencedRegister, Lease, RegisterState
 from holdfast.storage.state_handle_store import (
@@ -28,6 +30,7 @@ __all__ = [
     "AlreadyExistError",
     "AlreadyExistException",
     "CheckpointPointer",
+    "DocumentSerializer",
     "FencedRegister",
     "FileStateHandle",
     "FileStatus",
@@ -46,6 +49,7 @@ __all__ = [
     "RetrievableStateStorageHelper",
     "StateHandleStore",
     "StateObject",
+    "StateSerializer",
     "StringResourceVersion",
     "file_system_for",
 ]

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import http.client
 import json
+import socket
 import stat
-import threading
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -14,86 +14,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
 
-from holdfast.cli import main
-from holdfast.datastream import KeyedProcessFunction, RuntimeContext, StreamExecutionEnvironment
-from holdfast.datastream.state import ValueStateDescriptor
 from holdfast.errors import StorageError
 from holdfast.kernel.clock import ManualClock
-from holdfast.rest.client import RestClient, RestError
+from holdfast.rest.answer import Request
+from holdfast.rest.job_api import JobApi
 from holdfast.rest.operation import AsyncOperations
-from holdfast.runtime.engine import EpochDriver, Outcome
-from holdfast.runtime.job_master import JobMaster
 from holdfast.runtime.status import JobStatus
-from holdfast.testing.epoch_runner import LocalEngine, LocalInput, run_job
-
-SECONDS = 30.0
-
-
-class Count(KeyedProcessFunction):
-    def open(self, runtime_context: RuntimeContext) -> None:
-        self.count = runtime_context.get_state(ValueStateDescriptor("count", "bigint", 0))
-
-    def process_element(self, word: Any, ctx: KeyedProcessFunction.Context) -> Iterator[Any]:
-        if word == "poison":
-            raise ValueError("this word is poison")
-        self.count.update(self.count.value() + 1)
-        yield word
-
-
-class GrowingEngine(LocalEngine):
-    """Runs an epoch for each batch of words that somebody appends to its inputs, until the job is stopped."""
-
-    def drive(self, driver: EpochDriver) -> Outcome:
-        while not driver.stopping:
-            driver.tick_if_due()
-            if self._next < len(self.inputs):
-                driver.process(LocalInput(self._next, self.inputs[self._next], False))
-                self._next += 1
-            else:
-                driver.wait(0.02)
-        return Outcome.STOPPED
-
-
-class Running:
-    """A job that counts words, in a thread of its own."""
-
-    def __init__(self, root: Path, name: str = "words", **options: Any) -> None:
-        env = StreamExecutionEnvironment.get_execution_environment()
-        words = env.from_collection([], "string").uid("words")
-        counted = words.key_by(lambda word: word, "string").process(Count(), output_type="string").uid("count")
-        counted.for_each_epoch(lambda rows, epoch: None).uid("sink")
-        self.engine = GrowingEngine([{"words": ["kelp", "rock"]}])
-        self.master: JobMaster = run_job(
-            env.get_stream_graph(),
-            root / "checkpoints",
-            self.engine,
-            {"restart-strategy.type": "none"} | options,
-            name=name,
-        )
-        self.directory = Path(self.master.job.directory.path)
-        self.failure: Exception | None = None
-        self.thread = threading.Thread(target=self._run, daemon=True)
-        self.thread.start()
-        until(lambda: self.master.statistics.create_snapshot().counts.completed >= 1)
-
-    def _run(self) -> None:
-        try:
-            self.master.run()
-        except Exception as error:
-            self.failure = error
-
-    @property
-    def client(self) -> RestClient:
-        return RestClient.find(self.master.job.directory)
-
-    def say(self, *words: str) -> None:
-        self.engine.inputs.append({"words": list(words)})
-
-    def end(self) -> None:
-        self.master.control.stop()
-        self.thread.join(SECONDS)
+from tests.stories.served import SECONDS, Running, holdfast, refused, until
 
 
 @pytest.fixture
@@ -101,23 +29,6 @@ def job(tmp_path: Path) -> Iterator[Running]:
     running = Running(tmp_path)
     yield running
     running.end()
-
-
-def until(condition: Callable[[], Any]) -> None:
-    deadline = time.monotonic() + SECONDS
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
-
-
-def holdfast(*arguments: object) -> Result:
-    return CliRunner().invoke(main, [str(argument) for argument in arguments])
-
-
-def refused(call: Callable[[], Any]) -> RestError:
-    with pytest.raises(RestError) as caught:
-        call()
-    return caught.value
 
 
 def test_the_address_is_for_the_user_alone_and_goes_with_the_job(job: Running) -> None:
@@ -202,13 +113,50 @@ def test_a_checkpoint_and_a_savepoint_are_asked_for_and_their_outcome_is_fetched
     assert "execution.checkpointing.savepoint-dir" in str(no_place)
     for wrong in ({"checkpointType": "INCREMENTAL"}, {"checkpointType": "FULL"}, {"triggerId": "../x"}):
         assert refused(lambda wrong=wrong: job.client.post("checkpoints", wrong)).status == 400
-    assert refused(lambda: job.client.post("savepoints", {"formatType": "CANONICAL"})).status == 400
+
+
+def test_wishes_that_are_misspelt_or_of_a_wrong_type_are_refused_and_do_nothing(job: Running, tmp_path: Path) -> None:
+    target = {"target-directory": str(tmp_path / "savepoints")}
+    wrong: list[tuple[str, dict[str, Any], str]] = [
+        ("stop", target | {"drian": True}, "'drian' is not known"),
+        ("stop", target | {"drain": "false"}, "drain is true or false, not 'false'"),
+        ("stop", {"targetDirectory": ["/"]}, "targetDirectory is text"),
+        ("savepoints", target | {"formatType": "AVRO"}, "CANONICAL, NATIVE, not 'AVRO'"),
+        ("savepoints", target | {"cancel-job": 1}, "cancel-job is true or false"),
+        ("savepoints", {"target-directory": " "}, "target-directory is text"),
+        ("checkpoints", {"checkpointType": ["FULL"]}, "checkpointType is one of"),
+    ]
+    for path, body, why in wrong:
+        error = refused(lambda path=path, body=body: job.client.post(path, body))  # type: ignore[misc]
+        assert error.status == 400, (path, body)
+        assert why in str(error)
+    job.say("sand")
+    until(lambda: job.client.get("checkpoints")["counts"]["completed"] == 2)
+    assert not (tmp_path / "savepoints").exists()
+
+
+def test_a_body_in_chunks_is_refused_and_not_passed_over(job: Running) -> None:
+    headers = {"Authorization": f"Bearer {job.client.address.bearer}", "Transfer-Encoding": "chunked"}
+    netloc = job.client.address.url.removeprefix("http://")
+    connection = http.client.HTTPConnection(netloc, timeout=SECONDS)
+    body = iter([b'{"drain": true, ', b'"targetDirectory": "/tmp"}'])
+    connection.request("POST", f"/jobs/{job.client.job_id}/stop", body, headers, encode_chunked=True)
+    answer = connection.getresponse()
+    assert (answer.status, "Content-Length" in json.loads(answer.read())["errors"][0]) == (411, True)
+    connection.close()
+    for raw in (b"NONSENSE\r\n\r\n", b"BREW /jobs HTTP/1.1\r\n\r\n"):
+        with socket.create_connection(("127.0.0.1", int(netloc.rpartition(":")[2]))) as plain:
+            plain.sendall(raw)
+            assert b'{"errors": ["' in plain.makefile("rb").read()
 
 
 def test_a_savepoint_that_fails_says_why_and_the_job_goes_on(job: Running, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("no directory")
     request = job.client.post("savepoints", {"target-directory": str(tmp_path / "file")})
     assert "file" in str(refused(lambda: job.client.result_of("savepoints", request["request-id"], SECONDS)))
+    again = {"target-directory": str(tmp_path / "other"), "triggerId": request["request-id"]}
+    assert job.client.post("savepoints", again) == request, "the same id is answered, and nothing is done"
+    assert not (tmp_path / "other").exists()
     job.say("sand")
     until(lambda: job.client.get("checkpoints")["latest"]["completed"]["id"] >= 3)
 
@@ -260,8 +208,82 @@ def test_other_paths_and_modes_are_refused_with_flinks_codes(job: Running) -> No
     assert refused(lambda: client._send("PATCH", "rescaling?parallelism=3", None, 5)).status == 503
     assert refused(lambda: client._send("POST", "status", {}, 5)).status == 405
     assert refused(lambda: client.get("nonsense")).status == 404
+    assert refused(lambda: client.get("exceptions?maxExceptions=-1")).status == 400
+    assert refused(lambda: client.get("exceptions?failureLabelFilter=a:b")).status == 400
+    assert refused(lambda: client.get("checkpoints/details/" + "9" * 5000)).status == 404
     client.job_id = "0" * 32
     assert refused(lambda: client.get("status")).status == 404
+
+
+def test_what_has_no_meaning_on_spark_is_answered_with_the_reason(job: Running) -> None:
+    wanted = {
+        "GET accumulators": "have no accumulators",
+        "PATCH clientHeartbeat": "No client is attached",
+        "POST coordinators/count": "no coordinators",
+        "GET vertices/count/backpressure": "Spark runs the tasks",
+        "GET vertices/count": "Spark runs the tasks",
+    }
+    for target, reason in wanted.items():
+        method, path = target.split()
+        error = refused(lambda method=method, path=path: job.client._send(method, path, {}, SECONDS))  # type: ignore[misc]
+        assert (error.status, reason in str(error)) == (501, True), target
+    shown = {"Authorization": f"Bearer {job.client.address.bearer}"}
+    for method, path in (("GET", "/taskmanagers"), ("GET", "/jars"), ("POST", "/jars/upload"), ("DELETE", "/cluster")):
+        with pytest.raises(urllib.error.HTTPError) as caught:
+            url = job.client.address.url + path
+            urllib.request.urlopen(urllib.request.Request(url, headers=shown, method=method))
+        assert caught.value.code == 501
+        assert "no meaning here" in json.loads(caught.value.read())["errors"][0]
+    assert job.client.get("status") == {"status": "RUNNING"}
+
+
+def test_the_metrics_of_a_job_have_flinks_names(job: Running) -> None:
+    names = [metric["id"] for metric in job.client.get("metrics")]
+    assert {"numRestarts", "uptime", "lastCheckpointDuration", "numberOfCompletedCheckpoints"} <= set(names)
+    job.say("kelp", "kelp")
+    until(lambda: job.client.get("checkpoints")["counts"]["completed"] == 2)
+    wanted = "numberOfCompletedCheckpoints,lastCompletedCheckpointId,lastCheckpointExternalPath,nonsense,numRestarts"
+    values = {metric["id"]: metric["value"] for metric in job.client.get(f"metrics?get={wanted}")}
+    assert values == {
+        "numberOfCompletedCheckpoints": "2",
+        "lastCompletedCheckpointId": "2",
+        "lastCheckpointExternalPath": str(job.directory / "chk-2"),
+        "numRestarts": "0",
+    }
+
+
+def test_the_result_of_a_job_is_known_when_it_has_ended(tmp_path: Path) -> None:
+    running = Running(tmp_path)
+    assert running.client.get("execution-result") == {"status": {"id": "IN_PROGRESS"}}
+    running.say("poison")
+    running.thread.join(SECONDS)
+    answer = JobApi(running.master).execution_result(Request({})).body
+    assert isinstance(answer, dict)
+    result = answer["job-execution-result"]
+    assert (answer["status"], result["application-status"]) == ({"id": "COMPLETED"}, "FAILED")
+    assert "this word is poison" in result["failure-cause"]["message"]
+
+
+def test_the_rescales_of_a_job_are_remembered_with_what_was_refused(job: Running) -> None:
+    assert job.client.get("rescales/overview")["latest"] == {"completed": None, "failed": None, "ignored": None}
+    job.client.rescale({"count": 3})
+    assert refused(lambda: job.client.rescale({"count": 1000})).status == 400
+    job.client.rescale({"count": 1})
+    history = job.client.get("rescales/history")["rescaleHistory"]
+    changes = [
+        (one["terminalState"], *[one["vertices"]["count"][f"{when}RescaleParallelism"] for when in ("pre", "post")])
+        for one in history
+    ]
+    assert changes == [("COMPLETED", 3, 1), ("FAILED", 3, 3), ("COMPLETED", 2, 3)], "newest first"
+    assert history[1]["vertices"]["count"]["desiredParallelism"] == 1000
+    assert "max parallelism" in history[1]["terminatedReason"]
+    overview = job.client.get("rescales/overview")
+    assert overview["rescalesCounts"] == {"completed": 2, "failed": 1, "ignored": 0, "inProgress": 0}
+    assert overview["latest"]["failed"] == history[1]
+    assert job.client.get(f"rescales/details/{history[2]['rescaleUuid']}") == history[2]
+    assert job.client.get("rescales/summary")["completedRescalesDurationStatsInMillis"]["max"] >= 0
+    assert job.client.get("rescales/config") == {"rescaleHistoryMax": 16}
+    assert refused(lambda: job.client.get("rescales/details/other")).status == 404
 
 
 def test_the_details_of_a_job_name_its_operators_and_hide_its_secrets(tmp_path: Path) -> None:
@@ -295,3 +317,70 @@ def test_an_outcome_is_forgotten_after_its_time_and_never_before_the_end() -> No
     assert operations.status("a", lambda n: {"n": n}) == {"status": {"id": "COMPLETED"}, "operation": {"n": 7}}
     clock.advance(1)
     assert operations.status("a", lambda n: {"n": n}) is None
+
+
+@pytest.mark.parametrize("kind", ["CANONICAL", "NATIVE", None])
+def test_a_savepoint_of_either_format_is_taken_described_and_disposed_of(
+    job: Running, tmp_path: Path, kind: str | None
+) -> None:
+    asked = {"target-directory": str(tmp_path / "savepoints")} | ({} if kind is None else {"formatType": kind})
+    request = job.client.post("savepoints", asked)
+    path = Path(job.client.result_of("savepoints", request["request-id"], SECONDS)["location"])
+    latest = job.client.get("checkpoints")["latest"]["savepoint"]
+    assert (latest["savepointFormat"], latest["external_path"]) == (kind or "CANONICAL", str(path))
+
+    assert disposed(job, path) == {}
+    assert list((tmp_path / "savepoints").iterdir()) == []
+    assert disposed(job, path)["failure-cause"]["class"] == "NotExistError"
+    checkpoint = job.client.get("checkpoints")["latest"]["completed"]["external_path"]
+    assert "not a savepoint" in disposed(job, checkpoint)["failure-cause"]["message"]
+    assert (Path(checkpoint) / "_metadata").exists()
+
+
+def disposed(job: Running, path: object) -> Any:
+    """What became of a disposal."""
+    asked = send(job, "POST", "/savepoint-disposal", {"savepoint-path": str(path)})
+    found: dict[str, Any] = {}
+
+    def is_done() -> bool:
+        found.update(send(job, "GET", f"/savepoint-disposal/{asked['request-id']}"))
+        return bool(found["status"]["id"] == "COMPLETED")
+
+    until(is_done)
+    return found["operation"]
+
+
+def send(job: Running, method: str, path: str, body: Any = None) -> Any:
+    """A request to a path that is not below the job's."""
+    data = None if body is None else json.dumps(body).encode()
+    shown = {"Authorization": f"Bearer {job.client.address.bearer}"}
+    request = urllib.request.Request(job.client.address.url + path, data, shown, method=method)
+    with urllib.request.urlopen(request) as answer:
+        return json.load(answer)
+
+
+def test_a_disposal_needs_the_whole_path_and_an_unknown_one_is_404(job: Running) -> None:
+    for body in ({}, {"savepoint-path": "savepoints/mine"}, {"savepoint-path": 7}):
+        with pytest.raises(urllib.error.HTTPError) as caught:
+            send(job, "POST", "/savepoint-disposal", body)
+        assert caught.value.code == 400
+    with pytest.raises(urllib.error.HTTPError) as caught:
+        send(job, "GET", "/savepoint-disposal/nobody")
+    assert caught.value.code == 404
+
+
+def test_the_commands_name_the_format_resolve_paths_where_they_are_typed_and_dispose(
+    job: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    taken = holdfast("savepoint", job.directory, "mine", "-type", "native", "--json")
+    assert taken.exit_code == 0, taken.output
+    path = Path(json.loads(taken.stdout)["path"])
+    assert path.parent == tmp_path / "here" / "mine"
+    assert json.loads((path / "_metadata").read_text())["properties"]["format"] == "NATIVE"
+    gone = holdfast("savepoint", "--dispose", path.relative_to(tmp_path / "here"))
+    assert gone.exit_code == 0, gone.output
+    assert not path.exists()
+    assert holdfast("savepoint", "-d", job.directory / "chk-1").exit_code != 0
+    assert holdfast("savepoint").exit_code == holdfast("savepoint", job.directory, "-d", path).exit_code == 2

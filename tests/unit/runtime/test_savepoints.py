@@ -1,0 +1,232 @@
+"""What a savepoint promises, whatever its format is called: it needs nothing else, any backend opens it, any job that
+has grown starts from it; and it can be deleted without harm to anything beside it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.checkpoint.disposal import dispose_savepoint
+from holdfast.checkpoint.metadata import decode, encode
+from holdfast.checkpoint.snapshot_type import SavepointFormatType
+from holdfast.datastream.functions import CheckpointedFunction, KeyedProcessFunction
+from holdfast.errors import ConfigurationError, CorruptFileError, NotExistError, StorageError
+from holdfast.kernel import fault
+from holdfast.runtime.control import SnapshotRequest
+from holdfast.runtime.status import JobStatus
+from holdfast.state.descriptor import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
+from holdfast.storage.local import LocalFileSystem
+from tests.stories import journal, tidiness
+from tests.stories.functions import Numbering
+from tests.stories.journal import Journal
+from tests.stories.local import Program, epochs, master, run
+
+CANONICAL, NATIVE = SavepointFormatType.CANONICAL, SavepointFormatType.NATIVE
+PATH = "execution.state-recovery.path"
+WORDS = [["kelp", "rock", "sand"], ["kelp", "ü"], ["kelp", "rock"], ["sand", "ü", "kelp"], ["rock"]]
+BACKENDS = ["hashmap", "columnar"]
+IN_FILES = {"execution.checkpointing.data-inline-threshold": "0 b"}
+
+
+class Everything(KeyedProcessFunction, CheckpointedFunction):
+    """Has state of each kind, operator state in files, and a timer; what it emits tells all of it.
+
+    Args:
+        grown: Whether it is a later version of the program: its record has a field more.
+    """
+
+    def __init__(self, *, grown: bool = False) -> None:
+        self._record = "n int, word string" if not grown else "n bigint, word string, seen boolean"
+
+    def initialize_state(self, context: Any) -> None:
+        store = context.get_operator_state_store()
+        self.seen = store.get_list_state(ListStateDescriptor("seen", "string"))
+        self.shared = store.get_broadcast_state(MapStateDescriptor("shared", "string", "bigint"))
+        self.restored = sorted(self.seen.get())
+
+    def snapshot_state(self, context: Any) -> None:
+        self.shared.put("epochs", (self.shared.get("epochs") or 0) + 1)
+
+    def open(self, runtime_context: Any) -> None:
+        self.record = runtime_context.get_state(ValueStateDescriptor("record", self._record))
+        self.letters = runtime_context.get_map_state(MapStateDescriptor("letters", "string", "bigint"))
+        self.lengths = runtime_context.get_list_state(ListStateDescriptor("lengths", "int"))
+
+    def process_element(self, word: str, ctx: Any) -> Any:
+        record = self.record.value()
+        number = 1 if record is None else record[0] + 1
+        self.record.update((number, word, True)[: 2 + ("seen" in self._record)])
+        self.letters.put(word[0], (self.letters.get(word[0]) or 0) + 1)
+        self.lengths.add(len(word))
+        self.seen.add(word)
+        ctx.timer_service().register_processing_time_timer(10_000_000 + number)
+        epochs_seen = self.shared.get("epochs") or 0
+        yield word, number, sum(n for _, n in self.letters.items()), len(list(self.lengths.get())), epochs_seen
+
+
+def program(out: Path, *, grown: bool = False, extra: bool = False, parallelism: int = 2) -> Program:
+    program = Program()
+    words = program.source("in", "string")
+    told = words.key_by(lambda word: word, "string").process(
+        Everything(grown=grown), "word string, n bigint, letters bigint, lengths bigint, epochs bigint"
+    )
+    told.uid("everything").set_parallelism(parallelism)
+    if extra:
+        told = told.key_by("word").process(Numbering(lambda row, _: row), told.get_type()).uid("extra")
+    told.sink_to(Journal(out)).uid("out")
+    return program
+
+
+def savepoint_of(place: Path, kind: SavepointFormatType = CANONICAL, backend: str = "hashmap") -> Path:
+    """The path of a savepoint taken after the first of some epochs; the job goes on to its third."""
+    options = {"state.backend.type": backend, **IN_FILES}
+    job = master(program(place / "out"), place / "job", epochs("in", WORDS[:3]), options)
+    asked: list[Any] = []
+
+    def ask(level: int, partition: int) -> None:
+        if not asked:
+            wanted = SnapshotRequest(is_savepoint=True, directory=str(place / "savepoints"), format_type=kind)
+            asked.append(job.control.request(wanted))
+
+    job.job.engine._interceptor = ask  # type: ignore[attr-defined]
+    job.run()
+    return Path(asked[0].result(0))
+
+
+def expected(batches: list[list[str]]) -> list[tuple[Any, ...]]:
+    rows, count = [], dict[str, int]()
+    for epoch, batch in enumerate(batches):
+        for word in batch:
+            count[word] = count.get(word, 0) + 1
+            rows.append((word, count[word], count[word], count[word], epoch))
+    return sorted(rows)
+
+
+def since_the_savepoint(out: Path) -> list[tuple[Any, ...]]:
+    return journal.as_tuples(journal.read(out))
+
+
+@pytest.mark.parametrize("kind", [CANONICAL, NATIVE])
+@pytest.mark.parametrize(("first", "then"), [BACKENDS, BACKENDS[::-1]])
+def test_moved_away_from_all_else_it_is_opened_by_the_other_backend_at_another_parallelism_by_a_grown_program(
+    place: Path, kind: SavepointFormatType, first: str, then: str
+) -> None:
+    """All that the contract promises of a canonical savepoint, at once."""
+    savepoint = savepoint_of(place, kind, first)
+    document = decode((savepoint / "_metadata").read_bytes(), "")
+    assert document.properties["format"] == kind.name
+    moved = place / "elsewhere" / "renamed"
+    shutil.copytree(savepoint, moved)  # on another disk there are no links to what it was made of
+    shutil.rmtree(savepoint.parent)
+    shutil.rmtree(place / "job")
+
+    options = {PATH: str(moved), "state.backend.type": then}
+    again = program(place / "again", grown=True, extra=True, parallelism=3)
+    run(again, place / "new", epochs("in", WORDS), options, name="new")
+
+    wanted = [row for row in expected(WORDS) if row[4] >= 1]
+    assert since_the_savepoint(place / "again") == wanted
+    shutil.rmtree(moved)
+    assert run(again, place / "new", epochs("in", WORDS), {"state.backend.type": first}, name="new"), "it has its own"
+
+
+def test_one_that_could_not_be_written_leaves_nothing(place: Path) -> None:
+    fault.install("before:metadata.write:2=raise")
+    with pytest.raises(Exception, match="metadata"):
+        savepoint_of(place)
+    assert [path for path in (place / "savepoints").rglob("*") if path.is_file()] == []
+    assert since_the_savepoint(place / "out") == expected(WORDS[:3]), "the job went on"
+
+
+def test_deleted_it_takes_nothing_else_along(place: Path) -> None:
+    savepoint = savepoint_of(place)
+    assert {path.name for path in savepoint.iterdir()} == {"_metadata", "shared", "taskowned"}
+    (savepoint.parent / "mine.txt").write_text("not yours")
+
+    assert dispose_savepoint(str(savepoint / "_metadata")) == str(savepoint)
+
+    assert [path.name for path in savepoint.parent.iterdir()] == ["mine.txt"]
+    tidiness.inspect(place / "job")
+    assert run(program(place / "out"), place / "job", epochs("in", WORDS)) is JobStatus.SUSPENDED
+    assert since_the_savepoint(place / "out") == expected(WORDS)
+    with pytest.raises(NotExistError, match="No checkpoint or savepoint"):
+        dispose_savepoint(str(savepoint))
+
+
+def test_files_that_somebody_put_into_it_stay_and_links_are_not_followed(place: Path) -> None:
+    savepoint, treasure = savepoint_of(place), place / "treasure"
+    treasure.mkdir()
+    (savepoint / "notes.txt").write_text("mine")
+    (savepoint / "shared" / "notes.txt").write_text("mine")
+    for path in (savepoint / "taskowned").iterdir():
+        path.rename(treasure / path.name)
+    kept = sorted(path.name for path in treasure.iterdir())
+    (savepoint / "taskowned").rmdir()
+    (savepoint / "taskowned").symlink_to(treasure)
+
+    dispose_savepoint(str(savepoint))
+
+    left = sorted(str(path.relative_to(savepoint)) for path in savepoint.rglob("*") if not path.is_dir())
+    assert left == ["notes.txt", "shared/notes.txt"] or left == ["notes.txt", "shared/notes.txt", "taskowned"]
+    assert sorted(path.name for path in treasure.iterdir()) == kept != []
+
+
+def test_a_document_that_names_files_elsewhere_cannot_make_anybody_delete_them(place: Path) -> None:
+    savepoint = savepoint_of(place)
+    document = decode((savepoint / "_metadata").read_bytes(), "")
+    run_file = next(iter((place / "job").glob("*/shared/*.run")))
+    everything = document.operator("everything")
+    assert everything is not None
+    outside = [str(run_file), os.path.relpath(run_file, savepoint)]
+    stolen = replace(everything, runs=tuple(replace(everything.runs[0], path=path) for path in outside))
+    (savepoint / "_metadata").write_bytes(encode(replace(document, operators=(stolen,))))
+
+    dispose_savepoint(str(savepoint))
+
+    assert run_file.exists()
+    assert not savepoint.exists()
+
+
+def test_what_is_no_savepoint_is_refused_and_stays(place: Path) -> None:
+    savepoint = savepoint_of(place)
+    checkpoint = tidiness.retained(tidiness.job_directory(place / "job"))[-1].path
+    with pytest.raises(ConfigurationError, match="not a savepoint"):
+        dispose_savepoint(checkpoint)
+    with pytest.raises(NotExistError, match="_metadata"):
+        dispose_savepoint(str(place))
+    damaged = savepoint / "_metadata"
+    damaged.write_bytes(damaged.read_bytes()[:-7])
+    with pytest.raises(CorruptFileError):
+        dispose_savepoint(str(savepoint))
+    assert (savepoint / "shared").exists()
+    tidiness.inspect(place / "job")
+
+
+def test_one_file_that_cannot_be_deleted_keeps_none_of_the_others(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    savepoint = savepoint_of(place)
+    files = sorted((savepoint / "shared").iterdir())
+    delete = LocalFileSystem.delete
+
+    def fails_for_two(self: LocalFileSystem, path: str) -> bool:
+        if path in map(str, files[:2]):
+            raise StorageError(f"{path!r} is on a disk that has gone away")
+        return delete(self, path)
+
+    monkeypatch.setattr(LocalFileSystem, "delete", fails_for_two)
+    with pytest.raises(StorageError, match=files[0].name) as failed:
+        dispose_savepoint(str(savepoint))
+    assert files[1].name in failed.value.__notes__[0]
+    assert sorted(path for path in savepoint.rglob("*") if path.is_file()) == files[:2]
+
+
+@pytest.mark.parametrize("properties", [{}, {"type": "SNAPSHOT"}, {"type": "SAVEPOINT", "format": "AVRO"}, {"type": 7}])
+def test_a_document_of_an_unknown_kind_is_damaged_and_no_internal_error(place: Path, properties: Any) -> None:
+    savepoint = savepoint_of(place)
+    document = decode((savepoint / "_metadata").read_bytes(), "")
+    with pytest.raises(CorruptFileError, match="properties"):
+        decode(encode(replace(document, properties=properties)), "_metadata")
