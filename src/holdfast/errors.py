@@ -148,7 +148,11 @@ class MissingClassError(StateMigrationError):
 
 
 class CheckpointFailureReason(Enum):
-    """Why a checkpoint did not complete; the value is the reason in words."""
+    """Why a checkpoint did not complete; the value is the reason in words.
+
+    Tasks decline with any of them, in a coordinator that is used by hand. Nothing here raises BLOCKING_OUTPUT_EXIST,
+    nor what is about barriers and channels between tasks: a shuffle is the barrier.
+    """
 
     # Refused before anything was triggered.
     PERIODIC_SCHEDULER_SHUTDOWN = "Periodic checkpoint scheduler is shut down."

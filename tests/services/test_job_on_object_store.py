@@ -6,14 +6,18 @@ import json
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
 from holdfast.cli import main
-from holdfast.storage.file_system import file_system_for
+from holdfast.runtime.control import SnapshotRequest
+from holdfast.storage.file_system import FileSystem, file_system_for
 from holdfast.testing import S3Server
-from tests.stories import ledger
+from tests.stories import journal, ledger, local
+from tests.stories.functions import Numbering
+from tests.stories.journal import Journal
 from tests.stories.process import run
 
 pytestmark = pytest.mark.services
@@ -94,3 +98,42 @@ def test_what_no_checkpoint_names_is_deleted(root: str, tmp_path: Path) -> None:
     retained = {Path(json.loads(line)["path"]).name for line in listed.stdout.splitlines()}
     assert {name for name in fs.list_names(f"{root}/{job}") if name.startswith("chk-")} == retained
     assert "rest" not in fs.list_names(f"{root}/{job}")
+
+
+def test_a_savepoint_in_the_store_needs_nothing_else_and_is_deleted_whole(root: str, tmp_path: Path) -> None:
+    batches = [["kelp", "rock"], ["kelp"], ["rock", "sand"]]
+    asked: list[Any] = []
+
+    def program(out: str) -> local.Program:
+        program = local.Program()
+        words = program.source("in", "string").key_by(lambda word: word, "string")
+        words.process(Numbering(), "word string, n bigint").uid("count").sink_to(Journal(tmp_path / out)).uid("out")
+        return program
+
+    job = local.master(program("first"), root, local.epochs("in", batches[:2]))
+
+    def ask(level: int, partition: int) -> None:
+        if not asked:
+            asked.append(job.control.request(SnapshotRequest(is_savepoint=True, directory=f"{root}-savepoints")))
+
+    job.job.engine._interceptor = ask  # type: ignore[attr-defined]
+    job.run()
+    savepoint, fs = str(asked[0].result(0)), file_system_for(root)
+    for name in list_all(fs, root):
+        fs.delete(name)
+    start = {"execution.state-recovery.path": savepoint, "state.backend.type": "columnar"}
+    local.run(program("then"), tmp_path / "disk", local.epochs("in", batches), start)
+    assert journal.as_tuples(journal.read(tmp_path / "then")) == [("kelp", 2), ("rock", 2), ("sand", 1)]
+
+    assert list_all(fs, savepoint) != []
+    disposed = CliRunner().invoke(main, ["savepoint", "--dispose", savepoint])
+    assert disposed.exit_code == 0, disposed.output
+    assert list_all(fs, f"{root}-savepoints") == []
+
+
+def list_all(fs: FileSystem, path: str) -> list[str]:
+    found: list[str] = []
+    for status in fs.list(path):
+        place = f"{path}/{status.name}"
+        found += list_all(fs, place) if status.is_directory else [place]
+    return found

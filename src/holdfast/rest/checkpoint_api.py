@@ -11,9 +11,10 @@ from typing import Any, Final
 from holdfast.checkpoint import statistics_report as report
 from holdfast.checkpoint.config import CoordinatorConfiguration
 from holdfast.checkpoint.disposal import dispose_savepoint
-from holdfast.checkpoint.options import SAVEPOINT_DIRECTORY
+from holdfast.checkpoint.options import CHECKPOINT_STORAGE, CHECKPOINTS_DIRECTORY, SAVEPOINT_DIRECTORY
 from holdfast.checkpoint.snapshot_type import SavepointFormatType
 from holdfast.checkpoint.statistics import CheckpointStats
+from holdfast.kernel.configuration import Configuration
 from holdfast.rest.answer import Answer, RefusedError, Request
 from holdfast.rest.operation import AsyncOperations
 from holdfast.runtime.control import SnapshotRequest
@@ -53,7 +54,7 @@ class CheckpointApi:
             report.config(
                 CoordinatorConfiguration.from_options(self._options),
                 state_backend=self._options.get(STATE_BACKEND),
-                checkpoint_storage="filesystem",
+                checkpoint_storage=self._options.get(CHECKPOINT_STORAGE) or _default_storage(self._options),
             )
         )
 
@@ -169,6 +170,10 @@ class CheckpointApi:
     def _cancel_if_done(self, future: Future[Any]) -> None:
         if future.exception() is None:
             self._master.control.cancel()
+
+
+def _default_storage(options: Configuration) -> str:
+    return "jobmanager" if options.get(CHECKPOINTS_DIRECTORY) is None else "filesystem"
 
 
 def _format(request: Request) -> SavepointFormatType:

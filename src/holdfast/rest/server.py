@@ -117,7 +117,8 @@ def routes_of(master: JobMaster) -> Routes:
     routes.add("GET", "/jobs/:jobid/rescales/history", rescales.history)
     routes.add("GET", "/jobs/:jobid/rescales/details/:rescaleuuid", rescales.details)
     for target, reason in ABSENT.items():
-        routes.add_absent(*target.split(" "), reason)
+        method, _, path = target.partition(" ")
+        routes.add_absent(method, path, reason)
     return routes
 
 
