@@ -252,6 +252,21 @@ class CheckpointError(HoldfastError):
         return self.reason
 
 
+class StopWithSavepointStoppingError(CheckpointError):
+    """A job was to stop with a savepoint, which was written, and then failed before it had stopped.
+
+    Attributes:
+        savepoint_path: The savepoint, which is whole.
+    """
+
+    def __init__(self, savepoint_path: str, job_id: str) -> None:
+        super().__init__(
+            f"A savepoint has been created at: {savepoint_path}, but the corresponding job {job_id} failed during "
+            "stopping. Start it again, from there (-s) or from its newest checkpoint: both hold the same."
+        )
+        self.savepoint_path = savepoint_path
+
+
 class RestoreError(HoldfastError):
     """A restore was refused before it changed anything.
 
@@ -360,6 +375,7 @@ IllegalConfigurationError = ConfigurationError
 IllegalConfigurationException = ConfigurationError
 StateMigrationException = StateMigrationError
 CheckpointException = CheckpointError
+StopWithSavepointStoppingException = StopWithSavepointStoppingError
 AlreadyExistException = AlreadyExistError
 NotExistException = NotExistError
 PossibleInconsistentStateException = PossibleInconsistentStateError

@@ -13,7 +13,13 @@ from typing import Any
 
 from holdfast.checkpoint.metadata import PREVIOUS_EPOCH, CheckpointMetadata, OperatorMetadata
 from holdfast.checkpoint.statistics import CheckpointStatsTracker
-from holdfast.errors import CheckpointError, CheckpointFailureReason, ConfigurationError, HoldfastError
+from holdfast.errors import (
+    CheckpointError,
+    CheckpointFailureReason,
+    ConfigurationError,
+    HoldfastError,
+    StopWithSavepointStoppingError,
+)
 from holdfast.kernel import fault
 from holdfast.kernel.ids import OperatorID
 from holdfast.runtime.acknowledgement import tasks_of
@@ -63,6 +69,7 @@ class EpochCheckpoints:
             is_stopped=lambda: control.cancel_requested,
         )
         self._staged: dict[str, list[dict[str, Any]]] = {}
+        self._stopping: list[tuple[SnapshotRequest, str]] = []
         self._positions: Mapping[str, Any] | None = restored.positions
         self._pending: EpochResult | None = None
         self._notified = 0
@@ -148,6 +155,9 @@ class EpochCheckpoints:
         notified = self._notified
         self._lease.write(lambda state: replace(state, notified=max(state.notified, notified)))
         self._sweep(epochs, now=True)
+        stopping, self._stopping = self._stopping, []
+        for request, path in stopping:
+            request.future.set_result(path)
 
     def news(self) -> CheckpointNews:
         """What functions are told of checkpoints in the next epoch, once."""
@@ -161,7 +171,9 @@ class EpochCheckpoints:
         return _short(self._positions)
 
     def close(self) -> None:
-        """Releases the committers and the coordinator."""
+        """Releases the committers and the coordinator; who wished to stop with a savepoint and waits is told."""
+        for request, path in self._stopping:
+            request.future.set_exception(StopWithSavepointStoppingError(path, str(self._job.job_id)))
         self._committing.close()
         self._checkpointer.close()
 
@@ -192,9 +204,12 @@ class EpochCheckpoints:
             request.future.set_exception(error)
             raise
         else:
+            path = savepoint.get_external_pointer()
             if request.stop:
+                self._stopping.append((request, path))
                 self._control.stop()
-            request.future.set_result(savepoint.get_external_pointer())
+            else:
+                request.future.set_result(path)
 
     def _sweep(self, epochs: EpochRunner, *, now: bool = False) -> None:
         live = [*epochs.live_runs(), *epochs.operator_states.paths(), self.nonce_file]

@@ -76,7 +76,10 @@ class JobClient:
         savepoint_directory: str | None = None,
         format_type: SavepointFormatType = SavepointFormatType.CANONICAL,
     ) -> Future[str]:
-        """Stops the job with a savepoint; the future gets its path. If the savepoint fails, the job goes on.
+        """Stops the job with a savepoint; the future gets its path when the job has stopped.
+
+        If the savepoint fails, the job goes on. If the job fails after it, the future does with a
+        `StopWithSavepointStoppingError`, which has the path.
 
         Args:
             advance_to_end_of_event_time: Whether all event-time timers fire before (drain).

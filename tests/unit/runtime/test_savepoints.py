@@ -15,12 +15,22 @@ from holdfast.checkpoint.disposal import dispose_savepoint
 from holdfast.checkpoint.metadata import decode, encode
 from holdfast.checkpoint.snapshot_type import SavepointFormatType
 from holdfast.datastream.functions import CheckpointedFunction, KeyedProcessFunction
-from holdfast.errors import ConfigurationError, CorruptFileError, NotExistError, StorageError
+from holdfast.errors import (
+    ConfigurationError,
+    CorruptFileError,
+    JobExecutionError,
+    NotExistError,
+    StopWithSavepointStoppingError,
+    StorageError,
+)
 from holdfast.kernel import fault
 from holdfast.runtime.control import SnapshotRequest
+from holdfast.runtime.engine import EpochDriver, Outcome
+from holdfast.runtime.job_master import JobMaster
 from holdfast.runtime.status import JobStatus
 from holdfast.state.descriptor import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
 from holdfast.storage.local import LocalFileSystem
+from holdfast.testing.epoch_runner import LocalEngine
 from tests.stories import journal, tidiness
 from tests.stories.functions import Numbering
 from tests.stories.journal import Journal
@@ -230,3 +240,50 @@ def test_a_document_of_an_unknown_kind_is_damaged_and_no_internal_error(place: P
     document = decode((savepoint / "_metadata").read_bytes(), "")
     with pytest.raises(CorruptFileError, match="properties"):
         decode(encode(replace(document, properties=properties)), "_metadata")
+
+
+class GoneWhenStopped(LocalEngine):
+    """An engine that breaks after its last epoch."""
+
+    def drive(self, driver: EpochDriver) -> Outcome:
+        super().drive(driver)
+        raise StorageError("the engine broke while it stopped")
+
+
+def stopped(place: Path, engine: type[LocalEngine] = LocalEngine) -> tuple[JobMaster, list[Any]]:
+    """A job that is asked in its first epoch to stop with a savepoint."""
+    restarting = {"restart-strategy.type": "fixed-delay", "restart-strategy.fixed-delay.attempts": 100}
+    job = master(program(place / "out"), place / "job", epochs("in", WORDS), restarting, engine=engine)
+    asked: list[Any] = []
+
+    def ask(level: int, partition: int) -> None:
+        if not asked:
+            wanted = SnapshotRequest(is_savepoint=True, directory=str(place / "savepoints"), stop=True)
+            asked.append(job.control.request(wanted))
+
+    job.job.engine._interceptor = ask  # type: ignore[attr-defined]
+    return job, asked
+
+
+def goes_on(place: Path, savepoint: str) -> None:
+    """The savepoint and the job's own checkpoint hold the same."""
+    run(program(place / "again"), place / "new", epochs("in", WORDS), {PATH: savepoint}, name="new")
+    run(program(place / "out"), place / "job", epochs("in", WORDS))
+    assert since_the_savepoint(place / "out") == expected(WORDS)
+    assert since_the_savepoint(place / "again") == [row for row in expected(WORDS) if row[4] >= 1]
+
+
+def test_a_stop_is_told_when_the_job_has_stopped_and_both_ways_on_hold_the_same(place: Path) -> None:
+    job, asked = stopped(place)
+    assert job.run() is JobStatus.SUSPENDED
+    goes_on(place, asked[0].result(0))
+
+
+def test_a_job_that_fails_after_the_savepoint_of_its_stop_fails_and_says_where_the_savepoint_is(place: Path) -> None:
+    job, asked = stopped(place, GoneWhenStopped)
+    with pytest.raises(JobExecutionError, match="failed while it was being stopped"):
+        job.run()
+    error = asked[0].exception(0)
+    assert isinstance(error, StopWithSavepointStoppingError)
+    assert str(error).startswith(f"A savepoint has been created at: {error.savepoint_path}, but the corresponding job")
+    goes_on(place, error.savepoint_path)
