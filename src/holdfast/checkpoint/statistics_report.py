@@ -54,6 +54,7 @@ def entry(stats: CheckpointStats) -> dict[str, Any]:
         "SYNC_SAVEPOINT" if properties.is_synchronous() else "SAVEPOINT" if properties.is_savepoint() else "CHECKPOINT"
     )
     result: dict[str, Any] = {
+        "className": stats.status.lower(),
         "id": stats.checkpoint_id,
         "status": stats.status,
         "is_savepoint": properties.is_savepoint(),

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+import os
 import signal
 import threading
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
+from dataclasses import replace
 from types import FrameType
 from typing import Any
 
@@ -56,8 +58,8 @@ class JobClient:
 
     def trigger_savepoint(
         self,
-        savepoint_directory: str | None = None,
-        format_type: SavepointFormatType = SavepointFormatType.CANONICAL,
+        savepoint_directory: str | os.PathLike[str] | None = None,
+        format_type: SavepointFormatType | str = SavepointFormatType.CANONICAL,
     ) -> Future[str]:
         """Asks for a savepoint; the future gets its path.
 
@@ -66,15 +68,17 @@ class JobClient:
         Args:
             savepoint_directory: Where it is made; None for execution.checkpointing.savepoint-dir.
             format_type: What its document calls the format; both have all properties of a canonical one.
+
+        Raises:
+            ConfigurationError: The directory is no path, or there is no such format.
         """
-        request = SnapshotRequest(is_savepoint=True, directory=savepoint_directory, format_type=format_type)
-        return self._master.control.request(request)
+        return self._master.control.request(_savepoint(savepoint_directory, format_type))
 
     def stop_with_savepoint(
         self,
         advance_to_end_of_event_time: bool = False,
-        savepoint_directory: str | None = None,
-        format_type: SavepointFormatType = SavepointFormatType.CANONICAL,
+        savepoint_directory: str | os.PathLike[str] | None = None,
+        format_type: SavepointFormatType | str = SavepointFormatType.CANONICAL,
     ) -> Future[str]:
         """Stops the job with a savepoint; the future gets its path when the job has stopped.
 
@@ -85,23 +89,26 @@ class JobClient:
             advance_to_end_of_event_time: Whether all event-time timers fire before (drain).
             savepoint_directory: Where it is made; None for execution.checkpointing.savepoint-dir.
             format_type: What its document calls the format; both have all properties of a canonical one.
+
+        Raises:
+            ConfigurationError: The directory is no path, or there is no such format.
         """
-        request = SnapshotRequest(
-            is_savepoint=True,
-            directory=savepoint_directory,
-            stop=True,
-            drain=advance_to_end_of_event_time,
-            format_type=format_type,
-        )
-        return self._master.control.request(request)
+        savepoint = _savepoint(savepoint_directory, format_type)
+        return self._master.control.request(replace(savepoint, stop=True, drain=advance_to_end_of_event_time))
 
     def rescale(self, parallelism: int | Mapping[str, int]) -> Future[None]:
         """Changes the parallelism from the next epoch on, without a restart; the future is done when it is in force.
 
         Args:
             parallelism: Of all keyed operators, or by uid. At most the max parallelism of the operator's state.
+
+        Raises:
+            ConfigurationError: One is no whole number of at least 1.
         """
-        wanted = {"": parallelism} if isinstance(parallelism, int) else parallelism
+        wanted = dict(parallelism) if isinstance(parallelism, Mapping) else {"": parallelism}
+        for number in wanted.values():
+            if not isinstance(number, int) or isinstance(number, bool) or number < 1:
+                raise ConfigurationError(f"a parallelism is a whole number of at least 1, not {number!r}")
         return self._master.control.rescale(wanted)
 
     def process_all_available(self) -> None:
@@ -183,3 +190,20 @@ class JobClient:
             self._master.run()
         except BaseException as error:
             self._failure = error
+
+
+def _savepoint(directory: str | os.PathLike[str] | None, format_type: SavepointFormatType | str) -> SnapshotRequest:
+    """A wish for a savepoint, checked while whoever has it can still be told."""
+    try:
+        path = None if directory is None else os.fspath(directory)
+    except TypeError:
+        path = b""
+    if path is not None and (not isinstance(path, str) or not path.strip()):
+        raise ConfigurationError(f"the directory of a savepoint is a path, not {directory!r}")
+    named = format_type.lower() if isinstance(format_type, str) else format_type
+    try:
+        return SnapshotRequest(is_savepoint=True, directory=path, format_type=SavepointFormatType(named))
+    except ValueError:
+        raise ConfigurationError(
+            f"the format of a savepoint is CANONICAL or NATIVE, not {format_type!r}; both hold the same"
+        ) from None
