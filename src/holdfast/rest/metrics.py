@@ -14,13 +14,12 @@ _NONE: Final = -1
 
 def metrics_of(master: JobMaster) -> dict[str, Any]:
     """Return the metrics of a job by name."""
-    entered, now = master.history.entered, master.job.clock.now_ms()
-    is_running = master.status is JobStatus.RUNNING
+    status, entered, now = master.status, master.history.entered, master.job.clock.now_ms()
     recent = master.progress.recent
     found: dict[str, Any] = {
         "numRestarts": master.history.failure_count,
-        "uptime": now - entered[JobStatus.RUNNING] if is_running else _NONE,
-        "downtime": now - entered[master.status] if master.status is JobStatus.RESTARTING else 0,
+        "uptime": now - entered.get(JobStatus.RUNNING, now) if status is JobStatus.RUNNING else _NONE,
+        "downtime": now - entered.get(status, now) if status is JobStatus.RESTARTING else 0,
         **_checkpoints(master.statistics.create_snapshot()),
     }
     if recent:

@@ -205,7 +205,7 @@ def _initialize(function: CheckpointedFunction, info: SubtaskInfo, keyed: _Keyed
     backend = cast("AbstractKeyedStateBackend | None", keyed)
     operator = cast("OperatorStateBackend", store)
     store.restore(OperatorSnapshot({}))
-    raw = RawState(info.uid, store.real, None)
+    raw = RawState(info.uid, store.real, backend)
     function.initialize_state(InitializationContext(info, SubtaskContext(info, backend), operator, raw))
 
 
