@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -100,7 +102,9 @@ def test_what_no_checkpoint_names_is_deleted(root: str, tmp_path: Path) -> None:
     assert "rest" not in fs.list_names(f"{root}/{job}")
 
 
-def test_a_savepoint_in_the_store_needs_nothing_else_and_is_deleted_whole(root: str, tmp_path: Path) -> None:
+def test_a_savepoint_in_the_store_needs_nothing_else_and_is_deleted_whole(
+    server: S3Server, root: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     batches = [["kelp", "rock"], ["kelp"], ["rock", "sand"]]
     asked: list[Any] = []
 
@@ -126,8 +130,15 @@ def test_a_savepoint_in_the_store_needs_nothing_else_and_is_deleted_whole(root: 
     assert journal.as_tuples(journal.read(tmp_path / "then")) == [("kelp", 2), ("rock", 2), ("sand", 1)]
 
     assert list_all(fs, savepoint) != []
-    disposed = CliRunner().invoke(main, ["savepoint", "--dispose", savepoint])
-    assert disposed.exit_code == 0, disposed.output
+    # In processes of their own, which know the store by these options alone.
+    for name in server.environment:
+        monkeypatch.delenv(name)
+    named = {"endpoint": server.endpoint, "access-key": "test", "secret-key": "test", "region": "us-east-1"}
+    options = [text for name, value in named.items() for text in ("-D", f"s3.{name}={value}")]
+    command = [sys.executable, "-c", "from holdfast.cli import main; main()"]
+    for verb in (["inspect", savepoint], ["savepoint", "--dispose", savepoint]):
+        ended = subprocess.run([*command, *verb, *options], capture_output=True, text=True, check=False)
+        assert ended.returncode == 0, ended.stderr
     assert list_all(fs, f"{root}-savepoints") == []
 
 

@@ -77,10 +77,9 @@ def checkpoint_at(path: str, properties: tuple[str, ...]) -> CompletedCheckpoint
         NotExistError: There is none.
         CorruptFileError: It is damaged.
     """
-    fs = file_system_for(path)
-    if base_name(path) == METADATA_NAME or fs.exists(join(path, METADATA_NAME)):
-        return load(path)
-    with closing(Registers(properties)) as registers:
+    with closing(Registers(properties)) as registers:  # which has read how to reach an object store
+        if base_name(path) == METADATA_NAME or file_system_for(path).exists(join(path, METADATA_NAME)):
+            return load(path)
         return newest_checkpoint(path, registers)
 
 

@@ -7,6 +7,7 @@ import click
 from holdfast.checkpoint.disposal import dispose_savepoint
 from holdfast.cli.exit_code import errors_to_exit_codes
 from holdfast.cli.job_directories import absolute
+from holdfast.cli.registers import Registers, where_option
 from holdfast.cli.running_job import running_job
 from holdfast.cli.table import print_json
 from holdfast.rest.client import RestClient
@@ -34,6 +35,7 @@ _json = click.option("--json", "as_json", is_flag=True, help="Print one object."
 @_job
 @_timeout
 @_json
+@where_option
 def savepoint(
     directory: str | None,
     target: str | None,
@@ -42,6 +44,7 @@ def savepoint(
     job: str | None,
     timeout: float,
     as_json: bool,
+    properties: tuple[str, ...],
 ) -> None:
     """Takes a savepoint of the running job in DIR, in directory TARGET, and prints its path. The job goes on.
 
@@ -53,6 +56,7 @@ def savepoint(
     if (directory is None) == (disposed is None):
         raise click.UsageError("Name the job's DIR to take a savepoint, or --dispose PATH to delete one.")
     with errors_to_exit_codes():
+        Registers(properties)  # reads how to reach an object store
         if disposed is not None:
             click.echo(f"{dispose_savepoint(absolute(disposed))} is deleted")
             return
