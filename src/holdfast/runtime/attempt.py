@@ -154,6 +154,7 @@ class JobAttempt(EpochDriver):
     def _run_epoch(self, epoch_input: EpochInput | None) -> None:
         for request in self._control.take_rescales():
             self._rescale(request)
+        self._checkpoints.refuse_vain_drains()
         started = time.perf_counter()
         news = self._checkpoints.news()
         result = self._epochs.run(epoch_input, drain=self._control.drain_requested, news=news)

@@ -24,9 +24,11 @@ from holdfast.errors import (
     HoldfastError,
     PossibleInconsistentStateError,
 )
+from holdfast.kernel.ids import new_nonce
 from holdfast.runtime.acknowledgement import AcknowledgedTask
 from holdfast.runtime.control import SnapshotRequest
 from holdfast.runtime.job import Job
+from holdfast.storage.file_system import file_system_for, join
 from holdfast.storage.job_directory import JobDirectory
 from holdfast.storage.naming import FileName
 from holdfast.storage.register import Lease
@@ -135,12 +137,7 @@ class Checkpointer:
             ConfigurationError: No directory is given or configured.
             CheckpointError: It could not be written; the job goes on.
         """
-        directory = request.directory or self._job.configuration.get(SAVEPOINT_DIRECTORY)
-        if directory is None:
-            raise ConfigurationError(
-                "no savepoint directory: pass one, or set execution.checkpointing.savepoint-dir to a directory that "
-                "outlives the job"
-            )
+        directory = self._place_of(request)
         if request.stop:
             future = self.coordinator.trigger_synchronous_savepoint(request.drain, directory, request.format_type)
         else:
@@ -155,6 +152,27 @@ class Checkpointer:
             self.coordinator.abort(pending, CheckpointError(reason, error))
             raise CheckpointError(reason, error) from error
         return self._finish(pending, tasks, copied)
+
+    def try_place(self, request: SnapshotRequest) -> None:
+        """Makes sure that something can be written where a savepoint is to go. Blocks.
+
+        Raises:
+            ConfigurationError: No directory is given or configured.
+            HoldfastError: Nothing can be written there.
+        """
+        directory = self._place_of(request)
+        fs, probe = file_system_for(directory), join(directory, f".holdfast-{new_nonce()}")
+        fs.write_atomic(probe, b"")
+        fs.delete(probe)
+
+    def _place_of(self, request: SnapshotRequest) -> str:
+        directory = request.directory or self._job.configuration.get(SAVEPOINT_DIRECTORY)
+        if directory is None:
+            raise ConfigurationError(
+                "no savepoint directory: pass one, or set execution.checkpointing.savepoint-dir to a directory that "
+                "outlives the job"
+            )
+        return directory
 
     def notified(self, checkpoint_id: int) -> None:
         """All sinks have committed what a checkpoint names; the register learns of it with the next pointer."""

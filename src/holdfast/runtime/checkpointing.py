@@ -105,6 +105,15 @@ class EpochCheckpoints:
                 self._checkpointer.notified(checkpoint_id)
                 self._notified = checkpoint_id
 
+    def refuse_vain_drains(self) -> None:
+        """Refuses to bring event time to its end for a savepoint that cannot be written: that cannot be taken back."""
+        for request in self._control.waiting_drains():
+            try:
+                self._checkpointer.try_place(request)
+            except HoldfastError as error:
+                logger.warning("the savepoint cannot be written, so the job is not drained for it: %s", error)
+                self._control.refuse(request, error)
+
     def take(self, result: EpochResult, epochs: EpochRunner, epoch_input: EpochInput | None) -> int | None:
         """Takes an accepted epoch; completes the checkpoint and the savepoints that are due.
 
@@ -199,6 +208,9 @@ class EpochCheckpoints:
             savepoint = self._checkpointer.savepoint(request, epochs.epoch, tasks, lambda n: self._metadata(n, epochs))
         except (CheckpointError, ConfigurationError) as error:
             logger.warning("the savepoint failed, the job goes on: %s", error)
+            if request.drain:
+                epochs.go_on()
+                error.add_note("The event-time timers have fired for it; what they have done is not taken back.")
             request.future.set_exception(error)
         except HoldfastError as error:
             request.future.set_exception(error)

@@ -142,6 +142,19 @@ class JobControl:
         """Whether the next epoch is to be the last, with the end of event time."""
         return any(request.drain for request in self._snapshots)
 
+    def waiting_drains(self) -> list[SnapshotRequest]:
+        """The waiting wishes for a stop before which event time advances to its end."""
+        with self._lock:
+            return [request for request in self._snapshots if request.drain]
+
+    def refuse(self, request: SnapshotRequest, error: BaseException) -> None:
+        """Answers a waiting request: it cannot be granted."""
+        with self._lock:
+            if request not in self._snapshots:
+                return
+            self._snapshots.remove(request)
+        request.future.set_exception(error)
+
     def take_requests(self, *, drained: bool) -> list[SnapshotRequest]:
         """The waiting requests that the end of an epoch can answer; whoever takes them answers them.
 

@@ -141,6 +141,10 @@ class EpochRunner:
             return EpochResult(descriptor, report, rows)
         raise last
 
+    def go_on(self) -> None:
+        """Event time, which a drain has brought to its end, goes on: the job does not stop."""
+        self._event_time.go_on()
+
     def live_runs(self) -> list[str]:
         """Paths of the runs of the current versions, and of those that compactions are writing."""
         live = [run.path for version in self.versions.values() for run in version.runs]

@@ -114,6 +114,10 @@ class EventTimeKeeper:
         self._observed = greatest(self._observed, observed)
         self._heard.update(dict.fromkeys(observed, processing_time))
 
+    def go_on(self) -> None:
+        """The end to which event time was brought was none: it stands where the greatest timestamps say."""
+        self._watermarks = {}
+
 
 def greatest(*observed: Observed) -> dict[str, int]:
     """The greatest timestamp of each clock."""

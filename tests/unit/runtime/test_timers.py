@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from holdfast.common.watermark_strategy import WatermarkStrategy
 from holdfast.datastream import KeyedProcessFunction, OutputTag
 from holdfast.kernel import fault
 from holdfast.kernel.clock import ManualClock
@@ -279,6 +280,56 @@ def test_they_wait_while_the_input_may_go_on_and_fire_after_restart_and_rescalin
     STATE_CACHE.clear()
     assert run(closing(place), place / "job", inputs, is_bounded=True, parallelism=2) is JobStatus.FINISHED
     judge(place)
+
+
+class Late(KeyedProcessFunction):
+    """Tells of each element whether it is late, and when event time has passed it by."""
+
+    def process_element(self, value: Any, ctx: Any) -> Any:
+        ctx.timer_service().register_event_time_timer(value.n)
+        if value.n <= ctx.timer_service().current_watermark():
+            yield "late", value.n
+
+    def on_timer(self, timestamp: int, ctx: Any) -> Any:
+        yield "passed", timestamp
+
+
+def telling(place: Path) -> Program:
+    program = Program()
+    strategy = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda pair, _: pair.n)
+    timed = program.source("in", PAIR).assign_timestamps_and_watermarks(strategy).uid("timed")
+    timed.key_by("key").process(Late(), PAIR).uid("late").sink_to(Journal(place / "out")).uid("out")
+    return program
+
+
+def drained(place: Path, target: Path) -> Any:
+    """What became of a wish, while the second of four epochs ran, to stop at the end of the third after a drain."""
+    job = master(telling(place), place / "job", [{"in": [("a", n)]} for n in (10, 20, 30, 40)])
+    asked: list[Any] = []
+
+    def ask(level: int, partition: int) -> None:
+        if not asked and job.progress.recent:
+            asked.append(job.control.request(SnapshotRequest(True, str(target), stop=True, drain=True)))
+
+    job.job.engine._interceptor = ask  # type: ignore[attr-defined]
+    assert job.run() is JobStatus.SUSPENDED
+    return asked[0]
+
+
+def test_a_drain_whose_savepoint_cannot_be_written_is_refused_before_any_timer_fires(place: Path) -> None:
+    (place / "file").write_text("no directory")
+    assert "file" in str(drained(place, place / "file").exception(0))
+    told = {page[:6]: journal.as_tuples(rows) for page, rows in journal.pages(place / "out").items()}
+    assert told == {"000002": [("passed", 10)], "000003": [("passed", 20)], "000004": [("passed", 30)]}
+
+
+def test_a_drain_whose_savepoint_fails_after_all_lets_event_time_go_on_where_it_was(place: Path) -> None:
+    fault.install("before:metadata.write:4=raise")  # three checkpoints, then the savepoint
+    error = drained(place, place / "savepoints").exception(0)
+    assert "timers have fired" in error.__notes__[0]
+    told = journal.as_tuples(journal.read(place / "out"))
+    assert not [row for row in told if row[0] == "late"], "what came afterwards was not late"
+    assert ("passed", 30) in told and ("passed", 40) not in told
 
 
 def test_a_drain_ends_event_time_and_a_mere_stop_does_not(place: Path) -> None:
