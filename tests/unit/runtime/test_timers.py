@@ -303,7 +303,7 @@ def telling(place: Path) -> Program:
 
 
 def drained(place: Path, target: Path) -> Any:
-    """What became of a wish to drain and stop, made while the second of four inputs was processed; the third epoch is its."""
+    """What became of a wish to drain and stop, made while the second of four inputs was processed."""
     job = master(telling(place), place / "job", [{"in": [("a", n)]} for n in (10, 20, 30, 40)])
     asked: list[Any] = []
 
