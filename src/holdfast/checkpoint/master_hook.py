@@ -25,7 +25,14 @@ class MasterTriggerRestoreHook(ABC, Generic[T]):
 
     @abstractmethod
     def trigger_checkpoint(self, checkpoint_id: int, timestamp: int, executor: Executor | None) -> Future[T] | T | None:
-        """Prepare a checkpoint; return its state, a future of it, or None."""
+        """Prepare a checkpoint; return its state, a future of it, or None.
+
+        Args:
+            checkpoint_id: The checkpoint, or savepoint.
+            timestamp: When it was triggered, in milliseconds since 1970.
+            executor: That of a coordinator which was given one; None in a job, where what takes long holds up the
+                next epoch.
+        """
 
     @abstractmethod
     def restore_checkpoint(self, checkpoint_id: int, state: T | None) -> None:
