@@ -197,7 +197,7 @@ def _savepoint(directory: str | os.PathLike[str] | None, format_type: SavepointF
     try:
         path = None if directory is None else os.fspath(directory)
     except TypeError:
-        path = b""
+        path = ""
     if path is not None and (not isinstance(path, str) or not path.strip()):
         raise ConfigurationError(f"the directory of a savepoint is a path, not {directory!r}")
     named = format_type.lower() if isinstance(format_type, str) else format_type
