@@ -11,6 +11,7 @@ A class exists only where a caller would act differently on it::
      │   └ StateMigrationError          restored state does not fit the new type
      │       └ MissingClassError        a class that state was written with cannot be imported
      ├ CheckpointError                  a checkpoint did not complete; carries a CheckpointFailureReason
+     │   └ StopWithSavepointStoppingError   a stop wrote its savepoint, then the job failed
      ├ RestoreError                     a restore was refused, nothing was changed
      ├ CorruptFileError                 a file is truncated, has a flipped bit or is not ours
      ├ FormatVersionError               a file was written by a newer version

@@ -20,6 +20,7 @@ from holdfast.errors import (
     RestoreError,
     StateError,
     StateMigrationError,
+    StopWithSavepointStoppingError,
     UserFunctionError,
 )
 
@@ -28,6 +29,7 @@ EXAMPLES = [
     OutputTypeError("count", "not a long", row=3, field="n", declared="bigint"),
     NullKeyError("count", row=4),
     CheckpointError(CheckpointFailureReason.CHECKPOINT_EXPIRED, "chk-7"),
+    StopWithSavepointStoppingError("savepoints/savepoint-1", "0a1b"),
     RestoreError(["old"], ["new"]),
     CorruptFileError("a/b.run", 17, "bad magic"),
     FormatVersionError("a/b.run", 9, 1),

@@ -72,6 +72,7 @@ class EpochCheckpoints:
         self._stopping: list[tuple[SnapshotRequest, str]] = []
         self._positions: Mapping[str, Any] | None = restored.positions
         self._pending: EpochResult | None = None
+        self._asked: tuple[SnapshotRequest, ...] = ()
         self._notified = 0
         self._previous_epoch = restored.epoch if restored.is_own else 0
         self._newest = self._told = restored.checkpoint_id
@@ -141,7 +142,8 @@ class EpochCheckpoints:
             self._committing.commit(checkpoint_id, staged)
             self._checkpointer.notified(checkpoint_id)
             self._notified = checkpoint_id
-        for request in self._control.take_requests(drained=self._last_result.descriptor.is_last):
+        drained = self._last_result.descriptor.is_last
+        for request in self._control.take_requests(among=self._asked, drained=drained):
             self._answer(request, checkpoint_id, epochs)
         self._sweep(epochs)
 
@@ -188,6 +190,7 @@ class EpochCheckpoints:
 
     def _complete(self, epochs: EpochRunner) -> int | None:
         assert self._pending is not None
+        self._asked = self._control.waiting
         completed = self._checkpointer.complete(
             epochs.epoch, tasks_of(self._pending), lambda number: self._metadata(number, epochs)
         )

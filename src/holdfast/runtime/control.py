@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
@@ -155,15 +155,22 @@ class JobControl:
             self._snapshots.remove(request)
         request.future.set_exception(error)
 
-    def take_requests(self, *, drained: bool) -> list[SnapshotRequest]:
+    @property
+    def waiting(self) -> tuple[SnapshotRequest, ...]:
+        """Everybody who waits for a checkpoint or a savepoint."""
+        with self._lock:
+            return tuple(self._snapshots)
+
+    def take_requests(self, *, among: Collection[SnapshotRequest], drained: bool) -> list[SnapshotRequest]:
         """The waiting requests that the end of an epoch can answer; whoever takes them answers them.
 
         Args:
+            among: Those who waited when the checkpoint began; it is none that later ones have asked for.
             drained: Whether event time has come to its end in the epoch. A drain that was asked for while an epoch ran
                 waits for the next one.
         """
         with self._lock:
-            taken = [request for request in self._snapshots if drained or not request.drain]
+            taken = [request for request in self._snapshots if request in among and (drained or not request.drain)]
             self._snapshots = [request for request in self._snapshots if request not in taken]
         return taken
 

@@ -10,7 +10,10 @@ from typing import Any
 import pytest
 
 from holdfast.errors import ConfigurationError
+from holdfast.runtime.control import SnapshotRequest
 from holdfast.runtime.job_client import JobClient
+from holdfast.runtime.job_master import JobMaster
+from holdfast.runtime.sink import Committer
 from tests.stories.functions import Numbering
 from tests.stories.journal import Journal
 from tests.stories.local import Program, WaitingEngine, epochs, master
@@ -68,3 +71,33 @@ def test_a_directory_that_cannot_be_written_fails_the_savepoint_and_not_the_job(
     with pytest.raises(Exception, match="file"):
         client.trigger_savepoint(place / "file").result(SECONDS)
     assert client.trigger_checkpoint().result(SECONDS) > 0
+
+
+RUNNING: list[JobMaster] = []
+ASKED: list[Any] = []
+
+
+class Asking(Journal):
+    """Asks for a checkpoint while the one before is committed, which is after it was completed."""
+
+    def create_committer(self, context: Any) -> Any:
+        return AskingCommitter(super().create_committer(context))
+
+
+class AskingCommitter(Committer):
+    def __init__(self, journal: Committer) -> None:
+        self._journal = journal
+
+    def commit(self, requests: Any) -> None:
+        if not ASKED:
+            ASKED.append(RUNNING[0].control.request(SnapshotRequest()))
+        self._journal.commit(requests)
+
+
+def test_a_checkpoint_is_never_one_that_was_complete_before_it_was_asked_for(place: Path) -> None:
+    ASKED.clear()
+    program = Program()
+    program.source("in", "string").sink_to(Asking(place / "out")).uid("out")
+    RUNNING[:] = [master(program, place / "job", epochs("in", [["kelp"], ["rock"]]))]
+    RUNNING[0].run()
+    assert ASKED[0].result(0) == 2
