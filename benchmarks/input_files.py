@@ -16,18 +16,26 @@ FIRST_FILE_TIME = 1_700_000_000
 
 
 def epoch_file(workload: Workload, epoch: int) -> Path:
-    """The file of an epoch, generated if it is not there: a string key, uniform over all keys, and two longs."""
-    folder = Path(workload.inputs) / f"{workload.rows}-rows-{workload.keys}-keys"
+    """The file of an epoch, generated if it is not there: a string key, uniform over all keys, and two longs.
+
+    If the state is to be filled, the first epochs have all keys in their order instead.
+    """
+    filled = f"-{workload.fill}-fill" if workload.fill else ""
+    folder = Path(workload.inputs) / f"{workload.rows}-rows-{workload.keys}-keys{filled}"
     path = folder / f"epoch-{epoch:06d}.parquet"
     if not path.exists():
         folder.mkdir(parents=True, exist_ok=True)
         random = np.random.default_rng([7, epoch])
-        names = pa.array([f"key-{number:09d}" for number in range(workload.keys)])
+        if epoch < workload.fill_epochs:
+            numbers = np.arange(epoch * workload.fill, min(workload.keys, (epoch + 1) * workload.fill))
+        else:
+            numbers = random.integers(0, workload.keys, workload.rows)
+        rows = len(numbers)
         table = pa.table(
             {
-                "key": names.take(pa.array(random.integers(0, workload.keys, workload.rows))),
-                "value": random.integers(0, 1_000_000, workload.rows),
-                "ts": np.arange(workload.rows, dtype=np.int64) + epoch * workload.rows,
+                "key": [f"key-{number:09d}" for number in numbers.tolist()],
+                "value": random.integers(0, 1_000_000, rows),
+                "ts": np.arange(rows, dtype=np.int64) + epoch * workload.rows,
             }
         )
         unfinished = path.with_suffix(f".{os.getpid()}")
@@ -39,17 +47,22 @@ def epoch_file(workload: Workload, epoch: int) -> Path:
 
 
 class Source:
-    """The directory that an engine reads: files of further epochs are linked into it before each run."""
+    """The directory that an engine reads: files of further epochs are linked into it before each run.
+
+    Attributes:
+        directory: It.
+        epochs: How many epochs were made available, by engines that used the workspace before as well.
+    """
 
     def __init__(self, workload: Workload) -> None:
         self._workload = workload
-        self._epochs = 0
         self.directory = Path(workload.workspace) / "source"
         self.directory.mkdir(parents=True, exist_ok=True)
+        self.epochs = len(list(self.directory.glob("epoch-*.parquet")))
 
     def add(self, epochs: int) -> None:
         """Makes so many more epochs available."""
-        for epoch in range(self._epochs, self._epochs + epochs):
+        for epoch in range(self.epochs, self.epochs + epochs):
             path = epoch_file(self._workload, epoch)
             os.link(path, self.directory / path.name)
-        self._epochs += epochs
+        self.epochs += epochs

@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from datetime import datetime
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import DataStreamWriter, StreamingQueryListener
@@ -45,9 +46,13 @@ class EpochClock(StreamingQueryListener):
 
     It hears of every query of the session, also of those that an engine starts inside, so that all are measured by
     the same clock.
+
+    Attributes:
+        ends: When each epoch ended, in seconds since 1970.
     """
 
     def __init__(self) -> None:
+        self.ends: list[float] = []
         self._seconds: list[float] = []
         self._told = threading.Condition()
 
@@ -62,8 +67,10 @@ class EpochClock(StreamingQueryListener):
 
     def onQueryProgress(self, event) -> None:
         if event.progress.numInputRows > 0:
+            seconds = event.progress.durationMs["triggerExecution"] / 1000
             with self._told:
-                self._seconds.append(event.progress.durationMs["triggerExecution"] / 1000)
+                self.ends.append(datetime.fromisoformat(event.progress.timestamp).timestamp() + seconds)
+                self._seconds.append(seconds)
                 self._told.notify_all()
 
     def take(self, epochs: int, patience: float = 60.0) -> Sequence[float]:
@@ -85,6 +92,9 @@ class SparkEngine:
     Args:
         workload: The sizes.
         plan: From the input to the writer of the query, without checkpoint location and trigger.
+
+    Attributes:
+        clock: Of its epochs.
     """
 
     def __init__(self, workload: Workload, plan: Callable[[Workload, DataFrame], DataStreamWriter]) -> None:
@@ -92,8 +102,8 @@ class SparkEngine:
         self._plan = plan
         self._source = Source(workload)
         self._session = start_session("keyed-count")
-        self._clock = EpochClock()
-        self._session.streams.addListener(self._clock)
+        self.clock = EpochClock()
+        self._session.streams.addListener(self.clock)
 
     def run(self, epochs: int) -> Sequence[float]:
         self._source.add(epochs)
@@ -105,7 +115,7 @@ class SparkEngine:
             .start()
         )
         query.awaitTermination()
-        return self._clock.take(epochs)
+        return self.clock.take(epochs)
 
     def close(self) -> None:
         self._session.stop()

@@ -28,6 +28,7 @@ class Workload:
         sink: ``parquet`` writes every row to Parquet files exactly once, ``discard`` writes none.
         inputs: Directory of generated epochs, shared by all engines and kept for the next run.
         workspace: Directory of this engine alone: its source, its state, its output.
+        fill: Rows of each of the epochs with which the state is filled first, in which each key comes once; 0 for none.
     """
 
     rows: int
@@ -35,6 +36,12 @@ class Workload:
     sink: str
     inputs: str
     workspace: str
+    fill: int = 0
+
+    @property
+    def fill_epochs(self) -> int:
+        """How many epochs it takes until each key has come once."""
+        return -(-self.keys // self.fill) if self.fill else 0
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))

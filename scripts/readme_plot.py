@@ -110,7 +110,7 @@ def _sizes(measured: list[dict[str, Any]]) -> Iterable[str]:
         along = (math.log10(result["keys"]) - least) / ((most - least) or 1)
         return left + along * (right - left), bottom - 1000 * result["epoch_seconds"] / (4 * step) * (bottom - top)
 
-    yield _text(PANEL + 20, 26, "Processor time of a worker for 100,000 rows (ms), by keys", bold=True)
+    yield _text(PANEL + 20, 26, "Time of an epoch of 200,000 rows (ms), by keys", bold=True)
     for tick in range(5):
         height = bottom - tick / 4 * (bottom - top)
         yield f'<line x1="{left}" y1="{height:.1f}" x2="{right}" y2="{height:.1f}" stroke="{FAINT}"/>'

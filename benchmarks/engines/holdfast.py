@@ -51,15 +51,27 @@ class DiscardingSink(Sink):
 
 
 class HoldfastEngine:
-    """The same job again and again: each run takes what is new, from its newest completed checkpoint, and ends."""
+    """The same job again and again: each run takes what is new, from its newest completed checkpoint, and ends.
 
-    def __init__(self, workload: Workload, count: Callable[[KeyedStream], DataStream]) -> None:
+    Args:
+        workload: The sizes.
+        count: The operator.
+        backend: Its state backend.
+
+    Attributes:
+        clock: Of its epochs.
+    """
+
+    def __init__(
+        self, workload: Workload, count: Callable[[KeyedStream], DataStream], backend: str = "hashmap"
+    ) -> None:
         self._workload = workload
         self._count = count
+        self._backend = backend
         self._source = Source(workload)
         self._session = start_session("keyed-count")
-        self._clock = EpochClock()
-        self._session.streams.addListener(self._clock)
+        self.clock = EpochClock()
+        self._session.streams.addListener(self.clock)
 
     def run(self, epochs: int) -> Sequence[float]:
         self._source.add(epochs)
@@ -67,13 +79,14 @@ class HoldfastEngine:
         configuration.set_string("execution.trigger", "available-now")
         configuration.set_string("execution.checkpointing.dir", f"{self._workload.workspace}/checkpoints")
         configuration.set_string("parallelism.default", str(PARALLELISM))
+        configuration.set_string("state.backend.type", self._backend)
         environment = StreamExecutionEnvironment.get_execution_environment(configuration, spark=self._session)
         stream = environment.from_dataframe(read_epochs(self._session, self._source))
         counted = self._count(stream.key_by("key")).uid("counter")
         discarded = self._workload.sink == "discard"
         counted.sink_to(DiscardingSink() if discarded else ParquetFileSink(f"{self._workload.workspace}/output"))
         environment.execute("keyed-count")
-        return self._clock.take(epochs)
+        return self.clock.take(epochs)
 
     def close(self) -> None:
         self._session.stop()

@@ -75,8 +75,8 @@ class Wanted:
 
     @cached_property
     def array(self) -> pa.Array:
-        """The keys as they are stored."""
-        return self._codec.storage_array(self.keys)
+        """The keys as they are stored, in order of their hashes."""
+        return self._codec.storage_array(self._unsorted).take(pa.array(self.order))
 
     def everything(self) -> Positions:
         """The positions of all keys in this order."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -24,7 +25,7 @@ def test_every_engine_of_the_comparison_is_one_file() -> None:
 
 
 def test_an_engine_that_does_not_exist_is_refused_with_those_that_do() -> None:
-    with pytest.raises(SystemExit, match=r"no engine 'flor': choose from bare, floor, holdfast, holdfast-v"):
+    with pytest.raises(SystemExit, match=r"no engine 'flor': choose from bare, floor, holdfast, holdfast-c"):
         chosen_engines("floor,flor")
 
 
@@ -40,6 +41,21 @@ def test_all_engines_get_the_same_epochs_with_all_keys(workload: Workload, tmp_p
     assert [str(field.type) for field in first.schema] == ["string", "int64", "int64"]
     assert first.num_rows == 2_000
     assert len(first["key"].unique()) == 50
+
+
+def test_a_state_is_filled_with_each_key_once_before_keys_are_drawn(workload: Workload) -> None:
+    filled = replace(workload, fill=20)
+    assert filled.fill_epochs == 3
+    keys = [pq.read_table(epoch_file(filled, epoch))["key"].to_pylist() for epoch in range(4)]
+    assert [*keys[0], *keys[1], *keys[2]] == [f"key-{number:09d}" for number in range(50)]
+    assert len(keys[3]) == 2_000
+
+
+def test_an_engine_goes_on_where_another_one_has_ended(workload: Workload) -> None:
+    Source(workload).add(2)
+    source = Source(workload)
+    source.add(1)
+    assert source.epochs == len(list(source.directory.iterdir())) == 3
 
 
 def test_epochs_appear_in_the_source_when_they_are_asked_for_oldest_first(workload: Workload) -> None:

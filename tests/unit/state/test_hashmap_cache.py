@@ -180,6 +180,22 @@ def test_a_program_that_declares_a_state_anew_does_not_get_what_was_kept(epochs)
         assert task.state("a", ValueStateDescriptor("s", "string")).value() == "text"
 
 
+def test_known_and_new_keys_may_come_in_one_batch_in_any_order_and_more_than_once(epochs):
+    set_count(epochs, a=1, b=2, c=3, d=4)
+    STATE_CACHE.clear()
+    with epochs.epoch() as task:
+        state = task.backend.get_state(COUNT)
+        task.prepare(["d", "b"])
+        batch = ["c", "b", "new", "c", "a", "d", "new", "a"]
+        found = {}
+        for key, slot in zip(batch, task.prepare(batch), strict=True):
+            assert found.setdefault(key, slot) == slot
+            task.backend.slot = slot
+            state.update((state.value() or 0) + 10)
+        assert len(set(found.values())) == 5
+    assert epochs.values(["a", "b", "c", "d", "new"], COUNT) == [21, 12, 23, 14, 20]
+
+
 def test_keys_that_have_nothing_left_are_forgotten_once_there_are_many(epochs):
     names = [f"key-{number}" for number in range(3000)]
     with epochs.epoch() as task:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from holdfast.state.columnar.column import stored_column_for
 from holdfast.state.hashmap.column import Column
 from holdfast.state.hashmap.keyed_backend import HashMapKeyedStateBackend
+from holdfast.state.hashmap.placement import Cells
 from holdfast.state.hashmap.store import Store
 from holdfast.state.layout import StateLayout
 
@@ -18,6 +19,9 @@ class ColumnarKeyedStateBackend(HashMapKeyedStateBackend):
     def commit_cache(self) -> None:
         """Keep nothing: the runs are mapped, and the page cache has what was read lately."""
         self.dispose()
+
+    def _note_flushed(self, slots: Cells) -> None:
+        """Nothing is kept, so it does not matter which keys have become empty."""
 
     def _new_column(self, layout: StateLayout) -> Column:
         return stored_column_for(layout)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from operator import itemgetter
+from itertools import repeat
+from operator import is_, itemgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -120,12 +121,17 @@ class Column(ABC):
 
     # Keeping.
 
-    def absent(self, slots: Sequence[int]) -> list[bool]:
-        """Return for each slot whether it has nothing in this state."""
+    def absent(self, slots: Cells) -> Mask:
+        """Return for each slot, given ascending, whether it has nothing in this state."""
         if isinstance(self.placement, NamespacePlacement):
             cells_of = self.placement.cells_of_slot
-            return [all(self.values[cell] is None for cell in cells_of(slot)) for slot in slots]
-        return [slot >= self.covered or self.values[slot] is None for slot in slots]
+            found = [all(self.values[cell] is None for cell in cells_of(slot)) for slot in slots.tolist()]
+            return np.array(found, bool)
+        gone: Mask = np.ones(len(slots), bool)
+        covered = int(np.searchsorted(slots, self.covered))
+        values = pick(self.values, slots[:covered].tolist())
+        gone[:covered] = np.fromiter(map(is_, values, repeat(None)), bool, covered)
+        return gone
 
     def filled(self) -> Cells:
         """Return the cells that have something, ascending."""

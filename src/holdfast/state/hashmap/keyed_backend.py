@@ -17,7 +17,7 @@ from holdfast.state.cache import STATE_CACHE, StateCache
 from holdfast.state.catch_up import catch_up
 from holdfast.state.descriptor import StateDescriptor
 from holdfast.state.environment import Environment
-from holdfast.state.hashmap.column import Column
+from holdfast.state.hashmap.column import Column, pick
 from holdfast.state.hashmap.handle import CellHandle
 from holdfast.state.hashmap.kind import column_for, handle_for
 from holdfast.state.hashmap.placement import Cells, NamespaceCursor, NamespacePlacement
@@ -114,18 +114,19 @@ class HashMapKeyedStateBackend(AbstractKeyedStateBackend):
 
     def prepare(self, dict_keys: Sequence[Any], hashes: npt.NDArray[np.uint64]) -> list[int]:
         """Return the slots of some keys, after loading those that are not loaded yet in one probe."""
-        try:
-            return list(map(self._find, dict_keys))
-        except KeyError:
-            self._load_missing(dict_keys, hashes)
-            return list(map(self._find, dict_keys))
+        slots = list(map(self._find, dict_keys))
+        if len(self._store.index) > len(self._store):
+            self._load_new(slots, dict_keys, hashes)
+        return slots
 
-    def _load_missing(self, dict_keys: Sequence[Any], hashes: npt.NDArray[np.uint64]) -> None:
-        index = self._store.index
-        missing = {key: position for position, key in enumerate(dict_keys) if key not in index}
-        positions = np.fromiter(missing.values(), np.int64, len(missing))
+    def _load_new(self, slots: list[int], dict_keys: Sequence[Any], hashes: npt.NDArray[np.uint64]) -> None:
+        newest = len(self._store) - 1
+        # New keys got ascending slots, so one comes for the first time where more is reached than before.
+        reached = np.maximum.accumulate(np.maximum(np.array(slots, np.int64), newest))
+        first = np.flatnonzero(np.diff(reached, prepend=newest))
         columns = [handle.column for handle in self._cell_handles()]
-        self._store.add(list(missing), np.asarray(hashes, np.uint64)[positions], columns, self._stretches)
+        keys = pick(dict_keys, first.tolist())
+        self._store.add(keys, np.asarray(hashes, np.uint64)[first], columns, self._stretches)
 
     def release(self) -> None:
         """Slots that were handed out are not used any more: keys that were not changed may go if there are many."""
@@ -133,9 +134,12 @@ class HashMapKeyedStateBackend(AbstractKeyedStateBackend):
         if len(store) < self._look_again or self._opened is None:
             return
         if self._is_too_large(store):
-            store.keep(store.slots_of({name: column.changed() for name, column in store.columns.items()}))
-            store.begin(store.content)
-            self._find = store.index.__getitem__
+            changed = store.slots_of({name: column.changed() for name, column in store.columns.items()})
+            # Numbering keys anew takes time, so it has to give up many of them.
+            if 2 * len(changed) < len(store):
+                store.keep(changed)
+                store.begin(store.content)
+                self._find = store.index.__getitem__
         self.slot = NoCurrentKey()
         self._look_again = len(store) + max(_KEYS_BETWEEN_LOOKS, len(store))
 
@@ -255,8 +259,12 @@ class HashMapKeyedStateBackend(AbstractKeyedStateBackend):
         flushed = self._store.slots_of(changed)
         for name in changed:
             self._store.columns[name].settle()
-        self._store.look_for_empty(flushed)
+        self._note_flushed(flushed)
         return flushed
+
+    def _note_flushed(self, slots: Cells) -> None:
+        """Some slots were written."""
+        self._store.look_for_empty(slots)
 
     def _meta(self, token: int, epoch: int) -> RunMeta:
         services = self._services.values()

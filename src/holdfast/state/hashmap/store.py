@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import islice, repeat
+from itertools import count, islice, repeat
 from typing import Any, Final
 
 import numpy as np
 
-from holdfast.state.hashmap.column import Column
+from holdfast.state.hashmap.column import Column, pick
 from holdfast.state.hashmap.placement import Cells, Placement
 from holdfast.state.lineage import Lineage
 from holdfast.state.probe import Hashes, Stretch, Wanted
@@ -29,7 +30,8 @@ class Store:
 
     Attributes:
         codec: Of the keys.
-        index: Slot of each key.
+        index: Slot of each key. Asking for a key that is not there gives it the next slot, which `add` has to load:
+            so known and new keys are found in one pass, without a call of Python code for each.
         keys: Key of each slot.
         columns: The cells of each state.
         content: The runs whose content is in the cells.
@@ -40,14 +42,14 @@ class Store:
 
     def __init__(self, codec: KeyCodec) -> None:
         self.codec = codec
-        self.index: dict[Any, int] = {}
+        self.index: defaultdict[Any, int] = defaultdict(count().__next__)
         self.keys: list[Any] = []
         self.columns: dict[str, Column] = {}
         self.content = Lineage()
         self.before_own: Lineage | None = None
         self.flushed: Cells | None = None
         self._hashes: Hashes = np.empty(1024, np.uint64)
-        self._may_be_empty: set[int] = set()
+        self._may_be_empty: Cells = np.empty(0, np.int64)
         self._seen = 0
 
     def __len__(self) -> int:
@@ -78,35 +80,34 @@ class Store:
         return self._hashes[slots]
 
     def add(self, keys: Sequence[Any], hashes: Hashes, columns: Iterable[Column], stretches: Stretches) -> None:
-        """Give slots to new, distinct keys and load them.
+        """Load new, distinct keys, to which the index has just given slots.
 
         Args:
-            keys: The keys.
+            keys: The keys, in order of their slots.
             hashes: The hash of each.
             columns: The states to load; others of the store stay behind until they are asked for.
             stretches: Rows of each state in the runs of the version, newest first.
         """
-        start, count = len(self.keys), len(self.keys) + len(keys)
-        if count > len(self._hashes):
-            grown: Hashes = np.empty(max(count, 2 * len(self._hashes)), np.uint64)
+        start, end = len(self.keys), len(self.keys) + len(keys)
+        if end > len(self._hashes):
+            grown: Hashes = np.empty(max(end, 2 * len(self._hashes)), np.uint64)
             grown[:start] = self._hashes[:start]
             self._hashes = grown
-        self._hashes[start:count] = hashes
-        self.index.update(zip(keys, range(start, count), strict=True))
+        self._hashes[start:end] = hashes
         self.keys.extend(keys)
         wanted = Wanted(self.codec, keys, hashes)
         for column in columns:
             found = stretches.get(column.layout.name, ())
-            column.cover(count)
+            column.cover(end)
             if found:
                 column.load(found, wanted, wanted.order + start)
 
     def complete(self, column: Column, stretches: Sequence[Stretch]) -> None:
         """Load what a state has not loaded yet of the known keys."""
-        start, count = column.covered, len(self.keys)
-        column.cover(count)
-        if start < count and stretches:
-            wanted = Wanted(self.codec, self.keys[start:count], self._hashes[start:count])
+        start, end = column.covered, len(self.keys)
+        column.cover(end)
+        if start < end and stretches:
+            wanted = Wanted(self.codec, self.keys[start:end], self._hashes[start:end])
             column.load(stretches, wanted, wanted.order + start)
 
     def catch_up(self, stretches: Stretches) -> None:
@@ -183,41 +184,39 @@ class Store:
         Args:
             touched: Slots that may have become empty; those that are new since the last call are looked at anyway.
         """
-        candidates = {*touched.tolist(), *range(self._seen, len(self.keys))}
-        self._may_be_empty.update(self._empty(candidates))
+        candidates = np.zeros(len(self.keys), bool)
+        candidates[touched] = candidates[self._may_be_empty] = candidates[self._seen :] = True
+        self._may_be_empty = self._empty(np.flatnonzero(candidates))
         self._seen = len(self.keys)
 
     def drop_empty(self) -> None:
         """Forget keys that have nothing in any state, once there are many of them."""
         if len(self._may_be_empty) > max(_EMPTY_KEYS_KEPT, len(self.keys) // 4):
             kept = np.ones(len(self.keys), bool)
-            kept[np.array(self._empty(self._may_be_empty), np.int64)] = False
+            kept[self._may_be_empty] = False
             self.keep(np.flatnonzero(kept))
 
-    def _empty(self, slots: Iterable[int]) -> list[int]:
-        left = sorted(slots)
+    def _empty(self, slots: Cells) -> Cells:
         for column in self.columns.values():
-            absent = column.absent(left)
-            left = [slot for slot, gone in zip(left, absent, strict=True) if gone]
-        return left
+            slots = slots[column.absent(slots)]
+        return slots
 
     def keep(self, slots: Cells) -> None:
         """Forget all but some slots, given ascending; they are numbered anew in order."""
-        self.keys = [self.keys[slot] for slot in slots.tolist()]
-        self.index = dict(zip(self.keys, range(len(self.keys)), strict=True))
+        self.keys = pick(self.keys, slots.tolist())
+        self.index = defaultdict(count(len(slots)).__next__, zip(self.keys, range(len(slots)), strict=True))
         if self.flushed is not None:
             self.flushed = np.flatnonzero(np.isin(slots, self.flushed))
         hashes = self._hashes[slots]
         self._hashes = np.concatenate([hashes, np.empty(1024, np.uint64)])
         for column in self.columns.values():
             column.keep(slots)
-        self._may_be_empty.clear()
+        self._may_be_empty = self._may_be_empty[:0]
         self._seen = len(self.keys)
 
     def estimated_bytes(self) -> int:
         """Return about how much memory the store takes, from a sample of its keys and values."""
-        count = len(self.keys)
-        total = count * (_KEY_BYTES + _average(self.keys))
+        total = len(self.keys) * (_KEY_BYTES + _average(self.keys))
         for column in self.columns.values():
             total += len(column.values) * (_CELL_BYTES + _average(column.values))
         return int(total)
