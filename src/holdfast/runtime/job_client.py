@@ -63,7 +63,7 @@ class JobClient:
     ) -> Future[str]:
         """Asks for a savepoint; the future gets its path.
 
-        It holds what the checkpoint of the same epoch boundary holds, with copies of all files, and is the user's.
+        It holds what the checkpoint of the same epoch boundary holds, all of it in its own directory, and is yours.
 
         Args:
             savepoint_directory: Where it is made; None for execution.checkpointing.savepoint-dir.
