@@ -15,12 +15,24 @@ ON_THEIR_OWN = ("_stories.py", "/test_examples.py")
 """Files whose tests share nothing, because each starts programs of its own: any of them may run beside any other."""
 
 
+def _is_busy(scope: str) -> bool:
+    return scope == "tests/spark" or scope.partition("::")[0].endswith(ON_THEIR_OWN)
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: Any, log: Any) -> Any:
     """Keeps the tests of a file together, because they share servers, and those on the one Spark session."""
     from xdist.scheduler import LoadScopeScheduling
 
     class ByWhatTheyShare(LoadScopeScheduling):
+        def _assign_work_unit(self, node: Any) -> None:
+            """Lets the first process begin with what keeps both cores busy, beside what mostly waits."""
+            wants_busy = node is self.nodes[0]
+            suited = next((scope for scope in self.workqueue if _is_busy(scope) == wants_busy), None)
+            if suited is not None:
+                self.workqueue.move_to_end(suited, last=False)
+            super()._assign_work_unit(node)
+
         def _split_scope(self, nodeid: str) -> str:
             file = nodeid.partition("::")[0]
             if file.endswith(ON_THEIR_OWN):

@@ -3,20 +3,29 @@
 A savepoint has its document and, in `shared/` and `taskowned/` below its own directory, the files that only it names.
 What a document says is not followed: files are found by looking into these folders, which are not entered if they are
 links, and only those with a name that Holdfast gives are deleted.
+
+Without its document a savepoint that is being deleted looks like one that is being written. So a mark is put beside the
+document before that goes: whoever dies in between can be followed by somebody who asks again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
+from typing import Final
 
+from holdfast.checkpoint.completed_checkpoint import directory_of
 from holdfast.checkpoint.recovery import load
-from holdfast.errors import ConfigurationError, HoldfastError
+from holdfast.errors import ConfigurationError, HoldfastError, NotExistError
+from holdfast.kernel import fault
 from holdfast.storage.file import FileSystem
 from holdfast.storage.file_system import file_system_for
 from holdfast.storage.job_directory import METADATA_NAME, SHARED, TASK_OWNED
 from holdfast.storage.naming import FileName
 from holdfast.storage.path import join
+
+DISPOSAL_MARK: Final = "_disposal"
 
 
 def dispose_savepoint(path: str) -> str:
@@ -29,22 +38,38 @@ def dispose_savepoint(path: str) -> str:
         The directory.
 
     Raises:
-        NotExistError: There is no savepoint.
+        NotExistError: There is no savepoint, nor the rest of one that somebody began to delete.
         ConfigurationError: It is a checkpoint, which its job deletes.
         CorruptFileError: Its document is damaged, so that nobody knows what it is.
         FormatVersionError: It was written by a newer version.
-        StorageError: Something could not be deleted; the rest is. Later failures are notes of the first.
+        StorageError: Something could not be deleted; the rest is, and the call can be repeated. Later failures are
+            notes of the first.
     """
-    savepoint = load(path)
-    if not savepoint.metadata.is_savepoint:
-        raise ConfigurationError(
-            f"{savepoint.path!r} is checkpoint {savepoint.checkpoint_id} of job {savepoint.get_job_id()}, not a "
-            "savepoint: the job deletes its checkpoints itself (execution.checkpointing.num-retained)."
-        )
-    fs = file_system_for(savepoint.path)
-    fs.delete(join(savepoint.path, METADATA_NAME))
-    delete_files(fs, savepoint.path)
-    return savepoint.path
+    try:
+        savepoint = load(path)
+    except NotExistError:
+        fs, directory = file_system_for(path.strip()), directory_of(path.strip().rstrip("/"))
+        if not fs.exists(join(directory, DISPOSAL_MARK)):
+            raise
+    else:
+        if not savepoint.metadata.is_savepoint:
+            raise ConfigurationError(
+                f"{savepoint.path!r} is checkpoint {savepoint.checkpoint_id} of job {savepoint.get_job_id()}, not a "
+                "savepoint: the job deletes its checkpoints itself (execution.checkpointing.num-retained)."
+            )
+        fs, directory = file_system_for(savepoint.path), savepoint.path
+        _begin(fs, directory)
+    delete_files(fs, directory)
+    fs.delete(join(directory, DISPOSAL_MARK))
+    fs.delete_directory(directory)
+    return directory
+
+
+def _begin(fs: FileSystem, directory: str) -> None:
+    with suppress(HoldfastError):  # it is there, or the disk is full: then room is what is wanted most
+        fs.create_exclusive(join(directory, DISPOSAL_MARK), b"This savepoint is being deleted.\n")
+    with fault.point("savepoint.dispose"):
+        fs.delete(join(directory, METADATA_NAME))
 
 
 def delete_files(fs: FileSystem, directory: str) -> None:

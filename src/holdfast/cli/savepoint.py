@@ -52,6 +52,7 @@ def savepoint(
     execution.checkpointing.savepoint-dir set.
 
     With --dispose PATH no job is needed: the savepoint is deleted, its document first, and nothing that is not its own.
+    If that was interrupted, the same command goes on with it.
     """
     if (directory is None) == (disposed is None):
         raise click.UsageError("Name the job's DIR to take a savepoint, or --dispose PATH to delete one.")

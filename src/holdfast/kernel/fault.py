@@ -32,6 +32,7 @@ POINTS: Final = frozenset(
         "sink.stage",
         "sink.commit",
         "notify",
+        "savepoint.dispose",
         "subsume.delete",
         "source.copy",
         "spark.commit",

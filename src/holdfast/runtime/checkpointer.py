@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from typing import Final
 
 from holdfast.checkpoint.adoption import adopt
 from holdfast.checkpoint.completed_checkpoint import CompletedCheckpoint, pointer_for
@@ -39,6 +40,8 @@ SWEEP_EVERY = 20
 """Checkpoints between two sweeps: a sweep lists directories, which costs more than every epoch should pay."""
 
 Describe = Callable[[int], CheckpointMetadata]
+
+_PROBE: Final = ".holdfast-probe-"
 
 
 class Checkpointer:
@@ -161,9 +164,11 @@ class Checkpointer:
             HoldfastError: Nothing can be written there.
         """
         directory = self._place_of(request)
-        fs, probe = file_system_for(directory), join(directory, f".holdfast-{new_nonce()}")
-        fs.write_atomic(probe, b"")
-        fs.delete(probe)
+        fs = file_system_for(directory)
+        fs.write_atomic(join(directory, f"{_PROBE}{new_nonce()}"), b"")
+        for name in fs.list_names(directory):
+            if name.startswith(_PROBE):  # also those of others who died here
+                fs.delete(join(directory, name))
 
     def _place_of(self, request: SnapshotRequest) -> str:
         directory = request.directory or self._job.configuration.get(SAVEPOINT_DIRECTORY)

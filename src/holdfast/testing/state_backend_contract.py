@@ -26,6 +26,7 @@ from holdfast.testing.state_collection_contract import StateCollectionContract
 from holdfast.testing.state_epochs import StateEpochs
 from holdfast.testing.state_evolution_contract import StateEvolutionContract
 from holdfast.testing.state_expiry_contract import StateExpiryContract
+from holdfast.testing.state_redeclaration_contract import StateRedeclarationContract
 from holdfast.testing.state_registration_contract import StateRegistrationContract
 from holdfast.testing.state_timer_contract import StateTimerContract
 from holdfast.testing.state_version_contract import StateVersionContract
@@ -40,6 +41,7 @@ class StateBackendContract(
     StateTimerContract,
     StateExpiryContract,
     StateEvolutionContract,
+    StateRedeclarationContract,
 ):
     """The behaviour of a state backend."""
 

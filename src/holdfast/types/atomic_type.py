@@ -1,208 +1,16 @@
-"""Types of values without parts.
-
-TIMESTAMP values are `datetime` objects with the time zone UTC, TIMESTAMP_NTZ values are naive ones. A naive datetime
-given for a TIMESTAMP is taken as UTC; one with a time zone is refused for a TIMESTAMP_NTZ. The Arrow type of
-TIMESTAMP always says UTC: Spark reads the instant, whatever the session's time zone is.
-"""
+"""Types of values without parts, by their names in Spark SQL; `atom` says what their values are."""
 
 from __future__ import annotations
 
-import decimal
-import math
-import numbers
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from datetime import UTC, date, datetime, time, timedelta
-from decimal import Decimal
+from collections.abc import Sequence
 from typing import Any, Final
 
-import numpy as np
 import pyarrow as pa
 
 from holdfast.errors import ConfigurationError
 from holdfast.types.abstract_type import Compatibility, TypeInformation, register_type
+from holdfast.types.atom import ATOMS
 from holdfast.types.serializer import TypeSerializerSchemaCompatibility
-
-_NONE: Final = type(None)
-_EPOCH_UTC: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_WIDE: Final = decimal.Context(prec=200)
-MAX_DECIMAL_PRECISION: Final = 38
-
-
-def with_nulls(values: list[Any], array: pa.Array) -> list[Any]:
-    """Put None where the array is null."""
-    if array.null_count:
-        for position in np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False)).tolist():
-            values[position] = None
-    return values
-
-
-def _read_objects(array: pa.Array) -> list[Any]:
-    result: list[Any] = array.to_numpy(zero_copy_only=False).tolist()
-    return result
-
-
-def _read_numbers(array: pa.Array) -> list[Any]:
-    if not array.null_count:
-        return _read_objects(array)
-    return with_nulls(_read_objects(array.fill_null(0)), array)
-
-
-def _read_booleans(array: pa.Array) -> list[Any]:
-    return _read_objects(array) if not array.null_count else list(array.to_pylist())
-
-
-def _read_instants(array: pa.Array) -> list[Any]:
-    # Adding to the epoch is ten times faster than giving each naive datetime a time zone.
-    since = array.cast(pa.int64()).fill_null(0).to_numpy().astype("timedelta64[us]").tolist()
-    return with_nulls([_EPOCH_UTC + delta for delta in since], array)
-
-
-def _read_times(array: pa.Array) -> list[Any]:
-    return list(array.cast(pa.time64("us")).to_pylist())
-
-
-@dataclass(frozen=True)
-class _Atom:
-    """What tells one simple type from another."""
-
-    name: str
-    arrow: pa.DataType
-    # Exact classes that need no further look; anything else takes the slow way through `adopt`.
-    plain: frozenset[type]
-    adopt: Callable[[Any], Any]
-    read: Callable[[pa.Array], list[Any]]
-    # Whether the fast way was right for values of the plain classes; None where it always is.
-    holds: Callable[[Sequence[Any], pa.Array], bool] | None = None
-
-
-def _none_infinite(values: Sequence[Any], array: pa.Array) -> bool:
-    # Arrow rounds what does not fit into 32 bits to infinity.
-    return not np.isinf(array.to_numpy(zero_copy_only=False)).any()
-
-
-def _none_zoned(values: Sequence[Any], array: pa.Array) -> bool:
-    return all(value is None or value.tzinfo is None for value in values)
-
-
-# Below, exact classes are looked at first: isinstance() with abstract classes costs several times more.
-
-
-def _whole(bits: int) -> Callable[[Any], Any]:
-    limit = 1 << (bits - 1)
-
-    def adopt(value: Any) -> int:
-        result: int = value
-        if type(value) is not int:
-            if isinstance(value, (bool, np.bool_)) or not isinstance(value, numbers.Integral):
-                raise TypeError("a whole number is needed")
-            result = int(value)
-        if not -limit <= result < limit:
-            raise ValueError(f"it does not fit into {bits} bits")
-        return result
-
-    return adopt
-
-
-def _truth(value: Any) -> bool:
-    if not isinstance(value, (bool, np.bool_)):
-        raise TypeError("True or False is needed")
-    return bool(value)
-
-
-def _floating(value: Any) -> float:
-    if type(value) is float:
-        return value
-    if isinstance(value, (bool, np.bool_)) or not isinstance(value, numbers.Real):
-        raise TypeError("a number is needed")
-    result = float(value)
-    if isinstance(value, numbers.Integral) and int(result) != int(value):
-        raise ValueError("a float cannot hold it exactly")
-    return result
-
-
-def _single(value: Any) -> float:
-    number = _floating(value)
-    with np.errstate(over="ignore"):
-        result = float(np.float32(number))
-    if math.isinf(result) and not math.isinf(number):
-        raise ValueError("it does not fit into 32 bits")
-    if isinstance(value, numbers.Integral) and int(result) != int(value):
-        raise ValueError("a float of 32 bits cannot hold it exactly")
-    return result
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise TypeError("text is needed")
-    if not value.isascii():
-        value.encode()  # refuses lone surrogates
-    return str.__str__(value)
-
-
-def _bytes(value: Any) -> bytes:
-    if not isinstance(value, (bytes, bytearray, memoryview)):
-        raise TypeError("bytes are needed")
-    return bytes(value)
-
-
-def _day(value: Any) -> date:
-    if isinstance(value, datetime) or not isinstance(value, date):
-        raise TypeError("a date without a time is needed")
-    return value
-
-
-def _instant(value: Any) -> datetime:
-    if not isinstance(value, datetime):
-        raise TypeError("a datetime is needed")
-    return (value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)).replace(fold=0)
-
-
-def _local(value: Any) -> datetime:
-    if not isinstance(value, datetime):
-        raise TypeError("a datetime is needed")
-    if value.tzinfo is not None:
-        raise TypeError("a datetime without a time zone is needed")
-    return value.replace(fold=0)
-
-
-def _time(value: Any) -> time:
-    if not isinstance(value, time) or value.tzinfo is not None:
-        raise TypeError("a time without a time zone is needed")
-    return value.replace(fold=0)
-
-
-def _delta(value: Any) -> timedelta:
-    if not isinstance(value, timedelta):
-        raise TypeError("a timedelta is needed")
-    if not -(1 << 63) <= value // timedelta(microseconds=1) < 1 << 63:
-        raise ValueError("64 bits of microseconds cannot hold it")
-    return value
-
-
-def _of(*classes: type) -> frozenset[type]:
-    return frozenset({*classes, _NONE})
-
-
-_ATOMS: Final[dict[str, _Atom]] = {
-    atom.name: atom
-    for atom in (
-        _Atom("boolean", pa.bool_(), _of(bool), _truth, _read_booleans),
-        _Atom("tinyint", pa.int8(), _of(int), _whole(8), _read_numbers),
-        _Atom("smallint", pa.int16(), _of(int), _whole(16), _read_numbers),
-        _Atom("int", pa.int32(), _of(int), _whole(32), _read_numbers),
-        _Atom("bigint", pa.int64(), _of(int), _whole(64), _read_numbers),
-        _Atom("float", pa.float32(), _of(float), _single, _read_numbers, _none_infinite),
-        _Atom("double", pa.float64(), _of(float), _floating, _read_numbers),
-        _Atom("string", pa.string(), _of(str), _text, _read_objects),
-        _Atom("binary", pa.binary(), _of(bytes), _bytes, _read_objects),
-        _Atom("date", pa.date32(), _of(date), _day, _read_objects),
-        _Atom("timestamp", pa.timestamp("us", tz="UTC"), _of(datetime), _instant, _read_instants),
-        _Atom("timestamp_ntz", pa.timestamp("us"), _of(datetime), _local, _read_objects, _none_zoned),
-        _Atom("time", pa.time64("ns"), _of(time), _time, _read_times, _none_zoned),
-        _Atom("interval day to second", pa.duration("us"), _of(timedelta), _delta, _read_objects),
-    )
-}
 
 
 class AtomicTypeInformation(TypeInformation):
@@ -213,7 +21,7 @@ class AtomicTypeInformation(TypeInformation):
     arrow_type = pa.null()
 
     def __init__(self, name: str) -> None:
-        self._atom = _ATOMS[name]
+        self._atom = ATOMS[name]
         self.ddl = name
         self.arrow_type = self._atom.arrow
 
@@ -266,7 +74,6 @@ _WIDER: Final[dict[str, tuple[str, ...]]] = {
     "int": ("bigint", "double"),
     "float": ("double",),
 }
-_INTEGER_DIGITS: Final = {"tinyint": 3, "smallint": 5, "int": 10, "bigint": 19}
 
 
 class CharTypeInformation(AtomicTypeInformation):
@@ -321,83 +128,7 @@ class CollatedStringTypeInformation(AtomicTypeInformation):
         return CollatedStringTypeInformation, (self.collation,)
 
 
-class DecimalTypeInformation(TypeInformation):
-    """Decimal numbers of a fixed precision and scale; `as_int` ones are Python integers."""
-
-    is_immutable = True
-    ddl = ""
-    arrow_type = pa.null()
-
-    def __init__(self, precision: int = MAX_DECIMAL_PRECISION, scale: int = 18, *, as_int: bool = False) -> None:
-        if not (1 <= precision <= MAX_DECIMAL_PRECISION and 0 <= scale <= precision):
-            raise ConfigurationError(
-                f"DECIMAL has a precision from 1 to {MAX_DECIMAL_PRECISION} and a scale from 0 to the precision, not "
-                f"{precision!r} and {scale!r}."
-            )
-        self.precision = precision
-        self.scale = scale
-        self.as_int = as_int
-        self.ddl = f"decimal({precision},{scale})"
-        self.arrow_type = pa.decimal128(precision, scale)
-        self._unit = Decimal((0, (1,), -scale))
-
-    def to_json(self) -> Any:
-        """Return precision and scale."""
-        document = {"type": "decimal", "precision": self.precision, "scale": self.scale}
-        return document | {"as_int": True} if self.as_int else document
-
-    def adopt(self, value: Any) -> Any:
-        """Check one number and give it the scale of the type."""
-        if value is None:
-            return None
-        if isinstance(value, bool) or not isinstance(value, (int, Decimal)):
-            raise self.mismatch(value, "a Decimal or a whole number is needed")
-        if self.as_int and not isinstance(value, int):
-            raise self.mismatch(value, "a whole number is needed")
-        try:
-            result = Decimal(value).quantize(self._unit, context=_WIDE)
-        except decimal.InvalidOperation:
-            raise self.mismatch(value, "it is not finite, or too large") from None
-        if result != value:
-            raise self.mismatch(value, f"it has more than {self.scale} digits behind the point")
-        if result.adjusted() >= self.precision - self.scale and result:
-            raise self.mismatch(value, f"it has more than {self.precision - self.scale} digits before the point")
-        return int(result) if self.as_int else result
-
-    def to_array(self, values: Sequence[Any]) -> pa.Array:
-        """Convert a column."""
-        if not {int if self.as_int else Decimal, _NONE}.issuperset(map(type, values)):
-            values = [self.adopt(value) for value in values]
-        return pa.array(values, self.arrow_type)
-
-    def read(self, array: pa.Array) -> list[Any]:
-        """Convert an array to Python."""
-        values = _read_objects(array)
-        return [value if value is None else int(value) for value in values] if self.as_int else values
-
-    def _resolve_other(self, old: TypeInformation) -> Compatibility:
-        digits = -1
-        if isinstance(old, DecimalTypeInformation) and old.scale <= self.scale and old.as_int == self.as_int:
-            digits = old.precision - old.scale
-        elif isinstance(old, AtomicTypeInformation):
-            digits = _INTEGER_DIGITS.get(old.name, -1)
-        if 0 <= digits <= self.precision - self.scale:
-            return TypeSerializerSchemaCompatibility.compatible_after_migration(f"{old} becomes {self}")
-        return super()._resolve_other(old)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _decimal, (self.precision, self.scale, self.as_int)
-
-
-def _decimal(precision: int, scale: int, as_int: bool) -> DecimalTypeInformation:
-    return DecimalTypeInformation(precision, scale, as_int=as_int)
-
-
-for _name in _ATOMS:
+for _name in ATOMS:
     register_type(_name, lambda document: AtomicTypeInformation(document["type"]))
 register_type("char", lambda document: CharTypeInformation(document["length"]))
 register_type("collated", lambda document: CollatedStringTypeInformation(document["collation"]))
-register_type(
-    "decimal",
-    lambda document: _decimal(document["precision"], document["scale"], document.get("as_int", False)),
-)

@@ -17,7 +17,7 @@ from holdfast.types.abstract_type import (
     register_type,
     type_from_json,
 )
-from holdfast.types.atomic_type import with_nulls
+from holdfast.types.atom import with_nulls
 from holdfast.types.serializer import TypeSerializerSchemaCompatibility
 
 

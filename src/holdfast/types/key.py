@@ -23,8 +23,8 @@ from xxhash import xxh64_intdigest
 
 from holdfast.errors import ConfigurationError, CorruptFileError, NullKeyError, OutputTypeError
 from holdfast.types import tagged
+from holdfast.types.atom import with_nulls
 from holdfast.types.atom_key import AtomKey, atom_key_for
-from holdfast.types.atomic_type import with_nulls
 from holdfast.types.record_type import RecordTypeInformation
 from holdfast.types.type_information import (
     CollatedStringTypeInformation,

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from holdfast.errors import OutputTypeError
 from holdfast.types.abstract_type import Compatibility, TypeInformation, nested_error, register_type
-from holdfast.types.atomic_type import with_nulls
+from holdfast.types.atom import with_nulls
 from holdfast.types.field_migration import (
     Aliases,
     Defaults,

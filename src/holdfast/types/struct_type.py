@@ -18,7 +18,7 @@ from holdfast.types.abstract_type import (
     register_type,
     type_from_json,
 )
-from holdfast.types.atomic_type import with_nulls
+from holdfast.types.atom import with_nulls
 from holdfast.types.field_migration import (
     Aliases,
     Defaults,

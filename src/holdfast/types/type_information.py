@@ -10,9 +10,9 @@ from holdfast.types.atomic_type import (
     AtomicTypeInformation,
     CharTypeInformation,
     CollatedStringTypeInformation,
-    DecimalTypeInformation,
 )
 from holdfast.types.collection_type import ListTypeInformation, MapTypeInformation
+from holdfast.types.decimal_type import DecimalTypeInformation
 from holdfast.types.opaque_type import OpaqueTypeInformation, PickledTypeInformation, SerializerTypeInformation
 from holdfast.types.struct_type import RowTypeInformation, StructTypeInformation, TupleTypeInformation
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -168,6 +171,42 @@ def test_deleted_it_takes_nothing_else_along(place: Path) -> None:
         dispose_savepoint(str(savepoint))
 
 
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_whoever_dies_while_deleting_it_can_be_followed(place: Path, moment: str) -> None:
+    savepoint = savepoint_of(place)
+    (savepoint.parent / "mine.txt").write_text("not yours")
+    command = [sys.executable, "-c", "from holdfast.cli import main; main()", "savepoint", "--dispose", str(savepoint)]
+
+    died = subprocess.run(command, env=os.environ | {fault.VARIABLE: f"{moment}:savepoint.dispose=kill"}, check=False)
+    assert died.returncode == -signal.SIGKILL
+    assert (savepoint / "_metadata").exists() == (moment == "before")
+    assert any((savepoint / "shared").iterdir())
+
+    subprocess.run(command, check=True)
+    assert [path.name for path in savepoint.parent.iterdir()] == ["mine.txt"]
+    tidiness.inspect(place / "job")
+
+
+def test_one_that_is_still_being_written_is_not_taken_for_one_that_is_being_deleted(place: Path) -> None:
+    savepoint = savepoint_of(place)
+    (savepoint / "_metadata").unlink()
+    before = sorted(savepoint.rglob("*"))
+    with pytest.raises(NotExistError, match="_metadata"):
+        dispose_savepoint(str(savepoint))
+    assert sorted(savepoint.rglob("*")) == before
+
+
+def test_on_a_full_disk_it_can_be_deleted(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    savepoint = savepoint_of(place)
+
+    def is_full(self: LocalFileSystem, path: str, data: bytes) -> None:
+        raise StorageError(f"{path!r}: no space left on device")
+
+    monkeypatch.setattr(LocalFileSystem, "create_exclusive", is_full)
+    dispose_savepoint(str(savepoint))
+    assert not savepoint.exists()
+
+
 def test_files_that_somebody_put_into_it_stay_and_links_are_not_followed(place: Path) -> None:
     savepoint, treasure = savepoint_of(place), place / "treasure"
     treasure.mkdir()
@@ -231,7 +270,11 @@ def test_one_file_that_cannot_be_deleted_keeps_none_of_the_others(place: Path, m
     with pytest.raises(StorageError, match=files[0].name) as failed:
         dispose_savepoint(str(savepoint))
     assert files[1].name in failed.value.__notes__[0]
-    assert sorted(path for path in savepoint.rglob("*") if path.is_file()) == files[:2]
+    left = sorted(path for path in savepoint.rglob("*") if path.is_file())
+    assert left == [savepoint / "_disposal", *files[:2]]
+    monkeypatch.undo()
+    dispose_savepoint(str(savepoint))
+    assert not savepoint.exists()
 
 
 @pytest.mark.parametrize("properties", [{}, {"type": "SNAPSHOT"}, {"type": "SAVEPOINT", "format": "AVRO"}, {"type": 7}])

@@ -80,8 +80,8 @@ def _merge_scalars(tables: Sequence[pa.Table], is_oldest: bool, expired: int | N
     keep = rows.first_of(by)
     if is_oldest:
         keep &= rows.ops() == Op.PUT
-        keep &= _unexpired(rows.table, expired)
-    return rows.table.filter(pa.array(keep))
+        keep &= _unexpired(rows, expired)
+    return rows.table(keep)
 
 
 def _merge_maps(tables: Sequence[pa.Table], is_oldest: bool, expired: int | None) -> pa.Table:
@@ -99,14 +99,14 @@ def _merge_maps(tables: Sequence[pa.Table], is_oldest: bool, expired: int | None
     keep &= ~((ops == Op.DELETE) & (cleared < len(tables)))
     if is_oldest:
         keep &= ops == Op.PUT
-        keep &= _unexpired(rows.table, expired)
-    return rows.table.filter(pa.array(keep))
+        keep &= _unexpired(rows, expired)
+    return rows.table(keep)
 
 
-def _unexpired(table: pa.Table, expired: int | None) -> Mask | bool:
+def _unexpired(rows: Sorted, expired: int | None) -> Mask | bool:
     if expired is None:
         return True
-    stamps = table.column(STAMP).fill_null(expired + 1)
+    stamps = rows.column(STAMP).fill_null(expired + 1)
     alive: Mask = stamps.to_numpy() > expired
     return alive
 
@@ -127,14 +127,15 @@ def _merge_lists(tables: Sequence[pa.Table], is_oldest: bool, expired: int | Non
     used = used[np.lexsort((-used, cell[used]))]
     replaced = np.zeros(len(heads), bool)
     replaced[cell[counted & ends]] = True
-    columns, lengths = _concatenated(rows.table, used, cell[used], len(heads), expired)
+    table = rows.table()
+    columns, lengths = _concatenated(table, used, cell[used], len(heads), expired)
     result = np.where(replaced | is_oldest, Op.PUT, Op.APPEND).astype(np.int8)
     result[replaced & (lengths == 0)] = Op.DELETE
-    merged = rows.table.select(by).take(pa.array(heads))
-    for name in rows.table.column_names:
+    merged = table.select(by).take(pa.array(heads))
+    for name in table.column_names:
         if name not in by:
             column = pa.array(result) if name == OP else columns[name]
-            merged = merged.append_column(rows.table.schema.field(name), column)
+            merged = merged.append_column(table.schema.field(name), column)
     return merged.filter(pa.array(lengths > 0)) if is_oldest else merged
 
 

@@ -60,7 +60,7 @@ def merge_timers(
     keep = merged.first_of([_GROUP, TIMESTAMP, KEY, NAMESPACE])
     if is_oldest:
         keep &= merged.ops() == Op.PUT
-    table = merged.table.filter(pa.array(keep)).drop_columns([_GROUP])
+    table = merged.table(keep).drop_columns([_GROUP])
     return SegmentData(table, schema) if table.num_rows else None
 
 

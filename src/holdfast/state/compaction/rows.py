@@ -11,7 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.state.layout import OP
-from holdfast.state.run import Segment
+from holdfast.state.probe import KEY
+from holdfast.state.run import HASH, Segment
 
 Positions = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
@@ -19,39 +20,58 @@ _ROWS_AT_ONCE: Final = 256 * 1024
 
 
 class Sorted:
-    """Rows of one state from several runs.
+    """Rows of one state from several runs, sorted by all the named columns; of rows that agree, newer ones stand first.
+
+    Different keys hardly ever have the same hash. Where none have, keys are not sorted: their hashes tell them apart.
 
     Attributes:
-        table: The rows, sorted by all the named columns; of rows that agree in them, those of newer runs stand first.
         age: Of each row the number of its run: 0 for the newest.
     """
 
     def __init__(self, tables: Sequence[pa.Table], by: Sequence[str]) -> None:
-        joined = pa.concat_tables(tables).combine_chunks()
+        self._joined = pa.concat_tables(tables).combine_chunks()
         age = np.repeat(np.arange(len(tables)), [table.num_rows for table in tables])
-        codes = [_codes(joined.column(name)) for name in by]
+        names = [name for name in by if not (name == KEY and by[0] == HASH and self._hashes_tell_keys())]
+        codes = [_codes(self._joined.column(name)) for name in names]
         # lexsort is stable, and sorts by its last key first.
         order = np.lexsort(codes[::-1]) if len(codes) > 1 else np.argsort(codes[0], kind="stable")
-        self.table: pa.Table = joined.take(pa.array(order))
+        self._order: Positions = order
         self.age: Positions = age[order]
-        self._codes = {name: code[order] for name, code in zip(by, codes, strict=True)}
+        self._codes = {name: code[order] for name, code in zip(names, codes, strict=True)}
 
     def __len__(self) -> int:
         return len(self.age)
+
+    def _hashes_tell_keys(self) -> bool:
+        hashes = self._joined.column(HASH).to_numpy()
+        order = np.argsort(hashes, kind="stable")
+        again = np.flatnonzero(hashes[order[1:]] == hashes[order[:-1]])
+        keys = self._joined.column(KEY)
+        same = pc.equal(keys.take(pa.array(order[again])), keys.take(pa.array(order[again + 1])))
+        return pc.all(same, min_count=0).as_py() is True
 
     def first_of(self, names: Sequence[str]) -> Mask:
         """Mark the first of the rows that agree in some columns, with which the columns of the order begin."""
         first = np.zeros(len(self), bool)
         first[:1] = True
         for name in names:
-            code = self._codes[name]
-            first[1:] |= code[1:] != code[:-1]
+            code = self._codes.get(name)
+            if code is not None:
+                first[1:] |= code[1:] != code[:-1]
         return first
 
     def ops(self) -> npt.NDArray[np.int8]:
         """Return the operation of each row."""
-        ops: npt.NDArray[np.int8] = self.table.column(OP).to_numpy()
-        return ops
+        ops: npt.NDArray[np.int8] = self._joined.column(OP).to_numpy()
+        return ops[self._order]
+
+    def column(self, name: str) -> pa.ChunkedArray:
+        """Return one column of all rows."""
+        return self._joined.column(name).take(pa.array(self._order))
+
+    def table(self, keep: Mask | None = None) -> pa.Table:
+        """Return the rows, or those that are marked."""
+        return self._joined.take(pa.array(self._order if keep is None else self._order[keep]))
 
 
 def _codes(column: pa.ChunkedArray) -> npt.NDArray[Any]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final
+from contextlib import contextmanager
+from typing import Any, Final, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -70,6 +71,7 @@ class HashMapKeyedStateBackend(AbstractKeyedStateBackend):
         self._opened = opened
         # Of the registered states, newest first.
         self._stretches: dict[str, Sequence[Stretch]] = {}
+        self._failure: BaseException | None = None
         self._find = store.index.__getitem__
         self._look_again = _KEYS_BETWEEN_LOOKS
         self.slot = NoCurrentKey()
@@ -126,12 +128,29 @@ class HashMapKeyedStateBackend(AbstractKeyedStateBackend):
         first = np.flatnonzero(np.diff(reached, prepend=newest))
         columns = [handle.column for handle in self._cell_handles()]
         keys = pick(dict_keys, first.tolist())
-        self._store.add(keys, np.asarray(hashes, np.uint64)[first], columns, self._stretches)
+        with self._loading():
+            self._store.add(keys, np.asarray(hashes, np.uint64)[first], columns, self._stretches)
+
+    @contextmanager
+    def _loading(self) -> Iterator[None]:
+        """What is loaded by half is no state: a failure ends the task, also if a user function swallows it."""
+        try:
+            yield
+        except BaseException as error:
+            self._failure = error
+            self._find = self._refuse
+            raise
+
+    def _refuse(self, key: Any = None) -> NoReturn:
+        raise StateError(
+            f"The state of operator {self.operator_identifier!r} could not be read before ({self._failure}). "
+            "This task cannot go on: do not catch that error."
+        ) from self._failure
 
     def release(self) -> None:
         """Slots that were handed out are not used any more: keys that were not changed may go if there are many."""
         store = self._store
-        if len(store) < self._look_again or self._opened is None:
+        if len(store) < self._look_again or self._opened is None or self._failure is not None:
             return
         if self._is_too_large(store):
             changed = store.slots_of({name: column.changed() for name, column in store.columns.items()})
@@ -179,7 +198,8 @@ class HashMapKeyedStateBackend(AbstractKeyedStateBackend):
         column.layout = layout
         stretches = () if self._opened is None else self._opened.stretches(layout.name)
         self._stretches[layout.name] = stretches
-        self._store.complete(column, stretches)
+        with self._loading():
+            self._store.complete(column, stretches)
         handle.attach(column, self._cursor_for(column, handle))
 
     def _new_column(self, layout: StateLayout) -> Column:
@@ -224,6 +244,8 @@ class HashMapKeyedStateBackend(AbstractKeyedStateBackend):
         opened = self._opened
         if opened is None:
             raise StateError("No version is open: call open_version() before flush().")
+        if self._failure is not None:
+            self._refuse()
         for handle in self._cell_handles():
             if isinstance(handle, Expiring):
                 handle.clean_up(len(handle.column.changed()))
@@ -294,7 +316,7 @@ class HashMapKeyedStateBackend(AbstractKeyedStateBackend):
     def commit_cache(self) -> None:
         """Keep what is decoded for later tasks of this subtask."""
         store = self._store
-        if self._opened is not None:
+        if self._opened is not None and self._failure is None:
             store.drop_empty()
             budget = self.env.get_configuration().get(HASHMAP_MEMORY)
             if not self._cache.put(self._cache_name, store, budget):
