@@ -6,6 +6,7 @@ They take chunks and may emit chunks; at the end of the input they emit what is 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -135,7 +136,7 @@ class KeyedRun(OperatorRun):
     def accept(self, chunk: Chunk) -> Chunk:
         raise AssertionError(f"elements without a key arrived at {self.step.uid!r}")
 
-    def accept_keyed(self, chunk: Chunk, dict_keys: list[Any], hashes: npt.NDArray[np.uint64]) -> Chunk:
+    def accept_keyed(self, chunk: Chunk, dict_keys: Sequence[Any], hashes: npt.NDArray[np.uint64]) -> Chunk:
         """Processes elements with their canonical keys and hashes."""
         self.records_in += len(chunk)
         if self._takes_batches:

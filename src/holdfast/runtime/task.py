@@ -7,7 +7,7 @@ this attempt alone, so an attempt that fails, is repeated or wakes up late harms
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +28,7 @@ from holdfast.runtime.outlet import Outlet
 from holdfast.runtime.plan import Edge, Port, Source
 from holdfast.runtime.step import KeyedRun, OperatorRun, StepRun
 from holdfast.runtime.worker import LoadedJob
+from holdfast.types.arrived_keys import ArrivedKeys, arrived_keys
 from holdfast.types.type_information import TypeInformation
 
 COLLECT_EVERY = 16
@@ -200,14 +201,16 @@ def _elements_of(edge: Edge, batch: pa.RecordBatch) -> Chunk:
     return _chunk(edge, edge.origin.name, batch)
 
 
-def _keys_of(edge: Edge, arrival: Arrival) -> tuple[list[Any], npt.NDArray[np.uint64]]:
+def _keys_of(edge: Edge, arrival: Arrival) -> tuple[Sequence[Any], npt.NDArray[np.uint64]]:
     assert edge.key is not None
     assert arrival.hashes is not None
     codec, batch = edge.key.codec, arrival.batch
     if edge.key.spec.selector is not None:
-        return codec.from_storage(batch.column(batch.schema.get_field_index(KEY))), arrival.hashes
+        stored = batch.column(batch.schema.get_field_index(KEY))
+        told = codec.telling_column([stored])
+        return codec.from_storage(stored) if told is None else ArrivedKeys(codec, told), arrival.hashes
     columns = [batch.column(batch.schema.get_field_index(name)) for name in edge.key.spec.columns]
     try:
-        return codec.dict_keys(columns), arrival.hashes
+        return arrived_keys(codec, columns), arrival.hashes
     except NullKeyError as error:
         raise NullKeyError(edge.consumer, row=error.row) from error

@@ -45,6 +45,9 @@ class AtomKey(ABC):
     filler: Any = 0
     """An Arrow-compatible value to stand where a part of a composite key is null."""
 
+    is_plain: bool = False
+    """Whether Arrow finds just those values equal that are the same key."""
+
     def __init__(self, key_type: TypeInformation) -> None:
         self.key_type = key_type
         self.arrow_type = key_type.arrow_type
@@ -81,6 +84,10 @@ class AtomKey(ABC):
 class _Text(AtomKey):
     filler = ""
 
+    def __init__(self, key_type: TypeInformation) -> None:
+        super().__init__(key_type)
+        self.is_plain = not isinstance(key_type, CharTypeInformation)
+
     def read(self, array: pa.Array) -> list[Any]:
         if isinstance(self.key_type, CharTypeInformation):
             array = pc.utf8_rpad(array, self.key_type.length)
@@ -103,6 +110,7 @@ class _Text(AtomKey):
 
 class _Binary(AtomKey):
     filler = b""
+    is_plain = True
 
     def read(self, array: pa.Array) -> list[Any]:
         result: list[Any] = array.to_pylist()
@@ -123,6 +131,8 @@ class _Binary(AtomKey):
 
 class _Number(AtomKey):
     """Whatever Arrow keeps as a whole number: the dict key is that number."""
+
+    is_plain = True
 
     # The Arrow type of the same width that is a whole number.
     whole: ClassVar[dict[int, pa.DataType]] = {8: pa.int8(), 16: pa.int16(), 32: pa.int32(), 64: pa.int64()}
@@ -154,6 +164,7 @@ class _Number(AtomKey):
 
 class _Boolean(_Number):
     filler = False
+    is_plain = False
     whole: ClassVar[dict[int, pa.DataType]] = {1: pa.int8()}
 
     def read(self, array: pa.Array) -> list[Any]:
@@ -174,6 +185,7 @@ class _Float(_Number):
     """The dict key is the number that has the same bits; there is one zero and one NaN."""
 
     filler = 0.0
+    is_plain = False
 
     def __init__(self, key_type: TypeInformation) -> None:
         super().__init__(key_type)

@@ -55,6 +55,14 @@ class KeyCodec(ABC):
             NullKeyError: A key is null as a whole.
         """
 
+    def telling_column(self, columns: Sequence[pa.Array]) -> pa.Array | None:
+        """Return the keys of a batch as files have them, if Arrow finds just those equal there that are the same key.
+
+        Returns:
+            None if it does not, or if there are nulls.
+        """
+        return None
+
     @abstractmethod
     def storage_array(self, dict_keys: Sequence[Any]) -> pa.Array:
         """Convert dict keys to the key column of a file."""
@@ -118,6 +126,11 @@ class AtomicKeyCodec(KeyCodec):
         column = _one(columns)
         _refuse_nulls(column)
         return self._atom.read(_as(column, self.storage_type))
+
+    def telling_column(self, columns: Sequence[pa.Array]) -> pa.Array | None:
+        """Return the column, unless its values have to be brought into a form first."""
+        column = _one(columns)
+        return _as(column, self.storage_type) if self._atom.is_plain and not column.null_count else None
 
     def storage_array(self, dict_keys: Sequence[Any]) -> pa.Array:
         """Convert dict keys to the key's Arrow type."""
@@ -280,6 +293,11 @@ class TaggedKeyCodec(KeyCodec):
         column = _one(columns)
         _refuse_nulls(column)
         return _as(column, self.storage_type).to_pylist()  # type: ignore[no-any-return]
+
+    def telling_column(self, columns: Sequence[pa.Array]) -> pa.Array | None:
+        """Return the column."""
+        column = _one(columns)
+        return None if column.null_count else _as(column, self.storage_type)
 
     def storage_array(self, dict_keys: Sequence[Any]) -> pa.Array:
         """Return the bytes as a column."""

@@ -17,6 +17,7 @@ from holdfast.state.backend import AbstractKeyedStateBackend
 from holdfast.state.descriptor import ValueStateDescriptor
 from holdfast.state.hashmap.column import pick
 from holdfast.state.hashmap.handle import CellHandle
+from holdfast.types.arrived_keys import arrived_keys
 from holdfast.types.arrow import element_schema
 from holdfast.types.type_information import OpaqueTypeInformation, TypeInformation
 
@@ -171,7 +172,7 @@ class BatchContext:
         if keys is None:
             return self._slots
         codec = self.backend.key_codec
-        dict_keys = codec.dict_keys(_key_columns(keys))
+        dict_keys = arrived_keys(codec, _key_columns(keys))
         if dict_keys == self._dict_keys:
             return self._slots
         hashes = codec.hashes(dict_keys)

@@ -34,6 +34,7 @@ from holdfast.state.run_footer import RunMeta
 from holdfast.state.timer import EVENT, PROCESSING, USER_TIMERS, InternalTimerService, TimerService
 from holdfast.state.version import StateVersion
 from holdfast.storage.file_system import FileSystem
+from holdfast.types.arrived_keys import ArrivedKeys
 from holdfast.types.key import KeyCodec
 from holdfast.types.serializer import TypeSerializer
 
@@ -116,10 +117,23 @@ class HashMapKeyedStateBackend(AbstractKeyedStateBackend):
 
     def prepare(self, dict_keys: Sequence[Any], hashes: npt.NDArray[np.uint64]) -> list[int]:
         """Return the slots of some keys, after loading those that are not loaded yet in one probe."""
+        if self._failure is not None:
+            self._refuse()
+        if isinstance(dict_keys, ArrivedKeys):
+            return self._prepare_arrived(dict_keys, hashes)
         slots = list(map(self._find, dict_keys))
         if len(self._store.index) > len(self._store):
             self._load_new(slots, dict_keys, hashes)
         return slots
+
+    def _prepare_arrived(self, keys: ArrivedKeys, hashes: npt.NDArray[np.uint64]) -> list[int]:
+        """The same for keys in a column: only those that the table does not know become objects."""
+        slots = self._store.find(keys.stored, hashes)
+        unknown = np.flatnonzero(slots < 0)
+        if len(unknown):
+            slots[unknown] = self.prepare(keys.take(unknown), hashes[unknown])
+        found: list[int] = slots.tolist()
+        return found
 
     def _load_new(self, slots: list[int], dict_keys: Sequence[Any], hashes: npt.NDArray[np.uint64]) -> None:
         newest = len(self._store) - 1
@@ -138,10 +152,9 @@ class HashMapKeyedStateBackend(AbstractKeyedStateBackend):
             yield
         except BaseException as error:
             self._failure = error
-            self._find = self._refuse
             raise
 
-    def _refuse(self, key: Any = None) -> NoReturn:
+    def _refuse(self) -> NoReturn:
         raise StateError(
             f"The state of operator {self.operator_identifier!r} could not be read before ({self._failure}). "
             "This task cannot go on: do not catch that error."

@@ -9,16 +9,19 @@ from itertools import count, islice, repeat
 from typing import Any, Final
 
 import numpy as np
+import pyarrow as pa
 
 from holdfast.state.hashmap.column import Column, pick
+from holdfast.state.hashmap.key_table import KeyTable
 from holdfast.state.hashmap.placement import Cells, Placement
 from holdfast.state.lineage import Lineage
 from holdfast.state.probe import Hashes, Stretch, Wanted
 from holdfast.types.key import KeyCodec
 
 _SAMPLE: Final = 64
-# A key costs its entry in the dictionary, its place in a list and its hash; a cell its place in a list and two bytes.
-_KEY_BYTES: Final = 150
+# A key costs its entries in dictionary and table, its place in a list and its hash; a cell its place in a list and two
+# bytes.
+_KEY_BYTES: Final = 180
 _CELL_BYTES: Final = 16
 _EMPTY_KEYS_KEPT: Final = 1024
 
@@ -49,6 +52,7 @@ class Store:
         self.before_own: Lineage | None = None
         self.flushed: Cells | None = None
         self._hashes: Hashes = np.empty(1024, np.uint64)
+        self._table = KeyTable(codec)
         self._may_be_empty: Cells = np.empty(0, np.int64)
         self._seen = 0
 
@@ -78,6 +82,16 @@ class Store:
     def hashes_of(self, slots: Cells) -> Hashes:
         """Return the hash of the key of each slot."""
         return self._hashes[slots]
+
+    def find(self, stored: pa.Array, hashes: Hashes) -> Cells:
+        """Return the slots of keys in a column; -1 for those that the index has to be asked for, known or not.
+
+        Args:
+            stored: The keys as files have them.
+            hashes: The hash of each.
+        """
+        self._table.cover(self.keys, self._hashes)
+        return self._table.find(stored, hashes, self._hashes)
 
     def add(self, keys: Sequence[Any], hashes: Hashes, columns: Iterable[Column], stretches: Stretches) -> None:
         """Load new, distinct keys, to which the index has just given slots.
@@ -209,6 +223,7 @@ class Store:
             self.flushed = np.flatnonzero(np.isin(slots, self.flushed))
         hashes = self._hashes[slots]
         self._hashes = np.concatenate([hashes, np.empty(1024, np.uint64)])
+        self._table = KeyTable(self.codec)
         for column in self.columns.values():
             column.keep(slots)
         self._may_be_empty = self._may_be_empty[:0]
