@@ -17,6 +17,7 @@ from pathlib import Path
 
 from benchmarks.workload import Workload, engine_module
 
+SLOW = 5.0  # seconds of an epoch
 PATIENCE = 1800.0  # seconds for the epochs of one round; the slowest engine needs some minutes
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -28,7 +29,8 @@ class Course:
     Attributes:
         warm_up: Epochs of every engine before the first round.
         rounds: Rounds in which all engines take turns.
-        settling: Epochs at the start of a round that are not measured: the workers of an idle engine are gone.
+        settling: Epochs at the start of a round that are not measured: the workers of an idle engine are gone, and the
+            files that it reads have left the page cache. One is enough for engines with epochs of many seconds.
         epochs: Measured epochs a round.
     """
 
@@ -142,11 +144,11 @@ def hold(engines: Sequence[str], workload: Workload, course: Course, cache: Path
             process = EngineProcess(name, own, cache)
             stack.callback(process.close)
             progress(f"{name}: {course.warm_up} warm-up epochs")
-            process.run(course.warm_up)
-            running.append(process)
+            warmed = process.run(course.warm_up)
+            running.append((process, course.settling if not warmed or warmed[-1] < SLOW else 1))
         for number in range(course.rounds):
-            for process in running:
-                seconds = process.run(course.settling + course.epochs)[course.settling :]
+            for process, settling in running:
+                seconds = process.run(settling + course.epochs)[settling:]
                 measured[process.name].append(statistics.mean(seconds))
                 rate = workload.rows / measured[process.name][-1]
                 progress(f"round {number + 1} of {course.rounds}: {process.name}: {rate:,.0f} rows/s")

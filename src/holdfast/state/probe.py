@@ -44,9 +44,14 @@ class Stretch:
         """The column of keys of the whole segment."""
         return self.segment.table.column(KEY)
 
+    @property
+    def stored_keys(self) -> pa.Array:
+        """The key of each of the rows, as the file has it."""
+        return self.keys.slice(self.rows.start, len(self.hash)).combine_chunks()
+
     def dict_keys(self, codec: KeyCodec) -> list[Any]:
         """Return the key of each of the rows."""
-        return codec.from_storage(self.keys.slice(self.rows.start, len(self.hash)).combine_chunks())
+        return codec.from_storage(self.stored_keys)
 
 
 class Wanted:

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from itertools import repeat
 from operator import is_, itemgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +28,7 @@ class Column(ABC):
     """The cells of one state.
 
     Attributes:
+        rows_are_whole: Whether a row of a run says all about its cell, whatever older runs say.
         layout: Form of the state in files.
         placement: Which cell belongs to which key.
         values: What is in each cell, None for nothing. Handles hold this very list.
@@ -35,6 +36,8 @@ class Column(ABC):
         covered: Number of slots that are loaded; slots from here on are not yet.
         cleaned_to: Up to where expired cells were looked for.
     """
+
+    rows_are_whole: ClassVar[bool] = False
 
     def __init__(self, layout: StateLayout) -> None:
         self.layout = layout
@@ -81,6 +84,10 @@ class Column(ABC):
                 mask[hits.wanted[ended]] = True
                 rest = rest[~mask[rest]]
         self._finish()
+
+    def take_rows(self, segment: Segment, rows: Cells, cells: Cells) -> None:
+        """Take rows of one run that say all about their cells."""
+        self._take(segment, rows, cells)
 
     @abstractmethod
     def _take(self, segment: Segment, rows: Cells, cells: Cells) -> Mask:
@@ -202,6 +209,8 @@ class Column(ABC):
 
 class ScalarColumn(Column):
     """Cells with one value: value, reducing, aggregating and folding state."""
+
+    rows_are_whole = True
 
     def _take(self, segment: Segment, rows: Cells, cells: Cells) -> Mask:
         taken = pa.array(rows)

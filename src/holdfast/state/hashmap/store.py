@@ -135,10 +135,20 @@ class Store:
             if not all(column.layout.can_read(stretch.segment.entry.schema) for stretch in missed):
                 del self.columns[name]
                 continue
+            if column.rows_are_whole and column.layout.namespace is None:
+                self._follow(column, missed)
+                continue
             slots = self._known_in(missed)
             slots = slots[slots < column.covered]
             if len(slots):
                 self._load(column, missed, slots)
+
+    def _follow(self, column: Column, missed: Sequence[Stretch]) -> None:
+        """Take every row of newer runs about a known key as what is in its cell."""
+        for stretch in reversed(missed):
+            slots = self._slots_in(stretch)
+            rows = np.flatnonzero((slots >= 0) & (slots < column.covered))
+            column.take_rows(stretch.segment, rows + stretch.rows.start, slots[rows])
 
     def reload(self, slots: Cells, stretches: Stretches) -> None:
         """Forget what is in the cells of some slots and load them from all runs of the version."""
@@ -165,9 +175,22 @@ class Store:
     def _known_in(self, stretches: Sequence[Stretch]) -> Cells:
         found = np.zeros(len(self.keys) + 1, bool)
         for stretch in stretches:
-            keys = stretch.dict_keys(self.codec)
-            found[np.fromiter(map(self.index.get, keys, repeat(-1)), np.int64, len(keys))] = True
+            found[self._slots_in(stretch)] = True
         return np.flatnonzero(found[:-1])  # the last one stands for keys that are not known
+
+    def _slots_in(self, stretch: Stretch) -> Cells:
+        """Return for each row the slot of its key, -1 for a key that is not known."""
+        stored = self.codec.telling_column([stretch.stored_keys])
+        if stored is None:
+            return self._slots_of(stretch.dict_keys(self.codec))
+        slots = self.find(stored, stretch.hash)
+        unknown = np.flatnonzero(slots < 0)
+        if len(unknown):
+            slots[unknown] = self._slots_of(self.codec.from_storage(stored.take(pa.array(unknown))))
+        return slots
+
+    def _slots_of(self, keys: Sequence[Any]) -> Cells:
+        return np.fromiter(map(self.index.get, keys, repeat(-1)), np.int64, len(keys))
 
     def sort(self, cells: Cells, placement: Placement) -> Cells:
         """Return cells in the order in which their rows stand in a segment: by hash, key and namespace."""
