@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from holdfast.checkpoint.completed_store import CompletedCheckpointStore
@@ -32,7 +33,7 @@ from holdfast.checkpoint.protocol import CheckpointProtocol
 from holdfast.checkpoint.snapshot_type import CheckpointProperties, CheckpointType
 from holdfast.checkpoint.storage import CheckpointStorageAccess
 from holdfast.checkpoint.trigger import CheckpointOptions, ExecutionVertex
-from holdfast.errors import CheckpointError, CheckpointFailureReason, HoldfastError, StorageError
+from holdfast.errors import CheckpointError, CheckpointFailureReason, StorageError
 from holdfast.kernel.clock import Clock
 from holdfast.kernel.ids import JobID
 
@@ -153,10 +154,12 @@ class Performer:
                 request.future.set_exception(error)
             case NotifyComplete(checkpoint_id, timestamp, subsumed_id):
                 for vertex in self._to_commit_to:
-                    vertex.notify_checkpoint_complete(checkpoint_id, timestamp, subsumed_id)
+                    with _others_are_told(vertex):
+                        vertex.notify_checkpoint_complete(checkpoint_id, timestamp, subsumed_id)
             case NotifyAborted(checkpoint_id, timestamp, latest_id):
                 for vertex in self._to_commit_to:
-                    vertex.notify_checkpoint_aborted(checkpoint_id, latest_id, timestamp)
+                    with _others_are_told(vertex):
+                        vertex.notify_checkpoint_aborted(checkpoint_id, latest_id, timestamp)
             case DiscardLocation(pending):
                 if pending.location is not None:
                     pending.location.dispose_on_failure()
@@ -185,7 +188,7 @@ class Performer:
                 self._with.hooks.identifiers,
                 plan.epoch,
             )
-        except HoldfastError as error:
+        except Exception as error:  # the counter and the tasks may be anybody's
             with self._lock:
                 self.append(self._protocol.prepare_failed(request, _as_trigger_failure(error)))
             return
@@ -227,6 +230,12 @@ class Performer:
             self.append(self._protocol.triggered(pending))
 
     def _finalize(self, pending: PendingCheckpoint) -> None:
+        with self._lock:
+            is_needed = self._protocol.is_still_needed(pending)
+            if not is_needed:
+                self.append(self._protocol.finalize_not_needed(pending))
+        if not is_needed:
+            return
         try:
             metadata = pending.finalize_checkpoint(
                 self._with.token, self._with.lineage, self._with.clock.now_ms(), self._with.job_name
@@ -241,9 +250,24 @@ class Performer:
             self.append(self._protocol.finalized(pending, written.checkpoint, written.subsumed))
 
 
+@contextmanager
+def _others_are_told(vertex: ExecutionVertex) -> Iterator[None]:
+    """A task that cannot be told of a checkpoint keeps no other from being told."""
+    try:
+        yield
+    except Exception:
+        _log.exception("Task %r could not be told what became of a checkpoint.", vertex.get_execution_id())
+
+
 def _as_trigger_failure(error: BaseException) -> CheckpointError:
-    if isinstance(error, CheckpointError):
-        return error
-    is_io = isinstance(error, StorageError | OSError)
-    reason = CheckpointFailureReason.IO_EXCEPTION if is_io else CheckpointFailureReason.TRIGGER_CHECKPOINT_FAILURE
-    return CheckpointError(reason, str(error), error)
+    """A failure with a reason of its own keeps it; otherwise it is one of I/O if that was the cause, however deep."""
+    chain = [error]
+    while (cause := chain[-1].__cause__) is not None and cause not in chain:
+        chain.append(cause)
+    unspecific = CheckpointFailureReason.TRIGGER_CHECKPOINT_FAILURE
+    known = next((each for each in chain if isinstance(each, CheckpointError) and each.reason is not None), None)
+    if known is not None and known.reason is not unspecific:
+        return known
+    if any(isinstance(each, StorageError | OSError) for each in chain):
+        return CheckpointError(CheckpointFailureReason.IO_EXCEPTION, str(error), error)
+    return known or CheckpointError(unspecific, str(error), error)

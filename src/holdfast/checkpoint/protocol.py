@@ -88,6 +88,7 @@ class CheckpointProtocol:
         self.epoch_request: CheckpointTriggerRequest | None = None
         self.pending: dict[int, PendingCheckpoint] = {}
         self.latest_completed_id = 0
+        self._newest_written = 0
         self.being_cleaned = 0
 
     # Requests
@@ -131,6 +132,8 @@ class CheckpointProtocol:
             self._expired.append(checkpoint_id)
             error = CheckpointError(CheckpointFailureReason.CHECKPOINT_EXPIRED)
             instructions += self._give_up(checkpoint_id, error, None)
+        if instructions:
+            instructions += self._choose(None)
         if self._schedule.take_periodic():
             instructions += self.request(self.new_request(is_periodic=True))
         return instructions
@@ -265,6 +268,15 @@ class CheckpointProtocol:
         """The job master has given the document."""
         return self._finalize_if_complete(pending)
 
+    def is_still_needed(self, pending: PendingCheckpoint) -> bool:
+        """Whether a checkpoint that everybody has acknowledged is still to be written: no newer one has completed."""
+        return not pending.can_be_subsumed() or pending.checkpoint_id > self._newest_written
+
+    def finalize_not_needed(self, pending: PendingCheckpoint) -> Instructions:
+        """A newer checkpoint completed before this one was written; after it this one would be the older state."""
+        error = CheckpointError(CheckpointFailureReason.CHECKPOINT_SUBSUMED)
+        return [*self._abort(pending, error, None), *self._choose(None)]
+
     def finalized(
         self, pending: PendingCheckpoint, checkpoint: CompletedCheckpoint, subsumed: CompletedCheckpoint | None
     ) -> Instructions:
@@ -284,6 +296,7 @@ class CheckpointProtocol:
         instructions: Instructions = [ReportSuccess(pending.checkpoint_id), Resolve(pending.request, checkpoint)]
         if not pending.properties.is_savepoint() or pending.properties.is_synchronous():
             self.latest_completed_id = max(self.latest_completed_id, pending.checkpoint_id)
+            self._newest_written = max(self._newest_written, pending.checkpoint_id)
             instructions += self._subsume_pending(pending.checkpoint_id)
             discarded = subsumed is not None and subsumed.should_be_discarded_on_subsume()
             subsumed_id = subsumed.checkpoint_id if subsumed is not None and discarded else 0

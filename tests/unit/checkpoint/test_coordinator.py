@@ -1,6 +1,7 @@
 """Stories of the coordinator with tasks that are triggered and acknowledge, in virtual time."""
 
 import random
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -47,7 +48,18 @@ class Setting:
     whoever comes second finds nothing to do and returns before the other one has done it.
     """
 
-    def __init__(self, root, *, tolerable=0, store=None, executor=None, vertices=None, has_thread=False, **options):
+    def __init__(
+        self,
+        root,
+        *,
+        tolerable=0,
+        store=None,
+        counter=None,
+        executor=None,
+        vertices=None,
+        has_thread=False,
+        **options,
+    ):
         _made.append(self)
         self.clock = ManualClock(1_000_000)
         self.vertices = vertices or [RecordingVertex("v", 0), RecordingVertex("v", 1)]
@@ -66,7 +78,7 @@ class Setting:
             self.vertices,
             self.vertices,
             None,
-            StandaloneCheckpointIDCounter(),
+            counter or StandaloneCheckpointIDCounter(),
             self.store,
             None,
             executor,
@@ -497,6 +509,86 @@ def test_everything_works_in_an_executor_as_well(tmp_path):
             setting.acknowledge(checkpoint_id)
             assert future.result(timeout=10).checkpoint_id == checkpoint_id
         setting.coordinator.shutdown()
+
+
+def test_a_checkpoint_that_comes_in_after_a_newer_one_has_completed_does_not_become_the_newest(tmp_path):
+    """Both are acknowledged while the newer one is being written; a recovery must not find the older one."""
+    is_writing, may_go_on = threading.Event(), threading.Event()
+
+    class Slow(StandaloneCompletedCheckpointStore):
+        def _record(self, checkpoint, stay):
+            is_writing.set()
+            assert may_go_on.wait(10)
+
+    with ThreadPoolExecutor(2) as executor:
+        setting = Setting(tmp_path, store=Slow(3), executor=executor, max_concurrent_checkpoints=2)
+        older, newer = setting.trigger(), setting.trigger()
+        while setting.vertices[1].triggered != [1, 2]:
+            time.sleep(0.001)
+        setting.acknowledge(2)
+        assert is_writing.wait(10)
+        setting.acknowledge(1)
+        may_go_on.set()
+        assert newer.result(timeout=10).checkpoint_id == 2
+        assert reason_of(older) is Reason.CHECKPOINT_SUBSUMED
+        setting.coordinator.shutdown()
+    assert [checkpoint.checkpoint_id for checkpoint in setting.store.get_all_checkpoints()] == [2]
+    assert setting.vertices[0].completed == [(2, 0)]
+    assert setting.vertices[0].aborted == [(1, 2)]
+    assert not (tmp_path / str(JOB) / "chk-1").exists()
+
+
+def test_a_request_that_waits_has_its_turn_when_the_one_before_it_expires(tmp_path):
+    setting = Setting(tmp_path, tolerable=5, timeout="1 s")
+    first, second = setting.trigger(), setting.trigger()
+    assert setting.pending == [1]
+    setting.advance(1_000)
+    assert reason_of(first) is Reason.CHECKPOINT_EXPIRED
+    assert setting.pending == [2]
+    setting.acknowledge(2)
+    assert second.result(timeout=10).checkpoint_id == 2
+
+
+def test_a_task_that_cannot_be_told_keeps_no_other_from_being_told(tmp_path):
+    class Gone(RecordingVertex):
+        def notify_checkpoint_complete(self, checkpoint_id, timestamp, subsumed_checkpoint_id):
+            raise ConnectionError("gone")
+
+        def notify_checkpoint_aborted(self, checkpoint_id, latest_completed_id, timestamp):
+            raise ConnectionError("gone")
+
+    setting = Setting(tmp_path, tolerable=5, vertices=[Gone("v", 0), RecordingVertex("v", 1)])
+    setting.trigger()
+    setting.acknowledge(1)
+    setting.trigger()
+    setting.decline(2)
+    assert setting.vertices[1].completed == [(1, 0)]
+    assert setting.vertices[1].aborted == [(2, 1)]
+
+
+def test_a_counter_that_cannot_be_reached_fails_one_request_and_not_the_ones_after_it(tmp_path):
+    class Away(StandaloneCheckpointIDCounter):
+        is_away = True
+
+        def get_and_increment(self):
+            if self.is_away:
+                raise ConnectionError("no route to host")
+            return super().get_and_increment()
+
+    counter = Away()
+    setting = Setting(tmp_path, tolerable=5, counter=counter)
+    assert reason_of(setting.trigger()) is Reason.IO_EXCEPTION
+    counter.is_away = False
+    future = setting.trigger()
+    setting.acknowledge(1)
+    assert future.result(timeout=10).checkpoint_id == 1
+
+
+def test_trouble_with_files_is_the_reason_however_deep_it_lies(setting):
+    failure = RuntimeError("the task has no connection")
+    failure.__cause__ = ConnectionResetError("reset by peer")
+    setting.vertices[0].failure = failure
+    assert reason_of(setting.trigger()) is Reason.IO_EXCEPTION
 
 
 def test_a_callback_may_ask_for_the_next_checkpoint(setting):
