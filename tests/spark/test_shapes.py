@@ -207,7 +207,12 @@ def test_state_in_spark_itself_is_refused_by_name(spark: Any, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    "option", ["execution_checkpointing_interval", "execution_checkpointing_tolerable__failed__checkpoints"]
+    "option",
+    [
+        "execution_checkpointing_interval",
+        "execution_checkpointing_min__pause",
+        "execution_checkpointing_tolerable__failed__checkpoints",
+    ],
 )
 def test_a_source_that_destroys_what_it_has_read_is_refused_if_the_job_may_go_back(
     spark: Any, tmp_path: Path, option: str

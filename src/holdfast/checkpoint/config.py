@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any, ClassVar, Final, Self
 
 from holdfast.checkpoint import foreign_options as foreign_options  # so that a program that sets one is told why not
 from holdfast.checkpoint import options
+from holdfast.checkpoint.failure import UNLIMITED_TOLERABLE_FAILURE_NUMBER
 from holdfast.checkpoint.options import (
     CheckpointingMode,
     ExternalizedCheckpointCleanup,
@@ -22,7 +25,7 @@ from holdfast.checkpoint.storage import (
 )
 from holdfast.errors import ConfigurationError
 from holdfast.kernel.configuration import Configuration
-from holdfast.kernel.option import ConfigOption
+from holdfast.kernel.option import ConfigOption, all_options, options_for
 
 NEVER: Final = 2**63 - 1
 """An interval at which nothing is triggered periodically."""
@@ -176,6 +179,16 @@ class CheckpointConfig:
         """Whether the first failed checkpoint fails the job."""
         return self.get_tolerable_checkpoint_failure_number() == 0
 
+    def set_fail_on_checkpointing_errors(self, fail: bool) -> Self:
+        """Let the first failed checkpoint fail the job, or none ever; how many may is said more exactly by the number.
+
+        `set_tolerable_checkpoint_failure_number` is the current way; a number that was set before stays if it says the
+        same.
+        """
+        if fail != self.is_fail_on_checkpointing_errors():
+            self.set_tolerable_checkpoint_failure_number(0 if fail else UNLIMITED_TOLERABLE_FAILURE_NUMBER)
+        return self
+
     def set_externalized_checkpoint_retention(self, retention: ExternalizedCheckpointRetention) -> Self:
         """Set what becomes of checkpoints when the job ends."""
         return self._set(options.EXTERNALIZED_RETENTION, retention)
@@ -207,8 +220,62 @@ class CheckpointConfig:
         """It never is."""
         return False
 
+    def disable_unaligned_checkpoints(self) -> Self:
+        """Accepted: there are none."""
+        return self.enable_unaligned_checkpoints(False)
+
+    def set_force_unaligned_checkpoints(self, force: bool = True) -> Self:
+        """Refused if forced.
+
+        Raises:
+            ConfigurationError: It is to be forced.
+        """
+        self.configuration.set("execution.checkpointing.unaligned.forced", force)
+        return self
+
+    def is_force_unaligned_checkpoints(self) -> bool:
+        """It never is."""
+        return False
+
+    def set_aligned_checkpoint_timeout(self, timeout: int | timedelta) -> Self:
+        """Accepted and without effect: there is nothing to align.
+
+        Args:
+            timeout: In milliseconds, or as a time span.
+        """
+        self.configuration.set("execution.checkpointing.aligned-checkpoint-timeout", timeout)
+        return self
+
+    set_alignment_timeout = set_aligned_checkpoint_timeout
+
+    def get_aligned_checkpoint_timeout(self) -> timedelta:
+        """Return what was set."""
+        found = self.configuration.get(all_options()["execution.checkpointing.aligned-checkpoint-timeout"])
+        return timedelta(milliseconds=found)
+
+    get_alignment_timeout = get_aligned_checkpoint_timeout
+
+    def set_checkpoint_interval_during_backlog(self, milliseconds: int) -> Self:
+        """Refused: Spark's sources do not report a backlog.
+
+        Raises:
+            ConfigurationError: Always.
+        """
+        self.configuration.set("execution.checkpointing.interval-during-backlog", milliseconds)
+        return self
+
+    def configure(self, configuration: Configuration | Mapping[str, Any]) -> Self:
+        """Set what another configuration sets of checkpoints; what it leaves unset stays."""
+        values = configuration.to_dict() if isinstance(configuration, Configuration) else dict(configuration)
+        for key, value in values.items():
+            if any(option.key.startswith("execution.checkpointing.") for option in options_for(key)):
+                for rival in (name for option in options_for(key) for name in (option.key, *option.deprecated_keys)):
+                    self.configuration.remove(rival)
+                self.configuration.set(key, value)
+        return self
+
     def set_checkpoint_storage(self, storage: CheckpointStorage) -> Self:
-        """Set where checkpoints go."""
+        """Set where checkpoints go, and with `FileSystemCheckpointStorage` up to which size state stays inline."""
         self._storage = storage
         self._set(options.CHECKPOINT_STORAGE, _name_of(storage))
         path, savepoints = storage.get_checkpoint_path(), storage.get_savepoint_path()
@@ -216,6 +283,8 @@ class CheckpointConfig:
             self._set(options.CHECKPOINTS_DIRECTORY, path)
         if savepoints is not None:
             self._set(options.SAVEPOINT_DIRECTORY, savepoints)
+        if isinstance(storage, FileSystemCheckpointStorage) and storage.file_state_size_threshold is not None:
+            self._set(options.FS_SMALL_FILE_THRESHOLD, storage.file_state_size_threshold)
         return self
 
     def set_checkpoint_storage_dir(self, path: str) -> Self:

@@ -139,12 +139,13 @@ FS_SMALL_FILE_THRESHOLD: Final = ConfigOption(
     "Operator state up to this size is kept in the checkpoint's document, more goes to a file. At most 1 mb.",
     deprecated_keys=("state.storage.fs.memory-threshold", "state.backend.fs.memory-threshold"),
 )
-FS_WRITE_BUFFER_SIZE: Final = ConfigOption(
+FS_WRITE_BUFFER_SIZE: Final = HarmlessOption(
     "execution.checkpointing.write-buffer-size",
     int,
     4096,
     "How many bytes of an operator's stream are collected before they are written.",
     deprecated_keys=("state.storage.fs.write-buffer-size", "state.backend.fs.write-buffer-size"),
+    reason="A stream is collected as a whole, because its size decides where it goes, and written at once.",
 )
 CHECKPOINTING_INTERVAL: Final = ConfigOption(
     "execution.checkpointing.interval",
@@ -224,6 +225,7 @@ CHECKPOINTS_HISTORY: Final = ConfigOption(
 )
 
 HARMLESS: Final = (
+    FS_WRITE_BUFFER_SIZE,
     HarmlessOption(
         "execution.checkpointing.incremental",
         bool,

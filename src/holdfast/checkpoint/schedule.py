@@ -74,6 +74,9 @@ class Schedule:
         """Whether the end of an epoch is to complete a checkpoint that nobody asked for; once for each epoch."""
         if epoch == self._last_epoch or not self.is_on:
             return False
+        pause = self.since_last_completion()
+        if pause is not None and pause < self._configuration.min_pause:
+            return False
         return self.now() - self._last_trigger >= self._configuration.interval
 
     def triggered_at(self, epoch: int) -> None:

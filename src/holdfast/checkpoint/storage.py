@@ -87,7 +87,7 @@ class FileSystemCheckpointStorage(CheckpointStorage):
     Args:
         checkpoint_directory: Path or URI of the directory of all jobs' checkpoints.
         file_state_size_threshold: Operator state up to this many bytes is kept in the document, more goes to a file.
-        write_buffer_size: Bytes that are collected before they are written.
+        write_buffer_size: Without meaning: a stream is collected as a whole and written at once.
         savepoint_directory: Where savepoints go if none is named.
     """
 
@@ -123,12 +123,17 @@ class FileSystemCheckpointStorage(CheckpointStorage):
         """Return the directory of savepoints."""
         return self._savepoint_directory
 
+    @property
+    def file_state_size_threshold(self) -> int | None:
+        """The threshold that was given, None for the default."""
+        return self._threshold if self._threshold >= 0 else None
+
     def get_min_file_size_threshold(self) -> int:
         """Return up to how many bytes of operator state are kept in the document."""
         return self._threshold if self._threshold >= 0 else DEFAULT_INLINE_THRESHOLD
 
     def get_write_buffer_size(self) -> int:
-        """Return how many bytes are collected before they are written; never less than the threshold."""
+        """Return the size that was given; never less than the threshold."""
         size = self._write_buffer_size if self._write_buffer_size >= 0 else DEFAULT_WRITE_BUFFER_SIZE
         return max(size, self.get_min_file_size_threshold())
 

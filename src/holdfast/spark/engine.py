@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
-from holdfast.checkpoint.options import CHECKPOINTING_INTERVAL, TOLERABLE_FAILED
+from holdfast.checkpoint.config import CoordinatorConfiguration
 from holdfast.errors import ConfigurationError, HoldfastError
 from holdfast.kernel import fault
 from holdfast.kernel.configuration import Configuration
@@ -75,8 +75,9 @@ class SparkEngine(Engine):
         self._failure = None
         self._is_set_up = False
         options = Configuration(dict(job.configuration))
-        goes_back = options.get(CHECKPOINTING_INTERVAL) or options.get(TOLERABLE_FAILED)
-        self._frames = JobFrames(job.plan, self._session, goes_back=bool(goes_back))
+        checkpoints = CoordinatorConfiguration.from_options(options)
+        goes_back = checkpoints.interval > 0 or checkpoints.tolerable_failures > 0
+        self._frames = JobFrames(job.plan, self._session, goes_back=goes_back)
         self.reship(job)
         self._static_consumed = bool(positions and positions.get("static_consumed"))
         self._private = QueryDirectory(Path(tempfile.mkdtemp(prefix="holdfast-query-")), self._directory, token)

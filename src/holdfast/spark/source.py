@@ -187,8 +187,9 @@ def _check_repeatable(source: Source, frame: DataFrame) -> None:
     if found:
         raise ConfigurationError(
             f"input {source.uid!r} has {found}, and a failure goes back to the last completed checkpoint, whose rows "
-            "are gone then: remove this, or unset execution.checkpointing.interval and "
-            "execution.checkpointing.tolerable-failed-checkpoints, so that every epoch completes a checkpoint"
+            "are gone then: remove this, or unset execution.checkpointing.interval, "
+            "execution.checkpointing.min-pause and execution.checkpointing.tolerable-failed-checkpoints, so that every "
+            "epoch completes a checkpoint"
         )
 
 

@@ -1,6 +1,7 @@
 """The options of checkpoints, and `CheckpointConfig`, which sets them."""
 
 import importlib
+from datetime import timedelta
 from enum import Enum
 
 import pytest
@@ -95,6 +96,41 @@ def test_a_program_sets_the_same_options():
     assert not config.is_fail_on_checkpointing_errors()
     assert config.disable_checkpointing().get_checkpoint_interval() == NEVER
     assert not config.is_checkpointing_enabled()
+
+
+def test_a_program_that_says_only_whether_checkpoints_may_fail_sets_how_many():
+    config = CheckpointConfig()
+    assert config.set_fail_on_checkpointing_errors(False).get_tolerable_checkpoint_failure_number() == 2**31 - 1
+    assert config.set_tolerable_checkpoint_failure_number(2).set_fail_on_checkpointing_errors(False)
+    assert config.get_tolerable_checkpoint_failure_number() == 2
+    assert config.set_fail_on_checkpointing_errors(True).is_fail_on_checkpointing_errors()
+
+
+def test_what_a_program_sets_about_alignment_is_harmless_or_refused():
+    config = CheckpointConfig()
+    assert config.set_alignment_timeout(timedelta(seconds=3)).get_aligned_checkpoint_timeout() == timedelta(seconds=3)
+    config.disable_unaligned_checkpoints().set_force_unaligned_checkpoints(False)
+    assert not config.is_unaligned_checkpoints_enabled()
+    assert not config.is_force_unaligned_checkpoints()
+    config.configuration.validate()
+    for wrong, reason in (
+        (config.enable_unaligned_checkpoints, "a shuffle is the barrier"),
+        (config.set_force_unaligned_checkpoints, "a shuffle is the barrier"),
+        (lambda: config.set_checkpoint_interval_during_backlog(10_000), "do not report a backlog"),
+    ):
+        with pytest.raises(ConfigurationError, match=reason):
+            wrong()
+
+
+def test_another_configuration_sets_what_it_says_of_checkpoints_and_nothing_else():
+    config = CheckpointConfig(Configuration({"state.checkpoints.num-retained": 7, "state.savepoints.dir": "/s"}))
+    config.configure({"execution.checkpointing.num-retained": 4, "state.checkpoints.dir": "/c", "pipeline.name": "x"})
+    config.configure(Configuration({"execution.checkpointing.dir": "/d"}))
+    assert config.configuration.to_dict() == {
+        "execution.checkpointing.num-retained": 4,
+        "state.savepoints.dir": "/s",
+        "execution.checkpointing.dir": "/d",
+    }
 
 
 def test_values_are_brought_into_range_or_refused():

@@ -71,6 +71,27 @@ def test_with_an_interval_only_epochs_that_are_due_complete(tmp_path):
     assert coordinator.begin(31, force=True) is not None
 
 
+def test_the_pause_counts_from_the_completion_of_the_last_checkpoint_or_savepoint(tmp_path):
+    clock = ManualClock()
+    job = LocalJob(tmp_path, **{"execution.checkpointing.min-pause": 1000})
+    _, coordinator = job.lead(clock)
+    clock.advance(1000)
+    pending = coordinator.begin(1)
+    clock.advance(700)  # its document is a long time coming
+    coordinator.complete(pending, document(pending.checkpoint_id, 1))
+    clock.advance(999)
+    assert not coordinator.is_due(2)
+    assert coordinator.begin(2) is None
+    clock.advance(1)
+    assert coordinator.is_due(3)
+    coordinator.trigger_savepoint(str(tmp_path / "savepoints"))
+    savepoint = coordinator.begin(3)
+    assert savepoint.properties.is_savepoint()
+    coordinator.complete(savepoint, document(savepoint.checkpoint_id, 3))
+    assert not coordinator.is_due(3), "a savepoint delays the next checkpoint as well"
+    assert coordinator.begin(3, force=True) is not None
+
+
 def test_who_asks_for_a_checkpoint_waits_for_the_end_of_an_epoch(tmp_path):
     _, coordinator = LocalJob(tmp_path, **{"execution.checkpointing.interval": "1 h"}).lead(ManualClock())
     assert not coordinator.wants_epoch()

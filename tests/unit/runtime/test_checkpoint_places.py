@@ -12,7 +12,8 @@ from holdfast.checkpoint.config import CheckpointConfig
 from holdfast.checkpoint.storage import CheckpointStorageFactory, FileSystemCheckpointStorage
 from holdfast.cli import main
 from holdfast.datastream import KeyedProcessFunction
-from holdfast.datastream.state import ValueStateDescriptor
+from holdfast.datastream.functions import CheckpointedFunction, RichMapFunction
+from holdfast.datastream.state import ListStateDescriptor, ValueStateDescriptor
 from holdfast.errors import ConfigurationError, JobExecutionError
 from holdfast.kernel import fault
 from holdfast.kernel.configuration import Configuration
@@ -164,3 +165,28 @@ def test_a_program_chooses_the_storage_by_an_object_as_well(tmp_path: Path) -> N
     config.set_checkpoint_storage(FileSystemCheckpointStorage(str(tmp_path), savepoint_directory="/savepoints"))
     assert checkpoint_root(options) == str(tmp_path)
     assert options.to_dict()["execution.checkpointing.savepoint-dir"] == "/savepoints"
+    assert "execution.checkpointing.data-inline-threshold" not in options.to_dict()
+
+
+class Words(RichMapFunction, CheckpointedFunction):
+    def initialize_state(self, context: Any) -> None:
+        self.seen = context.get_operator_state_store().get_list_state(ListStateDescriptor("seen", "string"))
+
+    def snapshot_state(self, context: Any) -> None:
+        pass
+
+    def map(self, value: Any) -> Any:
+        self.seen.add(value)
+        return value
+
+
+@pytest.mark.parametrize(("threshold", "goes_to_files"), [(0, True), (10_000, False)])
+def test_the_threshold_of_a_storage_that_a_program_chooses_holds_in_its_tasks(
+    tmp_path: Path, threshold: int, goes_to_files: bool
+) -> None:
+    options = Configuration()
+    CheckpointConfig(options).set_checkpoint_storage(FileSystemCheckpointStorage(str(tmp_path), threshold))
+    program = local.Program()
+    program.source("words", "string").map(Words(), "string").uid("keep").print().uid("out")
+    local.run(program, tmp_path, local.epochs("words", [["a"], ["b"]]), options.to_dict())
+    assert bool(list(tmp_path.glob("*/taskowned/*.state"))) is goes_to_files
