@@ -10,12 +10,16 @@ last level; the others carry only the list.
 from __future__ import annotations
 
 import json
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from holdfast.errors import InconsistentEpochError
 from holdfast.runtime.event_time import greatest
+
+_PLAIN_BYTES: Final = 4096
+_COMPRESSED: Final = b"z"
 
 TICK = b""
 """Content of a tick row: it makes sure that a task without input still runs, and says nothing."""
@@ -102,8 +106,9 @@ class Barrier:
     observed: Mapping[str, int] = field(default_factory=dict)
 
     def to_bytes(self) -> bytes:
-        """The content of the control column."""
-        return json.dumps(self.to_json(), separators=(",", ":")).encode()
+        """The content of the control column; compressed if it is long, because the reports of subtasks are alike."""
+        content = json.dumps(self.to_json(), separators=(",", ":")).encode()
+        return content if len(content) <= _PLAIN_BYTES else _COMPRESSED + zlib.compress(content, 1)
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -130,7 +135,8 @@ class Barrier:
 
     @classmethod
     def from_bytes(cls, content: bytes) -> Barrier:
-        return cls.from_json(json.loads(content))
+        plain = zlib.decompress(content[len(_COMPRESSED) :]) if content.startswith(_COMPRESSED) else content
+        return cls.from_json(json.loads(plain))
 
 
 class BarrierReader:

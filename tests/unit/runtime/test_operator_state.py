@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import tempfile
 from collections import Counter
 from collections.abc import Sequence
@@ -288,7 +289,7 @@ def test_a_listener_hears_in_the_next_epoch_that_a_checkpoint_is_complete(place:
 
 
 class Holding(RichMapFunction, CheckpointedFunction):
-    """Keeps a kilobyte for each element."""
+    """Keeps a kilobyte for each element, which cannot be compressed to much less."""
 
     def initialize_state(self, context: Any) -> None:
         self.held = context.get_operator_state_store().get_list_state(ListStateDescriptor("held", "string"))
@@ -297,11 +298,14 @@ class Holding(RichMapFunction, CheckpointedFunction):
         pass
 
     def map(self, value: Any) -> Any:
-        self.held.add(f"{value:1000d}")
+        self.held.add(random.Random(value).randbytes(500).hex())
         return value
 
 
-def test_a_barrier_stays_small_however_many_subtasks_have_state(place: Path, monkeypatch: Any) -> None:
+@pytest.mark.parametrize(("subtasks", "lasting"), [(16, 3), (200, 2)])
+def test_a_barrier_stays_small_however_many_subtasks_have_state(
+    place: Path, monkeypatch: Any, subtasks: int, lasting: int
+) -> None:
     from holdfast.runtime.barrier import Barrier
 
     sizes: Counter[int] = Counter()
@@ -314,8 +318,8 @@ def test_a_barrier_stays_small_however_many_subtasks_have_state(place: Path, mon
 
     monkeypatch.setattr(Barrier, "to_bytes", measured)
     program = Program()
-    first = program.source("in", "bigint").map(Holding(), "bigint").uid("a").set_parallelism(16)
+    first = program.source("in", "bigint").map(Holding(), "bigint").uid("a").set_parallelism(subtasks)
     second = first.key_by(lambda n: n, "bigint").map(Holding(), "bigint").uid("b").set_parallelism(8)
     second.filter(lambda n: n == 0).sink_to(Journal(place / "out")).uid("out")
-    run(program, place / "job", epochs("in", [range(1000)] * 3), source_tasks=4)
+    run(program, place / "job", epochs("in", [range(1000)] * lasting), source_tasks=4)
     assert sorted(sizes) == [1, 2] and max(sizes.values()) < 64 * 1024
