@@ -111,9 +111,10 @@ class CheckpointMetadata:
 
     @property
     def new_size(self) -> int:
-        """Bytes in the runs that were written since the checkpoint before."""
+        """Bytes in the runs and other files that were written since the checkpoint before, and in the document."""
         before = int(self.extra.get(PREVIOUS_EPOCH, self.epoch - 1))
-        return sum(run.size for operator in self.operators for run in operator.runs if run.epoch > before)
+        runs = sum(run.size for operator in self.operators for run in operator.runs if run.epoch > before)
+        return runs + sum(size_of(part, before) for operator in self.operators for part in operator.subtasks)
 
     @property
     def is_savepoint(self) -> bool:

@@ -41,6 +41,7 @@ class StepReport:
         queryable: The names under which its states can be queried.
         staged: Names of the files that it staged for a later leg of the epoch.
         observed: The greatest timestamp that it assigned, None if there was none.
+        saving: How many milliseconds its function took to save its state, and the subtask to write it.
     """
 
     uid: str
@@ -54,6 +55,7 @@ class StepReport:
     queryable: tuple[str, ...] = ()
     staged: tuple[str, ...] = ()
     observed: int | None = None
+    saving: tuple[int, int] = (0, 0)
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -68,6 +70,7 @@ class StepReport:
             "queryable": list(self.queryable),
             "staged": list(self.staged),
             "observed": self.observed,
+            "saving": list(self.saving),
         }
 
     @classmethod
@@ -84,6 +87,7 @@ class StepReport:
             tuple(value["queryable"]),
             tuple(value["staged"]),
             value["observed"],
+            (value["saving"][0], value["saving"][1]),
         )
 
 

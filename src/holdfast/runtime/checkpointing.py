@@ -192,7 +192,9 @@ class EpochCheckpoints:
         assert self._pending is not None
         self._asked = self._control.waiting
         completed = self._checkpointer.complete(
-            epochs.epoch, tasks_of(self._pending), lambda number: self._metadata(number, epochs)
+            epochs.epoch,
+            tasks_of(self._pending, epochs, self._previous_epoch),
+            lambda number: self._metadata(number, epochs),
         )
         if completed is None:
             return None
@@ -207,7 +209,7 @@ class EpochCheckpoints:
             request.future.set_result(checkpoint_id)
             return
         try:
-            tasks = tasks_of(self._last_result)
+            tasks = tasks_of(self._last_result, epochs, 0)  # all that a savepoint holds is new
             savepoint = self._checkpointer.savepoint(request, epochs.epoch, tasks, lambda n: self._metadata(n, epochs))
         except (CheckpointError, ConfigurationError) as error:
             logger.warning("the savepoint failed, the job goes on: %s", error)

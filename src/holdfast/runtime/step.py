@@ -5,6 +5,7 @@ They take chunks and may emit chunks; at the end of the input they emit what is 
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
@@ -96,18 +97,21 @@ class OperatorRun(StepRun):
         return Chunk(self.step.output_type, self.step.uid, elements=elements, stamps=self._operator.take_stamps())
 
     def report(self) -> StepReport:
-        state = self._saved_state()
+        began = time.monotonic()
+        self._operator.snapshot_state()
+        saved = time.monotonic()
+        state = self._written_state()
         return StepReport(
             self.step.uid,
             self.subtask,
             records_in=self.records_in,
             records_out=self.records_out,
             operator_state=state,
+            saving=_milliseconds(began, saved, time.monotonic()),
         )
 
-    def _saved_state(self) -> dict[str, Any] | None:
-        """Lets the function save its state and writes it; None if it is as it was."""
-        self._operator.snapshot_state()
+    def _written_state(self) -> dict[str, Any] | None:
+        """Writes what the function has saved; None if it is as it was."""
         state = self._operator.operator_state
         snapshot = None if state is None else state.snapshot()
         return None if snapshot is None or snapshot == self._given else snapshot.to_json()
@@ -152,7 +156,10 @@ class KeyedRun(OperatorRun):
         return self._emitted(fired)
 
     def report(self) -> StepReport:
-        state = self._saved_state()
+        began = time.monotonic()
+        self._operator.snapshot_state()
+        saved = time.monotonic()
+        state = self._written_state()
         run = self._backend.flush(self._new_path, self._token, self._epoch.epoch)
         return StepReport(
             self.step.uid,
@@ -163,6 +170,7 @@ class KeyedRun(OperatorRun):
             least_timer=self._backend.timers.least_processing_time(),
             operator_state=state,
             queryable=self._names.names(),
+            saving=_milliseconds(began, saved, time.monotonic()),
         )
 
     def succeeded(self) -> None:
@@ -174,3 +182,7 @@ class KeyedRun(OperatorRun):
     def _new_path(self) -> str:
         name = FileName.new(self._token, self._epoch.epoch, self._epoch.attempt, owner_of(self.step.uid), self.subtask)
         return f"{SHARED}/{name.format()}"
+
+
+def _milliseconds(began: float, saved: float, written: float) -> tuple[int, int]:
+    return round(1000 * (saved - began)), round(1000 * (written - saved))

@@ -21,6 +21,8 @@ from enum import Enum
 from typing import Any, Final
 
 from holdfast.errors import StateError, StateMigrationError
+from holdfast.storage.naming import FileName
+from holdfast.storage.path import base_name
 
 FORMAT_VERSION: Final = 1
 
@@ -58,6 +60,13 @@ class Chunk:
         """Whether the document holds it."""
         return "inline" in self.data
 
+    def is_new(self, since: int) -> bool:
+        """Whether it is in the document, or in a file that was written after an epoch."""
+        if self.is_inline:
+            return True
+        name = FileName.parse(base_name(self.data["path"]))
+        return name is None or name.epoch > since
+
     def part(self, first: int, count: int) -> Chunk:
         """Return some of its elements, counted from its own first."""
         return replace(self, first=self.first + first, count=count)
@@ -88,6 +97,15 @@ class OperatorSnapshot:
     """All operator state of one subtask."""
 
     states: Mapping[str, StoredState]
+
+    def size(self) -> int:
+        """Return the bytes of its payloads; of one of which a part belongs to it, that part of them."""
+        return self.new_size(-1)
+
+    def new_size(self, since: int) -> int:
+        """Return the bytes of what is in the document, and of what was written to files after an epoch."""
+        chunks = [chunk for state in self.states.values() for chunk in state.chunks]
+        return sum(chunk.length * chunk.count // max(1, chunk.items) for chunk in chunks if chunk.is_new(since))
 
     def paths(self) -> Iterable[str]:
         """Return the files that it needs."""
@@ -120,17 +138,16 @@ class OperatorSnapshot:
             raise StateError(f"Operator state in a checkpoint cannot be understood: {error!r}.") from error
 
 
-def size_of(snapshot: Any) -> int:
-    """Return the bytes of the payloads that a snapshot, given as JSON, refers to; 0 if it is something else."""
-    states = snapshot.get("states") if isinstance(snapshot, Mapping) else None
-    if not isinstance(states, Mapping):
+def size_of(snapshot: Any, since: int = -1) -> int:
+    """Return the bytes of a snapshot that is given as JSON, 0 if it is something else.
+
+    Args:
+        snapshot: As `OperatorSnapshot.to_json` returned it.
+        since: An epoch; what is in files that were written up to it does not count.
+    """
+    if not (isinstance(snapshot, Mapping) and isinstance(snapshot.get("states"), Mapping)):
         return 0
-    chunks = [chunk for state in states.values() for chunk in state["chunks"]]
-    # Parts of one payload may be listed one by one after a rescaling.
-    payloads = {
-        (chunk["data"].get("path") or chunk["data"].get("inline"), chunk["offset"]): chunk["length"] for chunk in chunks
-    }
-    return sum(payloads.values())
+    return OperatorSnapshot.from_json({"format_version": FORMAT_VERSION, **snapshot}).new_size(since)
 
 
 def _stored(fields: dict[str, Any]) -> StoredState:

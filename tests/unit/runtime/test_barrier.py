@@ -95,6 +95,7 @@ def test_a_barrier_survives_its_journey_through_the_control_column() -> None:
         records_in=5,
         records_out=7,
         least_timer=99,
+        saving=(3, 14),
     )
     barrier = Barrier(1, 0, "a", steps=(report,), read=((0, "z"),), upstream=(Barrier(0, 0, "z"),))
     assert Barrier.from_bytes(barrier.to_bytes()) == barrier
