@@ -264,10 +264,9 @@ def _as_trigger_failure(error: BaseException) -> CheckpointError:
     chain = [error]
     while (cause := chain[-1].__cause__) is not None and cause not in chain:
         chain.append(cause)
-    unspecific = CheckpointFailureReason.TRIGGER_CHECKPOINT_FAILURE
-    known = next((each for each in chain if isinstance(each, CheckpointError) and each.reason is not None), None)
-    if known is not None and known.reason is not unspecific:
-        return known
-    if any(isinstance(each, StorageError | OSError) for each in chain):
-        return CheckpointError(CheckpointFailureReason.IO_EXCEPTION, str(error), error)
-    return known or CheckpointError(unspecific, str(error), error)
+    for each in chain:
+        if isinstance(each, CheckpointError) and each.reason is not None:
+            return each
+    is_io = any(isinstance(each, StorageError | OSError) for each in chain)
+    reason = CheckpointFailureReason.IO_EXCEPTION if is_io else CheckpointFailureReason.TRIGGER_CHECKPOINT_FAILURE
+    return CheckpointError(reason, str(error), error)

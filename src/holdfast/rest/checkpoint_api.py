@@ -25,6 +25,7 @@ from holdfast.storage.path import is_absolute
 
 _ID: Final = re.compile("[0-9]{1,19}")
 _DIRECTORY: Final = ("target-directory", "targetDirectory")
+_CHECKPOINT_TYPES: Final = ("CONFIGURED", "INCREMENTAL", "FULL")
 _FORMATS: Final = tuple(kind.name for kind in SavepointFormatType)
 
 
@@ -73,7 +74,7 @@ class CheckpointApi:
     def trigger_checkpoint(self, request: Request) -> Answer:
         """POST /jobs/:jobid/checkpoints."""
         request.fields("checkpointType", "triggerId")
-        if request.choice("checkpointType", ("CONFIGURED", "FULL"), "CONFIGURED") == "FULL":
+        if request.choice("checkpointType", _CHECKPOINT_TYPES, "CONFIGURED") == "FULL":
             raise RefusedError(400, "A checkpoint always refers to files of earlier ones; take a savepoint instead.")
         trigger_id = request.trigger_id()
         self._checkpoints.start(trigger_id, lambda: self._master.control.request(SnapshotRequest()))

@@ -115,6 +115,7 @@ class Compaction:
         self._failures = 0
         self._paused = 0
         self._late = 0
+        self._is_declared = False
         self.statistics = CompactionStatistics()
 
     def take_results(self, versions: Mapping[str, StateVersion], plan: JobPlan, now: EpochTime) -> VersionMap:
@@ -132,7 +133,7 @@ class Compaction:
         # Epochs that are faster than merges get more room for these, at the price of more rewriting.
         self._late = _LATE_EPOCHS if self._too_deep(current) else max(0, self._late - 1)
         while self._too_deep(current):
-            self.offer(current, plan, now)
+            self._begin(current, plan, now)
             busy = [one.future for one in self._under_way]
             if not busy or not wait_for(busy, _LONGEST_WAIT, return_when="FIRST_COMPLETED").done:
                 logger.warning("an epoch does not wait any longer for the compaction of its state")
@@ -151,6 +152,11 @@ class Compaction:
             plan: Says which subtasks there are.
             now: The epoch.
         """
+        # From its first epoch on the runs say how the program of this attempt has declared its state.
+        self._is_declared = True
+        self._begin(versions, plan, now)
+
+    def _begin(self, versions: Mapping[str, StateVersion], plan: JobPlan, now: EpochTime) -> None:
         if not self._enabled:
             return
         if self._paused:
@@ -198,8 +204,9 @@ class Compaction:
                 for at, part in enumerate(output_ranges(chosen, is_oldest, _ranges(step)))
             ),
             is_oldest,
-            now.processing_time,
+            now.processing_time if self._is_declared else None,
             self._token,
+            tuple(run for layer in found[window.end :] for run in layer.runs) if is_oldest else (),
         )
 
     def _swap_in(self, versions: dict[str, StateVersion]) -> dict[str, StateVersion]:

@@ -139,7 +139,10 @@ class StateLayout:
             result.conversion(schema)
         known = [forms_of(schema) for schema, _ in stored]
         documents = [[form.to_json() for form in one] for one in known]
-        return result if [form.to_json() for form in forms] in documents else replace(result, is_news=True)
+        is_said = [form.to_json() for form in forms] in documents
+        # Compaction, which knows files only, must not go on dropping what is to live longer now.
+        is_said &= not stored or stored[-1][0].get(TIME_TO_LIVE) == self.time_to_live
+        return result if is_said else replace(result, is_news=True)
 
     def _check(self, stored: Mapping[str, Any], path: str) -> None:
         for part, what in _PARTS.items():

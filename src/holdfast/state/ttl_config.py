@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 from holdfast.errors import ConfigurationError
 from holdfast.kernel.option import parse_duration
+
+_LONGEST: Final = 2**63 - 1
+"""For ever: stamps in files are whole numbers of 64 bits, and so is a time to live."""
 
 
 @dataclass(frozen=True)
@@ -214,7 +217,7 @@ def _milliseconds(ttl: Any) -> int:
     milliseconds = parse_duration(ttl)
     if milliseconds <= 0:
         raise ConfigurationError(f"A time to live is expected to be positive, not {ttl!r}.")
-    return milliseconds
+    return min(milliseconds, _LONGEST)
 
 
-StateTtlConfig.DISABLED = StateTtlConfig(2**63 - 1, StateTtlConfig.UpdateType.Disabled)
+StateTtlConfig.DISABLED = StateTtlConfig(_LONGEST, StateTtlConfig.UpdateType.Disabled)

@@ -110,7 +110,9 @@ def test_a_checkpoint_and_a_savepoint_are_asked_for_and_their_outcome_is_fetched
     no_place = refused(lambda: job.client.post("savepoints", {}))
     assert no_place.status == 400
     assert "execution.checkpointing.savepoint-dir" in str(no_place)
-    for wrong in ({"checkpointType": "INCREMENTAL"}, {"checkpointType": "FULL"}, {"triggerId": "../x"}):
+    job.client.post("checkpoints", {"checkpointType": "INCREMENTAL", "triggerId": "next"})
+    assert job.client.result_of("checkpoints", "next", SECONDS)["checkpointId"] > 2, "all of them are"
+    for wrong in ({"checkpointType": "OTHER"}, {"checkpointType": "FULL"}, {"triggerId": "../x"}):
         assert refused(lambda wrong=wrong: job.client.post("checkpoints", wrong)).status == 400
 
 

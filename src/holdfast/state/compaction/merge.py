@@ -27,12 +27,13 @@ def compact(plan: CompactionPlan, fs: FileSystem) -> list[RunHandle]:
         StorageError: An output could not be written.
     """
     opened = [(run, open_run(fs, plan.root, run)) for run in plan.inputs]
+    newer = [open_run(fs, plan.root, run) for run in reversed(plan.newer)] if plan.is_oldest else []
     lineage = common_lineage(layers(plan.inputs))
     written = []
     for output in plan.outputs:
         part = [(run, reader) for run, reader in opened if run.range.intersection(output.key_groups)]
         if part:
-            written.append(_write(plan, output, part, lineage, fs))
+            written.append(_write(plan, output, part, newer, lineage, fs))
     return written
 
 
@@ -40,6 +41,7 @@ def _write(
     plan: CompactionPlan,
     output: Output,
     part: Sequence[tuple[RunHandle, RunReader]],
+    newer: Sequence[RunReader],
     lineage: Lineage | None,
     fs: FileSystem,
 ) -> RunHandle:
@@ -47,7 +49,7 @@ def _write(
     newest_first = [reader for _, reader in reversed(part)]
     segments: dict[str, SegmentData] = {}
     for name in _names(newest_first):
-        merged = _merged(name, newest_first, output.key_groups, plan)
+        merged = _merged(name, newest_first, newer, output.key_groups, plan)
         if merged is not None:
             segments[name] = merged
     latest = newest_first[0].meta
@@ -70,7 +72,7 @@ def _names(runs: Iterable[RunReader]) -> list[str]:
 
 
 def _merged(
-    name: str, runs: Sequence[RunReader], key_groups: KeyGroupRange, plan: CompactionPlan
+    name: str, runs: Sequence[RunReader], newer: Sequence[RunReader], key_groups: KeyGroupRange, plan: CompactionPlan
 ) -> SegmentData | None:
     if name.startswith(TIMER_PREFIX):
         return merge_timers(name, runs, key_groups, plan.is_oldest)
@@ -80,7 +82,9 @@ def _merged(
     parts = [(segment, rows) for at, (segment, rows) in enumerate(parts) if not at or rows.stop > rows.start]
     if not parts or (plan.is_oldest and all(rows.stop <= rows.start for _, rows in parts)):
         return None
-    return merge_state(parts, plan.is_oldest, plan.now)
+    above = (run.segment(name) for run in newer if run.meta.key_groups.intersection(key_groups))
+    newest = next((segment.entry.schema for segment in above if segment is not None), None)
+    return merge_state(parts, plan.is_oldest, plan.now, newest)
 
 
 def _fired(runs: Sequence[RunReader], key_groups: KeyGroupRange) -> dict[str, int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from holdfast.errors import StateMigrationError
 from holdfast.state.compaction.rows import Mask, Positions, Sorted, parts_by_hash
 from holdfast.state.descriptor import StateKind
-from holdfast.state.evolution import Conversion, conversion, forms_of
+from holdfast.state.evolution import TTL, Conversion, conversion, forms_of
 from holdfast.state.layout import MAP_KEY, NAMESPACE, OP, STAMP, TIME_TO_LIVE, VALUE, Op
 from holdfast.state.probe import KEY
 from holdfast.state.run import HASH, Segment, SegmentData
@@ -20,13 +20,18 @@ from holdfast.state.run import HASH, Segment, SegmentData
 _MUST_AGREE: Final = ("kind", "map_key", "namespace")
 
 
-def merge_state(segments: Sequence[tuple[Segment, slice]], is_oldest: bool, now: int) -> SegmentData | None:
+def merge_state(
+    segments: Sequence[tuple[Segment, slice]], is_oldest: bool, now: int | None, newest: Mapping[str, Any] | None = None
+) -> SegmentData | None:
     """Merge the segments of one state.
 
     Args:
         segments: Segments and their rows, newest first.
         is_oldest: Whether there are no older runs, so that nothing has to be deleted there any more.
-        now: Processing time in milliseconds; what has expired by then is dropped if there are no older runs.
+        now: Processing time in milliseconds; what has expired by then is dropped if there are no older runs. None to
+            drop nothing.
+        newest: What the newest run there is says about the state, if it is not one of these: it decides how long
+            values live.
 
     Returns:
         None if nothing is left.
@@ -45,7 +50,8 @@ def merge_state(segments: Sequence[tuple[Segment, slice]], is_oldest: bool, now:
     forms, kind = forms_of(schema), StateKind(schema["kind"])
     conversions = [conversion(segment.entry.schema, forms, kind) for segment, _ in segments]
     merge = _MERGES.get(schema["kind"], _merge_scalars)
-    expired = now - schema[TIME_TO_LIVE] if is_oldest and schema.get(TIME_TO_LIVE) else None
+    lives = (schema if newest is None else newest).get(TIME_TO_LIVE) if schema[TTL] else None
+    expired = now - lives if is_oldest and lives and now is not None else None
     merged = []
     for tables in parts_by_hash(segments):
         merged.append(merge([_converted(*pair) for pair in zip(tables, conversions, strict=True)], is_oldest, expired))

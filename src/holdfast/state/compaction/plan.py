@@ -38,16 +38,18 @@ class CompactionPlan:
         inputs: Runs, oldest first.
         outputs: What they become.
         is_oldest: Whether nothing older has any of their key groups.
-        now: Processing time at which it was planned, in milliseconds.
+        now: Processing time at which it was planned, in milliseconds; None if it may drop nothing that has expired.
         token: Fencing token of the leader.
+        newer: Runs with some of their key groups that are newer, oldest first: they say how long state lives now.
     """
 
     root: str
     inputs: tuple[RunHandle, ...]
     outputs: tuple[Output, ...]
     is_oldest: bool
-    now: int
+    now: int | None
     token: int
+    newer: tuple[RunHandle, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Return the plan as JSON."""
@@ -58,6 +60,7 @@ class CompactionPlan:
             "is_oldest": self.is_oldest,
             "now": self.now,
             "token": self.token,
+            "newer": [run.to_json() for run in self.newer],
         }
 
     @classmethod
@@ -70,6 +73,7 @@ class CompactionPlan:
             value["is_oldest"],
             value["now"],
             value["token"],
+            tuple(RunHandle.from_json(run) for run in value["newer"]),
         )
 
 

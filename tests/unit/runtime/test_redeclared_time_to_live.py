@@ -1,0 +1,96 @@
+"""A time to live that is declared otherwise when a job is started again: what is to live longer is not dropped.
+
+Compaction merges the oldest runs first, and these were written under the older declaration.
+"""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.datastream.functions import RichMapFunction
+from holdfast.kernel.clock import ManualClock
+from holdfast.state.descriptor import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
+from holdfast.state.ttl_config import StateTtlConfig
+from tests.stories.local import Program, epochs, master
+
+ASK = -1
+FILLED = [[1], [2], [3]]
+TWO_HOURS = 2 * 3600 * 1000
+
+
+class Remembering(RichMapFunction):
+    """Puts what comes into state of each kind, and tells what was there."""
+
+    def __init__(self, ttl: Any) -> None:
+        self.ttl = ttl
+
+    def open(self, runtime_context: Any) -> None:
+        value, many = ValueStateDescriptor("value", "bigint"), ListStateDescriptor("many", "bigint")
+        by_name = MapStateDescriptor("by_name", "string", "bigint")
+        if self.ttl is not None:
+            for descriptor in (value, many, by_name):
+                descriptor.enable_time_to_live(StateTtlConfig.new_builder(self.ttl).build())
+        self.value = runtime_context.get_state(value)
+        self.many = runtime_context.get_list_state(many)
+        self.by_name = runtime_context.get_map_state(by_name)
+
+    def map(self, value: Any) -> Any:
+        found = (self.value.value(), list(self.many.get()), dict(self.by_name.items()))
+        if value != ASK:
+            self.value.update(value)
+            self.many.add(value)
+            self.by_name.put(str(value), value)
+        return repr(found)
+
+
+def told(place: Path, ttl: Any, batches: list[list[int]], backend: str, clock: ManualClock) -> list[Any]:
+    """What the function tells in one life of the job, element by element."""
+    found: list[str] = []
+    program = Program()
+    numbers = program.source("in", "bigint").key_by(lambda n: 0, "bigint")
+    texts = numbers.map(Remembering(ttl), "string").uid("remember").set_parallelism(1)
+    texts.for_each_epoch(lambda frame, epoch: found.extend(row["value"] for row in frame.to_pylist())).uid("out")
+    options = {"state.backend.type": backend, "state.compaction.max-runs": "3", "state.backend.hashmap.memory": "0 b"}
+    job = master(program, place, epochs("in", batches), options, clock=clock)
+    job.run()
+    return [ast.literal_eval(text) for text in found]
+
+
+@pytest.mark.parametrize("backend", ["hashmap", "columnar"])
+@pytest.mark.parametrize(
+    ("before", "now", "stays"),
+    [("1 h", None, True), ("1 h", "3 h", True), ("1 h", "1 h", False), (None, "1 h", True), ("3 h", "1 h", False)],
+    ids=["switched off", "longer", "the same", "switched on", "shorter"],
+)
+def test_what_is_kept_after_two_hours_is_what_the_program_says_now(
+    place: Path, backend: str, before: Any, now: Any, stays: bool
+) -> None:
+    clock = ManualClock(1_000_000)
+    told(place, before, FILLED, backend, clock)
+    clock.advance(TWO_HOURS)
+    lives = [*FILLED, [4], *[[ASK]] * 6]
+    first, *others = told(place, now, lives, backend, clock)
+    kept = {"1": 1, "2": 2, "3": 3}
+    assert first == ((3, [1, 2, 3], kept) if stays else (None, [], {}))
+    assert all(other == (4, [1, 2, 3, 4] if stays else [4], {**(kept if stays else {}), "4": 4}) for other in others)
+    assert len(others) == 6
+
+
+@pytest.mark.parametrize("backend", ["hashmap", "columnar"])
+def test_it_is_so_also_if_the_first_life_left_too_many_runs(place: Path, backend: str) -> None:
+    clock = ManualClock(1_000_000)
+    filled = [[n] for n in range(1, 9)]
+    options = {"state.backend.type": backend, "state.compaction.enabled": "false"}
+    program = Program()
+    numbers = program.source("in", "bigint").key_by(lambda n: 0, "bigint")
+    numbers.map(Remembering("1 h"), "string").uid("remember").set_parallelism(1).for_each_epoch(
+        lambda frame, epoch: None
+    ).uid("out")
+    master(program, place, epochs("in", filled), options, clock=clock).run()
+    clock.advance(TWO_HOURS)
+    found = told(place, None, [*filled, *[[ASK]] * 3], backend, clock)
+    assert found == [(8, list(range(1, 9)), {str(n): n for n in range(1, 9)})] * 3
