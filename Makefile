@@ -11,6 +11,8 @@ PY := $(VENV)/bin/python
 # Two processes, because half of what tests of crashes do is wait. Tests that share a server or a session stay together.
 PYTEST := $(PY) -m pytest tests -n 2 --dist loadscope
 STAMP := $(VENV)/.setup-done
+# Halves what the start of a JVM costs; the tests do without where it cannot be written.
+CLASSES := $(VENV)/spark.jsa
 
 # Spark starts its Python workers by this name, and would otherwise take whatever python3 is on the path.
 export PYSPARK_PYTHON := $(CURDIR)/$(PY)
@@ -36,7 +38,10 @@ bench: $(STAMP) ## Measure rows/s against Spark and PyFlink, and what an epoch c
 soak: $(STAMP) ## The long runs: thousands of epochs with failures and kills (half an hour)
 	$(PY) -m pytest tests -m soak --timeout 0 -s
 
-test: $(STAMP) ## Run all tests
+$(CLASSES): $(STAMP) tests/programs/java_archive.py
+	-$(PY) -m tests.programs.java_archive
+
+test: $(STAMP) $(CLASSES) ## Run all tests
 	$(PYTEST) -m "not soak"
 
 test-again: $(STAMP) ## Run again what failed in the last run
@@ -45,7 +50,7 @@ test-again: $(STAMP) ## Run again what failed in the last run
 test-nojvm: $(STAMP) ## Run the tests that need no JVM and no other server
 	$(PYTEST) -m "not soak and not spark and not services"
 
-test-spark: $(STAMP) ## Run the tests on real PySpark; SPARK=3.5.9 for another version
+test-spark: $(STAMP) $(CLASSES) ## Run the tests on real PySpark; SPARK=3.5.9 for another version
 	$(PYTEST) -m "spark and not soak"
 
 lint: $(STAMP) ## Check style (ruff)

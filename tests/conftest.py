@@ -3,13 +3,27 @@
 from __future__ import annotations
 
 import os
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
+
+ARCHIVE = Path(sys.prefix, "spark.jsa")
+"""Classes of Spark, as `tests/programs/java_archive.py` writes them; they halve what the start of a JVM costs."""
 
 # These JVMs live for seconds: the second compiler and parallel collectors would cost more than they gain. The variable
-# reaches every one of them: drivers, executors, workers of a cluster, ZooKeeper.
-os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+# reaches every one of them: drivers, executors, workers of a cluster, ZooKeeper. A JVM without use for the archive need
+# not say so.
+JVM_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xlog:cds=off -Xlog:cds+dynamic=off"
+os.environ.setdefault(
+    "JAVA_TOOL_OPTIONS", f"{JVM_OPTIONS} -XX:SharedArchiveFile={ARCHIVE}" if ARCHIVE.exists() else JVM_OPTIONS
+)
+
+# Speed is measured in benchmarks; a test that fails because the machine is busy says nothing.
+settings.register_profile("untimed", deadline=None)
+settings.load_profile("untimed")
 
 ON_THEIR_OWN = ("_stories.py", "/test_examples.py")
 """Files whose tests share nothing, because each starts programs of its own: any of them may run beside any other."""
