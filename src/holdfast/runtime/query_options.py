@@ -27,7 +27,8 @@ PORTS: Final = ConfigOption(
     "9069",
     "Port of the server: one, a list '9069,9071' or a range '9069-9075', of which the first free one is taken; 0 is "
     "any.",
-    fallback_keys=("queryable-state.server.ports",),
+    deprecated_keys=("query.proxy.ports",),
+    fallback_keys=("queryable-state.server.ports", "query.server.ports"),
 )
 
 TOKEN: Final = ConfigOption[str | None](
@@ -72,6 +73,7 @@ WITHOUT_MEANING: Final = tuple(
         int,
         0,
         "Accepted and without meaning: one event loop serves all connections.",
+        deprecated_keys=(f"query.{part}-threads",),
     )
     for part in ("proxy.network", "proxy.query", "server.network", "server.query", "client.network")
 )

@@ -368,12 +368,20 @@ restart-strategy.exponential-delay.jitter-factor 0.1
 restart-strategy.exponential-delay.attempts-before-reset-backoff 2147483647
 web.checkpoints.history 10 jobmanager.web.checkpoints.history
 sink.committer.retries 10
+queryable-state.enable false
+queryable-state.proxy.ports 9069 query.proxy.ports queryable-state.server.ports query.server.ports
+queryable-state.proxy.network-threads 0 query.proxy.network-threads
+queryable-state.proxy.query-threads 0 query.proxy.query-threads
+queryable-state.server.network-threads 0 query.server.network-threads
+queryable-state.server.query-threads 0 query.server.query-threads
+queryable-state.client.network-threads 0 query.client.network-threads
 """
 
 
 @pytest.mark.parametrize("line", FLINK.strip().splitlines())
 def test_every_option_of_flink_is_known_with_its_default_and_its_older_names(line):
     importlib.import_module("holdfast.datastream.environment")
+    importlib.import_module("holdfast.runtime.query_options")
     key, default, *older = line.split()
     option = all_options()[key]
     if isinstance(option.default, bool) or option.default is None:
