@@ -27,7 +27,7 @@ from holdfast.queryable.question import (
     job_id_of,
     origin_of,
 )
-from holdfast.queryable.request import ScanRequest
+from holdfast.queryable.request import ScanRequest, checked_deadline
 from holdfast.queryable.result import ManyResult, Origin, ScanHead, StateResult
 from holdfast.queryable.scan import Condition, scan_schema
 from holdfast.queryable.tls import client_context
@@ -120,10 +120,10 @@ class AsyncQueryableStateClient:
         deadline: float = DEFAULT_DEADLINE,
     ) -> tuple[ScanHead, AsyncIterator[pa.RecordBatch]]:
         """Return what a scan is about, and its batches; see `QueryableStateClient.scan`."""
-        job = str(job_id_of(job_id))
-        request = ScanRequest(job, name, consistency, deadline, key_groups, tuple(where), batch_rows)
+        job, deadline = str(job_id_of(job_id)), checked_deadline(deadline)
+        header = ScanRequest(job, name, consistency, deadline, key_groups, tuple(where), batch_rows).header()
         connection = await self._connect()
-        frames = connection.stream(FrameType.SCAN, request.header())
+        frames = connection.stream(FrameType.SCAN, header, timeout=deadline + _PATIENCE)
         try:
             head = scan_head(await anext(frames))
         except BaseException:
@@ -141,10 +141,12 @@ class AsyncQueryableStateClient:
         deadline: float = DEFAULT_DEADLINE,
     ) -> Origin:
         """Choose a checkpoint that can be read for some time; see `QueryableStateClient.hold`."""
-        request = ScanRequest(str(job_id_of(job_id)), name, consistency, deadline, hold=seconds)
+        deadline = checked_deadline(deadline)
+        header = ScanRequest(str(job_id_of(job_id)), name, consistency, deadline, hold=seconds).header()
         connection = await self._connect()
         try:
-            frames = [frame async for frame in connection.stream(FrameType.SCAN, request.header())]
+            parts = connection.stream(FrameType.SCAN, header, timeout=deadline + _PATIENCE)
+            frames = [frame async for frame in parts]
         finally:
             connection.close()
         return origin_of(frames[0])

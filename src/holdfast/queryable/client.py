@@ -28,7 +28,7 @@ from holdfast.queryable.question import (
     encoded_namespace,
     job_id_of,
 )
-from holdfast.queryable.request import ScanRequest
+from holdfast.queryable.request import ScanRequest, checked_deadline
 from holdfast.queryable.result import ManyResult, Origin, ScanHead, StateResult
 from holdfast.queryable.scan import Condition
 from holdfast.queryable.tls import client_context
@@ -42,12 +42,12 @@ class BlockingConnection:
     """A connection with one request at a time.
 
     Raises:
-        QueryConnectionError: Nobody listens there, or the TLS of both sides does not fit.
+        QueryConnectionError: Nobody listens there or answers in time, or the TLS of both sides does not fit.
         UnauthorizedError: The token is missing or wrong.
     """
 
     def __init__(self, address: Address, token: str | None, ssl: tls_module.SSLContext | None) -> None:
-        self._reader = FrameReader(MAX_ANSWER)
+        self._reader = FrameReader(MAX_ANSWER, header_limit=None)
         self._arrived: list[Frame] = []
         try:
             plain = socket.create_connection(address, CONNECT_TIMEOUT)
@@ -58,6 +58,11 @@ class BlockingConnection:
         try:
             self._send(greeting(token))
             raise_failure(self.receive(CONNECT_TIMEOUT))
+        except QueryTimeoutError as error:
+            self.close()
+            raise QueryConnectionError(
+                f"{address[0]}:{address[1]} did not answer within {CONNECT_TIMEOUT} seconds."
+            ) from error
         except BaseException:
             self.close()
             raise
@@ -272,10 +277,10 @@ class QueryableStateClient:
             consistency: `newest()`, `at_least(n)` or `exactly(n)`.
             deadline: Seconds that `at_least` waits.
         """
-        job = str(job_id_of(job_id))
-        request = ScanRequest(job, name, consistency, deadline, key_groups, tuple(where), batch_rows)
+        job, deadline = str(job_id_of(job_id)), checked_deadline(deadline)
+        header = ScanRequest(job, name, consistency, deadline, key_groups, tuple(where), batch_rows).header()
         connection = self._connect()
-        return Scan(connection, connection.stream(FrameType.SCAN, request.header(), deadline + _PATIENCE))
+        return Scan(connection, connection.stream(FrameType.SCAN, header, deadline + _PATIENCE))
 
     def hold(
         self,
@@ -295,9 +300,10 @@ class QueryableStateClient:
             consistency: `newest()`, `at_least(n)` or `exactly(n)`.
             deadline: Seconds that `at_least` waits.
         """
-        request = ScanRequest(str(job_id_of(job_id)), name, consistency, deadline, hold=seconds)
+        deadline = checked_deadline(deadline)
+        header = ScanRequest(str(job_id_of(job_id)), name, consistency, deadline, hold=seconds).header()
         connection = self._connect()
-        with Scan(connection, connection.stream(FrameType.SCAN, request.header(), deadline + _PATIENCE)) as scan:
+        with Scan(connection, connection.stream(FrameType.SCAN, header, deadline + _PATIENCE)) as scan:
             for _ in scan:  # there are no rows; at its end all servers have answered
                 pass
             return scan.origin

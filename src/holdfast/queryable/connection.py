@@ -16,6 +16,8 @@ from holdfast.queryable.location import Address
 MAX_ANSWER: Final = 256 * 1024 * 1024
 CONNECT_TIMEOUT: Final = 10.0
 _WATCH_SECONDS: Final = 0.1
+_PINGS_UNANSWERED: Final = 3
+"""After so many, and as many times the interval between them, the other side counts as lost."""
 _UNREAD_PARTS: Final = 2
 """Parts of a stream that may wait for a slow reader; then nothing more is read from the connection."""
 
@@ -54,7 +56,7 @@ class ClientConnection(asyncio.Protocol):
     """
 
     def __init__(self, on_notification: Callable[[Frame], None] | None = None) -> None:
-        self._reader = FrameReader(MAX_ANSWER)
+        self._reader = FrameReader(MAX_ANSWER, header_limit=None)
         self._numbers = itertools.count(1)
         self._pending: dict[int, asyncio.Future[Frame]] = {}
         self._streams: dict[int, _Stream] = {}
@@ -65,12 +67,23 @@ class ClientConnection(asyncio.Protocol):
         self._watch: asyncio.TimerHandle | None = None
         self._failure: QueryError | None = None
         self._unsent: list[bytes] = []
+        self._has_heard = True
+        self._is_paused = False
+        self._silences = 0
+        self._pulse: asyncio.TimerHandle | None = None
+        self.most_in_flight: int | None = None
+        """Requests that may wait at the server at one time, as its greeting says."""
         self.closed: asyncio.Future[None] = self._loop.create_future()
 
     @property
     def is_open(self) -> bool:
         """Whether requests can be sent."""
         return self._failure is None
+
+    @property
+    def has_room(self) -> bool:
+        """Whether another request can be sent without too many being in flight."""
+        return self.most_in_flight is None or len(self._pending) < self.most_in_flight
 
     async def request(self, kind: FrameType, header: bytes, *body: Any, timeout: float | None = None) -> Frame:
         """Send a request and wait for its answer.
@@ -98,10 +111,15 @@ class ClientConnection(asyncio.Protocol):
         self._write(encode(kind, number, header, *body))
         return number, answer
 
-    async def stream(self, kind: FrameType, header: bytes, *body: Any) -> AsyncGenerator[Frame]:
+    async def stream(
+        self, kind: FrameType, header: bytes, *body: Any, timeout: float | None = None
+    ) -> AsyncGenerator[Frame]:
         """Send a request and yield the parts of its answer, read only as fast as they are taken.
 
         Use a connection of its own for a stream: a reader that pauses holds up everything else on it.
+
+        Raises:
+            QueryError: The request failed, the connection ended, or a part did not arrive in time.
         """
         self._require_open()
         number = next(self._numbers)
@@ -113,15 +131,41 @@ class ClientConnection(asyncio.Protocol):
                     if stream.failure is not None:
                         raise stream.failure
                     stream.arrived.clear()
-                    await stream.arrived.wait()
+                    try:
+                        async with asyncio.timeout(timeout):
+                            await stream.arrived.wait()
+                    except TimeoutError:
+                        raise QueryTimeoutError(f"No answer within {timeout} seconds.") from None
                 frame = stream.parts.popleft()
                 if len(stream.parts) < _UNREAD_PARTS and self._transport is not None and self.is_open:
+                    self._is_paused = False
                     self._transport.resume_reading()
                 if raise_failure(frame).type == FrameType.END:
                     return
                 yield frame
         finally:
             del self._streams[number]
+
+    def keep_alive(self, interval: float) -> None:
+        """Ask for a sign of life from now on whenever nothing arrives, and end the connection when none comes.
+
+        A process that hangs, or a machine that has vanished, keeps its connections: nothing else tells of it. What is
+        pending fails with `QueryConnectionError`. Ticks are counted and not seconds, so that a pause of this process
+        is not taken for one of the other.
+
+        Args:
+            interval: Seconds between two looks.
+        """
+        if not self.is_open:
+            return
+        self._silences = 0 if self._has_heard or self._is_paused else self._silences + 1
+        self._has_heard = False
+        if self._silences > _PINGS_UNANSWERED:
+            self._end(QueryConnectionError(f"The server has been silent for {self._silences * interval:.1f} seconds."))
+            return
+        if not self._is_paused:
+            self._write(encode(FrameType.PING, 0, b"{}"))
+        self._pulse = self._loop.call_later(interval, self.keep_alive, interval)
 
     def close(self) -> None:
         """Close the connection; what is pending fails."""
@@ -136,6 +180,7 @@ class ClientConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Hand each whole frame to who waits for it."""
+        self._has_heard = True
         try:
             frames = self._reader.feed(data)
         except QueryError as error:
@@ -159,6 +204,7 @@ class ClientConnection(asyncio.Protocol):
             stream.parts.append(frame)
             stream.arrived.set()
             if len(stream.parts) >= _UNREAD_PARTS and self._transport is not None:
+                self._is_paused = True
                 self._transport.pause_reading()
         elif frame.type == FrameType.NOTIFICATION:
             self._on_notification(frame)
@@ -197,6 +243,8 @@ class ClientConnection(asyncio.Protocol):
         if self._failure is not None:
             return
         self._failure = error
+        if self._pulse is not None:
+            self._pulse.cancel()
         pending, self._pending = self._pending, {}
         for answer in pending.values():
             if not answer.done():
@@ -221,9 +269,8 @@ async def connect(
     """Open a connection and introduce oneself.
 
     Raises:
-        QueryConnectionError: Nobody listens there, or the TLS of both sides does not fit.
+        QueryConnectionError: Nobody listens there or answers in time, or the TLS of both sides does not fit.
         UnauthorizedError: The token is missing or wrong.
-        QueryTimeoutError: Nobody answered in time.
     """
     loop = asyncio.get_running_loop()
     host, port = address
@@ -234,7 +281,7 @@ async def connect(
                 lambda: ClientConnection(on_notification), host, port, ssl=ssl, server_hostname=name
             )
     except TimeoutError:
-        raise QueryTimeoutError(f"{host}:{port} did not answer within {timeout} seconds.") from None
+        raise QueryConnectionError(f"{host}:{port} did not answer within {timeout} seconds.") from None
     except (OSError, tls_module.SSLError) as error:
         raise QueryConnectionError(f"No connection to {host}:{port}: {error}.") from error
     connection._write(greeting(token))
@@ -244,11 +291,13 @@ async def connect(
         frame = raise_failure(await asyncio.wait_for(hello, timeout))
     except TimeoutError:
         connection.close()
-        raise QueryTimeoutError(f"{host}:{port} did not answer within {timeout} seconds.") from None
+        raise QueryConnectionError(f"{host}:{port} did not answer within {timeout} seconds.") from None
     except QueryError:
         connection.close()
         raise
     if frame.type != FrameType.RESULT:
         connection.close()
         raise ProtocolError(f"{host}:{port} answered a greeting with a message of type {frame.type}.")
+    most = (frame.fields().get("limits") or {}).get("in_flight")
+    connection.most_in_flight = most if type(most) is int and most > 0 else None
     return connection

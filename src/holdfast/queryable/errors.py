@@ -125,6 +125,7 @@ _BY_NAME: Final[dict[str, type[QueryError]]] = {
         ServerFailureError,
     )
 }
+_LONGEST_TEXT: Final = 4000
 RETRIED: Final = (UnknownKvStateIdError, UnknownKvStateKeyGroupLocationError, QueryConnectionError)
 """After these a request is repeated once with a fresh location."""
 
@@ -132,8 +133,13 @@ RETRIED: Final = (UnknownKvStateIdError, UnknownKvStateKeyGroupLocationError, Qu
 def to_wire(error: BaseException) -> dict[str, str]:
     """Return name and text of an error; one that is not a query's becomes a failure of the server."""
     if type(error).__name__ in _BY_NAME:
-        return {"error": type(error).__name__, "message": str(error)}
-    return {"error": ServerFailureError.__name__, "message": f"{type(error).__name__}: {error}"}
+        return {"error": type(error).__name__, "message": _shortened(str(error))}
+    return {"error": ServerFailureError.__name__, "message": _shortened(f"{type(error).__name__}: {error}")}
+
+
+def _shortened(text: str) -> str:
+    """What was asked for may stand in a message, and may be long."""
+    return text if len(text) <= _LONGEST_TEXT else f"{text[:_LONGEST_TEXT]} ... ({len(text)} characters)"
 
 
 def from_wire(name: object, message: object) -> QueryError:

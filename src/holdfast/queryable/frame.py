@@ -11,6 +11,8 @@ r"""Frames: how messages are told apart on a connection. No I/O here.
     body              bytes, whose meaning the header and the type decide
 
 Numbers are big endian. A frame that is longer than the reader's limit, or of another version, ends the connection.
+The header of a request is at most 64 KiB, which its sender is told before it is sent; that of an answer may be longer,
+as it describes all columns of a state.
 """
 
 from __future__ import annotations
@@ -18,12 +20,13 @@ from __future__ import annotations
 import json
 import struct
 from enum import IntEnum
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, NoReturn
 
 from holdfast.queryable.errors import LimitExceededError, ProtocolError
 
 VERSION: Final = 0x48465101
 MAX_HEADER: Final = 64 * 1024
+"""The longest header of a request, in bytes."""
 MAX_GREETING: Final = 8 * 1024
 """The longest frame that a server takes from somebody who has not given a token yet."""
 _PREFIX: Final = struct.Struct(">IIBQI")
@@ -42,6 +45,7 @@ class FrameType(IntEnum):
     LOCATE = 6
     REGISTER = 7
     CANCEL = 8
+    PING = 9
     RESULT = 32
     BATCH = 33
     END = 34
@@ -68,7 +72,16 @@ class Frame(NamedTuple):
 
 
 def encode(kind: int, request: int, header: bytes, *body: Any) -> bytes:
-    """Return a frame; the body may come in several parts."""
+    """Return a frame; the body may come in several parts.
+
+    Raises:
+        LimitExceededError: It is longer than a frame can be, or a request whose header is longer than a server takes.
+    """
+    if len(header) > MAX_HEADER and kind < FrameType.RESULT:
+        raise LimitExceededError(
+            f"The header of a request has {len(header)} bytes, above the limit of {MAX_HEADER}: its names, namespace "
+            "or conditions are too long."
+        )
     length = _AFTER_LENGTH + len(header)
     for part in body:
         length += len(part) if type(part) is bytes else memoryview(part).nbytes
@@ -84,12 +97,16 @@ def fields_of(header: bytes) -> dict[str, Any]:
         ProtocolError: It is none.
     """
     try:
-        fields = json.loads(header)
+        fields = json.loads(header, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
         raise ProtocolError(f"The header of a message is not JSON: {header[:80]!r}.") from error
     if type(fields) is not dict:
         raise ProtocolError(f"The header of a message is not a JSON object: {header[:80]!r}.")
     return fields
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no JSON")
 
 
 def to_header(fields: dict[str, Any]) -> bytes:
@@ -100,12 +117,17 @@ def to_header(fields: dict[str, Any]) -> bytes:
 class FrameReader:
     """Cuts what arrives on a connection into frames.
 
-    Attributes:
+    Args:
         limit: The longest frame that is taken, in bytes.
+        header_limit: The longest header; None for a reader of answers, whose headers may be as long as frames.
+
+    Attributes:
+        limit: The same; may be changed between two frames.
     """
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, header_limit: int | None = MAX_HEADER) -> None:
         self.limit = limit
+        self._header_limit = header_limit
         self._rest = bytearray()
 
     def feed(self, data: bytes | memoryview) -> list[Frame]:
@@ -154,7 +176,7 @@ class FrameReader:
                 raise ProtocolError(f"A message cannot have {length} bytes.")
             if available >= _PREFIX.size:
                 header = _LENGTH.unpack_from(data, at + _PREFIX.size - 4)[0]
-                if header > min(MAX_HEADER, length - _AFTER_LENGTH):
+                if header > min(self._header_limit or length, length - _AFTER_LENGTH):
                     raise ProtocolError(f"A message of {length} bytes cannot have a header of {header} bytes.")
             return _LENGTH.size + length
         return _PREFIX.size

@@ -1,12 +1,13 @@
 """A server and the leading job master: asking it for locations, and telling it what the server holds.
 
 The leader's address is `host:port` of the query server in its process. A registration lives as long as the connection
-over which it was made, so a server that dies is forgotten without a timeout of its own.
+over which it was made, so a server that dies is forgotten at once; one that hangs, as soon as it gives no sign of life.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import uuid
 from collections.abc import Callable
@@ -122,8 +123,9 @@ class LeaderRegistration(KvStateRegistryListener):
                 )
                 for held in self._registry.registrations(self._job_id)
             ]
-            header = to_header({"job": str(self._job_id), "address": list(self._own), "states": states})
-            await connection.request(FrameType.REGISTER, header, timeout=_ANSWER_SECONDS)
+            header = to_header({"job": str(self._job_id), "address": list(self._own)})
+            body = json.dumps(states).encode()
+            await connection.request(FrameType.REGISTER, header, body, timeout=_ANSWER_SECONDS)
             await self._change_or_end(connection)
 
     async def _change_or_end(self, connection: ClientConnection) -> None:

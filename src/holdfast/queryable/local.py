@@ -19,7 +19,6 @@ from holdfast.queryable.consistency import ConsistencyKind
 from holdfast.queryable.description import VALUE
 from holdfast.queryable.errors import (
     BadRequestError,
-    LimitExceededError,
     QueryTimeoutError,
     ServerFailureError,
     UnknownJobError,
@@ -52,7 +51,7 @@ class LocalStates:
     def __init__(self, limits: Limits) -> None:
         self.followers: dict[str, CheckpointFollower] = {}
         self.registry = KvStateRegistry()
-        self._limits = limits
+        self.limits = limits
 
     def follower(self, job: str) -> CheckpointFollower:
         """Return who follows a job.
@@ -131,18 +130,13 @@ class LocalStates:
         column = self._find(request, body, state)
         schema = pa.schema([(VALUE, column.type)]) if request.has_map_keys else state.description.arrow_schema
         content = pa.RecordBatch.from_arrays([column], schema=schema).serialize()
-        if content.size > self._limits.message_bytes:
-            raise LimitExceededError(
-                f"The answer has {content.size} bytes, the limit is {self._limits.message_bytes}. Ask for fewer keys."
-            )
+        self.limits.check_answer(content.size)
         return encode(FrameType.RESULT, number, view.answer_headers[request.state], content)
 
     def _find(self, request: GetRequest, body: bytes, state: StateView) -> pa.Array:
         description = state.description
         if request.kv_state_id is not None:
             self._check_registration(request.kv_state_id)
-        if request.count > self._limits.keys:
-            raise LimitExceededError(f"{request.count} keys at once are more than the limit of {self._limits.keys}.")
         if description.namespaced != (request.namespace is not None):
             has = "has namespaces: give one" if description.namespaced else "has no namespaces: give none"
             raise BadRequestError(f"State {request.state!r} {has}.")
@@ -208,7 +202,7 @@ class LocalStates:
         state = self.state(view, request.state)
         if request.hold:
             self.follower(request.job).replica.hold(view.checkpoint_id, request.hold)
-        scan = Scan(state, request, self._limits.message_bytes)
+        scan = Scan(state, request, self.limits.message_bytes)
         loop = asyncio.get_running_loop()
         yield encode(FrameType.BATCH, number, to_header(view.identity | {"description": state.description.to_json()}))
         while not request.hold and (parts := await loop.run_in_executor(None, scan.next)) is not None:

@@ -14,7 +14,7 @@ import threading
 from abc import ABC, abstractmethod
 
 from holdfast.kernel.ids import JobID
-from holdfast.queryable.errors import UnknownJobError, UnknownLocationError
+from holdfast.queryable.errors import QueryConnectionError, QueryTimeoutError, UnknownJobError, UnknownLocationError
 from holdfast.queryable.location import Address, KvStateLocation, KvStateLocationOracle, KvStateLocationRegistry
 
 
@@ -88,12 +88,14 @@ class Oracles:
 class LocationCache:
     """Locations by job and state; belongs to one event loop.
 
-    A cached location is used until an update is forced, or it could not be found out.
+    A cached location is used until an update is forced, or it could not be found out. While nobody can be asked, as the
+    job master is dead or hangs, the last one that was known is used: of the servers in it others may answer.
     """
 
     def __init__(self, oracles: Oracles) -> None:
         self._oracles = oracles
         self._known: dict[tuple[str, str], asyncio.Future[KvStateLocation]] = {}
+        self._last: dict[tuple[str, str], KvStateLocation] = {}
 
     def cached(self, job: str, name: str) -> KvStateLocation | None:
         """Return what is known without asking anybody elsewhere."""
@@ -111,17 +113,27 @@ class LocationCache:
         Raises:
             UnknownLocationError: Nobody knows about the job.
             UnknownJobError, UnknownKvStateLocationError: What the oracle says.
+            QueryConnectionError, QueryTimeoutError: It cannot be asked, and no location has been known before.
         """
         entry = (job, name)
         found = self._known.get(entry)
         if force or found is None or found.cancelled() or (found.done() and found.exception() is not None):
             found = self._known[entry] = self._ask(job, name)
         try:
-            return await asyncio.shield(found)
+            location = self._last[entry] = await asyncio.shield(found)
+            return location
         except UnknownJobError:
             if self._known.get(entry) is found:
                 del self._known[entry]
+            self._last.pop(entry, None)
             raise
+        except (QueryConnectionError, QueryTimeoutError):
+            last = self._last.get(entry)
+            if last is None:
+                raise
+            if self._known.get(entry) is found:
+                self._known[entry] = _done(last)  # asked again when it was wrong
+            return last
 
     def _ask(self, job: str, name: str) -> asyncio.Future[KvStateLocation]:
         oracle = self._oracles.get(job)
@@ -130,6 +142,12 @@ class LocationCache:
             failed.set_exception(not_ready(job, name))
             return failed
         return asyncio.wrap_future(oracle.request_kv_state_location(JobID(job), name))
+
+
+def _done(location: KvStateLocation) -> asyncio.Future[KvStateLocation]:
+    answer: asyncio.Future[KvStateLocation] = asyncio.get_running_loop().create_future()
+    answer.set_result(location)
+    return answer
 
 
 def not_ready(job: str, state: str) -> UnknownLocationError:

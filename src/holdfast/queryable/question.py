@@ -28,7 +28,7 @@ from holdfast.queryable.errors import (
 )
 from holdfast.queryable.frame import Frame, FrameType, fields_of, to_header
 from holdfast.queryable.location import Address
-from holdfast.queryable.request import GetRequest
+from holdfast.queryable.request import GetRequest, checked_deadline
 from holdfast.queryable.result import ManyResult, Origin, StateResult
 from holdfast.queryable.wire_column import encode_column
 from holdfast.state.descriptor import AggregatingStateDescriptor, StateDescriptor, StateKind
@@ -79,6 +79,9 @@ class Question:
     key_type: Any = None
     descriptor: StateDescriptor[Any] | None = None
 
+    def __post_init__(self) -> None:
+        self.deadline = checked_deadline(self.deadline)
+
     def encode(self, what: StateDescription) -> tuple[bytes, list[Any]]:
         """Return header and body of the request.
 
@@ -123,6 +126,8 @@ class Question:
             )
         if self.map_keys is not None and what.kind is not StateKind.MAP:
             raise WrongStateKindError(f"State {self.state!r} is {what.kind.value} state and has no map keys.")
+        if self.map_keys is not None and len(self.map_keys) != len(self.keys):
+            raise BadRequestError(f"{len(self.keys)} keys were asked for with {len(self.map_keys)} map keys.")
 
     def _check_namespace(self, what: StateDescription) -> None:
         if what.namespaced != (self.namespace is not None):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from datetime import date, time
+from decimal import Decimal
 from functools import lru_cache
 from typing import Any, Final
 
@@ -49,7 +51,8 @@ class GetRequest:
         Raises:
             ProtocolError or BadRequestError: It is none.
         """
-        return _parsed_get(frame.header)
+        header = frame.header
+        return _parsed_get(header) if len(header) <= _REMEMBERED else cls.from_header(header)
 
     @classmethod
     def from_header(cls, header: bytes) -> GetRequest:
@@ -142,24 +145,32 @@ class ScanRequest:
         )
 
     def header(self) -> bytes:
-        """Return the header of the request."""
-        return to_header(
-            {
-                "job": self.job,
-                "state": self.state,
-                "consistency": self.consistency.to_json(),
-                "deadline": self.deadline,
-                "key_groups": None if self.key_groups is None else [self.key_groups.start, self.key_groups.end],
-                "where": [list(condition) for condition in self.where],
-                "batch_rows": self.batch_rows,
-                "local": self.is_local,
-                "waits": self.waits,
-                "hold": self.hold,
-            }
-        )
+        """Return the header of the request.
+
+        Raises:
+            BadRequestError: A condition compares with something that cannot be written down, such as NaN.
+        """
+        fields = {
+            "job": self.job,
+            "state": self.state,
+            "consistency": self.consistency.to_json(),
+            "deadline": self.deadline,
+            "key_groups": None if self.key_groups is None else [self.key_groups.start, self.key_groups.end],
+            "where": [[column, operator, _operand(value)] for column, operator, value in self.where],
+            "batch_rows": self.batch_rows,
+            "local": self.is_local,
+            "waits": self.waits,
+            "hold": self.hold,
+        }
+        try:
+            return to_header(fields)
+        except (TypeError, ValueError) as error:
+            raise BadRequestError(f"A condition compares with what cannot be sent: {error}.") from error
 
 
-# A client's requests differ in their bodies; their headers are mostly the same.
+# A client's requests differ in their bodies; their headers are mostly the same. Long ones are not remembered: they
+# would be memory that any client can fill.
+_REMEMBERED: Final = 1024
 _parsed_get = lru_cache(4096)(GetRequest.from_header)
 
 
@@ -173,6 +184,24 @@ def text(fields: Mapping[str, Any], name: str) -> str:
     if type(value) is not str:
         raise BadRequestError(f"Field {name!r} of a request must be a text, not {value!r:.80}.")
     return value
+
+
+def _operand(value: Any) -> Any:
+    """What a condition compares with, as JSON has it; the server turns a text into the column's type."""
+    if isinstance(value, date | time):
+        return value.isoformat()
+    return str(value) if isinstance(value, Decimal) else value
+
+
+def checked_deadline(value: Any) -> float:
+    """Return a client's deadline in seconds; nobody waits longer than the longest, infinity included.
+
+    Raises:
+        BadRequestError: It is no number of seconds.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
+        raise BadRequestError(f"A deadline is a number of seconds from 0, not {value!r:.40}.")
+    return min(value, MAX_DEADLINE)
 
 
 def deadline(fields: Mapping[str, Any]) -> float:

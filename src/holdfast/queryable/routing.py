@@ -37,15 +37,24 @@ from holdfast.queryable.wire_column import ColumnReader, encode_column
 _ATTEMPTS_AT_ONE_CHECKPOINT = 5
 _SCAN_SECONDS = 300.0  # for which servers keep the checkpoint of a scan of several of them
 _PATIENCE = 5.0  # seconds beyond the client's deadline for the answer of another server
+_CONNECT_SECONDS = 3.0  # for a connection to another server; its client waits meanwhile
+PING_SECONDS = 1.0
+"""Between two signs of life of servers that have a connection."""
+_SUSPECTED_SECONDS = 10.0
 
 
 class Peers:
-    """Connections to other servers, one each; belongs to one event loop."""
+    """Connections to other servers; belongs to one event loop.
+
+    There is one to each server, and another while all requests that may be in flight on it are: they are of many
+    clients. A server that gives no sign of life counts as lost, and is asked last for a while.
+    """
 
     def __init__(self, token: str | None, ssl: tls_module.SSLContext | None) -> None:
         self._token = token
         self._ssl = ssl
-        self._open: dict[Address, asyncio.Task[ClientConnection]] = {}
+        self._open: dict[Address, list[asyncio.Task[ClientConnection]]] = {}
+        self._suspected: dict[Address, float] = {}
 
     async def to(self, address: Address) -> ClientConnection:
         """Return a connection.
@@ -53,20 +62,49 @@ class Peers:
         Raises:
             QueryConnectionError: There is none.
         """
-        known = self._open.get(address)
-        if known is not None and known.done() and not _is_usable(known):
-            known = None
-        if known is None:
-            known = self._open[address] = asyncio.get_running_loop().create_task(self.fresh(address))
-        return await asyncio.shield(known)
+        known = self._open.setdefault(address, [])
+        known[:] = [task for task in known if not task.done() or _is_usable(task)]
+        for task in list(known):
+            connection = await asyncio.shield(task)
+            if connection.has_room and connection.is_open:
+                return connection
+        while True:
+            # Others may have waited for the same one, and have filled it.
+            task = asyncio.get_running_loop().create_task(self.fresh(address))
+            known.append(task)
+            connection = await asyncio.shield(task)
+            if connection.has_room:
+                return connection
 
     async def fresh(self, address: Address, on_notification: Callable[[Frame], None] | None = None) -> ClientConnection:
-        """Return a new connection, for a stream or for notifications."""
-        return await connect(address, token=self._token, ssl=self._ssl, on_notification=on_notification)
+        """Return a new connection, for a stream or for notifications; it ends when the server is silent.
+
+        Raises:
+            QueryConnectionError: There is none.
+        """
+        try:
+            connection = await connect(
+                address, token=self._token, ssl=self._ssl, on_notification=on_notification, timeout=_CONNECT_SECONDS
+            )
+        except QueryConnectionError:
+            self.suspect(address)
+            raise
+        self._suspected.pop(address, None)
+        connection.keep_alive(PING_SECONDS)
+        return connection
+
+    def suspect(self, address: Address) -> None:
+        """A server has not answered: it is asked after others, for a while or until there is a connection again."""
+        self._suspected[address] = asyncio.get_running_loop().time() + _SUSPECTED_SECONDS
+
+    def is_suspected(self, address: Address) -> bool:
+        """Whether others are asked first."""
+        until = self._suspected.get(address)
+        return until is not None and until > asyncio.get_running_loop().time()
 
     async def close(self) -> None:
         """Close all of them."""
-        for task in self._open.values():
+        for task in [task for tasks in self._open.values() for task in tasks]:
             if task.done() and not task.cancelled() and task.exception() is None:
                 task.result().close()
             task.cancel()
@@ -165,8 +203,9 @@ class Router:
         back = np.empty(request.count, np.int64)
         back[np.concatenate([part.positions for part in parts])] = np.arange(request.count)
         column = pa.concat_arrays(columns).take(pa.array(back))
-        batch = pa.RecordBatch.from_arrays([column], names=[VALUE])
-        return encode(FrameType.RESULT, frame.request, first.header, batch.serialize())
+        content = pa.RecordBatch.from_arrays([column], names=[VALUE]).serialize()
+        self._local.limits.check_answer(content.size)
+        return encode(FrameType.RESULT, frame.request, first.header, content)
 
     def _partition(self, location: KvStateLocation, hashes: Any, avoided: set[Address]) -> list[Part]:
         groups = key_groups_of(hashes, location.num_key_groups)
@@ -191,6 +230,7 @@ class Router:
             if self._local.registry.get_kv_state(placed.kv_state_id) is not None:
                 return placed
         others = [placed for placed in held if placed.address not in avoided] or held
+        others = [placed for placed in others if not self._peers.is_suspected(placed.address)] or others
         # Always the same replica for all groups that it holds, so that few servers are asked.
         return random.Random(len(avoided)).choice(sorted(others, key=lambda placed: placed.address))
 
@@ -202,8 +242,10 @@ class Router:
         try:
             peer = await self._peers.to(placement.address)
             answer = await peer.request(FrameType.GET, asked.header(), frame.body, timeout=request.deadline + _PATIENCE)
-        except RETRIED:
+        except RETRIED as error:
             avoided.add(placement.address)
+            if isinstance(error, QueryConnectionError):
+                self._peers.suspect(placement.address)
             raise
         return encode(FrameType.RESULT, frame.request, answer.header, answer.body)
 
@@ -262,6 +304,7 @@ class Router:
                 is_retried = True
                 if isinstance(error, QueryConnectionError):
                     avoided.add(placed.address)
+                    self._peers.suspect(placed.address)
                 location = await self._locations.locate(request.job, request.state, force=True)
                 continue
             if held.end == asked.end:

@@ -65,7 +65,7 @@ class Scan:
                 raise BadRequestError(f"There is no operator {operator!r:.40}; these are: {' '.join(_COMPARISONS)}.")
         try:
             matching(pa.RecordBatch.from_pylist([], schema=scan_schema(self._description)), self._conditions)
-        except (pa.ArrowException, KeyError, TypeError, ValueError) as error:
+        except (pa.ArrowException, KeyError, TypeError, ValueError, OverflowError) as error:
             raise BadRequestError(
                 f"The conditions {list(self._conditions)!r:.200} do not fit the columns: {error}"
             ) from error

@@ -52,6 +52,31 @@ class Limits:
     unread_bytes: int = 1024 * 1024
     stall_seconds: float = 60.0
 
+    @property
+    def held_bytes(self) -> int:
+        """Requests that wait, and answers that wait to be read, of one connection: four of the longest messages."""
+        return 4 * self.message_bytes
+
+    def check_keys(self, count: int) -> None:
+        """Check the number of keys of a request.
+
+        Raises:
+            LimitExceededError: There are too many.
+        """
+        if count > self.keys:
+            raise LimitExceededError(f"{count} keys at once are more than the limit of {self.keys}.")
+
+    def check_answer(self, size: int) -> None:
+        """Check the length of an answer, in bytes.
+
+        Raises:
+            LimitExceededError: It is too long.
+        """
+        if size > self.message_bytes:
+            raise LimitExceededError(
+                f"The answer has {size} bytes, the limit is {self.message_bytes}. Ask for fewer keys."
+            )
+
 
 class Service(Protocol):
     """What answers requests."""
@@ -97,6 +122,12 @@ class ServerConnection(asyncio.Protocol):
         self._stalled: asyncio.TimerHandle | None = None
         self._greeting: asyncio.TimerHandle | None = None
         self._unsent: list[bytes] = []
+        self._unread = 0
+        self._held = 0
+        self._batches = asyncio.Lock()
+        self._has_heard = True
+        self._silences = 0
+        self._pulse: asyncio.TimerHandle | None = None
         self._is_ended = False
 
     def send(self, frame: bytes) -> None:
@@ -109,6 +140,29 @@ class ServerConnection(asyncio.Protocol):
         self._is_ended = True
         if self._transport is not None:
             self._transport.close()
+
+    async def until_writable(self) -> None:
+        """Wait until the client has read so much that an answer can be made for it."""
+        while not self._writable.is_set():
+            await self._writable.wait()
+
+    def expect_signs_of_life(self, interval: float, most: int) -> None:
+        """End the connection when nothing has arrived for some time: the other side hangs, or its machine is gone.
+
+        Args:
+            interval: Seconds between two looks.
+            most: So many looks one after the other may find nothing.
+        """
+        if self._pulse is not None:
+            self._pulse.cancel()
+        self._silences = 0 if self._has_heard else self._silences + 1
+        self._has_heard = False
+        if self._silences > most and self._transport is not None:
+            self._is_ended = True
+            self._transport.abort()
+        elif not self._is_ended:
+            loop = asyncio.get_running_loop()
+            self._pulse = loop.call_later(interval, self.expect_signs_of_life, interval, most)
 
     # What the event loop calls.
 
@@ -129,6 +183,7 @@ class ServerConnection(asyncio.Protocol):
         """Answer what has arrived."""
         if self._is_ended:
             return
+        self._has_heard = True
         try:
             self._waiting.extend(self._reader.feed(data))
         except QueryError as error:
@@ -142,6 +197,7 @@ class ServerConnection(asyncio.Protocol):
         self._writable.clear()
         assert self._transport is not None
         self._transport.pause_reading()
+        self._unread = self._transport.get_write_buffer_size()
         self._stalled = asyncio.get_running_loop().call_later(self._limits.stall_seconds, self._abort_stalled)
 
     def resume_writing(self) -> None:
@@ -159,7 +215,7 @@ class ServerConnection(asyncio.Protocol):
         self._is_ended = True
         self._writable.set()
         # A timer that is left would hold the connection, and many who come and go much memory.
-        for timer in (self._stalled, self._greeting):
+        for timer in (self._stalled, self._greeting, self._pulse):
             if timer is not None:
                 timer.cancel()
         self._waiting.clear()
@@ -196,28 +252,52 @@ class ServerConnection(asyncio.Protocol):
             _discard(answer)
             limit = LimitExceededError(f"More than {self._limits.in_flight} requests of one connection are waiting.")
             self._unsent.append(_failure(frame.request, limit))
+        elif self._held + len(frame.body) > self._limits.held_bytes:
+            _discard(answer)
+            self._unsent.append(_failure(frame.request, self._too_much("Requests")))
         else:
-            task = asyncio.get_running_loop().create_task(self._answer_later(frame.request, answer))
+            task = asyncio.get_running_loop().create_task(self._answer_later(frame, answer))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
             # A task that is cancelled before its first step has not touched what it would have awaited.
             task.add_done_callback(lambda _: _discard(answer))
 
-    async def _answer_later(self, request: int, answer: Awaitable[bytes] | AsyncIterator[bytes]) -> None:
+    async def _answer_later(self, frame: Frame, answer: Awaitable[bytes] | AsyncIterator[bytes]) -> None:
+        self._held += len(frame.body)
         try:
             if isinstance(answer, Awaitable):
                 await self._send_when_writable(await answer)
-                return
-            async for part in answer:
-                await self._send_when_writable(part)
-                if self._is_ended:
-                    return
+            else:
+                await self._send_parts(answer)
         except Exception as error:
-            await self._send_when_writable(_failure(request, error))
+            await self._send_when_writable(_failure(frame.request, error))
+        finally:
+            self._held -= len(frame.body)
+
+    async def _send_parts(self, parts: AsyncIterator[bytes]) -> None:
+        """Send what a scan gives. A batch is made when the last one of any scan of this connection has left."""
+        await self._send_when_writable(await anext(parts))  # what it is about: small, and may wait for a checkpoint
+        while not self._is_ended:
+            async with self._batches:
+                await self.until_writable()
+                part = await anext(parts, None)
+                if part is None:
+                    return
+                await self._send_when_writable(part)
 
     async def _send_when_writable(self, frame: bytes) -> None:
-        await self._writable.wait()
+        if not self._writable.is_set():
+            if self._held + len(frame) > self._limits.held_bytes:
+                raise self._too_much("Answers that are not read")
+            self._held += len(frame)
+            try:
+                await self.until_writable()
+            finally:
+                self._held -= len(frame)
         self.send(frame)
+
+    def _too_much(self, what: str) -> LimitExceededError:
+        return LimitExceededError(f"{what} of one connection have more than {self._limits.held_bytes} bytes together.")
 
     def _flush(self) -> None:
         if self._unsent and self._transport is not None:
@@ -230,7 +310,7 @@ class ServerConnection(asyncio.Protocol):
             raise UnauthorizedError("The first message of a connection must be a greeting.")
         given = frame.fields().get("token")
         if self._token is not None and not (
-            isinstance(given, str) and hmac.compare_digest(given.encode(), self._token.encode())
+            isinstance(given, str) and hmac.compare_digest(given.encode(errors="surrogatepass"), self._token.encode())
         ):
             raise UnauthorizedError("The bearer token is missing or wrong. Give the one that the server has.")
         self._is_known = True
@@ -240,7 +320,8 @@ class ServerConnection(asyncio.Protocol):
         self._unsent.append(encode(FrameType.RESULT, frame.request, to_header({"limits": self._shown_limits()})))
 
     def _shown_limits(self) -> dict[str, int]:
-        return {"message_bytes": self._limits.message_bytes, "keys": self._limits.keys}
+        limits = self._limits
+        return {"message_bytes": limits.message_bytes, "keys": limits.keys, "in_flight": limits.in_flight}
 
     def _fail(self, error: QueryError) -> None:
         """Say why, and end the connection."""
@@ -254,10 +335,16 @@ class ServerConnection(asyncio.Protocol):
         self._fail(QueryTimeoutError("No greeting arrived."))
 
     def _abort_stalled(self) -> None:
-        if self._transport is not None:
-            _log.info("A client has not read its answers for %s s; it is disconnected.", self._limits.stall_seconds)
-            self._is_ended = True
-            self._transport.abort()
+        if self._transport is None:
+            return
+        unread = self._transport.get_write_buffer_size()
+        if unread < self._unread:  # slow, but it reads
+            self._unread = unread
+            self._stalled = asyncio.get_running_loop().call_later(self._limits.stall_seconds, self._abort_stalled)
+            return
+        _log.info("A client has not read its answers for %s s; it is disconnected.", self._limits.stall_seconds)
+        self._is_ended = True
+        self._transport.abort()
 
 
 def _discard(answer: object) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import AsyncIterator, Awaitable
 from typing import Any, Final
@@ -16,10 +17,12 @@ from holdfast.queryable.local import LocalStates
 from holdfast.queryable.location import Address, KvStateID, KvStateLocationRegistry
 from holdfast.queryable.proxy import LocationCache
 from holdfast.queryable.request import GetRequest, ScanRequest, text
-from holdfast.queryable.routing import Router
+from holdfast.queryable.routing import PING_SECONDS, Router
 from holdfast.queryable.server_connection import Limits, ServerConnection
 
 _JOB: Final = re.compile(r"[0-9a-f]{32}")
+MOST_SILENCES: Final = 5
+"""A server that has registered is lost after so many times the interval of pings without any."""
 Answer = bytes | Awaitable[bytes] | AsyncIterator[bytes]
 
 
@@ -82,7 +85,7 @@ class QueryService:
         """
         kind = frame.type
         if kind == FrameType.GET:
-            return self._get(frame)
+            return self._get(frame, connection)
         if kind == FrameType.SCAN:
             return self._scan(frame)
         if kind == FrameType.DESCRIBE:
@@ -94,10 +97,13 @@ class QueryService:
             return _result(frame, {"jobs": [job for job in jobs if job is not None]})
         if kind == FrameType.REGISTER:
             return self._register(frame, connection)
+        if kind == FrameType.PING:
+            return _result(frame, {})
         raise ProtocolError(f"A message of type {kind} is no request.")
 
-    def _get(self, frame: Frame) -> Answer:
+    def _get(self, frame: Frame, connection: ServerConnection) -> Answer:
         request = GetRequest.parse(frame)
+        self._limits.check_keys(request.count)
         if request.kv_state_id is None:
             location = self._locations.cached(request.job, request.state)
             if location is None or not self._router.holds_all(location):
@@ -107,11 +113,12 @@ class QueryService:
             request = self._router.high_water.not_before(request)
         view = self._local.view_now(request)
         if view is None:
-            return self._get_later(request, frame)
+            return self._get_later(request, frame, connection)
         return self._local.get(request, frame.body, view, frame.request)
 
-    async def _get_later(self, request: GetRequest, frame: Frame) -> bytes:
+    async def _get_later(self, request: GetRequest, frame: Frame, connection: ServerConnection) -> bytes:
         view = await self._local.view(request)
+        await connection.until_writable()  # many may have waited for the same checkpoint
         return self._local.get(request, frame.body, view, frame.request)
 
     def _scan(self, frame: Frame) -> Answer:
@@ -158,7 +165,8 @@ class QueryService:
             address = (str(host), int(port))
             registry.notify_server_lost(address)
             self._registered[connection] = (job, address)
-            for vertex, groups, start, end, name, state in fields["states"]:
+            connection.expect_signs_of_life(PING_SECONDS, MOST_SILENCES)
+            for vertex, groups, start, end, name, state in json.loads(frame.body):
                 held, known_as = KeyGroupRange(start, end), KvStateID(str(state))
                 registry.notify_kv_state_registered(
                     JobVertexID(str(vertex)), int(groups), held, str(name), known_as, address

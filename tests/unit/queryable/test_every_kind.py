@@ -1,6 +1,7 @@
 """Every kind of state answers what was written, over the network, as a plain model says."""
 
 import datetime
+import math
 from decimal import Decimal
 
 import pytest
@@ -299,3 +300,57 @@ def test_decimals_come_back_as_they_were(tmp_path, bench):
     job = WrittenJob(tmp_path, queryable(ValueStateDescriptor("d", "decimal(20,3)")))
     job.checkpoint([("k", lambda states: states.d.update(Decimal("12.345")))])
     assert bench.client(bench.server(job)).get_kv_state("job", "q-d", "k").value == Decimal("12.345")
+
+
+def test_a_row_of_many_columns_is_described_and_read(tmp_path, bench):
+    """Its description alone is longer than a request may be."""
+    names = [f"measurement_{number:04}_of_the_sensor" for number in range(1000)]
+    [state] = queryable(ValueStateDescriptor("wide", Types.ROW_NAMED(names, [Types.LONG()] * 1000)))
+    job = WrittenJob(tmp_path, [state], name="wide")
+    job.checkpoint([("k", lambda states: states.wide.update(tuple(range(1000))))])
+    client = bench.client(bench.server(job))
+    assert tuple(client.get_kv_state("wide", "q-wide", "k").value) == tuple(range(1000))
+    [row] = client.scan("wide", "q-wide", where=[("value." + names[7], "==", 7)]).to_table().to_pylist()
+    assert row["value"] == {name: number for number, name in enumerate(names)}
+
+
+def test_a_deadline_is_a_number_of_seconds(asked):
+    for long in (math.inf, 1e300, 10**30):
+        assert asked.get_kv_state("kinds", "q-sum", "k0", deadline=long).checkpoint_id == 9
+        assert asked.scan("kinds", "q-sum", deadline=long).to_table().num_rows == 4
+    for wrong in (math.nan, -1, "5", None, True):
+        for ask in (
+            lambda wrong=wrong: asked.get_kv_state("kinds", "q-sum", "k0", deadline=wrong),
+            lambda wrong=wrong: asked.get_many("kinds", "q-sum", ["k0"], deadline=wrong),
+            lambda wrong=wrong: asked.scan("kinds", "q-sum", deadline=wrong),
+            lambda wrong=wrong: asked.hold("kinds", "q-sum", 5, deadline=wrong),
+        ):
+            with pytest.raises(BadRequestError, match="A deadline is a number of seconds"):
+                ask()
+
+
+def test_conditions_compare_with_dates_and_decimals_and_refuse_what_cannot_be_sent(tmp_path, bench):
+    [state] = queryable(ValueStateDescriptor("sale", "struct<day: date, price: decimal(8,2)>"))
+    job = WrittenJob(tmp_path, [state], name="sales")
+
+    def write(day):
+        return lambda states: states.sale.update((datetime.date(2013, 1, day), Decimal(day)))
+
+    job.checkpoint([(f"k{day}", write(day)) for day in range(1, 10)])
+    client = bench.client(bench.server(job))
+
+    def keys(*where):
+        return sorted(client.scan("sales", "q-sale", where=where).to_table()["key"].to_pylist())
+
+    assert keys(("value.day", ">", datetime.date(2013, 1, 7))) == ["k8", "k9"]
+    assert keys(("value.price", "<=", Decimal("2.00")), ("key", "!=", "k1")) == ["k2"]
+    for wrong in (math.nan, 2**65, {"a": object()}, object(), b"bytes"):
+        with pytest.raises(BadRequestError):
+            keys(("value.price", ">", wrong))
+    assert client.get_kv_state("sales", "q-sale", "k1").value.price == 1
+
+
+def test_each_key_has_a_map_key_or_none_has(asked):
+    for entries in (["m0"], ["m0", "m1", "m2"], []):
+        with pytest.raises(BadRequestError, match=r"2 keys.*map keys"):
+            asked.get_many("kinds", "q-map", ["k0", "k1"], map_keys=entries)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.queryable.errors import LimitExceededError, ProtocolError, QueryError
-from holdfast.queryable.frame import MAX_HEADER, VERSION, Frame, FrameReader, encode
+from holdfast.queryable.frame import MAX_HEADER, VERSION, Frame, FrameReader, FrameType, encode
 
 FRAMES = st.builds(
     Frame, st.integers(0, 255), st.integers(0, 2**64 - 1), st.binary(max_size=200), st.binary(max_size=2000)
@@ -76,3 +76,24 @@ def test_a_header_that_is_longer_than_its_message_is_refused():
 def test_a_header_that_is_no_object_is_refused(header):
     with pytest.raises(ProtocolError):
         Frame(4, 1, header, b"").fields()
+
+
+def test_a_request_with_a_header_that_no_server_takes_is_not_sent():
+    with pytest.raises(LimitExceededError, match="names, namespace or conditions are too long"):
+        encode(FrameType.GET, 1, b"x" * (MAX_HEADER + 1))
+
+
+def test_the_header_of_an_answer_may_be_long():
+    """It describes each column of a state."""
+    long = b"x" * (MAX_HEADER + 1)
+    answer = encode(FrameType.RESULT, 1, long)
+    [frame] = FrameReader(LIMIT * 100, header_limit=None).feed(answer)
+    assert frame.header == long
+    with pytest.raises(ProtocolError):
+        FrameReader(LIMIT * 100).feed(answer)
+
+
+def test_numbers_that_json_does_not_have_are_refused():
+    for number in (b"NaN", b"-Infinity"):
+        with pytest.raises(ProtocolError):
+            Frame(4, 1, b'{"deadline":' + number + b"}", b"").fields()

@@ -1,5 +1,9 @@
 """Several servers that share a job's key groups: added, lost and replaced, and readers notice no more than a retry."""
 
+import asyncio
+import json
+import signal
+import socket
 import threading
 import time
 from collections import Counter
@@ -7,16 +11,20 @@ from collections import Counter
 import pytest
 
 from holdfast.kernel.key_group import KeyGroupRange, key_group_of
-from holdfast.queryable import at_least, exactly
+from holdfast.queryable import AsyncQueryableStateClient, at_least, exactly
 from holdfast.queryable.errors import (
+    LimitExceededError,
     QueryConnectionError,
     QueryTimeoutError,
     UnknownKvStateIdError,
     UnknownKvStateKeyGroupLocationError,
     UnknownKvStateLocationError,
 )
+from holdfast.queryable.frame import FrameReader, FrameType, encode
 from holdfast.queryable.leader import RemoteLocationOracle
 from holdfast.queryable.server import part_of
+from holdfast.queryable.server_connection import Limits
+from tests.unit.cli.test_query import Server as StateServerProcess
 from tests.unit.queryable.live_job import until
 from tests.unit.queryable.test_consistency import KEYS, TOTAL, Books, bank
 
@@ -311,3 +319,119 @@ def test_a_client_says_that_nobody_listens(bench, books):
     server.shutdown()
     with pytest.raises(QueryConnectionError):
         client.jobs()
+
+
+def servers_known(leader, books):
+    location = leader.get_kv_state_location_oracle(books.job.job_id).get_kv_state_location("balance")
+    return {placed.address for placed in location.placements} if location is not None else set()
+
+
+def test_the_leader_dies_with_all_that_it_held_and_replicas_answer_at_once(bench, books):
+    """The process of a job holds everything. When it is gone nobody can be asked where state is, and no read fails."""
+    leader = bench.server(books.job)
+    halves = [
+        bench.server(books.job, share=part_of(index % 2, 2), leader=leader.get_server_address()) for index in range(4)
+    ]
+    until(lambda: len(servers_known(leader, books)) == 5)
+    clients = [bench.client(half) for half in halves]
+    for client in clients:
+        assert client.get_many("bank", "balance", KEYS).as_dict() == books.accounts
+    leader.shutdown()
+    number = books.write()
+    for client in clients:
+        assert client.get_many("bank", "balance", KEYS, consistency=at_least(number)).as_dict() == books.accounts
+        assert {client.get_kv_state("bank", "balance", key).value for key in KEYS} == set(books.accounts.values())
+        rows = client.scan("bank", "balance").to_table().to_pylist()
+        assert {row["key"]: row["value"] for row in rows} == books.accounts
+    # Another one of them ends while nobody leads.
+    halves[3].shutdown()
+    for client in clients[:3]:
+        assert client.get_many("bank", "balance", KEYS).as_dict() == books.accounts
+
+
+def test_a_replica_that_hangs_is_not_waited_for_and_comes_back_when_it_goes_on(bench, books, leader):
+    """A stopped process keeps its connections: nothing but its silence tells."""
+    arguments = (books.job.directory.path, "--port", 0, "--leader", "{}:{}".format(*leader.get_server_address()))
+    with StateServerProcess(*arguments) as first, StateServerProcess(*arguments) as second:
+        until(lambda: len(servers_known(leader, books)) == 2)
+        client = bench.client(leader)
+        assert client.get_many("bank", "balance", KEYS).as_dict() == books.accounts
+        for replica in (first, second):
+            replica.process.send_signal(signal.SIGSTOP)
+            try:
+                for _ in range(3):
+                    assert client.get_many("bank", "balance", KEYS).as_dict() == books.accounts
+                    assert client.scan("bank", "balance").to_table().num_rows == len(KEYS)
+                until(lambda: len(servers_known(leader, books)) == 1)
+            finally:
+                replica.process.send_signal(signal.SIGCONT)
+            until(lambda: len(servers_known(leader, books)) == 2)
+
+
+def test_more_clients_wait_at_a_proxy_than_one_connection_may_have_requests_in_flight(bench, books, leader):
+    bench.server(books.job, leader=leader.get_server_address(), limits=Limits(in_flight=5))
+    until(lambda: groups_held(leader, books.job) == 128)
+    proxy = bench.server()
+    oracle = RemoteLocationOracle(leader.get_server_address(), proxy._peers, proxy._loop)
+    proxy.update_kv_state_location_oracle(books.job.job_id, oracle)
+
+    async def story():
+        async with AsyncQueryableStateClient(*proxy.get_server_address()) as client:
+            waiting = [
+                asyncio.ensure_future(client.get_many("bank", "balance", [key], consistency=at_least(2), deadline=60))
+                for key in KEYS * 2
+            ]
+            await asyncio.sleep(0.3)
+            await asyncio.to_thread(books.write)
+            return [(found.values[0], found.checkpoint_id) for found in await asyncio.gather(*waiting)]
+
+    assert asyncio.run(story()) == [(books.accounts[key], 2) for key in KEYS * 2]
+
+
+def test_limits_hold_for_what_several_servers_answer_together(bench, books):
+    small = Limits(keys=len(KEYS) - 1)
+    leader = bench.server(books.job, share=NOTHING, limits=small)
+    for index in range(2):
+        bench.server(books.job, share=part_of(index, 2), leader=leader.get_server_address(), limits=small)
+    until(lambda: groups_held(leader, books.job) == 128)
+    client = bench.client(leader)
+    assert client.get_many("bank", "balance", KEYS[1:]).values == [books.accounts[key] for key in KEYS[1:]]
+    with pytest.raises(LimitExceededError, match="20 keys at once are more than the limit of 19"):
+        client.get_many("bank", "balance", KEYS)
+    for _ in range(20):
+        number = books.write()
+    narrow = bench.server(limits=Limits(message_bytes=1500))
+    oracle = RemoteLocationOracle(leader.get_server_address(), narrow._peers, narrow._loop)
+    narrow.update_kv_state_location_oracle(books.job.job_id, oracle)
+    with pytest.raises(LimitExceededError, match=r"The answer has .* the limit is 1500\. Ask for fewer keys"):
+        bench.client(narrow).get_many("bank", "history", KEYS[:15], consistency=at_least(number))
+
+
+def test_a_message_that_grows_on_its_way_ends_no_connection_between_servers(bench, books, leader):
+    """Of texts that are not ASCII the header that a proxy sends on is three times as long as the one that it got."""
+    bench.server(books.job, leader=leader.get_server_address())
+    until(lambda: groups_held(leader, books.job) == 128)
+    proxy = bench.server()
+    oracle = RemoteLocationOracle(leader.get_server_address(), proxy._peers, proxy._loop)
+    proxy.update_kv_state_location_oracle(books.job.job_id, oracle)
+    neighbour = bench.client(proxy)
+    job = str(books.job.job_id)
+
+    def ask(name):
+        with socket.create_connection(proxy.get_server_address(), timeout=5) as connection:
+            header = json.dumps({"job": job, "state": name}, ensure_ascii=False).encode()
+            for frame in (encode(FrameType.HELLO, 0, b"{}"), encode(FrameType.DESCRIBE, 1, header)):
+                connection.sendall(frame)
+                reader, answers = FrameReader(1 << 20), []
+                while not answers:
+                    data = connection.recv(65536)
+                    assert data, "the proxy has ended the connection"
+                    answers = reader.feed(data)
+            return answers[0].fields()
+
+    assert neighbour.get_kv_state("bank", "balance", KEYS[0]).checkpoint_id == 1
+    between = list(proxy._peers._open.values())
+    assert ask("é" * 30_000)["error"] == "LimitExceededError"
+    assert ask("\x80" * 9_000)["error"] == "UnknownKvStateLocationError"
+    assert all(task.result().is_open for tasks in between for task in tasks)
+    assert neighbour.get_kv_state("bank", "balance", KEYS[0]).checkpoint_id == 1

@@ -231,6 +231,77 @@ def test_a_client_that_does_not_read_holds_no_memory_and_is_sent_away(job, bench
     assert bench.client(server).get_kv_state("job", "text", "k1").value == "x" * 10_000
 
 
+def most_memory_while_nobody_reads(connection, data, seconds):
+    """The growth while somebody asks for all of this and takes no answer."""
+    before, most = memory(), 0
+    connection.sendall(data)
+    ends = time.monotonic() + seconds
+    while time.monotonic() < ends:
+        most = max(most, memory() - before)
+        time.sleep(0.05)
+    return most
+
+
+def test_scans_that_nobody_reads_hold_one_batch_together(job, bench):
+    """Two hundred scans of two megabytes, on one connection."""
+    server = bench.server(job)
+    header = to_header({"job": str(job.job_id), "state": "text"})
+    scans = b"".join(encode(FrameType.SCAN, number + 1, header) for number in range(200))
+    connection = plain_connection(server)
+    assert most_memory_while_nobody_reads(connection, scans, 3) < 50 << 20
+    frames = frames_from(connection, until_closed=False)
+    assert sum(frame.type == FrameType.END for frame in frames) == 200
+    assert sum(frame.type == FrameType.BATCH and bool(frame.body) for frame in frames) >= 200
+
+
+def test_gets_that_waited_for_the_same_checkpoint_and_are_not_read_hold_few_answers(job, bench):
+    server = bench.server(job)
+    connection = plain_connection(server)
+    keys = [f"k{i}" for i in range(200)]
+    waiting = (a_get(job, keys, number + 1, consistency=["at_least", 2], deadline=60) for number in range(200))
+    connection.sendall(b"".join(waiting))
+    job.checkpoint([("k1", lambda states: states.text.update("new"))])
+    assert most_memory_while_nobody_reads(connection, b"", 3) < 50 << 20
+    frames = frames_from(connection, until_closed=False)
+    assert sum(frame.type == FrameType.RESULT for frame in frames) == 201  # with that of the greeting
+
+
+def test_requests_that_wait_are_limited_by_their_length_too(job, bench):
+    server = bench.server(job, limits=Limits(message_bytes=100_000))
+    connection = plain_connection(server)
+    for number in range(1, 9):
+        connection.sendall(a_get(job, ["y" * 90_000], number, consistency=["at_least", 2], deadline=60))
+    refused = [frame for frame in frames_from(connection, until_closed=False) if frame.type == FrameType.FAILURE]
+    assert {frame.request for frame in refused} == {5, 6, 7, 8}
+    assert {frame.fields()["error"] for frame in refused} == {"LimitExceededError"}
+
+
+def test_a_client_that_reads_slowly_is_not_sent_away(job, bench):
+    """It takes several times as long as a client may read nothing."""
+    server = bench.server(job, limits=Limits(unread_bytes=1 << 16, stall_seconds=0.4))
+    connection = socket.socket()
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
+    connection.connect(server.get_server_address())
+    connection.sendall(encode(FrameType.HELLO, 0, b"{}"))
+    keys = [f"k{i % 200}" for i in range(1500)]
+    connection.sendall(a_get(job, keys))
+    reader, frames = FrameReader(1 << 28), []
+    while len(frames) < 2:
+        data = connection.recv(600_000)
+        assert data, "it was sent away"
+        frames += reader.feed(data)
+        time.sleep(0.02)
+    assert len(frames[1].body) > 15_000_000
+
+
+def test_a_token_that_is_no_text_is_wrong_like_any_other(job, bench):
+    server = bench.server(job, token="secret")
+    connection = socket.create_connection(server.get_server_address(), timeout=5)
+    connection.sendall(encode(FrameType.HELLO, 0, b'{"token":"\\ud800"}'))
+    [frame] = frames_from(connection)
+    assert (frame.type, frame.fields()["error"]) == (FrameType.SERVER_FAILURE, "UnauthorizedError")
+
+
 def test_a_slow_scan_holds_a_batch_and_not_the_state(job, bench):
     server = bench.server(job, limits=Limits(unread_bytes=1 << 16))
     scan = bench.client(server).scan("job", "text", batch_rows=5)
