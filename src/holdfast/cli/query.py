@@ -111,7 +111,7 @@ class _Asked:
 
 def _watch(asked: _Asked, consistency: Consistency, as_json: bool) -> None:
     """Print the values of one checkpoint after the other, and wait while nobody answers for the job; never returns."""
-    shown, told = 0, ""
+    shown, told, explained = 0, "", None
     while True:
         try:
             found, what = asked.values(consistency, WATCH_SECONDS)
@@ -127,7 +127,8 @@ def _watch(asked: _Asked, consistency: Consistency, as_json: bool) -> None:
             continue
         if found.checkpoint_id != shown:
             shown, told = found.checkpoint_id, ""
-            _show(found, what, as_json)
+            _show(found, what, as_json, explained)
+            explained = what.explanation
             sys.stdout.flush()
         consistency = at_least(shown + 1)
 
@@ -171,7 +172,7 @@ def _value(kind: TypeInformation, given: Any) -> Any:
     return json.loads(given)
 
 
-def _show(found: ManyResult, what: StateDescription, as_json: bool) -> None:
+def _show(found: ManyResult, what: StateDescription, as_json: bool, explained: str | None = None) -> None:
     rows = [
         {
             "checkpoint_id": found.checkpoint_id,
@@ -184,12 +185,12 @@ def _show(found: ManyResult, what: StateDescription, as_json: bool) -> None:
     ]
     if as_json:
         print_json(rows)
-        return
-    for row in rows:
-        value = json.dumps(row["value"], ensure_ascii=False)
-        click.echo(f"{moment(found.completed_at)}  checkpoint {found.checkpoint_id}  {row['key']}  {value}")
-    if what.is_opaque:
-        click.echo("The values have no declared type: only the program that wrote them can read these bytes.", err=True)
+    else:
+        for row in rows:
+            value = json.dumps(row["value"], ensure_ascii=False)
+            click.echo(f"{moment(found.completed_at)}  checkpoint {found.checkpoint_id}  {row['key']}  {value}")
+    if what.explanation and what.explanation != explained:
+        click.echo(what.explanation, err=True)
 
 
 def plain(value: Any) -> Any:

@@ -41,6 +41,7 @@ _LOOK_SECONDS = 1.0
 @click.option(
     "--port", default="9069", show_default=True, metavar="PORTS", help="9069, 9069,9071 or 9069-9075; 0: any."
 )
+@click.option("--advertise", metavar="HOST", help="Host under which others reach this server, if not --host.")
 @click.option("--part", metavar="I/N", help="Hold one of N equal parts of the key groups; I from 1.")
 @click.option("--key-groups", metavar="A-B", help="Hold these key groups.")
 @click.option("--leader", metavar="HOST:PORT", help="Query server of the job master; register there.")
@@ -59,6 +60,7 @@ def state_server(
     directory: str,
     host: str,
     port: str,
+    advertise: str | None,
     part: str | None,
     key_groups: str | None,
     leader: str | None,
@@ -91,6 +93,7 @@ def state_server(
         settings = ServerSettings(
             host=host,
             ports=parse_ports(port),
+            advertised=advertise or "",
             token=token,
             tls=tls,
             peer_tls=client_context(tls_authority or True) if tls is not None else None,

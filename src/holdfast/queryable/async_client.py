@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl as tls_module
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -39,8 +39,9 @@ _PATIENCE = 5.0  # seconds beyond the deadline
 class AsyncQueryableStateClient:
     """Asks one server, which forwards what it does not hold; many requests may be in flight on its one connection.
 
-    Belongs to one event loop. Gets that are made in the same turn of it travel together. Opens its connection with the
-    first request, and again after it was lost.
+    Belongs to one event loop, which nothing here blocks. Gets that are made in the same turn of it travel together.
+    Opens its connection with the first request, and again after it was lost. The methods have the arguments, answers
+    and errors of those of `QueryableStateClient`.
 
     Args:
         host: Of any query server of the job.
@@ -118,8 +119,11 @@ class AsyncQueryableStateClient:
         batch_rows: int = ScanRequest.batch_rows,
         consistency: Consistency = NEWEST,
         deadline: float = DEFAULT_DEADLINE,
-    ) -> tuple[ScanHead, AsyncIterator[pa.RecordBatch]]:
-        """Return what a scan is about, and its batches; see `QueryableStateClient.scan`."""
+    ) -> tuple[ScanHead, AsyncBatches]:
+        """Return what a scan is about, and its batches, to be taken once; see `QueryableStateClient.scan`.
+
+        The scan has a connection of its own, which ends with the last batch, or with `aclose()` of the batches.
+        """
         job, deadline = str(job_id_of(job_id)), checked_deadline(deadline)
         header = ScanRequest(job, name, consistency, deadline, key_groups, tuple(where), batch_rows).header()
         connection = await self._connect()
@@ -129,7 +133,7 @@ class AsyncQueryableStateClient:
         except BaseException:
             connection.close()
             raise
-        return head, _batches(connection, frames, head)
+        return head, AsyncBatches(connection, frames, head)
 
     async def hold(
         self,
@@ -164,12 +168,16 @@ class AsyncQueryableStateClient:
         return list((await self._request(FrameType.JOBS, b"{}")).fields()["jobs"])
 
     async def close(self) -> None:
-        """Close the connection; the next request opens another."""
+        """Close the connection; the next request opens another. Scans have their own."""
         connecting, self._connecting = self._connecting, None
         if connecting is not None:
             if connecting.done() and not connecting.cancelled() and connecting.exception() is None:
                 connecting.result().close()
             connecting.cancel()
+
+    async def shutdown(self) -> None:
+        """Close the connection."""
+        await self.close()
 
     async def __aenter__(self) -> AsyncQueryableStateClient:
         """Return the client."""
@@ -229,11 +237,38 @@ def scan_head(frame: Frame) -> ScanHead:
     return ScanHead(origin_of(frame), what, scan_schema(what))
 
 
-async def _batches(
-    connection: ClientConnection, frames: AsyncIterator[Frame], head: ScanHead
-) -> AsyncIterator[pa.RecordBatch]:
-    try:
-        async for frame in frames:
-            yield pa.ipc.read_record_batch(pa.py_buffer(frame.body), head.schema)
-    finally:
-        connection.close()
+class AsyncBatches:
+    """The batches of a scan; iterate over it once, or close it.
+
+    Args:
+        connection: That of the scan.
+        frames: What comes on it.
+        head: What the scan is about.
+    """
+
+    def __init__(self, connection: ClientConnection, frames: AsyncGenerator[Frame], head: ScanHead) -> None:
+        self._connection = connection
+        self._frames = frames
+        self._schema = head.schema
+
+    def __aiter__(self) -> AsyncBatches:
+        """Return itself."""
+        return self
+
+    async def __anext__(self) -> pa.RecordBatch:
+        """Return the next batch once it has arrived.
+
+        Raises:
+            QueryError: As for `QueryableStateClient.scan`.
+        """
+        try:
+            frame = await anext(self._frames)
+        except BaseException:
+            self._connection.close()
+            raise
+        return pa.ipc.read_record_batch(pa.py_buffer(frame.body), self._schema)
+
+    async def aclose(self) -> None:
+        """End the scan, whether anything was read or not."""
+        await self._frames.aclose()
+        self._connection.close()

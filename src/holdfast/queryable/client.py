@@ -105,7 +105,7 @@ class BlockingConnection:
 
 
 class Scan:
-    """The batches of a scan; iterate over it once, or close it.
+    """The batches of a scan; iterate over it once, or close it. For one thread.
 
     Attributes:
         head: Where the rows are from and which columns they have.
@@ -146,7 +146,11 @@ class Scan:
         self.close()
 
     def to_table(self) -> pa.Table:
-        """Return all rows."""
+        """Return all rows; blocks until they are there.
+
+        Raises:
+            QueryError: As for `QueryableStateClient.scan`.
+        """
         return pa.Table.from_batches(self, schema=self.schema)
 
     def close(self) -> None:
@@ -155,13 +159,25 @@ class Scan:
 
 
 class QueryableStateClient:
-    """Asks one server, which forwards what it does not hold. Thread-safe: each thread in a call has its own connection.
+    """Asks one server, which forwards what it does not hold.
+
+    Every method but `close` and `shutdown` blocks until the answer is there, at most `deadline` and five seconds more.
+    Thread-safe: each thread in a call has its own connection. A connection is made with the first request, and again
+    after it was lost. All errors are `HoldfastError`s; besides those that a method names any of them may raise
+
+    - `QueryConnectionError`: the server cannot be reached, or the connection was lost twice,
+    - `UnauthorizedError`: the token is missing or wrong,
+    - `LimitExceededError`: a message is too long, or there are too many keys, requests or connections,
+    - `ServerFailureError`: the server failed, as with a damaged file.
 
     Args:
         host: Of any query server of the job.
         port: The same.
         tls: True for TLS with the system's authorities, a file with certificates, or a context; None for none.
         token: Bearer token, if the server wants one.
+
+    Raises:
+        ConfigurationError: Host and port are none, or the certificates cannot be read.
     """
 
     def __init__(
@@ -202,7 +218,7 @@ class QueryableStateClient:
             namespace: For state with namespaces: bytes, or a namespace whose serializer is given as well.
             namespace_serializer: Turns the namespace into bytes.
             consistency: `newest()`, `at_least(n)` or `exactly(n)`.
-            deadline: Seconds that `at_least` waits.
+            deadline: Seconds that `at_least` waits, at most 600.
             key_type: The type that the caller takes the keys to have; refused before anything is sent if it differs.
             descriptor: The descriptor that the caller takes the state to have; with that of aggregating state the
                 result of the function is returned instead of the accumulator.
@@ -210,7 +226,11 @@ class QueryableStateClient:
         Raises:
             UnknownKeyOrNamespaceError: There is no state for the key; a default value is never returned.
             WrongKeyTypeError: The key is of another type; nothing was sent.
+            WrongStateKindError: The state is of another kind than a map key or the descriptor says.
+            BadRequestError: The deadline is no number, or the state has namespaces and none was given, or none has.
+            ConfigurationError: The namespace is no bytes and has no serializer.
             UnknownJobError, UnknownLocationError, UnknownKvStateLocationError: There is no such job or state.
+            UnknownKvStateKeyGroupLocationError: No server holds the key's group at the moment.
             QueryTimeoutError: The checkpoint did not complete before the deadline.
             CheckpointNotAvailableError: The checkpoint is not retained.
             QueryConnectionError: The server cannot be reached.
@@ -240,7 +260,7 @@ class QueryableStateClient:
         Args:
             job_id: The job: its id, or its name.
             name: The name under which the state is queryable.
-            keys: The keys.
+            keys: The keys, one or more; a key may come twice.
             map_keys: For map state: one for each key, to return the entries' values and not whole maps.
             namespace: Of all of them; see `get_kv_state`, as for the other arguments and errors.
             namespace_serializer: Turns the namespace into bytes.
@@ -248,6 +268,9 @@ class QueryableStateClient:
             deadline: Seconds that `at_least` waits.
             key_type: The type that the caller takes the keys to have.
             descriptor: The descriptor that the caller takes the state to have.
+
+        Raises:
+            QueryError: As for `get_kv_state`, but for `UnknownKeyOrNamespaceError`.
         """
         spaced = encoded_namespace(namespace, namespace_serializer)
         job = job_id_of(job_id)
@@ -267,15 +290,27 @@ class QueryableStateClient:
     ) -> Scan:
         """Return all rows of a state, of one checkpoint, as Arrow batches that are read as they are taken.
 
+        Blocks until the first answer is there, which says where the rows are from; iterating blocks for each batch. The
+        scan has a connection of its own, which ends with the last batch or when the scan is closed.
+
         Args:
             job_id: The job: its id, or its name.
             name: The name under which the state is queryable.
             key_groups: Only these key groups.
             where: Only rows that meet all of these: (column, operator, value), where a column is `key`, `value`,
-                `map_key` or a field such as `value.total`, and an operator one of == != < <= > >=.
-            batch_rows: About how many rows a batch has.
+                `map_key` or a field such as `value.total`, and an operator one of == != < <= > >=. A text may stand
+                for a date, a time or a decimal.
+            batch_rows: About how many rows a batch has, 1 to 1,000,000.
             consistency: `newest()`, `at_least(n)` or `exactly(n)`.
             deadline: Seconds that `at_least` waits.
+
+        Raises:
+            BadRequestError: There are no such key groups, or a condition does not fit the columns.
+            UnknownJobError, UnknownLocationError, UnknownKvStateLocationError: There is no such job or state.
+            UnknownKvStateKeyGroupLocationError: No server holds some key group at the moment.
+            QueryTimeoutError: The checkpoint did not complete before the deadline, or a batch did not come in time.
+            CheckpointNotAvailableError: The checkpoint is not retained.
+            QueryConnectionError: A server was lost, also between two batches; begin again.
         """
         job, deadline = str(job_id_of(job_id)), checked_deadline(deadline)
         header = ScanRequest(job, name, consistency, deadline, key_groups, tuple(where), batch_rows).header()
@@ -296,9 +331,16 @@ class QueryableStateClient:
         Args:
             job_id: The job: its id, or its name.
             name: The name under which the state is queryable.
-            seconds: How long, at most an hour; the servers that hold the state now keep it open so long.
+            seconds: How long, at most 3600; the servers that hold the state now keep it open so long.
             consistency: `newest()`, `at_least(n)` or `exactly(n)`.
             deadline: Seconds that `at_least` waits.
+
+        Returns:
+            The checkpoint that was chosen.
+
+        Raises:
+            LimitExceededError: The server holds too many already.
+            QueryError: As for `scan`.
         """
         deadline = checked_deadline(deadline)
         header = ScanRequest(str(job_id_of(job_id)), name, consistency, deadline, hold=seconds).header()
@@ -309,15 +351,28 @@ class QueryableStateClient:
             return scan.origin
 
     def describe(self, job_id: JobID | str, name: str) -> StateDescription:
-        """Return what a state is: its kind and its types."""
+        """Return what a state is: its kind and its types.
+
+        Raises:
+            UnknownJobError, UnknownLocationError, UnknownKvStateLocationError: There is no such job or state.
+        """
         return described(self._request(*describe_request(job_id_of(job_id), name)))[0]
 
     def states(self, job_id: JobID | str) -> list[StateDescription]:
-        """Return the queryable states of a job that the server holds."""
+        """Return the queryable states of a job that the server holds.
+
+        Raises:
+            UnknownJobError: It holds none, or the job has no checkpoint yet.
+        """
         return described(self._request(*describe_request(job_id_of(job_id), None)))
 
     def jobs(self) -> list[dict[str, Any]]:
-        """Return the jobs that the server holds, each with its newest checkpoint and its states."""
+        """Return the jobs that the server holds and that have a checkpoint.
+
+        Returns:
+            For each a dict with `job_id`, `job_name`, `states` (names), and of its newest checkpoint `checkpoint_id`,
+            `epoch`, `lineage` and `completed_at` (milliseconds since 1970).
+        """
         return list(self._request(FrameType.JOBS, b"{}").fields()["jobs"])
 
     def close(self) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -28,7 +28,8 @@ VALUE = "value"
 class OpaqueValue(bytes):
     """A value that only the program that wrote it can read: it has no declared type.
 
-    Declare a type in the state's descriptor to have it answered as a value.
+    The bytes are as the program's serializer wrote them; nobody unpickles them here. Declare a type in the state's
+    descriptor to have it answered as a value.
     """
 
     __slots__ = ()
@@ -90,6 +91,19 @@ class StateDescription:
         return is_opaque(self.type)
 
     @cached_property
+    def explanation(self) -> str | None:
+        """Why values, or parts of them, are bytes that nobody else can read; None if all types are declared."""
+        if self.is_opaque:
+            return "The values have no declared type: only the program that wrote them can read these bytes."
+        parts = list(_opaque_parts(self.type, VALUE))
+        if parts:
+            return (
+                f"Of the values {', '.join(parts)} has no declared type: only the program that wrote these bytes can "
+                "read them."
+            )
+        return None
+
+    @cached_property
     def reads_directly(self) -> bool:
         """Whether Arrow's own conversion gives the values as they are read otherwise."""
         return self.kind is StateKind.VALUE and self.type in ("string", "bigint", "int", "double", "boolean", "binary")
@@ -137,6 +151,19 @@ class StateDescription:
 
     def __hash__(self) -> int:
         return hash(self.fingerprint)
+
+
+def _opaque_parts(document: Any, path: str) -> Iterator[str]:
+    """Which parts of a type only the program can read, as a scan would name them."""
+    if is_opaque(document):
+        yield path
+    elif isinstance(document, Mapping):
+        for field in document.get("fields", ()):
+            yield from _opaque_parts(field["type"], f"{path}.{field['name']}")
+        for number, part in enumerate(document.get("types", ())):
+            yield from _opaque_parts(part, f"{path}[{number}]")
+        for name in ("element", "key", "value"):
+            yield from _opaque_parts(document.get(name), f"{path}[{name}]")
 
 
 def without_classes(document: Any) -> Any:

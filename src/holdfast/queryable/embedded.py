@@ -12,6 +12,7 @@ from holdfast.runtime.job_master import JobMaster
 from holdfast.runtime.job_observer import JobObserver
 from holdfast.runtime.progress import EpochProgress
 from holdfast.runtime.query_options import (
+    ADVERTISED_HOST,
     HOST,
     MAX_IN_FLIGHT,
     MAX_KEYS,
@@ -81,4 +82,5 @@ def settings_from(configuration: Configuration) -> ServerSettings:
         peer_tls=client_context(authority or True) if tls is not None else None,
         limits=limits,
         poll=configuration.get(POLL_INTERVAL) / 1000,
+        advertised=configuration.get(ADVERTISED_HOST) or "",
     )

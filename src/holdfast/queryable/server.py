@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 import ssl as tls_module
 import threading
 from collections.abc import Coroutine, Iterable
@@ -34,6 +35,7 @@ from holdfast.storage.register import FencedRegister
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
 _START_SECONDS: Final = 30.0
+_ALL_ADDRESSES: Final = frozenset({"", "0.0.0.0", "::"})
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,8 @@ class ServerSettings:
         peer_tls: For connections to other servers.
         limits: What clients may do.
         poll: Seconds between two looks for a completed checkpoint that nobody told of.
-        advertised: The host under which others reach this server; the one to listen at if empty.
+        advertised: The host under which others reach this server; if empty the one to listen at, or the machine's name
+            where that is all addresses (0.0.0.0, ::).
     """
 
     host: str = "127.0.0.1"
@@ -59,6 +62,11 @@ class ServerSettings:
     limits: Limits = field(default_factory=Limits)
     poll: float = DEFAULT_POLL
     advertised: str = ""
+
+    @property
+    def shown_host(self) -> str:
+        """The host that others are told."""
+        return self.advertised or (socket.gethostname() if self.host in _ALL_ADDRESSES else self.host)
 
 
 def whole(max_parallelism: int) -> tuple[KeyGroupRange, ...]:
@@ -99,7 +107,10 @@ class _Told(KvStateRegistryListener):
 
 
 class KvStateClientProxyImpl(KvStateClientProxy):
-    """A server that answers from what it holds and forwards the rest. Its methods may be called from any thread.
+    """A server that answers from what it holds and forwards the rest.
+
+    Its methods may be called from any thread but its own event loop's. `start`, `shutdown` and `serve_job` block until
+    it listens, has ended, or has looked at the job once; everything else returns at once.
 
     Args:
         settings: How it listens.
@@ -122,7 +133,12 @@ class KvStateClientProxyImpl(KvStateClientProxy):
     # The life of the server.
 
     def start(self) -> None:
-        """Listen on the first free port of the configured ones."""
+        """Listen on the first free port of the configured ones.
+
+        Raises:
+            StateError: It was started before.
+            ConfigurationError: All ports are occupied.
+        """
         if self._state != "new":
             raise StateError("A query server can be started once only.")
         self._state = "started"
@@ -148,7 +164,7 @@ class KvStateClientProxyImpl(KvStateClientProxy):
         self._thread.join(timeout=10)
 
     def get_server_address(self) -> Address:
-        """Returns host and port."""
+        """Returns the host under which others reach it, and the port."""
         if self._address is None:
             raise StateError("The query server has not been started.")
         return self._address
@@ -283,7 +299,7 @@ class KvStateClientProxyImpl(KvStateClientProxy):
                 f"Unable to start the query server at {settings.host!r}. All ports in provided range are occupied: "
                 f"{list(settings.ports)}. Set queryable-state.proxy.ports. ({failure})"
             )
-        self._address = (settings.advertised or settings.host, self._server.sockets[0].getsockname()[1])
+        self._address = (settings.shown_host, self._server.sockets[0].getsockname()[1])
 
     async def _close(self) -> None:
         for registration in self._registrations.values():

@@ -21,6 +21,14 @@ HOST: Final = ConfigOption(
     "is not private.",
 )
 
+ADVERTISED_HOST: Final = ConfigOption[str | None](
+    "queryable-state.advertised-host",
+    str,
+    None,
+    "Host under which other servers and clients reach this server; else queryable-state.host, or the machine's name "
+    "where that stands for all addresses (0.0.0.0, ::).",
+)
+
 PORTS: Final = ConfigOption(
     "queryable-state.proxy.ports",
     str,

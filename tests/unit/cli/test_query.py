@@ -1,7 +1,10 @@
 """`holdfast query` and `holdfast state-server`, as somebody types them."""
 
+import base64
 import datetime
 import json
+import pickle
+import socket
 import subprocess
 import sys
 import threading
@@ -12,11 +15,12 @@ from click.testing import CliRunner
 
 from holdfast.cli import main
 from holdfast.cli.query import plain
-from holdfast.queryable import ServerSettings, StateServer
+from holdfast.queryable import QueryableStateClient, ServerSettings, StateServer
 from holdfast.state.descriptor import MapStateDescriptor, ValueStateDescriptor
 from holdfast.testing.written_job import WrittenJob
 from holdfast.types.row import Row
-from tests.unit.queryable.live_job import free_port
+from holdfast.types.type_information import Types
+from tests.unit.queryable.live_job import free_port, until
 
 
 def job_of(directory, key_type="string", name="flights"):
@@ -101,6 +105,56 @@ def test_keys_of_several_columns_and_without_a_type(served):
     assert query(address, "days", "aircraft", '["EWR", "2013-01-01"]', "--json")[0]["value"]["n"] == 7
     found = query(address, "untyped", "aircraft", "5", "five", '"5"', "--json")
     assert [row["value"] and row["value"]["n"] for row in found] == [5, 6, None]
+
+
+def test_bytes_that_only_the_program_can_read_are_explained_and_still_json(tmp_path):
+    states = (
+        ValueStateDescriptor("whole"),
+        ValueStateDescriptor("part", Types.ROW_NAMED(["n", "thing"], [Types.LONG(), Types.PICKLED_BYTE_ARRAY()])),
+    )
+    for state in states:
+        state.set_queryable(state.name)
+    job = WrittenJob(tmp_path, states, name="things")
+    job.checkpoint([("a", lambda s: (s.whole.update({1, 2}), s.part.update((7, {1, 2}))))])
+    with StateServer(ServerSettings()) as server:
+        server.serve_job(job.directory, job.register)
+        address = "{}:{}".format(*server.get_server_address())
+        for more in ((), ("--json",)):
+            code, out, err = holdfast("query", "things", "whole", "a", "--address", address, *more)
+            assert code == 0 and "no declared type: only the program that wrote them" in err
+            assert pickle.loads(base64.b64decode(out.split('"')[-2])) == {1, 2}
+            code, out, err = holdfast("query", "things", "part", "a", "--address", address, *more)
+            assert code == 0 and "Of the values value.thing has no declared type" in err
+            assert "declared" not in out and '"n": 7' in out
+        with QueryableStateClient(*server.get_server_address()) as client:
+            assert client.describe("things", "whole").explanation
+    declared = job_of(tmp_path)
+    declared.checkpoint([("N14228", write(1))])
+    with StateServer(ServerSettings()) as server:
+        server.serve_job(declared.directory, declared.register)
+        address = "{}:{}".format(*server.get_server_address())
+        assert holdfast("query", "flights", "aircraft", "N14228", "--address", address)[2] == ""
+
+
+def test_a_server_at_all_addresses_says_under_which_name_it_is_reached(tmp_path):
+    """The leader would send others to 0.0.0.0, which is themselves."""
+    job = job_of(tmp_path)
+    job.checkpoint([("N14228", write(1))])
+    with StateServer(ServerSettings()) as leader:
+        leader.serve_job(job.directory, job.register, share=lambda maximum: ())
+        registry = leader.get_kv_state_location_oracle(job.job_id)
+
+        def hosts():
+            location = registry.get_kv_state_location("aircraft")
+            return {placed.address[0] for placed in location.placements} if location is not None else set()
+
+        told = ("--host", "0.0.0.0", "--port", 0, "--leader", "{}:{}".format(*leader.get_server_address()))
+        with Server(tmp_path, *told):
+            until(lambda: hosts() == {socket.gethostname()})
+        with Server(tmp_path, *told, "--advertise", "127.0.0.1"):
+            until(lambda: hosts() == {"127.0.0.1"})
+            found = query("{}:{}".format(*leader.get_server_address()), "flights", "aircraft", "N14228", "--json")
+            assert found[0]["value"]["n"] == 1
 
 
 def test_watching_shows_each_checkpoint_until_it_is_interrupted(served):

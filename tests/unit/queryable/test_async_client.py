@@ -1,10 +1,19 @@
 """Asking from asyncio: many at once, each with its own answer or error."""
 
 import asyncio
+import inspect
 
 import pytest
 
-from holdfast.queryable import AsyncQueryableStateClient, ServerSettings, StateServer, at_least, exactly
+from holdfast.errors import HoldfastError
+from holdfast.queryable import (
+    AsyncQueryableStateClient,
+    QueryableStateClient,
+    ServerSettings,
+    StateServer,
+    at_least,
+    exactly,
+)
 from holdfast.queryable.errors import (
     CheckpointNotAvailableError,
     LimitExceededError,
@@ -13,6 +22,7 @@ from holdfast.queryable.errors import (
     UnknownKeyOrNamespaceError,
     WrongKeyTypeError,
 )
+from holdfast.queryable.frame import FrameType, encode
 from holdfast.queryable.server_connection import Limits
 from holdfast.state.descriptor import ListStateDescriptor, ValueStateDescriptor
 from holdfast.testing.written_job import WrittenJob
@@ -202,3 +212,94 @@ def test_nobody_listens(bench):
 
     with pytest.raises(QueryConnectionError, match="No connection to 127"):
         asyncio.run(story())
+
+
+def test_both_clients_have_the_same_methods_with_the_same_arguments():
+    def surface(client):
+        methods = {name: kind for name, kind in vars(client).items() if not name.startswith("_")}
+        return {name: list(inspect.signature(method).parameters.values()) for name, method in methods.items()}
+
+    assert surface(AsyncQueryableStateClient) == surface(QueryableStateClient)
+
+
+def test_both_clients_raise_the_same_errors(job, bench):
+    server = bench.server(job)
+    blocking = bench.client(server)
+    asks = [
+        ("get_kv_state", ("job", "value", "nobody"), {}),
+        ("get_kv_state", ("job", "value", 7), {}),
+        ("get_kv_state", ("job", "value", "k1"), {"map_key": 1}),
+        ("get_kv_state", ("job", "value", "k1"), {"namespace": b"x"}),
+        ("get_kv_state", ("job", "value", "k1"), {"namespace": 5}),
+        ("get_kv_state", ("job", "value", "k1"), {"key_type": "bigint"}),
+        ("get_kv_state", ("job", "value", "k1"), {"consistency": at_least(99), "deadline": 0.05}),
+        ("get_kv_state", ("job", "value", "k1"), {"consistency": exactly(99)}),
+        ("get_kv_state", ("job", "value", "k1"), {"deadline": -1}),
+        ("get_kv_state", ("job", "nothing", "k1"), {}),
+        ("get_kv_state", ("nobody", "value", "k1"), {}),
+        ("get_many", ("job", "value", []), {}),
+        ("get_many", ("job", "value", ["k1", None]), {}),
+        ("scan", ("job", "value"), {"where": [("nothing", ">", 1)]}),
+        ("scan", ("job", "value"), {"batch_rows": 0}),
+        ("scan", ("job", "value"), {"consistency": exactly(99)}),
+        ("scan", ("job", "value"), {"deadline": -1}),
+        ("hold", ("job", "value", 99_999), {}),
+        ("describe", ("job", "nothing"), {}),
+        ("states", ("nobody",), {}),
+    ]
+
+    def failure(error):
+        return type(error).__name__, str(error)
+
+    async def story(client):
+        found = []
+        await client.describe("job", "value")
+        for method, arguments, more in asks * 2:  # the second time what the state is is known
+            with pytest.raises(HoldfastError) as raised:
+                await getattr(client, method)(*arguments, **more)
+            found.append(failure(raised.value))
+        return found
+
+    expected = []
+    for method, arguments, more in asks * 2:
+        with pytest.raises(HoldfastError) as raised:
+            getattr(blocking, method)(*arguments, **more)
+        expected.append(failure(raised.value))
+    assert run(server, story) == expected
+
+
+def test_a_server_that_says_nothing_is_not_waited_for_longer_than_asked(monkeypatch):
+    """It takes the greeting, and hangs."""
+    monkeypatch.setattr("holdfast.queryable.client._PATIENCE", 0.2)
+    monkeypatch.setattr("holdfast.queryable.async_client._PATIENCE", 0.2)
+
+    async def story():
+        async def greet(reader, writer):
+            await reader.read(1000)
+            writer.write(encode(FrameType.RESULT, 0, b"{}"))
+
+        server = await asyncio.start_server(greet, "127.0.0.1", 0)
+        address = server.sockets[0].getsockname()
+        async with AsyncQueryableStateClient(*address) as client:
+            for ask in (client.scan("job", "value", deadline=0), client.hold("job", "value", 5, deadline=0)):
+                with pytest.raises(QueryTimeoutError):
+                    await ask
+        with QueryableStateClient(*address) as blocking, pytest.raises(QueryTimeoutError):
+            await asyncio.to_thread(lambda: blocking.scan("job", "value", deadline=0))
+        server.close()
+
+    asyncio.run(story())
+
+
+def test_a_scan_that_nobody_reads_is_closed(job, bench):
+    async def story(client):
+        head, batches = await client.scan("job", "value")
+        assert head.origin.checkpoint_id == 3
+        await client.close()
+        assert len(server._service._connections) == 1
+        await batches.aclose()
+        while server._service._connections:
+            await asyncio.sleep(0.01)
+
+    server = bench.server(job)
+    run(server, story)
