@@ -64,6 +64,7 @@ class LeaderRegistration(KvStateRegistryListener):
         registry: What this server holds.
         peers: Makes the connection.
         on_notification: Called when the leader says that a checkpoint has completed.
+        on_registered: Called when the leader knows what is held here.
     """
 
     def __init__(
@@ -74,6 +75,7 @@ class LeaderRegistration(KvStateRegistryListener):
         registry: KvStateRegistry,
         peers: Peers,
         on_notification: Callable[[Frame], None],
+        on_registered: Callable[[], None],
     ) -> None:
         self._job_id = job_id
         self._leader = leader
@@ -81,6 +83,7 @@ class LeaderRegistration(KvStateRegistryListener):
         self._registry = registry
         self._peers = peers
         self._on_notification = on_notification
+        self._on_registered = on_registered
         self._loop = asyncio.get_running_loop()
         self._changed = asyncio.Event()
         self._task = self._loop.create_task(self._run())
@@ -126,6 +129,7 @@ class LeaderRegistration(KvStateRegistryListener):
             header = to_header({"job": str(self._job_id), "address": list(self._own)})
             body = json.dumps(states).encode()
             await connection.request(FrameType.REGISTER, header, body, timeout=_ANSWER_SECONDS)
+            self._on_registered()
             await self._change_or_end(connection)
 
     async def _change_or_end(self, connection: ClientConnection) -> None:

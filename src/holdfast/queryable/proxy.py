@@ -14,7 +14,7 @@ import threading
 from abc import ABC, abstractmethod
 
 from holdfast.kernel.ids import JobID
-from holdfast.queryable.errors import QueryConnectionError, QueryTimeoutError, UnknownJobError, UnknownLocationError
+from holdfast.queryable.errors import QueryConnectionError, QueryError, QueryTimeoutError, UnknownLocationError
 from holdfast.queryable.location import Address, KvStateLocation, KvStateLocationOracle, KvStateLocationRegistry
 
 
@@ -97,6 +97,11 @@ class LocationCache:
         self._known: dict[tuple[str, str], asyncio.Future[KvStateLocation]] = {}
         self._last: dict[tuple[str, str], KvStateLocation] = {}
 
+    def forget(self, job: str) -> None:
+        """Ask again for the locations of a job: another one leads, or the leader knows of more servers than before."""
+        for entry in [entry for entry in self._known if entry[0] == job]:
+            del self._known[entry]
+
     def cached(self, job: str, name: str) -> KvStateLocation | None:
         """Return what is known without asking anybody elsewhere."""
         oracle = self._oracles.get(job)
@@ -122,17 +127,15 @@ class LocationCache:
         try:
             location = self._last[entry] = await asyncio.shield(found)
             return location
-        except UnknownJobError:
+        except QueryError as error:
+            # What failed is asked for again; and who asks for many names must not fill the memory with failures.
             if self._known.get(entry) is found:
                 del self._known[entry]
-            self._last.pop(entry, None)
-            raise
-        except (QueryConnectionError, QueryTimeoutError):
-            last = self._last.get(entry)
+            last = self._last.get(entry) if isinstance(error, QueryConnectionError | QueryTimeoutError) else None
             if last is None:
+                self._last.pop(entry, None)
                 raise
-            if self._known.get(entry) is found:
-                self._known[entry] = _done(last)  # asked again when it was wrong
+            self._known.setdefault(entry, _done(last))  # asked again when it was wrong
             return last
 
     def _ask(self, job: str, name: str) -> asyncio.Future[KvStateLocation]:

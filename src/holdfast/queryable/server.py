@@ -126,6 +126,7 @@ class KvStateClientProxyImpl(KvStateClientProxy):
         self._server: asyncio.Server | None = None
         self._service: QueryService
         self._peers: Peers
+        self._locations: LocationCache
         self._state = "new"
         self._retrievals: list[LeaderRetrievalService] = []
         self._registrations: dict[str, LeaderRegistration] = {}
@@ -277,7 +278,7 @@ class KvStateClientProxyImpl(KvStateClientProxy):
 
     async def _listen(self) -> None:
         settings = self._settings
-        locations = LocationCache(self._oracles)
+        locations = self._locations = LocationCache(self._oracles)
         self._peers = Peers(settings.token, settings.peer_tls)
         router = Router(self._local, locations, self._peers)
         self._service = QueryService(self._local, router, locations, settings.limits)
@@ -327,6 +328,7 @@ class KvStateClientProxyImpl(KvStateClientProxy):
         if leader is None or leader == self.get_server_address():
             return
         self.update_kv_state_location_oracle(job_id, RemoteLocationOracle(leader, self._peers, self._loop))
+        self._locations.forget(str(job_id))
         follower = self._local.followers.get(str(job_id))
         if follower is None:
             return
@@ -337,6 +339,8 @@ class KvStateClientProxyImpl(KvStateClientProxy):
             self._local.registry,
             self._peers,
             lambda frame: follower.notify(),
+            # A location from before would send all requests elsewhere for what is held here.
+            lambda: self._locations.forget(str(job_id)),
         )
         self._registrations[str(job_id)] = registration
         self._local.registry.register_listener(job_id, registration)

@@ -270,7 +270,8 @@ class ServerConnection(asyncio.Protocol):
             else:
                 await self._send_parts(answer)
         except Exception as error:
-            await self._send_when_writable(_failure(frame.request, error))
+            await self.until_writable()
+            self.send(_failure(frame.request, error))
         finally:
             self._held -= len(frame.body)
 

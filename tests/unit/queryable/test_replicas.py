@@ -19,9 +19,10 @@ from holdfast.queryable.errors import (
     UnknownKvStateIdError,
     UnknownKvStateKeyGroupLocationError,
     UnknownKvStateLocationError,
+    UnknownLocationError,
 )
 from holdfast.queryable.frame import FrameReader, FrameType, encode
-from holdfast.queryable.leader import RemoteLocationOracle
+from holdfast.queryable.leader import LeaderRegistration, RemoteLocationOracle
 from holdfast.queryable.server import part_of
 from holdfast.queryable.server_connection import Limits
 from tests.unit.cli.test_query import Server as StateServerProcess
@@ -435,3 +436,47 @@ def test_a_message_that_grows_on_its_way_ends_no_connection_between_servers(benc
     assert ask("\x80" * 9_000)["error"] == "UnknownKvStateLocationError"
     assert all(task.result().is_open for tasks in between for task in tasks)
     assert neighbour.get_kv_state("bank", "balance", KEYS[0]).checkpoint_id == 1
+
+
+def test_a_replica_that_was_asked_before_the_leader_knew_it_answers_itself_from_then_on(bench, books, monkeypatch):
+    """Else it would load the process of the job with all of its reads, for as long as that lives."""
+    leader = bench.server(books.job)
+    go_on = threading.Event()
+    keep_informed = LeaderRegistration._keep_informed
+
+    async def late(self, connection):
+        await asyncio.to_thread(go_on.wait, 30)
+        await keep_informed(self, connection)
+
+    monkeypatch.setattr(LeaderRegistration, "_keep_informed", late)
+    replica = bench.server(books.job, leader=leader.get_server_address())
+    client = bench.client(replica)
+    assert client.get_many("bank", "balance", KEYS).as_dict() == books.accounts
+    asked = []
+    answer = leader._service._get
+    leader._service._get = lambda frame, connection: asked.append(frame) or answer(frame, connection)
+    client.get_many("bank", "balance", KEYS)
+    assert len(asked) == 1, "this test is about nothing: nobody was asked"
+    go_on.set()
+    until(lambda: len(servers_known(leader, books)) == 2)
+    until(lambda: not replica._locations._known)
+    asked.clear()
+    assert client.get_many("bank", "balance", KEYS).as_dict() == books.accounts
+    assert client.get_kv_state("bank", "balance", KEYS[0]).value == books.accounts[KEYS[0]]
+    assert asked == []
+
+
+def test_names_that_do_not_exist_leave_nothing_behind(bench, books, leader):
+    bench.server(books.job, leader=leader.get_server_address())
+    until(lambda: groups_held(leader, books.job) == 128)
+    proxy = bench.server()
+    oracle = RemoteLocationOracle(leader.get_server_address(), proxy._peers, proxy._loop)
+    proxy.update_kv_state_location_oracle(books.job.job_id, oracle)
+    client = bench.client(proxy)
+    for number in range(50):
+        with pytest.raises(UnknownKvStateLocationError):
+            client.describe("bank", f"nothing {number}")
+        with pytest.raises(UnknownLocationError):
+            client.describe(f"no job {number}", "balance")
+    assert client.get_kv_state("bank", "balance", KEYS[0]).checkpoint_id == 1
+    assert [name for _, name in proxy._locations._known] == ["balance"]
