@@ -269,6 +269,7 @@ def test_gets_that_waited_for_the_same_checkpoint_and_are_not_read_hold_few_answ
 def test_requests_that_wait_are_limited_by_their_length_too(job, bench):
     server = bench.server(job, limits=Limits(message_bytes=100_000))
     connection = plain_connection(server)
+    assert connection.recv(65536), "the greeting, before which nobody may send much"
     for number in range(1, 9):
         connection.sendall(a_get(job, ["y" * 90_000], number, consistency=["at_least", 2], deadline=60))
     refused = [frame for frame in frames_from(connection, until_closed=False) if frame.type == FrameType.FAILURE]
@@ -283,15 +284,16 @@ def test_a_client_that_reads_slowly_is_not_sent_away(job, bench):
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
     connection.connect(server.get_server_address())
     connection.sendall(encode(FrameType.HELLO, 0, b"{}"))
+    assert connection.recv(65536), "the greeting, before which nobody may send much"
     keys = [f"k{i % 200}" for i in range(1500)]
     connection.sendall(a_get(job, keys))
     reader, frames = FrameReader(1 << 28), []
-    while len(frames) < 2:
+    while not frames:
         data = connection.recv(600_000)
         assert data, "it was sent away"
         frames += reader.feed(data)
         time.sleep(0.02)
-    assert len(frames[1].body) > 15_000_000
+    assert len(frames[0].body) > 15_000_000
 
 
 def test_a_token_that_is_no_text_is_wrong_like_any_other(job, bench):
