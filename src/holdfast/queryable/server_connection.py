@@ -13,6 +13,7 @@ import logging
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, Protocol
 
 from holdfast.errors import HoldfastError
@@ -256,14 +257,14 @@ class ServerConnection(asyncio.Protocol):
             _discard(answer)
             self._unsent.append(_failure(frame.request, self._too_much("Requests")))
         else:
+            self._held += len(frame.body)
             task = asyncio.get_running_loop().create_task(self._answer_later(frame, answer))
             self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            task.add_done_callback(partial(self._let_go, len(frame.body)))
             # A task that is cancelled before its first step has not touched what it would have awaited.
             task.add_done_callback(lambda _: _discard(answer))
 
     async def _answer_later(self, frame: Frame, answer: Awaitable[bytes] | AsyncIterator[bytes]) -> None:
-        self._held += len(frame.body)
         try:
             if isinstance(answer, Awaitable):
                 await self._send_when_writable(await answer)
@@ -272,8 +273,10 @@ class ServerConnection(asyncio.Protocol):
         except Exception as error:
             await self.until_writable()
             self.send(_failure(frame.request, error))
-        finally:
-            self._held -= len(frame.body)
+
+    def _let_go(self, size: int, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        self._held -= size
 
     async def _send_parts(self, parts: AsyncIterator[bytes]) -> None:
         """Send what a scan gives. A batch is made when the last one of any scan of this connection has left."""
