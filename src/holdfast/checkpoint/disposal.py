@@ -18,7 +18,6 @@ from typing import Final
 from holdfast.checkpoint.completed_checkpoint import directory_of
 from holdfast.checkpoint.recovery import load
 from holdfast.errors import ConfigurationError, HoldfastError, NotExistError
-from holdfast.kernel import fault
 from holdfast.storage.file import FileSystem
 from holdfast.storage.file_system import file_system_for
 from holdfast.storage.job_directory import METADATA_NAME, SHARED, TASK_OWNED
@@ -68,8 +67,7 @@ def dispose_savepoint(path: str) -> str:
 def _begin(fs: FileSystem, directory: str) -> None:
     with suppress(HoldfastError):  # it is there, or the disk is full: then room is what is wanted most
         fs.create_exclusive(join(directory, DISPOSAL_MARK), b"This savepoint is being deleted.\n")
-    with fault.point("savepoint.dispose"):
-        fs.delete(join(directory, METADATA_NAME))
+    fs.delete(join(directory, METADATA_NAME))
 
 
 def delete_files(fs: FileSystem, directory: str) -> None:

@@ -32,7 +32,6 @@ POINTS: Final = frozenset(
         "sink.stage",
         "sink.commit",
         "notify",
-        "savepoint.dispose",
         "subsume.delete",
         "source.copy",
         "spark.commit",

@@ -171,18 +171,39 @@ def test_deleted_it_takes_nothing_else_along(place: Path) -> None:
         dispose_savepoint(str(savepoint))
 
 
+DISPOSE = """
+import os, signal, sys
+from holdfast.cli import main
+from holdfast.storage.local import LocalFileSystem
+
+delete, moment = LocalFileSystem.delete, sys.argv.pop()
+
+def dies(fs, path):
+    if moment == "never" or not path.endswith("/_metadata"):
+        return delete(fs, path)
+    if moment == "after":
+        delete(fs, path)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+LocalFileSystem.delete = dies
+sys.argv.insert(1, "savepoint")
+sys.argv.insert(2, "--dispose")
+main()
+"""
+
+
 @pytest.mark.parametrize("moment", ["before", "after"])
 def test_whoever_dies_while_deleting_it_can_be_followed(place: Path, moment: str) -> None:
     savepoint = savepoint_of(place)
     (savepoint.parent / "mine.txt").write_text("not yours")
-    command = [sys.executable, "-c", "from holdfast.cli import main; main()", "savepoint", "--dispose", str(savepoint)]
+    dies = [sys.executable, "-c", DISPOSE, str(savepoint), moment]
 
-    died = subprocess.run(command, env=os.environ | {fault.VARIABLE: f"{moment}:savepoint.dispose=kill"}, check=False)
+    died = subprocess.run(dies, check=False)
     assert died.returncode == -signal.SIGKILL
     assert (savepoint / "_metadata").exists() == (moment == "before")
     assert any((savepoint / "shared").iterdir())
 
-    subprocess.run(command, check=True)
+    subprocess.run([*dies[:-1], "never"], check=True)
     assert [path.name for path in savepoint.parent.iterdir()] == ["mine.txt"]
     tidiness.inspect(place / "job")
 
