@@ -100,8 +100,8 @@ def of_type(kind: str, tmp_path: Path, backend: Any) -> dict[str, Any]:
         prefix = "high-availability.filesystem.leader-election"
         return {
             "high-availability.type": "filesystem",
-            "high-availability.storageDir": "s3://cluster/ha",
-            "execution.checkpointing.dir": "s3://cluster/checkpoints",
+            "high-availability.storageDir": "s3://site/ha",
+            "execution.checkpointing.dir": "s3://site/checkpoints",
             "s3.endpoint": backend.endpoint,
             "s3.access-key": "test",
             "s3.secret-key": "test",
@@ -147,7 +147,7 @@ def a_site(kind: str, tmp_path: Path) -> Iterator[Site]:
     }
     with servers[kind]() if kind in servers else nullcontext() as backend:
         if kind == "object-store":
-            backend.make_bucket("cluster")
+            backend.make_bucket("site")
         site = Site(of_type(kind, tmp_path, backend))
         try:
             yield site

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import ssl as tls_module
 import threading
 from collections.abc import Iterator, Sequence
@@ -13,12 +12,11 @@ import pyarrow as pa
 from holdfast.kernel.ids import JobID
 from holdfast.kernel.key_group import KeyGroupRange
 from holdfast.queryable.async_client import scan_head
-from holdfast.queryable.connection import CONNECT_TIMEOUT, MAX_ANSWER, greeting, raise_failure
+from holdfast.queryable.blocking_connection import BlockingConnection
 from holdfast.queryable.consistency import DEFAULT_DEADLINE, NEWEST, Consistency
 from holdfast.queryable.description import StateDescription
 from holdfast.queryable.errors import BadRequestError, QueryConnectionError, QueryTimeoutError
-from holdfast.queryable.frame import Frame, FrameReader, FrameType, encode
-from holdfast.queryable.location import Address
+from holdfast.queryable.frame import Frame, FrameType
 from holdfast.queryable.question import (
     WHOLE_MAP,
     Question,
@@ -35,73 +33,6 @@ from holdfast.queryable.tls import client_context
 from holdfast.state.descriptor import StateDescriptor
 
 _PATIENCE = 5.0  # seconds beyond the deadline
-_CHUNK = 256 * 1024
-
-
-class BlockingConnection:
-    """A connection with one request at a time.
-
-    Raises:
-        QueryConnectionError: Nobody listens there or answers in time, or the TLS of both sides does not fit.
-        UnauthorizedError: The token is missing or wrong.
-    """
-
-    def __init__(self, address: Address, token: str | None, ssl: tls_module.SSLContext | None) -> None:
-        self._reader = FrameReader(MAX_ANSWER, header_limit=None)
-        self._arrived: list[Frame] = []
-        try:
-            plain = socket.create_connection(address, CONNECT_TIMEOUT)
-            plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self._socket = plain if ssl is None else ssl.wrap_socket(plain, server_hostname=address[0])
-        except OSError as error:
-            raise QueryConnectionError(f"No connection to {address[0]}:{address[1]}: {error}.") from error
-        try:
-            self._send(greeting(token))
-            raise_failure(self.receive(CONNECT_TIMEOUT))
-        except QueryTimeoutError as error:
-            self.close()
-            raise QueryConnectionError(
-                f"{address[0]}:{address[1]} did not answer within {CONNECT_TIMEOUT} seconds."
-            ) from error
-        except BaseException:
-            self.close()
-            raise
-
-    def request(self, kind: FrameType, header: bytes, *body: Any, timeout: float) -> Frame:
-        """Send a request and wait for its answer."""
-        self._send(encode(kind, 1, header, *body))
-        return raise_failure(self.receive(timeout))
-
-    def stream(self, kind: FrameType, header: bytes, timeout: float) -> Iterator[Frame]:
-        """Send a request and yield the parts of its answer."""
-        self._send(encode(kind, 1, header))
-        while (frame := raise_failure(self.receive(timeout))).type != FrameType.END:
-            yield frame
-
-    def receive(self, timeout: float) -> Frame:
-        """Wait for the next frame."""
-        try:
-            self._socket.settimeout(timeout)
-            while not self._arrived:
-                data = self._socket.recv(_CHUNK)
-                if not data:
-                    raise QueryConnectionError("The server closed the connection.")
-                self._arrived = self._reader.feed(data)
-            return self._arrived.pop(0)
-        except TimeoutError:
-            raise QueryTimeoutError(f"No answer within {timeout} seconds.") from None
-        except OSError as error:
-            raise QueryConnectionError(f"The connection was lost: {error}.") from error
-
-    def close(self) -> None:
-        """Close it."""
-        self._socket.close()
-
-    def _send(self, data: bytes) -> None:
-        try:
-            self._socket.sendall(data)
-        except OSError as error:
-            raise QueryConnectionError(f"The connection was lost: {error}.") from error
 
 
 class Scan:
