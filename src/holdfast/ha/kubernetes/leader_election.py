@@ -203,7 +203,10 @@ class KubernetesLeaderElectionDriver(LeaderElectionDriver, ConfigMapHandler):
             if self._closed.is_set():
                 return
             current = self._client.get_config_map(self._name)
-            record = self._observe(current.annotations.get(LEADER_ANNOTATION) if current is not None else None)
+            lost, record = self._observe(current.annotations.get(LEADER_ANNOTATION) if current is not None else None)
+            if lost and current is None:
+                # It is made again below, maybe before the watch tells that it had gone.
+                self._tell_error(f"ConfigMap {self._name!r} has been deleted externally.")
             if record is None:
                 return
             if current is not None:
@@ -235,12 +238,13 @@ class KubernetesLeaderElectionDriver(LeaderElectionDriver, ConfigMapHandler):
         self._renewed.set()
         return True
 
-    def _observe(self, text: str | None) -> LeaseRecord | None:
+    def _observe(self, text: str | None) -> tuple[bool, LeaseRecord | None]:
+        """Return whether this process has just lost the lease, and what is to be written, if anything."""
         with self._lock:
             lost, record = self._machine.observe(text, self._clock.monotonic(), self._clock.now_ms())
             if lost and not self._closed.is_set():
                 self._listener.on_revoke_leadership()
-        return record
+        return lost, record
 
     def _guard(self) -> None:
         while not self._closed.is_set():
