@@ -23,7 +23,7 @@ from holdfast.storage.file_system import file_system_for, join
 from holdfast.testing.kubernetes import KubernetesApiServer
 from holdfast.testing.s3_server import S3Server
 from holdfast.testing.zookeeper import ZooKeeperServer
-from tests.services.test_ha_takeover import of_type
+from tests.services.test_ha_takeover import bucket_of, of_type
 from tests.stories import ledger
 from tests.stories.process import kill_group, run, start
 
@@ -70,7 +70,7 @@ def a_cluster(kind: str, tmp_path: Path) -> Iterator[Cluster]:
     }
     with servers[kind]() if kind in servers else nullcontext() as backend:
         if kind == "object-store":
-            backend.make_bucket("cluster")
+            backend.make_bucket(bucket_of(tmp_path))
         yield Cluster(kind, tmp_path, backend)
 
 

@@ -90,6 +90,11 @@ class Site:
         self._executor.shutdown()
 
 
+def bucket_of(root: Path) -> str:
+    """A bucket of the test's own: the servers of one process share what they hold."""
+    return f"bucket-{hashlib.sha256(str(root).encode()).hexdigest()[:12]}"
+
+
 def of_type(kind: str, tmp_path: Path, backend: Any) -> dict[str, Any]:
     common = {
         "high-availability.type": kind,
@@ -100,8 +105,8 @@ def of_type(kind: str, tmp_path: Path, backend: Any) -> dict[str, Any]:
         prefix = "high-availability.filesystem.leader-election"
         return {
             "high-availability.type": "filesystem",
-            "high-availability.storageDir": "s3://site/ha",
-            "execution.checkpointing.dir": "s3://site/checkpoints",
+            "high-availability.storageDir": f"s3://{bucket_of(tmp_path)}/ha",
+            "execution.checkpointing.dir": f"s3://{bucket_of(tmp_path)}/checkpoints",
             "s3.endpoint": backend.endpoint,
             "s3.access-key": "test",
             "s3.secret-key": "test",
@@ -147,7 +152,7 @@ def a_site(kind: str, tmp_path: Path) -> Iterator[Site]:
     }
     with servers[kind]() if kind in servers else nullcontext() as backend:
         if kind == "object-store":
-            backend.make_bucket("site")
+            backend.make_bucket(bucket_of(tmp_path))
         site = Site(of_type(kind, tmp_path, backend))
         try:
             yield site
