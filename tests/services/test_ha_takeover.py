@@ -3,6 +3,7 @@
 The oracle is the job's register: what a leader was told it wrote is there, and nobody wrote after a successor had.
 """
 
+import hashlib
 import signal
 import time
 from collections.abc import Iterator
