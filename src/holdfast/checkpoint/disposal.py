@@ -58,7 +58,7 @@ def dispose_savepoint(path: str) -> str:
             )
         fs, directory = file_system_for(savepoint.path), savepoint.path
         _begin(fs, directory)
-    delete_files(fs, directory)
+    _delete_state(fs, directory)
     fs.delete(join(directory, DISPOSAL_MARK))
     fs.delete_directory(directory)
     return directory
@@ -76,6 +76,11 @@ def delete_files(fs: FileSystem, directory: str) -> None:
     Raises:
         StorageError: Something could not be deleted; the rest is.
     """
+    _delete_state(fs, directory)
+    fs.delete_directory(directory)
+
+
+def _delete_state(fs: FileSystem, directory: str) -> None:
     failures = []
     for delete in _deletions(fs, directory):
         try:
@@ -99,4 +104,3 @@ def _deletions(fs: FileSystem, directory: str) -> Iterator[Callable[[], object]]
             if not status.is_directory and FileName.parse(status.name) is not None:
                 yield partial(fs.delete, join(place, status.name))
         yield partial(fs.delete_directory, place)
-    yield partial(fs.delete_directory, directory)

@@ -107,8 +107,13 @@ class OperatorRun(StepRun):
             records_in=self.records_in,
             records_out=self.records_out,
             operator_state=state,
+            **self._written_keys(),
             saving=_milliseconds(began, saved, time.monotonic()),
         )
+
+    def _written_keys(self) -> dict[str, Any]:
+        """Writes keyed state; returns what the report says of it."""
+        return {}
 
     def _written_state(self) -> dict[str, Any] | None:
         """Writes what the function has saved; None if it is as it was."""
@@ -155,23 +160,13 @@ class KeyedRun(OperatorRun):
         fired += self._operator.fire_processing_time(self._epoch.processing_time)
         return self._emitted(fired)
 
-    def report(self) -> StepReport:
-        began = time.monotonic()
-        self._operator.snapshot_state()
-        saved = time.monotonic()
-        state = self._written_state()
+    def _written_keys(self) -> dict[str, Any]:
         run = self._backend.flush(self._new_path, self._token, self._epoch.epoch)
-        return StepReport(
-            self.step.uid,
-            self.subtask,
-            run=None if run is None else run.to_json(),
-            records_in=self.records_in,
-            records_out=self.records_out,
-            least_timer=self._backend.timers.least_processing_time(),
-            operator_state=state,
-            queryable=self._names.names(),
-            saving=_milliseconds(began, saved, time.monotonic()),
-        )
+        return {
+            "run": None if run is None else run.to_json(),
+            "least_timer": self._backend.timers.least_processing_time(),
+            "queryable": self._names.names(),
+        }
 
     def succeeded(self) -> None:
         self._backend.commit_cache()

@@ -23,6 +23,7 @@ from holdfast.errors import (
     CorruptFileError,
     JobExecutionError,
     NotExistError,
+    PossibleInconsistentStateError,
     StopWithSavepointStoppingError,
     StorageError,
 )
@@ -217,6 +218,35 @@ def test_one_that_is_still_being_written_is_not_taken_for_one_that_is_being_dele
     assert sorted(savepoint.rglob("*")) == before
 
 
+@pytest.mark.parametrize("name", ["_disposal", "_metadata"])
+def test_whoever_never_hears_the_answer_can_ask_again(place: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    savepoint = savepoint_of(place)
+    create, delete = LocalFileSystem.create_exclusive, LocalFileSystem.delete
+
+    def creates(self: LocalFileSystem, path: str, data: bytes) -> None:
+        create(self, path, data)
+        if path.endswith(name):
+            raise PossibleInconsistentStateError(f"{path!r}: the answer was lost")
+
+    def deletes(self: LocalFileSystem, path: str) -> bool:
+        was_there = delete(self, path)
+        if path.endswith(name):
+            raise StorageError(f"{path!r}: the answer was lost")
+        return was_there
+
+    monkeypatch.setattr(LocalFileSystem, "create_exclusive", creates)
+    monkeypatch.setattr(LocalFileSystem, "delete", deletes)
+    with pytest.raises(StorageError, match="the answer was lost"):
+        dispose_savepoint(str(savepoint))
+    monkeypatch.undo()
+    assert [path.name for path in savepoint.glob("_*")] == (["_disposal"] if name == "_metadata" else [])
+    if name == "_metadata":
+        dispose_savepoint(str(savepoint))
+        assert not savepoint.exists()
+    else:
+        assert list(savepoint.iterdir()) == [], "an empty directory is all that is left"
+
+
 def test_on_a_full_disk_it_can_be_deleted(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     savepoint = savepoint_of(place)
 
@@ -306,6 +336,15 @@ def test_a_document_of_an_unknown_kind_is_damaged_and_no_internal_error(place: P
         decode(encode(replace(document, properties=properties)), "_metadata")
 
 
+def test_a_drain_takes_away_what_others_left_who_died_while_they_tried_the_place(place: Path) -> None:
+    (place / "savepoints").mkdir()
+    (place / "savepoints" / ".holdfast-probe-0123456789ab").write_bytes(b"")
+    job, asked = stopped(place, drain=True)
+    job.run()
+    (savepoint,) = (place / "savepoints").iterdir()
+    assert str(savepoint) == asked[0].result(0)
+
+
 class GoneWhenStopped(LocalEngine):
     """An engine that breaks after its last epoch."""
 
@@ -314,7 +353,9 @@ class GoneWhenStopped(LocalEngine):
         raise StorageError("the engine broke while it stopped")
 
 
-def stopped(place: Path, engine: type[LocalEngine] = LocalEngine) -> tuple[JobMaster, list[Any]]:
+def stopped(
+    place: Path, engine: type[LocalEngine] = LocalEngine, *, drain: bool = False
+) -> tuple[JobMaster, list[Any]]:
     """A job that is asked in its first epoch to stop with a savepoint."""
     restarting = {"restart-strategy.type": "fixed-delay", "restart-strategy.fixed-delay.attempts": 100}
     job = master(program(place / "out"), place / "job", epochs("in", WORDS), restarting, engine=engine)
@@ -322,7 +363,7 @@ def stopped(place: Path, engine: type[LocalEngine] = LocalEngine) -> tuple[JobMa
 
     def ask(level: int, partition: int) -> None:
         if not asked:
-            wanted = SnapshotRequest(is_savepoint=True, directory=str(place / "savepoints"), stop=True)
+            wanted = SnapshotRequest(is_savepoint=True, directory=str(place / "savepoints"), stop=True, drain=drain)
             asked.append(job.control.request(wanted))
 
     job.job.engine._interceptor = ask  # type: ignore[attr-defined]

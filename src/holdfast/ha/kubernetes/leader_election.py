@@ -171,7 +171,7 @@ class KubernetesLeaderElectionDriver(LeaderElectionDriver, ConfigMapHandler):
         except HoldfastError:
             return  # the campaign sees to it
         if deleted:
-            self._tell_error(f"ConfigMap {self._name!r} has been deleted externally.")
+            self._tell_deleted()
 
     def on_watch_error(self, error: HoldfastError) -> None:
         """Pass the error on while leading."""
@@ -206,7 +206,7 @@ class KubernetesLeaderElectionDriver(LeaderElectionDriver, ConfigMapHandler):
             lost, record = self._observe(current.annotations.get(LEADER_ANNOTATION) if current is not None else None)
             if lost and current is None:
                 # It is made again below, maybe before the watch tells that it had gone.
-                self._tell_error(f"ConfigMap {self._name!r} has been deleted externally.")
+                self._tell_deleted()
             if record is None:
                 return
             if current is not None:
@@ -273,6 +273,9 @@ class KubernetesLeaderElectionDriver(LeaderElectionDriver, ConfigMapHandler):
             _logger.warning(
                 "The lease in ConfigMap %r was not given back and runs out by itself: %s", self._name, error
             )
+
+    def _tell_deleted(self) -> None:
+        self._tell_error(f"ConfigMap {self._name!r} has been deleted externally.")
 
     def _tell_error(self, message: str) -> None:
         self._listener.on_error(StorageError(message))

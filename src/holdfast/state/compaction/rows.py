@@ -55,9 +55,10 @@ class Sorted:
         first = np.zeros(len(self), bool)
         first[:1] = True
         for name in names:
-            code = self._codes.get(name)
-            if code is not None:
-                first[1:] |= code[1:] != code[:-1]
+            if name == KEY and KEY not in self._codes:
+                continue  # the hash, which stands before it, tells as much
+            code = self._codes[name]
+            first[1:] |= code[1:] != code[:-1]
         return first
 
     def ops(self) -> npt.NDArray[np.int8]:
