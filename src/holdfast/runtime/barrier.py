@@ -9,20 +9,12 @@ last level; the others carry only the list.
 
 from __future__ import annotations
 
-import json
-import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any
 
 from holdfast.errors import InconsistentEpochError
 from holdfast.runtime.event_time import greatest
-
-_PLAIN_BYTES: Final = 4096
-_COMPRESSED: Final = b"z"
-
-TICK = b""
-"""Content of a tick row: it makes sure that a task without input still runs, and says nothing."""
 
 
 @dataclass(frozen=True)
@@ -109,11 +101,6 @@ class Barrier:
     upstream: tuple[Barrier, ...] = ()
     observed: Mapping[str, int] = field(default_factory=dict)
 
-    def to_bytes(self) -> bytes:
-        """The content of the control column; compressed if it is long, because the reports of subtasks are alike."""
-        content = json.dumps(self.to_json(), separators=(",", ":")).encode()
-        return content if len(content) <= _PLAIN_BYTES else _COMPRESSED + zlib.compress(content, 1)
-
     def to_json(self) -> dict[str, Any]:
         return {
             "level": self.level,
@@ -137,11 +124,6 @@ class Barrier:
             observed=value["observed"],
         )
 
-    @classmethod
-    def from_bytes(cls, content: bytes) -> Barrier:
-        plain = zlib.decompress(content[len(_COMPRESSED) :]) if content.startswith(_COMPRESSED) else content
-        return cls.from_json(json.loads(plain))
-
 
 class BarrierReader:
     """Collects the barriers that arrive in one task's input."""
@@ -149,11 +131,9 @@ class BarrierReader:
     def __init__(self) -> None:
         self._seen: dict[tuple[int, str], Barrier] = {}
 
-    def take(self, content: bytes) -> None:
-        """Takes one control row; ticks are passed over."""
-        if content != TICK:
-            barrier = Barrier.from_bytes(content)
-            self._seen[barrier.partition, barrier.attempt] = barrier
+    def take(self, barrier: Barrier) -> None:
+        """Takes one barrier; a copy of one that was taken changes nothing."""
+        self._seen[barrier.partition, barrier.attempt] = barrier
 
     def read_list(self) -> tuple[tuple[int, str], ...]:
         """(partition, attempt) of every barrier read, sorted."""

@@ -9,10 +9,13 @@ from typing import Any
 import cloudpickle
 
 from holdfast.errors import ConfigurationError
+from holdfast.kernel.ids import JobID
 from holdfast.runtime.event_time import EventTime
 from holdfast.runtime.plan import JobPlan
 from holdfast.state.operator_snapshot import OperatorSnapshot
 from holdfast.state.version import StateVersion
+from holdfast.storage.file_system import file_system_for
+from holdfast.storage.job_directory import JobDirectory
 
 
 @dataclass(frozen=True)
@@ -36,6 +39,11 @@ class JobDescriptor:
     configuration: Mapping[str, str]
     parameters: Mapping[str, str] = field(default_factory=dict)
     is_restored: bool = False
+
+    def directory(self) -> JobDirectory:
+        """The job's directory, as a worker sees it."""
+        fs = file_system_for(self.job_root)
+        return JobDirectory(fs, self.job_root, JobID.from_hex(self.job_id), create_subdir=False)
 
     def to_bytes(self) -> bytes:
         """The descriptor with all user functions, for workers of this job only.

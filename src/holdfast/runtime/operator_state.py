@@ -7,10 +7,9 @@ from typing import Any
 
 from holdfast.checkpoint.metadata import OperatorMetadata
 from holdfast.checkpoint.options import FS_SMALL_FILE_THRESHOLD
-from holdfast.checkpoint.stream import FileCheckpointStreamFactory, stream_handle_from_json
-from holdfast.kernel import fault
 from holdfast.kernel.configuration import Configuration
 from holdfast.runtime.barrier import StepReport
+from holdfast.runtime.owned_file import read_owned, write_owned
 from holdfast.runtime.plan import JobPlan, Level
 from holdfast.state.operator_snapshot import OperatorSnapshot, SnapshotStore
 from holdfast.state.repartition import RoundRobinOperatorStateRepartitioner
@@ -35,21 +34,15 @@ class TaskSnapshotStore(SnapshotStore):
     def __init__(self, directory: JobDirectory, name: Callable[[], FileName], inline_limit: int) -> None:
         self.inline_limit = inline_limit
         self._directory = directory
-        self._streams = FileCheckpointStreamFactory(directory, name, threshold=-1)
+        self._name = name
 
     def write_file(self, data: bytes) -> dict[str, Any]:
         """Write a new file, durably."""
-        stream = self._streams.create_checkpoint_state_output_stream()
-        stream.write(data)
-        with fault.point("run.write"):
-            handle = stream.close_and_get_handle()
-        assert handle is not None
-        return handle.to_json()  # type: ignore[attr-defined,no-any-return]
+        return write_owned(self._directory, self._name, data)
 
     def read_file(self, data: Mapping[str, Any]) -> bytes:
         """Read a file and check it."""
-        with stream_handle_from_json(data, self._directory).open_input_stream() as stream:
-            return stream.read()
+        return read_owned(self._directory, data)
 
 
 def inline_limit(configuration: Configuration, level: Level, levels: int) -> int:

@@ -18,6 +18,7 @@ import pyarrow as pa
 from holdfast.errors import NotExistError, NullKeyError
 from holdfast.kernel.ids import new_nonce
 from holdfast.runtime.barrier import Barrier, BarrierReader, StepReport
+from holdfast.runtime.barrier_row import TICK, pack, unpack
 from holdfast.runtime.chunk import Chunk
 from holdfast.runtime.collector import collect_young, paused_collector
 from holdfast.runtime.descriptor import EpochDescriptor
@@ -28,6 +29,7 @@ from holdfast.runtime.outlet import Outlet
 from holdfast.runtime.plan import Edge, Port, Source
 from holdfast.runtime.step import KeyedRun, OperatorRun, StepRun
 from holdfast.runtime.worker import LoadedJob
+from holdfast.storage.naming import FileName
 from holdfast.types.arrived_keys import ArrivedKeys, arrived_keys
 from holdfast.types.type_information import TypeInformation
 
@@ -62,6 +64,7 @@ class LevelTask:
 
     def __init__(self, job: LoadedJob, epoch: EpochDescriptor, identity: TaskIdentity, next_tasks: int) -> None:
         self._job = job
+        self._epoch = epoch
         self._identity = identity
         self._level = job.level(identity.level)
         self._next_tasks = next_tasks
@@ -119,7 +122,8 @@ class LevelTask:
             return
         controls, arrivals = self._arriving.unpack(batch)
         for content in controls:
-            self._barriers.take(content)
+            if content != TICK:
+                self._barriers.take(unpack(content, self._job.directory))
         for arrival in arrivals:
             self._take_arrival(arrival)
 
@@ -184,9 +188,14 @@ class LevelTask:
         )
 
     def _barrier_rows(self, barrier: Barrier) -> pa.RecordBatch:
+        content = pack(barrier, self._job.directory, self._new_name)
         if self._outlet.layout is not None:
-            return self._outlet.layout.control(barrier.to_bytes(), self._next_tasks)
-        return pa.RecordBatch.from_arrays([pa.array([barrier.to_bytes()], pa.binary())], schema=BARRIER_SCHEMA)
+            return self._outlet.layout.control(content, self._next_tasks)
+        return pa.RecordBatch.from_arrays([pa.array([content], pa.binary())], schema=BARRIER_SCHEMA)
+
+    def _new_name(self) -> FileName:
+        token, epoch = self._job.descriptor.token, self._epoch
+        return FileName.new(token, epoch.epoch, epoch.attempt, "barrier", self._identity.partition)
 
 
 def _chunk(carrier: Edge | Source, uid: str, batch: pa.RecordBatch) -> Chunk:

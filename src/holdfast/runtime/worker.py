@@ -15,7 +15,6 @@ from pathlib import Path
 
 from holdfast.errors import ConfigurationError, StorageError
 from holdfast.kernel.configuration import Configuration
-from holdfast.kernel.ids import JobID
 from holdfast.kernel.key_group import KeyGroupRange
 from holdfast.runtime.descriptor import JobDescriptor
 from holdfast.runtime.operator import OpenedOperator, SubtaskInfo
@@ -30,8 +29,7 @@ from holdfast.state.backend import (
 from holdfast.state.environment import TaskEnvironment
 from holdfast.state.options import LOCAL_CACHE_DIRECTORY, LOCAL_CACHE_SIZE
 from holdfast.state.run_footer import check_run
-from holdfast.storage.file_system import FileSystem, file_system_for
-from holdfast.storage.job_directory import JobDirectory
+from holdfast.storage.file_system import FileSystem
 from holdfast.storage.local_copies import LocalCopies
 from holdfast.storage.path import local_path
 from holdfast.storage.s3_options import use_s3_options
@@ -48,11 +46,9 @@ class LoadedJob:
         self.descriptor = descriptor
         self.configuration = Configuration(dict(descriptor.configuration))
         use_s3_options(self.configuration)
-        self.file_system: FileSystem = file_system_for(descriptor.job_root)
+        self.directory = descriptor.directory()
+        self.file_system: FileSystem = self.directory.fs
         self.run_files = with_copies(self.file_system, descriptor.job_root, self.configuration)
-        self.directory = JobDirectory(
-            self.file_system, descriptor.job_root, JobID.from_hex(descriptor.job_id), create_subdir=False
-        )
         self._check_storage_is_shared()
         self._state_backend: StateBackend = load_state_backend(self.configuration)
         self._opened: dict[str, OpenedOperator] = {}

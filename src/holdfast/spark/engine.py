@@ -20,6 +20,7 @@ from holdfast.errors import ConfigurationError, HoldfastError
 from holdfast.kernel import fault
 from holdfast.kernel.configuration import Configuration
 from holdfast.runtime.barrier import Barrier
+from holdfast.runtime.barrier_row import unpack
 from holdfast.runtime.descriptor import EpochDescriptor, JobDescriptor
 from holdfast.runtime.engine import Engine, EpochDriver, EpochInput, Outcome, StagedInput
 from holdfast.runtime.plan import JobPlan, Level
@@ -198,7 +199,7 @@ class SparkEngine(Engine):
             rows = plan.build(sources, session, run_level).collect()
         except Exception as error:
             raise translate(error, f"running epoch {epoch.epoch}{leg}") from error
-        return [Barrier.from_bytes(bytes(row[0])) for row in rows]
+        return [unpack(bytes(row[0]), self._directory) for row in rows]
 
     def process_all_available(self, ended: threading.Event) -> None:
         """Blocks until a query of the job has processed what its sources hold now, or the job has ended."""

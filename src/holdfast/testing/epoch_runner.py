@@ -23,7 +23,8 @@ from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.ids import JobID
 from holdfast.kernel.key_group import key_groups_of
 from holdfast.runtime import worker
-from holdfast.runtime.barrier import TICK, Barrier
+from holdfast.runtime.barrier import Barrier
+from holdfast.runtime.barrier_row import TICK, unpack
 from holdfast.runtime.descriptor import EpochDescriptor, JobDescriptor
 from holdfast.runtime.engine import Engine, EpochDriver, EpochInput, Outcome, StagedInput
 from holdfast.runtime.exchange import CONTROL, HASH, KEY_HASH, TARGET, EdgeLayout, SourceLayout, stamped_schema
@@ -92,6 +93,7 @@ class LocalEngine(Engine):
         self._key = job.key
         self._content = job.to_bytes()
         self._plan: JobPlan = job.plan
+        self._directory = job.directory()
 
     def drive(self, driver: EpochDriver) -> Outcome:
         driver.tick_if_due()
@@ -122,9 +124,8 @@ class LocalEngine(Engine):
                 crossing = [*crossing, [EdgeLayout(level.arriving).control(TICK, level.tasks)]]
             placed = self.hand_over(level, crossing)
             crossing = self._run_level(level, epoch, placed, tasks.get(level.index + 1, 0))
-        return [
-            Barrier.from_bytes(row) for batches in crossing for batch in batches for row in batch.column(0).to_pylist()
-        ]
+        rows = [row for batches in crossing for batch in batches for row in batch.column(0).to_pylist()]
+        return [unpack(row, self._directory) for row in rows]
 
     def hand_over(self, level: Level, crossing: Sequence[Batches]) -> Sequence[Batches]:
         """What each task of a level reads of what the tasks above it wrote; a story may mix it up."""

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from holdfast.errors import InconsistentEpochError
-from holdfast.runtime.barrier import TICK, Barrier, BarrierReader, StepReport, accept
+from holdfast.runtime.barrier import Barrier, BarrierReader, accept
 
 TWO_LEVELS = {0: 0, 1: 2, 2: 2}
 
@@ -86,24 +86,9 @@ def test_a_source_without_partitions_is_acknowledged_by_nobody() -> None:
     assert accept(barriers, {0: 0, 1: 2}).levels[0] == ()
 
 
-def test_a_barrier_survives_its_journey_through_the_control_column() -> None:
-    report = StepReport(
-        "uid",
-        3,
-        run={"path": "shared/x.run"},
-        committables=({"file": "ä"},),
-        records_in=5,
-        records_out=7,
-        least_timer=99,
-        saving=(3, 14),
-    )
-    barrier = Barrier(1, 0, "a", steps=(report,), read=((0, "z"),), upstream=(Barrier(0, 0, "z"),))
-    assert Barrier.from_bytes(barrier.to_bytes()) == barrier
-
-
-def test_a_reader_keeps_barriers_and_passes_ticks_over() -> None:
+def test_a_reader_keeps_each_barrier_once() -> None:
     reader = BarrierReader()
-    for content in (TICK, Barrier(0, 1, "b").to_bytes(), Barrier(0, 0, "a").to_bytes(), Barrier(0, 0, "a").to_bytes()):
-        reader.take(content)
+    for barrier in (Barrier(0, 1, "b"), Barrier(0, 0, "a"), Barrier(0, 0, "a")):
+        reader.take(barrier)
     assert reader.read_list() == ((0, "a"), (1, "b"))
     assert [b.partition for b in reader.barriers()] == [0, 1]

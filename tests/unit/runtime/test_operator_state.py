@@ -6,7 +6,7 @@ import json
 import random
 import tempfile
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,12 @@ from hypothesis import strategies as st
 from holdfast.datastream.functions import CheckpointedFunction, CheckpointListener, RichMapFunction
 from holdfast.errors import ConfigurationError, JobExecutionError, RestoreError, UserFunctionError
 from holdfast.kernel import fault
+from holdfast.runtime import task
+from holdfast.runtime.barrier import Barrier
+from holdfast.runtime.barrier_row import pack
 from holdfast.state.descriptor import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
+from holdfast.storage.job_directory import JobDirectory
+from holdfast.storage.naming import FileName
 from tests.stories import journal
 from tests.stories.journal import Journal
 from tests.stories.local import RESTARTING, Program, epochs, master, run
@@ -288,6 +293,24 @@ def test_a_listener_hears_in_the_next_epoch_that_a_checkpoint_is_complete(place:
     assert found == [(0, [], 0), (1, [1], 1), (2, [1, 2], 2)]
 
 
+class BarrierRows:
+    """The length of the longest barrier row of each level, and how many barriers went to files."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.sizes: Counter[int] = Counter()
+        self.files = 0
+        monkeypatch.setattr(task, "pack", self._measured)
+
+    def _measured(self, barrier: Barrier, directory: JobDirectory, name: Callable[[], FileName]) -> bytes:
+        def counted() -> FileName:
+            self.files += 1
+            return name()
+
+        content = pack(barrier, directory, counted)
+        self.sizes[barrier.level] = max(self.sizes[barrier.level], len(content))
+        return content
+
+
 class Holding(RichMapFunction, CheckpointedFunction):
     """Keeps a kilobyte for each element, which cannot be compressed to much less."""
 
@@ -304,22 +327,29 @@ class Holding(RichMapFunction, CheckpointedFunction):
 
 @pytest.mark.parametrize(("subtasks", "lasting"), [(16, 3), (200, 2)])
 def test_a_barrier_stays_small_however_many_subtasks_have_state(
-    place: Path, monkeypatch: Any, subtasks: int, lasting: int
+    place: Path, monkeypatch: pytest.MonkeyPatch, subtasks: int, lasting: int
 ) -> None:
-    from holdfast.runtime.barrier import Barrier
-
-    sizes: Counter[int] = Counter()
-    whole = Barrier.to_bytes
-
-    def measured(barrier: Barrier) -> bytes:
-        content = whole(barrier)
-        sizes[barrier.level] = max(sizes[barrier.level], len(content))
-        return content
-
-    monkeypatch.setattr(Barrier, "to_bytes", measured)
+    rows = BarrierRows(monkeypatch)
     program = Program()
     first = program.source("in", "bigint").map(Holding(), "bigint").uid("a").set_parallelism(subtasks)
     second = first.key_by(lambda n: n, "bigint").map(Holding(), "bigint").uid("b").set_parallelism(8)
     second.filter(lambda n: n == 0).sink_to(Journal(place / "out")).uid("out")
     run(program, place / "job", epochs("in", [range(1000)] * lasting), source_tasks=4)
-    assert sorted(sizes) == [1, 2] and max(sizes.values()) < 64 * 1024
+    assert sorted(rows.sizes) == [1, 2] and max(rows.sizes.values()) < 64 * 1024
+
+
+def test_a_sink_that_hands_out_more_than_a_row_holds_loses_nothing(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = BarrierRows(monkeypatch)
+    luck = random.Random(5)
+    words = [[luck.randbytes(60).hex() for _ in range(2_000)] for _ in range(3)]
+    program = Program()
+    same = program.source("in", "string").key_by(lambda word: word, "string").map(lambda word: word, "string").uid("a")
+    same.sink_to(Journal(place / "out")).uid("out")
+    run(program, place / "job", epochs("in", words))
+    assert sorted(journal.read(place / "out")) == sorted(word for epoch in words for word in epoch)
+    assert rows.files >= len(words) and max(rows.sizes.values()) < 64 * 1024
+    inspect(place / "job")
+    owned = job_directory(place / "job")
+    assert [name for name in owned.fs.list_names(owned.taskowned_dir) if "-barrier-" in name] == []

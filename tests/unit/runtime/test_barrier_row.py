@@ -1,0 +1,78 @@
+"""A barrier travels in one short row, whatever it says."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.errors import CorruptFileError, NotExistError
+from holdfast.kernel.ids import JobID
+from holdfast.runtime.barrier import Barrier, StepReport
+from holdfast.runtime.barrier_row import LONGEST_ROW, pack, unpack
+from holdfast.storage.file_system import file_system_for
+from holdfast.storage.job_directory import JobDirectory
+from holdfast.storage.naming import FileName
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> JobDirectory:
+    made = JobDirectory(file_system_for(str(tmp_path)), str(tmp_path), JobID.from_name("job"))
+    made.create()
+    return made
+
+
+def names() -> Callable[[], FileName]:
+    return lambda: FileName.new(3, 17, 0, "barrier", 1)
+
+
+def barrier(committables: int) -> Barrier:
+    """One whose length is about a hundred bytes a committable, and that does not get shorter by compression."""
+    luck = random.Random(committables)
+    staged: list[Any] = [{"file": f"ä-{luck.randbytes(40).hex()}"} for _ in range(committables)]
+    report = StepReport(
+        "uid",
+        3,
+        run={"path": "shared/x.run"},
+        committables=tuple(staged),
+        records_in=5,
+        records_out=7,
+        least_timer=99,
+        saving=(3, 14),
+    )
+    return Barrier(1, 0, "a", steps=(report,), read=((0, "z"),), upstream=(Barrier(0, 0, "z"),))
+
+
+@pytest.mark.parametrize("committables", [0, 1, 100, 1_300, 1_400, 20_000])
+def test_a_barrier_of_any_length_arrives_as_it_was(directory: JobDirectory, committables: int) -> None:
+    sent = barrier(committables)
+    row = pack(sent, directory, names())
+    assert len(row) <= LONGEST_ROW
+    assert unpack(row, directory) == sent
+
+
+def test_only_what_is_too_long_for_a_row_goes_to_a_file_which_the_sweep_knows(directory: JobDirectory) -> None:
+    pack(barrier(100), directory, names())
+    assert directory.fs.list_names(directory.taskowned_dir) == []
+    pack(barrier(20_000), directory, names())
+    [listed] = directory.fs.list_names(directory.taskowned_dir)
+    name = FileName.parse(listed)
+    assert name is not None
+    assert (name.token, name.epoch, name.owner) == (3, 17, "barrier")
+
+
+def test_a_barrier_whose_file_is_damaged_or_gone_is_refused_by_name(directory: JobDirectory) -> None:
+    row = pack(barrier(20_000), directory, names())
+    [listed] = directory.fs.list_names(directory.taskowned_dir)
+    file = Path(directory.taskowned_dir, listed)
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+    with pytest.raises(CorruptFileError, match=listed):
+        unpack(row, directory)
+    file.unlink()
+    with pytest.raises(NotExistError, match=listed):
+        unpack(row, directory)
