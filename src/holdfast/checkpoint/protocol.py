@@ -62,7 +62,6 @@ class CheckpointProtocol:
     Attributes:
         pending: Checkpoints under way, by id.
         latest_completed_id: Newest completed checkpoint that is no plain savepoint, 0 if there is none.
-        being_cleaned: How many checkpoints are being deleted, set by whoever deletes; with too many, requests wait.
         epoch_request: The request that the end of an epoch has made last.
     """
 
@@ -89,7 +88,6 @@ class CheckpointProtocol:
         self.pending: dict[int, PendingCheckpoint] = {}
         self.latest_completed_id = 0
         self._newest_written = 0
-        self.being_cleaned = 0
 
     # Requests
 
@@ -334,7 +332,6 @@ class CheckpointProtocol:
             new,
             is_triggering=self._is_triggering or (self._is_driven and not self._is_at_boundary),
             pending=len(self.pending),
-            being_cleaned=self.being_cleaned,
             since_last_completion=self._schedule.since_last_completion(),
         )
         instructions: Instructions = []

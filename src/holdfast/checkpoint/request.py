@@ -70,6 +70,9 @@ class Decision:
 class CheckpointRequestDecider:
     """A queue with priorities.
 
+    In Flink requests also wait while too many checkpoints are being deleted. Here who completes a checkpoint deletes
+    those that it replaced before it takes the next request, so there is nothing to wait for.
+
     Args:
         max_concurrent: How many checkpoints may be under way.
         min_pause: Milliseconds from the end of a checkpoint to the start of the next periodic one.
@@ -95,7 +98,6 @@ class CheckpointRequestDecider:
         *,
         is_triggering: bool,
         pending: int,
-        being_cleaned: int,
         since_last_completion: float | None,
     ) -> Decision:
         """Take a new request, if there is one, and decide.
@@ -104,7 +106,6 @@ class CheckpointRequestDecider:
             new: The new request.
             is_triggering: Whether another is being triggered.
             pending: How many checkpoints are under way.
-            being_cleaned: How many are being deleted.
             since_last_completion: Milliseconds since a checkpoint completed; None if none ever did.
         """
         rejected: list[tuple[CheckpointTriggerRequest, CheckpointFailureReason]] = []
@@ -112,7 +113,7 @@ class CheckpointRequestDecider:
             loser = self._enqueue(new)
             if loser is not None:
                 rejected.append((loser, CheckpointFailureReason.TOO_MANY_CHECKPOINT_REQUESTS))
-        if is_triggering or not self._queue or being_cleaned > self._max_concurrent:
+        if is_triggering or not self._queue:
             return Decision(None, tuple(rejected))
         first = self._queue[0]
         if pending >= self._max_concurrent and not first.is_forced:

@@ -118,6 +118,17 @@ class StateExpiryContract:
             assert (found if isinstance(found, (int, float)) else next(iter(found))) == 5
             assert read(handle) == []
 
+    @pytest.mark.parametrize("ttl", [2**63 - 1, 2**64, "300000000 d"])
+    def test_a_time_to_live_longer_than_anybody_lives_never_ends(self, epochs: StateEpochs, ttl: Any) -> None:
+        states = kinds(StateTtlConfig.new_builder(ttl))
+        epochs.processing_time = 1_700_000_000_000
+        with epochs.epoch() as task:
+            for descriptor, write, _ in states:
+                write(task.state("a", descriptor), 5)
+        epochs.processing_time *= 100
+        with epochs.epoch() as task:
+            assert [read(task.state("a", descriptor)) for descriptor, _, read in states] == [[5]] * 6
+
     def test_writing_into_expired_state_starts_anew(self, epochs: StateEpochs) -> None:
         states = kinds()
         with epochs.epoch() as task:

@@ -19,10 +19,8 @@ def savepoint(timestamp=0, force=True):
     return CheckpointTriggerRequest(CheckpointProperties.for_savepoint(force), "/s", False, timestamp)
 
 
-def choose(decider, new=None, *, is_triggering=False, pending=0, being_cleaned=0, since=None):
-    return decider.choose(
-        new, is_triggering=is_triggering, pending=pending, being_cleaned=being_cleaned, since_last_completion=since
-    )
+def choose(decider, new=None, *, is_triggering=False, pending=0, since=None):
+    return decider.choose(new, is_triggering=is_triggering, pending=pending, since_last_completion=since)
 
 
 def test_savepoints_then_forced_then_asked_for_then_older_ones():
@@ -35,12 +33,11 @@ def test_savepoints_then_forced_then_asked_for_then_older_ones():
     assert choose(decider).chosen is None
 
 
-def test_nothing_is_chosen_while_another_is_triggered_or_too_many_are_cleaned():
+def test_nothing_is_chosen_while_another_is_triggered():
     decider = CheckpointRequestDecider(1, 0)
     request = savepoint()
     assert choose(decider, request, is_triggering=True).chosen is None
-    assert choose(decider, being_cleaned=2).chosen is None
-    assert choose(decider, being_cleaned=1).chosen is request
+    assert choose(decider).chosen is request
 
 
 def test_with_too_many_under_way_only_a_forced_one_goes_on():

@@ -65,6 +65,16 @@ def test_what_is_empty_leaves_an_empty_run(epochs):
     assert epochs.values(["a"], COUNT) == [None]
 
 
+def test_a_time_to_live_longer_than_anybody_lives_drops_nothing(epochs):
+    value = expiring(ValueStateDescriptor, "bigint", ttl=2**64)
+    for key in "ab":
+        with epochs.epoch() as task:
+            task.state(key, value).update(1)
+    epochs.processing_time = 1_700_000_000_000
+    compact_layers(epochs, 0, 2, now=epochs.processing_time)
+    assert epochs.values(["a", "b"], value) == [1, 1]
+
+
 def test_what_has_expired_is_dropped_with_the_oldest_run(epochs):
     value = expiring(ValueStateDescriptor, "bigint")
     several = expiring(ListStateDescriptor, "bigint")
