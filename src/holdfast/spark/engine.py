@@ -27,6 +27,7 @@ from holdfast.runtime.plan import JobPlan, Level
 from holdfast.spark.exchange import LegPlan
 from holdfast.spark.failure import final_failures_told, translate
 from holdfast.spark.positions import QueryDirectory
+from holdfast.spark.query_log import start_with_plain_logs
 from holdfast.spark.session import epoch_settings, private_session
 from holdfast.spark.source import JobFrames, StagedFrames
 from holdfast.spark.trigger import Trigger
@@ -53,7 +54,7 @@ class SparkEngine(Engine):
     """Runs one job on a Spark session.
 
     Args:
-        session: The user's session; its settings are not changed.
+        session: The user's session; its settings are not changed, but for one while a query starts (`query_log`).
         directory: The job's directory in checkpoint storage.
         trigger: When Spark starts batches.
     """
@@ -156,7 +157,7 @@ class SparkEngine(Engine):
             .trigger(**self._trigger.arguments())
         )
         try:
-            self._query = writer.start()
+            self._query = start_with_plain_logs(frame.sparkSession, writer.start)
         except Exception as error:
             raise translate(error, "starting the streaming query") from error
 
