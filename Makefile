@@ -8,8 +8,11 @@ SPARK ?=
 export SPARK
 VENV := .venv$(if $(SPARK),-spark-$(SPARK))
 PY := $(VENV)/bin/python
-# Two processes, because half of what tests of crashes do is wait. Tests that share a server or a session stay together.
-PYTEST := $(PY) -m pytest tests -n 2 --dist loadscope
+# Several processes, because half of what tests of crashes do is wait; fewer where each has a JVM beside it. Tests that
+# share a server or a session stay together.
+PYTEST := $(PY) -m pytest tests --dist loadscope
+WITHOUT_JVM := $(PYTEST) -n 3 -m "not soak and not spark and not services"
+WITH_JVM := $(PYTEST) -n 2 -m "not soak and (spark or services)"
 STAMP := $(VENV)/.setup-done
 # Halves what the start of a JVM costs; the tests do without where it cannot be written.
 CLASSES := $(VENV)/spark.jsa
@@ -42,16 +45,16 @@ $(CLASSES): $(STAMP) tests/programs/java_archive.py
 	-$(PY) -m tests.programs.java_archive
 
 test: $(STAMP) $(CLASSES) ## Run all tests
-	$(PYTEST) -m "not soak"
+	failed=0; $(WITHOUT_JVM) || failed=$$?; $(WITH_JVM) || failed=$$?; exit $$failed
 
 test-again: $(STAMP) ## Run again what failed in the last run
 	$(PY) -m pytest tests -m "not soak" --last-failed --last-failed-no-failures none -v
 
 test-nojvm: $(STAMP) ## Run the tests that need no JVM and no other server
-	$(PYTEST) -m "not soak and not spark and not services"
+	$(WITHOUT_JVM)
 
 test-spark: $(STAMP) $(CLASSES) ## Run the tests on real PySpark; SPARK=3.5.9 for another version
-	$(PYTEST) -m "spark and not soak"
+	$(PYTEST) -n 2 -m "spark and not soak"
 
 lint: $(STAMP) ## Check style (ruff)
 	$(VENV)/bin/ruff check .
