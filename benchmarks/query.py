@@ -39,6 +39,7 @@ IN_FLIGHT = 32
 MANY = 1000
 STATE = "totals"
 WINDOW = 5.0  # seconds with gets, and seconds without
+SETTLED = 120  # epochs of the job at half its rate before the first window: its JVM compiles in the first minute
 
 
 def redis_module(cache: Path) -> Any:
@@ -255,8 +256,8 @@ def epochs_in(output: Path) -> list[dict[str, Any]]:
 
 
 def until_paced(output: Path, process: subprocess.Popen[bytes]) -> None:
-    """Until the job has found its rate, and some epochs longer."""
-    while sum(epoch["paced"] for epoch in epochs_in(output)) < 5:
+    """Until the job has found its rate and has run at half of it for a while."""
+    while sum(epoch["paced"] for epoch in epochs_in(output)) < SETTLED:
         if process.poll() is not None:
             raise SystemExit(f"The job ended with exit code {process.returncode}.")
         time.sleep(0.2)
