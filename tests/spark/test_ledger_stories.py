@@ -198,6 +198,22 @@ def test_sigterm_ends_after_the_current_epoch_with_exit_code_0(tmp_path: Path) -
     story.audit()
 
 
+def test_sigterm_while_tasks_run_lets_their_epoch_come_to_its_end(story: Story) -> None:
+    """Not only between two epochs: Spark would cancel the jobs of a query that is stopped."""
+    hazard = ("--hazard", "linger", "--at", 60, "--marker", story.root / "m")
+    process = start("ledger_job.py", *story.arguments(*hazard), log=story.root / "log")
+    deadline = time.monotonic() + 180
+    while not (story.root / "m").exists():
+        assert time.monotonic() < deadline and process.poll() is None, (story.root / "log").read_text()
+        time.sleep(0.02)
+    assert story.completed() == 0, "the first epoch is to run now"
+    os.kill(process.pid, signal.SIGTERM)
+    assert process.wait(timeout=180) == 0, (story.root / "log").read_text()
+    assert story.completed() == 1, "the epoch that ran, and no other"
+    assert run("ledger_job.py", *story.arguments()).code == 0
+    story.audit()
+
+
 def test_two_drivers_on_one_job_directory_the_first_is_fenced(tmp_path: Path) -> None:
     story = Story(tmp_path, epochs=4)
     first = start("ledger_job.py", *story.arguments("--trigger", "continuous"), log=story.root / "log")
