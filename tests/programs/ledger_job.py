@@ -138,7 +138,9 @@ def main() -> None:
     from holdfast.common import Configuration
     from holdfast.datastream import StreamExecutionEnvironment
     from holdfast.datastream.sinks import ParquetFileSink
+    from holdfast.spark.java import ensure_java
 
+    ensure_java()  # the session is made here, and the machine may have no Java but that of the environment
     builder = SparkSession.builder.master(arguments.master)
     for setting in arguments.settings:
         builder = builder.config(*setting.split("=", 1))
