@@ -176,6 +176,14 @@ def test_killed_at_a_fault_point_of_the_driver(story: Story, fault: str) -> None
     story.audit()
 
 
+@pytest.mark.parametrize("point", ["source.copy:4", "spark.commit:2"])
+def test_an_answer_that_the_driver_loses_leads_to_a_restart_in_the_same_process(story: Story, point: str) -> None:
+    ended = run("ledger_job.py", *story.arguments(), fault=f"lost:{point}=raise")
+    assert ended.code == 0, ended.output
+    assert "restarts in" in ended.output
+    story.audit()
+
+
 def test_a_user_function_that_raises_names_operator_key_and_epoch_and_the_job_resumes_when_it_is_mended(
     story: Story,
 ) -> None:
