@@ -19,7 +19,17 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from tests.stories.ledger import Ledger, Parity, Thirds
 
 ENTRY = "payment bigint, account string, seq bigint, total bigint, distinct_amounts bigint, last_three bigint"
-HAZARDS = ("none", "kill-worker", "kill-executor", "kill-executor-late", "kill-group", "raise", "slow", "straggle")
+HAZARDS = (
+    "none",
+    "kill-worker",
+    "kill-executor",
+    "kill-executor-late",
+    "kill-group",
+    "raise",
+    "slow",
+    "linger",
+    "straggle",
+)
 
 
 class Hazard:
@@ -44,6 +54,8 @@ class Hazard:
             return
         if self.kind == "raise":
             raise ValueError("a hazard")
+        if self.kind == "linger":
+            time.sleep(3)
         if self.kind == "straggle":
             time.sleep(25)
         if self.kind == "kill-group":
@@ -126,7 +138,9 @@ def main() -> None:
     from holdfast.common import Configuration
     from holdfast.datastream import StreamExecutionEnvironment
     from holdfast.datastream.sinks import ParquetFileSink
+    from holdfast.spark.java import ensure_java
 
+    ensure_java()  # the session is made here, and the machine may have no Java but that of the environment
     builder = SparkSession.builder.master(arguments.master)
     for setting in arguments.settings:
         builder = builder.config(*setting.split("=", 1))

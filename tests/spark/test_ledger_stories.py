@@ -176,6 +176,14 @@ def test_killed_at_a_fault_point_of_the_driver(story: Story, fault: str) -> None
     story.audit()
 
 
+@pytest.mark.parametrize("point", ["source.copy:4", "spark.commit:2"])
+def test_an_answer_that_the_driver_loses_leads_to_a_restart_in_the_same_process(story: Story, point: str) -> None:
+    ended = run("ledger_job.py", *story.arguments(), fault=f"lost:{point}=raise")
+    assert ended.code == 0, ended.output
+    assert "restarts in" in ended.output
+    story.audit()
+
+
 def test_a_user_function_that_raises_names_operator_key_and_epoch_and_the_job_resumes_when_it_is_mended(
     story: Story,
 ) -> None:
@@ -194,6 +202,22 @@ def test_sigterm_ends_after_the_current_epoch_with_exit_code_0(tmp_path: Path) -
     story.wait_for(2, process)
     os.kill(process.pid, signal.SIGTERM)
     assert process.wait(timeout=180) == 0, (story.root / "log").read_text()
+    assert run("ledger_job.py", *story.arguments()).code == 0
+    story.audit()
+
+
+def test_sigterm_while_tasks_run_lets_their_epoch_come_to_its_end(story: Story) -> None:
+    """Not only between two epochs: Spark would cancel the jobs of a query that is stopped."""
+    hazard = ("--hazard", "linger", "--at", 60, "--marker", story.root / "m")
+    process = start("ledger_job.py", *story.arguments(*hazard), log=story.root / "log")
+    deadline = time.monotonic() + 180
+    while not (story.root / "m").exists():
+        assert time.monotonic() < deadline and process.poll() is None, (story.root / "log").read_text()
+        time.sleep(0.02)
+    assert story.completed() == 0, "the first epoch is to run now"
+    os.kill(process.pid, signal.SIGTERM)
+    assert process.wait(timeout=180) == 0, (story.root / "log").read_text()
+    assert story.completed() == 1, "the epoch that ran, and no other"
     assert run("ledger_job.py", *story.arguments()).code == 0
     story.audit()
 

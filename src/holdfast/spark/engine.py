@@ -68,6 +68,8 @@ class SparkEngine(Engine):
         self._private: QueryDirectory | None = None
         self._broadcast: Any = None
         self._failure: BaseException | None = None
+        self._between_batches = threading.Event()
+        self._between_batches.set()
 
     def prepare(self, job: JobDescriptor, positions: Mapping[str, Any] | None, token: int) -> None:
         with final_failures_told("preparing the job"):
@@ -120,6 +122,9 @@ class SparkEngine(Engine):
                 driver.tick_if_due()
                 driver.wait(0.05 if self._trigger.ends else 0.2)
             if driver.stopping:
+                # Spark cancels the jobs of a query that is stopped, and the epoch that runs is to come to its end. No
+                # other one begins: the driver lets none in.
+                self._between_batches.wait()
                 self._query.stop()
         except HoldfastError:
             raise
@@ -143,6 +148,7 @@ class SparkEngine(Engine):
         private = self._private
 
         def each_batch(batch: DataFrame, batch_id: int) -> None:
+            self._between_batches.clear()
             try:
                 self._run_batch(driver, private, batch, batch_id)
             except BaseException as error:
@@ -150,6 +156,8 @@ class SparkEngine(Engine):
                     error if isinstance(error, HoldfastError) else translate(error, f"running batch {batch_id}")
                 )
                 raise
+            finally:
+                self._between_batches.set()
 
         writer = (
             frame.writeStream.foreachBatch(each_batch)

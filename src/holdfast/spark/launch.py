@@ -23,7 +23,7 @@ from holdfast.runtime.leadership import open_register
 from holdfast.runtime.options import DEFAULT_PARALLELISM, EXECUTION_TRIGGER, JOB_ID
 from holdfast.spark.engine import SparkEngine
 from holdfast.spark.failure import final_failures_told
-from holdfast.spark.session import get_or_create
+from holdfast.spark.session import get_or_create, tell_what_has_no_effect
 from holdfast.spark.trigger import Trigger
 from holdfast.storage.file_system import file_system_for
 from holdfast.storage.s3_options import use_s3_options
@@ -49,6 +49,7 @@ def _launch(graph: StreamGraph, job_name: str, configuration: Configuration, ses
     use_s3_options(configuration)
     directory_set = checkpoint_root(configuration)
     session = session or get_or_create(configuration)
+    tell_what_has_no_effect(session, configuration)
     trigger = Trigger.parse(configuration.get(EXECUTION_TRIGGER))
     parallelism = configuration.get(DEFAULT_PARALLELISM)
     if parallelism is not None and parallelism < 1:

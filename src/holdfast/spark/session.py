@@ -45,6 +45,16 @@ def get_or_create(configuration: Configuration) -> SparkSession:
     return builder.getOrCreate()
 
 
+def tell_what_has_no_effect(session: SparkSession, configuration: Configuration) -> None:
+    """Says which `spark.*` options do not hold on a session, because it was there before the job."""
+    for key, value in sorted(configuration.to_dict().items()):
+        if key.startswith("spark.") and str(session.conf.get(key, None)).lower() != str(value).lower():
+            logger.warning(
+                "option %s has no effect: the job runs on a session that was there before; set it where that is made",
+                key,
+            )
+
+
 def private_session(session: SparkSession) -> SparkSession:
     """A clone with the settings that epochs need; the user's session keeps its own.
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.stories import ledger
+from tests.stories import ledger, tidiness
 from tests.stories.process import run
 
 EPOCHS, ROWS, ACCOUNTS, SEED = 4, 40, 7, 1
@@ -26,6 +26,18 @@ def test_killed_at_a_fault_point_and_run_again(tmp_path: Path, point: str, momen
     second = run("epoch_job.py", checkpoints, output)
     assert second.code == 0, second.output
     ledger.audit(output, payments(), two_stages=True)
+
+
+@pytest.mark.parametrize("moment", ["before", "after", "lost"])
+def test_killed_while_it_deletes_what_is_subsumed_and_run_again(tmp_path: Path, moment: str) -> None:
+    checkpoints, output = tmp_path / "checkpoints", tmp_path / "out"
+    one = ("-D", "execution.checkpointing.num-retained=1")
+    first = run("epoch_job.py", checkpoints, output, *one, fault=f"{moment}:subsume.delete:2=kill")
+    assert first.was_killed, first.output
+    second = run("epoch_job.py", checkpoints, output, *one)
+    assert second.code == 0, second.output
+    ledger.audit(output, payments(), two_stages=True)
+    tidiness.inspect(checkpoints, "ledger", outputs=(output,))
 
 
 @pytest.mark.parametrize("point", POINTS)
