@@ -262,3 +262,17 @@ def test_a_missing_input_directory_is_one_clear_error(tmp_path: Path) -> None:
     )
     assert ended.code != 0
     assert "nowhere" in ended.output
+
+
+def test_a_damaged_input_file_ends_the_job_by_name_and_without_it_the_job_goes_on(tmp_path: Path) -> None:
+    story = Story(tmp_path, epochs=2)
+    assert run("ledger_job.py", *story.arguments()).code == 0
+    story.add([(100_000 + i, f"account-{i % 11}", 1) for i in range(50)])
+    damaged = story.input / "zz-damaged.parquet"
+    damaged.write_bytes(b"PAR1 this is none")
+    ended = run("ledger_job.py", *story.arguments())
+    assert ended.code != 0
+    assert "InputError" in ended.output and damaged.name in ended.output
+    damaged.unlink()
+    assert run("ledger_job.py", *story.arguments()).code == 0
+    story.audit()

@@ -19,7 +19,11 @@ from holdfast.runtime.plan import Source
 
 
 class EngineError(HoldfastError):
-    """The engine failed for a reason of its own: a lost executor, a killed worker, an unreadable input."""
+    """The engine failed for a reason of its own: a lost executor, a killed worker."""
+
+
+class InputError(EngineError):
+    """An input cannot be read: a file of it is damaged, or gone, or nobody may read it."""
 
 
 class EngineLostError(EngineError):

@@ -42,7 +42,7 @@ from holdfast.kernel.backoff import RestartStrategy, restart_strategy_from
 from holdfast.runtime.attempt import JobAttempt
 from holdfast.runtime.control import JobControl
 from holdfast.runtime.damage import with_proposal
-from holdfast.runtime.engine import EngineLostError, Outcome
+from holdfast.runtime.engine import EngineLostError, InputError, Outcome
 from holdfast.runtime.history import JobHistory
 from holdfast.runtime.job import Job
 from holdfast.runtime.job_observer import JobObservers
@@ -66,8 +66,9 @@ FATAL = (
 )
 """Failures that a new attempt in this process would meet again."""
 
-OF_THE_PROGRAM = (UserFunctionError, OutputTypeError, NullKeyError, StateError)
-"""Failures that a new attempt will probably meet again, unless what a function calls was down for a moment."""
+OF_THE_PROGRAM = (UserFunctionError, OutputTypeError, NullKeyError, StateError, InputError)
+"""Failures that a new attempt will probably meet again, unless what a function calls, or reads, was down for a moment.
+"""
 
 
 class JobMaster:

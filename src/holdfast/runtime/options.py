@@ -62,6 +62,7 @@ IDENTICAL_FAILURES: Final = ConfigOption(
     int,
     3,
     "How often in a row, without a completed checkpoint between, the same error of the program's own making (a "
-    "function that raises, a value of a wrong type, a null key, all at the same operator) may end an attempt before "
-    "the job fails, whatever the strategy says. 0 leaves it to the strategy, as in Flink.",
+    "function that raises, a value of a wrong type, a null key, all at the same operator), or an input that cannot be "
+    "read, may end an attempt before the job fails, whatever the strategy says. 0 leaves it to the strategy, as in "
+    "Flink.",
 )

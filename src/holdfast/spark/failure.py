@@ -4,14 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Final
 
 from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
 from pyspark import SparkContext
 from pyspark.errors import AnalysisException
 
 from holdfast.errors import ConfigurationError, HoldfastError
-from holdfast.runtime.engine import EngineError, EngineLostError
+from holdfast.runtime.engine import EngineError, EngineLostError, InputError
 from holdfast.spark.worker import error_in
+
+_UNREADABLE: Final = (
+    "FAILED_READ_FILE",
+    "PATH_NOT_FOUND",
+    "is not a Parquet file",
+    "AccessDeniedException",
+    "AccessControlException",
+    "Permission denied",
+)
+"""How Spark and Hadoop say that a file cannot be read, and that it will not be better the next time."""
 
 
 def translate(failure: BaseException, doing: str) -> HoldfastError:
@@ -31,6 +42,8 @@ def translate(failure: BaseException, doing: str) -> HoldfastError:
     if isinstance(failure, AnalysisException):
         # A new attempt would plan the same.
         return ConfigurationError(f"Spark cannot plan what the program asks for (while {doing}): {failure}")
+    if any(sign in str(failure) for sign in _UNREADABLE):
+        return InputError(f"Spark cannot read an input (while {doing}): {failure}")
     return EngineError(f"Spark failed while {doing}: {failure}")
 
 
