@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming import DataStreamWriter, StreamingQueryListener
+from pyspark.sql.streaming import DataStreamWriter, StreamingQuery, StreamingQueryListener
 
 from benchmarks.input_files import DDL, Source
 from benchmarks.workload import PARALLELISM, Workload
@@ -109,13 +109,12 @@ class SparkEngine:
         self._source.add(epochs)
         stream = read_epochs(self._session, self._source)
         writer = self._plan(self._workload, stream)
-        query = (
-            writer.option("checkpointLocation", f"{self._workload.workspace}/checkpoint")
-            .trigger(availableNow=True)
-            .start()
-        )
-        query.awaitTermination()
+        located = writer.option("checkpointLocation", f"{self._workload.workspace}/checkpoint")
+        self._start(located.trigger(availableNow=True).start).awaitTermination()
         return self.clock.take(epochs)
+
+    def _start(self, start: Callable[[], StreamingQuery]) -> StreamingQuery:
+        return start()
 
     def close(self) -> None:
         self._session.stop()

@@ -1,18 +1,22 @@
 """``repartitionById`` and ``mapInArrow`` in a ``foreachBatch`` that does nothing else: the fixed cost of a micro-batch.
 
-It writes nothing, whatever the sink is. ``small_epoch.py`` compares with it.
+It writes nothing, whatever the sink is, and the logs of its query as Holdfast lets its own be written.
+``small_epoch.py`` compares with it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.streaming import DataStreamWriter
+from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
 
 from benchmarks.engines.floor import pass_through
 from benchmarks.input_files import DDL
 from benchmarks.spark_session import SparkEngine
 from benchmarks.workload import PARALLELISM, Engine, Workload
+from holdfast.spark.query_log import start_with_plain_logs
 
 SINK = "noop"  # whatever the others write to
 
@@ -27,5 +31,10 @@ def plan(workload: Workload, stream: DataFrame) -> DataStreamWriter:
     return stream.writeStream.foreachBatch(run_batch)
 
 
+class BareEngine(SparkEngine):
+    def _start(self, start: Callable[[], StreamingQuery]) -> StreamingQuery:
+        return start_with_plain_logs(self._session, start)
+
+
 def make_engine(workload: Workload) -> Engine:
-    return SparkEngine(workload, plan)
+    return BareEngine(workload, plan)
