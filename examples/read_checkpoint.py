@@ -72,7 +72,7 @@ def subtask_states(root: Path, operator: Document) -> Iterator[tuple[str, str, D
     """The same of state that belongs to subtasks: a list or a map for each."""
     found: dict[str, tuple[Document, dict[Any, Any]]] = {}
     for subtask, snapshot in enumerate(operator["subtasks"]):
-        for name, state in (snapshot or {"states": {}})["states"].items():
+        for name, state in (snapshot or {}).get("states", {}).items():
             rows = [row for chunk in state["chunks"] for row in elements(root, chunk)]
             content = found.setdefault(name, ({"kind": state["mode"], "type": state["type"]}, {}))[1]
             if state["mode"] == "broadcast":

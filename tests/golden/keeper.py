@@ -36,6 +36,12 @@ from tests.stories.local import Program, epochs, master
 NAME = "golden"
 START = 1_000_000
 BACKENDS = ("hashmap", "columnar")
+WRITTEN: dict[str, dict[str, str]] = {
+    "hashmap": {"state.backend.type": "hashmap"},
+    "columnar": {"state.backend.type": "columnar"},
+    "files": {"execution.checkpointing.data-inline-threshold": "0"},
+}
+"""The archives of a version, and the options with which each was written; the last has operator state in files."""
 VERSION = 1
 BATCHES = [[("a", 1), ("b", 2)], [("a", 3), ("c", 4)], [("b", 5)]]
 ASK = [[("a", 0), ("b", 0), ("c", 0)]]
@@ -176,11 +182,11 @@ def job_over(
     )
 
 
-def write(backend: str, target: Path) -> None:
+def write(archive_name: str, target: Path) -> None:
     """Writes one golden archive."""
     with tempfile.TemporaryDirectory() as place:
         root = Path(place) / "checkpoints"
-        job = job_over(root, BATCHES, START, [], **{"state.backend.type": backend})
+        job = job_over(root, BATCHES, START, [], **WRITTEN[archive_name])
         wanted = SnapshotRequest(is_savepoint=True, directory=str(root / "savepoints"))
 
         def ask(record: EpochProgress) -> None:
@@ -198,5 +204,5 @@ def write(backend: str, target: Path) -> None:
 
 
 if __name__ == "__main__":
-    for name in BACKENDS:
+    for name in WRITTEN:
         write(name, Path(sys.argv[1]) / f"format-{VERSION}-{name}.zip")

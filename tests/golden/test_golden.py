@@ -98,10 +98,10 @@ def test_the_reader_in_the_examples_reads_it(archive: Path, tmp_path: Path) -> N
         assert {uid for uid, _ in found} == {"keep", "collect"}
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_what_is_written_today_has_the_fields_of_the_newest_golden_checkpoint(backend: str, tmp_path: Path) -> None:
-    golden = unpacked(HERE / f"format-{keeper.VERSION}-{backend}.zip", tmp_path / "golden")
-    keeper.write(backend, tmp_path / "today.zip")
+@pytest.mark.parametrize("name", keeper.WRITTEN)
+def test_what_is_written_today_has_the_fields_of_the_newest_golden_checkpoint(name: str, tmp_path: Path) -> None:
+    golden = unpacked(HERE / f"format-{keeper.VERSION}-{name}.zip", tmp_path / "golden")
+    keeper.write(name, tmp_path / "today.zip")
     today = unpacked(tmp_path / "today.zip", tmp_path / "today")
     assert shape(today) == shape(golden)
 

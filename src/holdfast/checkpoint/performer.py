@@ -156,6 +156,8 @@ class Performer:
                 for vertex in self._to_commit_to:
                     with _others_are_told(vertex):
                         vertex.notify_checkpoint_complete(checkpoint_id, timestamp, subsumed_id)
+                        if subsumed_id:
+                            vertex.notify_checkpoint_subsumed(subsumed_id)
             case NotifyAborted(checkpoint_id, timestamp, latest_id):
                 for vertex in self._to_commit_to:
                     with _others_are_told(vertex):

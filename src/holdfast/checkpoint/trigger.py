@@ -199,6 +199,9 @@ class ExecutionVertex(ABC):
     def notify_checkpoint_complete(self, checkpoint_id: int, timestamp: int, subsumed_checkpoint_id: int) -> None:
         """Tell the task that a checkpoint is complete, and which one was subsumed by it (0 for none)."""
 
+    def notify_checkpoint_subsumed(self, checkpoint_id: int) -> None:  # noqa: B027 - few have something to do
+        """Tell the task that a checkpoint was replaced and its files may go; follows the newer one's completion."""
+
     @abstractmethod
     def notify_checkpoint_aborted(self, checkpoint_id: int, latest_completed_id: int, timestamp: int) -> None:
         """Tell the task that a checkpoint will not complete."""

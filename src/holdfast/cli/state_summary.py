@@ -94,7 +94,8 @@ def _summary(operator: OperatorMetadata, name: str, segments: Sequence[Segment])
 
 def _of_subtasks(operator: OperatorMetadata) -> Iterator[StateSummary]:
     """The operator state, which belongs to subtasks and not to keys."""
-    subtasks = [subtask for subtask in operator.subtasks if subtask]
+    # What tasks hand to a coordinator that is used by hand is theirs, and says nothing of states.
+    subtasks = [subtask for subtask in operator.subtasks if subtask and "states" in subtask]
     for name in sorted({name for subtask in subtasks for name in subtask["states"]}):
         states = [subtask["states"][name] for subtask in subtasks if name in subtask["states"]]
         value = _type_of({"kind": "list" if states[0]["mode"] != "broadcast" else "map", "type": states[0]["type"]})

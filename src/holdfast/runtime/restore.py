@@ -9,6 +9,7 @@ from holdfast.checkpoint.metadata import OperatorMetadata
 from holdfast.errors import ConfigurationError, RestoreError, StateMigrationError
 from holdfast.runtime.graph import KeyedNode, StreamGraph
 from holdfast.runtime.plan import JobPlan
+from holdfast.state.raw_state import RAW_KEYED
 from holdfast.state.version import StateVersion
 
 logger = logging.getLogger(__name__)
@@ -22,7 +23,7 @@ def stored_max_parallelism(graph: StreamGraph, operators: Iterable[OperatorMetad
     Raises:
         ConfigurationError: The program sets another one explicitly.
     """
-    stored = {op.uid: op.max_parallelism for op in operators if op.runs}
+    stored = {op.uid: op.max_parallelism for op in operators if _is_partitioned(op)}
     for node in graph.of(KeyedNode):
         wanted, found = node.max_parallelism, stored.get(node.identity)
         if wanted is not None and found is not None and wanted != found:
@@ -66,7 +67,7 @@ def restored_versions(plan: JobPlan, operators: Iterable[OperatorMetadata], allo
     versions: Versions = {}
     for uid, step in steps.items():
         operator = stored.get(uid)
-        if operator is None or not operator.runs:
+        if operator is None or not _is_partitioned(operator):
             versions[uid] = StateVersion()
             continue
         assert step.codec is not None
@@ -78,3 +79,9 @@ def restored_versions(plan: JobPlan, operators: Iterable[OperatorMetadata], allo
             )
         versions[uid] = StateVersion(operator.runs)
     return versions
+
+
+def _is_partitioned(operator: OperatorMetadata) -> bool:
+    """Whether it has state that belongs to key groups: runs, or raw keyed state, which is kept beside them."""
+    subtasks = (part.get("states", {}).get(RAW_KEYED) for part in operator.subtasks if part)
+    return bool(operator.runs) or any(state is not None and state["chunks"] for state in subtasks)

@@ -25,12 +25,14 @@ class Reading:
         before: The type in which values were written.
         value: The type to be used from now on; None for the declared one.
         key_before: Codec of the keys of a broadcast map in which they were written, where it was another one.
+        key_types: Their types then and now.
     """
 
     is_older: bool = False
     before: TypeInformation | None = None
     value: TypeInformation | None = None
     key_before: KeyCodec | None = None
+    key_types: tuple[TypeInformation, TypeInformation] | None = None
 
     def values(self, column: pa.Array) -> pa.Array:
         """Convert a column of values."""
@@ -40,10 +42,10 @@ class Reading:
 
     def keys(self, column: pa.Array, codec: KeyCodec) -> list[Any]:
         """Return the dict keys of a column of map keys."""
-        if self.key_before is None:
+        if self.key_before is None or self.key_types is None:
             return codec.from_storage(column)
-        before = self.key_before
-        return [codec.dict_key(before.user_key(key)) for key in before.from_storage(column)]
+        before, (old, new) = self.key_before, self.key_types
+        return [codec.dict_key(new.migrate(before.user_key(key), old)) for key in before.from_storage(column)]
 
 
 def reading_of(descriptor: StateDescriptor[Any], stored: Mapping[str, Any], keys: KeyCodec | None = None) -> Reading:
@@ -60,18 +62,17 @@ def reading_of(descriptor: StateDescriptor[Any], stored: Mapping[str, Any], keys
     """
     declared = descriptor.type_info
     key_before = None if keys is None or stored["key"] == keys.to_json() else codec_from_json(stored["key"])
-    if key_before is not None:
-        _check_keys(descriptor, stored["key"])
+    key_types = None if key_before is None else _key_types(descriptor, stored["key"])
     if stored["type"] == declared.to_json():
-        return Reading(key_before is not None, key_before=key_before)
+        return Reading(key_before is not None, key_before=key_before, key_types=key_types)
     before = type_from_json(stored["type"])
     answer = asked(descriptor.name, declared, before)
     if answer.is_incompatible():
         raise _refused(descriptor, "elements" if keys is None else "values", before, declared, answer.reason)
-    return Reading(True, before, reconfigured(declared, before), key_before)
+    return Reading(True, before, reconfigured(declared, before), key_before, key_types)
 
 
-def _check_keys(descriptor: Any, stored: Mapping[str, Any]) -> None:
+def _key_types(descriptor: Any, stored: Mapping[str, Any]) -> tuple[TypeInformation, TypeInformation]:
     before = None if stored["kind"] == "tagged" else type_from_json(stored["type"])
     now = descriptor.key_type_info
     if before is None or now is None:
@@ -79,6 +80,7 @@ def _check_keys(descriptor: Any, stored: Mapping[str, Any]) -> None:
     answer = asked(descriptor.name, now, before)
     if answer.is_incompatible():
         raise _refused(descriptor, "keys", before, now, answer.reason)
+    return before, now
 
 
 def _refused(

@@ -8,8 +8,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
+from typing import Final
 
 from holdfast.state.api import FunctionInitializationContext, StatePartitionStreamProvider, StateSnapshotContext
+
+RAW_KEYED: Final = "_raw_keyed"
+"""Name of the operator state in which raw keyed state is kept."""
 
 
 class KeyGroupStatePartitionStreamProvider(StatePartitionStreamProvider):

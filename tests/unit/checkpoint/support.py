@@ -37,7 +37,7 @@ class RecordingVertex(ExecutionVertex):
 
     def __init__(self, vertex="v", index=0, state="RUNNING"):
         self.vertex, self.index, self.state = vertex, index, state
-        self.triggered, self.completed, self.aborted = [], [], []
+        self.triggered, self.completed, self.aborted, self.subsumed = [], [], [], []
         self.options = None
         self.failure = None
 
@@ -61,6 +61,9 @@ class RecordingVertex(ExecutionVertex):
 
     def notify_checkpoint_complete(self, checkpoint_id, timestamp, subsumed_checkpoint_id):
         self.completed.append((checkpoint_id, subsumed_checkpoint_id))
+
+    def notify_checkpoint_subsumed(self, checkpoint_id):
+        self.subsumed.append((checkpoint_id, self.completed[-1][0]))
 
     def notify_checkpoint_aborted(self, checkpoint_id, latest_completed_id, timestamp):
         self.aborted.append((checkpoint_id, latest_completed_id))

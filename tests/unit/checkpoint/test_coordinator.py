@@ -236,6 +236,7 @@ def test_old_checkpoints_go_and_the_tasks_are_told_which(setting, tmp_path):
         setting.trigger()
         setting.acknowledge(checkpoint_id)
     assert setting.vertices[0].completed == [(1, 0), (2, 0), (3, 1)]
+    assert setting.vertices[0].subsumed == [(1, 3)], "told once, and after what has replaced it"
     assert sorted(path.name for path in (tmp_path / str(JOB)).iterdir()) == ["chk-2", "chk-3"]
 
 

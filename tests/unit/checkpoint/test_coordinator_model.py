@@ -25,6 +25,7 @@ from holdfast.kernel.clock import ManualClock
 from tests.unit.checkpoint.support import JOB, RecordingFailures, RecordingVertex
 
 TASKS = 3
+TIMEOUT = 700
 POLICY = CheckpointRetentionPolicy.RETAIN_ON_CANCELLATION
 KINDS = {
     "checkpoint": CheckpointProperties.for_checkpoint(POLICY),
@@ -67,7 +68,7 @@ class CoordinatorModel(RuleBasedStateMachine):
         self.concurrent, self.retained = concurrent, retained
         config = CheckpointConfig()
         config.set_checkpoint_interval(interval).set_min_pause_between_checkpoints(pause)
-        config.set_max_concurrent_checkpoints(concurrent).set_checkpoint_timeout(700)
+        config.set_max_concurrent_checkpoints(concurrent).set_checkpoint_timeout(TIMEOUT)
         config.set_checkpoint_storage(JobManagerCheckpointStorage())
         self.coordinator = CheckpointCoordinator(
             JOB,
@@ -149,6 +150,7 @@ class CoordinatorModel(RuleBasedStateMachine):
     def time_passes(self, ms):
         self.clock.advance(ms)
         self.coordinator.poll()
+        assert all(self.clock.now_ms() - pending.timestamp < TIMEOUT for pending in self.pending.values())
 
     @rule(task=st.integers(0, TASKS - 1))
     def a_task_dies(self, task):
@@ -198,16 +200,15 @@ class CoordinatorModel(RuleBasedStateMachine):
             assert not set(completed) & set(aborted)
             for number in completed:
                 assert self.acknowledged[number] == set(range(TASKS))
-        retained = self.store.get_all_checkpoints()
-        assert len(retained) <= self.retained
-        assert all(not checkpoint.properties.is_savepoint() for checkpoint in retained)
-        checkpoints = {
+        savepoints = {
             future.result().checkpoint_id
             for future in self.futures
-            if future.done() and future.exception() is None and not future.result().properties.is_savepoint()
+            if future.done() and future.exception() is None and future.result().properties.is_savepoint()
         }
-        if checkpoints:
-            assert self.store.get_latest_checkpoint_id() >= max(checkpoints)
+        checkpoints = [number for number, _ in self.vertices[0].completed if number not in savepoints]
+        assert checkpoints == sorted(checkpoints), "what completes is newer than all before"
+        stored = [checkpoint.checkpoint_id for checkpoint in self.store.get_all_checkpoints()]
+        assert stored == checkpoints[-self.retained :]
 
 
 CoordinatorModel.TestCase.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)

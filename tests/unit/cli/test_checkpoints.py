@@ -11,10 +11,13 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from examples import read_checkpoint
+from examples.seeds.coordinator import create_coordinator
 from holdfast.checkpoint.recovery import load
 from holdfast.cli import main
 from holdfast.datastream import KeyedProcessFunction, RuntimeContext, StreamExecutionEnvironment
 from holdfast.datastream.state import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
+from holdfast.kernel.clock import ManualClock
 from holdfast.runtime.status import JobStatus
 from holdfast.testing.epoch_runner import LocalEngine, run_job
 
@@ -164,3 +167,13 @@ def test_operator_state_is_inspected_and_counted_as_well(tmp_path: Path) -> None
     loaded = load(str(savepoint)).metadata.operator("collect")
     assert loaded is not None
     assert loaded.operator_state_size == sum(row["bytes"] for row in rows.values())
+
+
+def test_a_checkpoint_of_a_coordinator_that_is_used_by_hand_is_shown_as_well(tmp_path: Path) -> None:
+    coordinator, _ = create_coordinator(str(tmp_path), clock=ManualClock())
+    path = coordinator.trigger_checkpoint().result(timeout=10).get_external_pointer()
+    coordinator.shutdown()
+    shown = holdfast("inspect", path)
+    assert shown.exit_code == 0, shown.output
+    assert path in shown.stdout and objects(holdfast("inspect", path, "--json")) == []
+    assert list(read_checkpoint.states(Path(path))) == []

@@ -11,7 +11,7 @@ import pytest
 
 from holdfast.checkpoint import CheckpointStreamFactory
 from holdfast.datastream.functions import CheckpointedFunction, RichMapFunction
-from holdfast.errors import JobExecutionError, StateMigrationError
+from holdfast.errors import ConfigurationError, JobExecutionError, StateMigrationError
 from holdfast.kernel import fault
 from holdfast.kernel.key_group import key_group_of
 from holdfast.state import StatePartitionStreamProvider, StateSnapshotContext
@@ -75,11 +75,22 @@ class Counts(RichMapFunction, CheckpointedFunction):
         return value, counts[value], self.total
 
 
-def counting(out: Path, parallelism: int, *, function: Any = None, keyed: bool = True) -> Program:
+def counting(
+    out: Path,
+    parallelism: int,
+    *,
+    function: Any = None,
+    keyed: bool = True,
+    key_type: str = "bigint",
+    max_parallelism: int | None = None,
+) -> Program:
     program = Program()
     numbers = program.source("in", "bigint")
-    stream: Any = numbers.key_by(lambda n: n, "bigint") if keyed else numbers
+    selector = (lambda n: str(n)) if key_type == "string" else lambda n: n
+    stream: Any = numbers.key_by(selector, key_type) if keyed else numbers
     stream = stream.map(function or Counts(), OUT).uid("counts").set_parallelism(parallelism)
+    if max_parallelism is not None:
+        stream.set_max_parallelism(max_parallelism)
     stream.sink_to(Journal(out)).uid("out")
     return program
 
@@ -119,6 +130,21 @@ def test_a_crash_leaves_raw_state_as_if_nothing_had_happened(tmp_path: Path) -> 
     assert fault.arrivals("metadata.write") > 2
     fault.clear()
     last = {row[0]: row[1] for row in sorted(journal.read(tmp_path / "out"))}
+    assert last == Counter(number for batch in BATCHES for number in batch)
+
+
+def test_raw_keyed_state_alone_fixes_the_key_groups_and_the_type_of_keys(tmp_path: Path) -> None:
+    """Its bytes belong to key groups: with other groups, or other keys, nobody would find them."""
+    out, job = tmp_path / "out", tmp_path / "job"
+    run(counting(out, 2), job, epochs("in", BATCHES[:3]), SMALL)
+    with pytest.raises(ConfigurationError, match="written with 8"):
+        run(counting(out, 2, max_parallelism=32), job, epochs("in", BATCHES))
+    with pytest.raises(StateMigrationError, match="a key's type cannot change"):
+        run(counting(out, 2, key_type="string"), job, epochs("in", BATCHES))
+    with pytest.raises(ConfigurationError, match="above the max parallelism 8"):
+        run(counting(out, 9), job, epochs("in", BATCHES))
+    run(counting(out, 3), job, epochs("in", BATCHES), {"pipeline.max-parallelism": "32"})
+    last = {row[0]: row[1] for row in sorted(journal.read(out))}
     assert last == Counter(number for batch in BATCHES for number in batch)
 
 

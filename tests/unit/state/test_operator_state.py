@@ -185,6 +185,15 @@ def test_an_older_type_is_converted_when_it_is_asked_for_and_written_again_as_a_
         restored(taken, files).get_broadcast_state(MapStateDescriptor("m", "string", "double"))
 
 
+def test_the_keys_of_a_broadcast_map_may_get_a_field() -> None:
+    backend = DefaultOperatorStateBackend("op")
+    backend.get_broadcast_state(MapStateDescriptor("m", "struct<a: int, b: int>", "int")).put(Row(1, 2), 10)
+    grown = MapStateDescriptor[Any, Any]("m", "struct<b: bigint, a: int, c: string>", "int")
+    again = restored(backend.snapshot())
+    assert list(again.get_broadcast_state(grown).items()) == [(Row(b=2, a=1, c=None), 10)]
+    assert restored(again.snapshot()).get_broadcast_state(grown).get((2, 1, None)) == 10
+
+
 def test_a_colour_code_goes_on_in_operator_state_with_the_reconfigured_serializer() -> None:
     backend = DefaultOperatorStateBackend("op")
     backend.get_list_state(ListStateDescriptor("l", CodeSerializer(["red", "green"]))).add_all(["green", "red"])

@@ -13,6 +13,7 @@ from holdfast.state.api import StatePartitionStreamProvider
 from holdfast.state.backend import AbstractKeyedStateBackend, OperatorStateBackend
 from holdfast.state.descriptor import ListStateDescriptor
 from holdfast.state.raw_state import (
+    RAW_KEYED,
     KeyedStateCheckpointOutputStream,
     KeyGroupStatePartitionStreamProvider,
     OperatorStateCheckpointOutputStream,
@@ -21,7 +22,7 @@ from holdfast.state.raw_state import (
 _OPERATOR: Final[ListStateDescriptor[bytes]] = ListStateDescriptor("_raw_operator", "binary")
 # Each subtask gets what all have written, and keeps its own key groups.
 _KEYED: Final[ListStateDescriptor[tuple[int, bytes]]] = ListStateDescriptor(
-    "_raw_keyed", "struct<key_group: int, data: binary>"
+    RAW_KEYED, "struct<key_group: int, data: binary>"
 )
 
 
