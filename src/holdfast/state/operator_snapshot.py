@@ -4,8 +4,9 @@ A chunk is a stretch of elements in one payload (an Arrow stream), which lies in
 
     {"format_version": 1, "states": {<name>: {"mode": "split" | "union" | "broadcast", "type": ..., "key": ...,
         "chunks": [{"data": {"inline": <base64>} | {"path", "size", "digest"}, "offset", "length",
-                    "items", "first", "count"}]}}}
+                    "items", "first", "count"}], "handed_out": true}}}
 
+`handed_out` stands only with unions that a restore gave to all subtasks and that this one has not asked for since.
 `offset` and `length` say where in the data the payload is, `items` how many elements it has, and `first` and `count`
 which of them belong to the subtask. So a list is appended to and dealt out without reading it.
 """
@@ -80,11 +81,14 @@ class StoredState:
         mode: How it is spread.
         description: What it was declared as: `type`, and for a broadcast state `key`.
         chunks: Its elements in their order; at most one for a broadcast state.
+        is_handed_out: Whether it is the copy of a union that every subtask got when it was restored, and nobody has
+            asked for it since: all such copies are one.
     """
 
     mode: Mode
     description: Mapping[str, Any]
     chunks: tuple[Chunk, ...] = ()
+    is_handed_out: bool = False
 
     @property
     def count(self) -> int:
@@ -114,7 +118,12 @@ class OperatorSnapshot:
     def to_json(self) -> dict[str, Any]:
         """Return it as it is written into barriers and documents."""
         states = {
-            name: {"mode": state.mode.value, **state.description, "chunks": [asdict(chunk) for chunk in state.chunks]}
+            name: {
+                "mode": state.mode.value,
+                **state.description,
+                "chunks": [asdict(chunk) for chunk in state.chunks],
+                **({"handed_out": True} if state.is_handed_out else {}),
+            }
             for name, state in self.states.items()
         }
         return {"format_version": FORMAT_VERSION, "states": states}
@@ -152,7 +161,8 @@ def size_of(snapshot: Any, since: int = -1) -> int:
 
 def _stored(fields: dict[str, Any]) -> StoredState:
     mode, chunks = Mode(fields.pop("mode")), fields.pop("chunks")
-    return StoredState(mode, fields, tuple(Chunk(**chunk) for chunk in chunks))
+    is_handed_out = fields.pop("handed_out", False) is True
+    return StoredState(mode, fields, tuple(Chunk(**chunk) for chunk in chunks), is_handed_out)
 
 
 class SnapshotStore(ABC):

@@ -79,7 +79,11 @@ def _merged(name: str, owners: dict[int, StoredState], chunks: list[Chunk]) -> S
 
 
 def _give_union(name: str, owners: dict[int, StoredState], parts: list[_Parts]) -> None:
-    everything = _merged(name, owners, [chunk for state in owners.values() for chunk in state.chunks])
+    """Gives everybody all that there is. What nobody has asked for since the last time counts once."""
+    copies = [state for state in owners.values() if state.is_handed_out]
+    rewritten = [state for state in owners.values() if not state.is_handed_out]
+    everything = _merged(name, owners, [chunk for state in [*copies[:1], *rewritten] for chunk in state.chunks])
+    everything = replace(everything, is_handed_out=True)
     for part in parts:
         part[name] = everything
 

@@ -81,6 +81,42 @@ def keeping(out: Path, parallelism: int, *, keyed: bool) -> Program:
     return program
 
 
+class Curious(RichMapFunction, CheckpointedFunction):
+    """Asks for a union list if it is to, and emits it; leaves it alone otherwise."""
+
+    def __init__(self, asks: bool) -> None:
+        self.asks = asks
+
+    def open(self, runtime_context: Any) -> None:
+        self.runtime_context = runtime_context
+
+    def initialize_state(self, context: Any) -> None:
+        if self.asks:
+            store = context.get_operator_state_store()
+            self.union = store.get_union_list_state(ListStateDescriptor("union", "bigint"))
+            self.found = sorted(self.union.get())
+
+    def snapshot_state(self, context: Any) -> None:
+        if self.asks:
+            self.union.update([self.runtime_context.get_index_of_this_subtask()])
+
+    def map(self, value: Any) -> Any:
+        return json.dumps(self.found if self.asks else None)
+
+
+@pytest.mark.parametrize("parallelism", [4, 3])
+def test_a_union_that_nobody_asks_for_is_the_same_after_many_starts(place: Path, parallelism: int) -> None:
+    batches: list[Any] = []
+    for asks, subtasks in ((True, 4), (False, parallelism), (False, parallelism), (False, 4), (True, parallelism)):
+        program = Program()
+        program.source("in", "bigint").map(Curious(asks), "string").uid("c").set_parallelism(subtasks).sink_to(
+            Journal(place / "out")
+        ).uid("out")
+        batches.append([len(batches)])
+        run(program, place / "job", epochs("in", batches))
+    assert [json.loads(text) for text in journal.read(place / "out")][-1] == [0, 1, 2, 3]
+
+
 class Model:
     """What the journal must say, told from outside: which element went to which subtask is taken from it."""
 

@@ -73,6 +73,22 @@ def test_golden_vectors_of_a_union_list(parallelism: int) -> None:
     assert deal(old, Mode.UNION, parallelism) == [{"s": {"h0": [0, 10], "h1": [0]}}] * parallelism
 
 
+def test_a_union_that_nobody_asks_for_is_carried_on_unchanged_however_often_it_is_given_to_all() -> None:
+    deal_out = RoundRobinOperatorStateRepartitioner().repartition_state
+    held: list[OperatorSnapshot | None] = snapshots([{"s": {"h0": [0, 10]}}, {"s": {"h1": [0]}}], Mode.UNION)
+    for parallelism in (2, 4, 4, 1, 3):
+        written = [None if part is None else OperatorSnapshot.from_json(part.to_json()) for part in held]
+        held = deal_out(written, len(held), parallelism)
+        assert layout(held) == [{"s": {"h0": [0, 10], "h1": [0]}}] * parallelism
+
+
+def test_a_union_that_one_subtask_has_written_anew_has_that_and_one_copy_of_what_was_given_to_the_others() -> None:
+    deal_out = RoundRobinOperatorStateRepartitioner().repartition_state
+    held = deal_out(snapshots([{"s": {"h0": [0, 10]}}, {"s": {"h1": [0]}}], Mode.UNION), 2, 3)
+    [held[1]] = snapshots([{"s": {"new": [0]}}], Mode.UNION)
+    assert layout(deal_out(held, 3, 2)) == [{"s": {"h0": [0, 10], "h1": [0], "new": [0]}}] * 2
+
+
 @pytest.mark.parametrize(("parallelism", "copies"), [(1, [0]), (2, [0, 1]), (3, [0, 1, 0]), (5, [0, 1, 0, 1, 0])])
 def test_golden_vectors_of_a_broadcast_state(parallelism: int, copies: list[int]) -> None:
     old: Layout = [{"s": {"h0": [0, 10]}}, {"s": {"h1": [0, 10]}}]
