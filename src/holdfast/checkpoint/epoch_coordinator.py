@@ -19,6 +19,7 @@ checkpoint as well, hence the loop.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
@@ -47,6 +48,8 @@ from holdfast.kernel.clock import Clock
 from holdfast.kernel.configuration import Configuration
 from holdfast.storage.job_directory import JobDirectory
 from holdfast.storage.register import Lease
+
+_log = logging.getLogger(__name__)
 
 
 class EpochCheckpointCoordinator(CheckpointCoordinator):
@@ -83,10 +86,7 @@ class EpochCheckpointCoordinator(CheckpointCoordinator):
             statistics: Where checkpoints are counted; of its own by default.
         """
         counter = RegisterCheckpointIDCounter(lease)
-        retained = configuration.get(NUM_RETAINED)
-        store = RegisterCompletedCheckpointStore(
-            lease, retained if retained > 0 else NUM_RETAINED.default, list(recovered), counter
-        )
+        store = RegisterCompletedCheckpointStore(lease, _retained(configuration), list(recovered), counter)
         coordinator = cls(
             directory.job_id,
             CheckpointConfig(configuration),
@@ -231,3 +231,12 @@ def _raise_cause(error: CheckpointError) -> None:
     cause = error.__cause__
     if isinstance(cause, FencedError | PossibleInconsistentStateError):
         raise cause from error
+
+
+def _retained(configuration: Configuration) -> int:
+    """How many checkpoints are kept; as in Flink, a number that cannot be is replaced."""
+    retained, default = configuration.get(NUM_RETAINED), NUM_RETAINED.default
+    if retained > 0:
+        return retained
+    _log.warning("%s is %d, but at least one is kept: it is taken to be %d.", NUM_RETAINED.key, retained, default)
+    return default

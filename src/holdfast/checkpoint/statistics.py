@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from holdfast.checkpoint.snapshot_type import CheckpointProperties
 from holdfast.checkpoint.trigger import CheckpointMetrics
+from holdfast.errors import ConfigurationError
 
 IN_PROGRESS: Final = "IN_PROGRESS"
 COMPLETED: Final = "COMPLETED"
@@ -169,7 +170,9 @@ class CheckpointStatsTracker:
 
     def __init__(self, history_size: int = 10) -> None:
         if history_size < 0:
-            raise ValueError(f"The size of the history is 0 or more, not {history_size!r}.")
+            raise ConfigurationError(
+                f"The size of the history (web.checkpoints.history) is 0 or more, not {history_size!r}."
+            )
         self._size = history_size
         self._lock = threading.Lock()
         self._counts = Counts()

@@ -215,7 +215,7 @@ class StateEvolutionContract:
         with epochs.epoch() as task:
             assert task.state("a", row).value() == OLD_VALUES[0]
             assert list(task.state("a", own).get()) == [Decimal(1)]
-            assert task.state("a", ValueStateDescriptor("other", "double" if False else "bigint")).value() == 2
+            assert task.state("a", ValueStateDescriptor("other", "bigint")).value() == 2
 
     def test_an_epoch_that_fails_leaves_the_older_form(self, epochs: StateEpochs) -> None:
         old, new = ValueStateDescriptor[Any]("v", "int"), ValueStateDescriptor[Any]("v", "bigint")

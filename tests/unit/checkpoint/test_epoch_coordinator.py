@@ -39,6 +39,15 @@ def test_every_epoch_completes_a_checkpoint_when_no_interval_is_set(job):
     assert lease.state == state
 
 
+def test_at_least_one_checkpoint_is_kept_and_who_wants_less_is_told(tmp_path, caplog):
+    job = LocalJob(tmp_path, **{"execution.checkpointing.num-retained": 0})
+    _, coordinator = job.lead()
+    assert "execution.checkpointing.num-retained is 0" in caplog.text
+    for epoch in range(1, 6):
+        complete(coordinator, epoch)
+    assert [pointer.checkpoint_id for pointer in job.register.read().checkpoints] == [3, 4, 5]
+
+
 def test_the_next_leader_goes_on_with_new_ids_and_the_old_one_is_fenced(job):
     _, first = job.lead()
     complete(first, 1)

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from holdfast.checkpoint.snapshot_type import CheckpointProperties, CheckpointRetentionPolicy
 from holdfast.checkpoint.statistics import CheckpointStatsTracker, Counts, RestoredStats, Summary
 from holdfast.checkpoint.trigger import CheckpointMetrics
+from holdfast.errors import ConfigurationError
 
 CHECKPOINT = CheckpointProperties.for_checkpoint(CheckpointRetentionPolicy.RETAIN_ON_FAILURE)
 SAVEPOINT = CheckpointProperties.for_savepoint()
@@ -45,7 +46,7 @@ def test_with_a_history_of_none_the_latest_are_still_known():
     snapshot = tracker.create_snapshot()
     assert snapshot.history == ()
     assert snapshot.find(1).status == "COMPLETED"
-    with pytest.raises(ValueError, match="0 or more"):
+    with pytest.raises(ConfigurationError, match="0 or more"):
         CheckpointStatsTracker(-1)
 
 
