@@ -438,6 +438,29 @@ def test_a_message_that_grows_on_its_way_ends_no_connection_between_servers(benc
     assert neighbour.get_kv_state("bank", "balance", KEYS[0]).checkpoint_id == 1
 
 
+def test_a_request_that_is_too_long_for_another_server_fails_alone(bench, books, leader):
+    """Proxies have one connection for all of their clients; it does not end with the request of one of them."""
+    bench.server(books.job, leader=leader.get_server_address(), limits=Limits(message_bytes=20_000))
+    until(lambda: groups_held(leader, books.job) == 128)
+    proxy = bench.server()
+    oracle = RemoteLocationOracle(leader.get_server_address(), proxy._peers, proxy._loop)
+    proxy.update_kv_state_location_oracle(books.job.job_id, oracle)
+    neighbour, waited = bench.client(proxy), []
+
+    def wait():
+        waited.append(neighbour.get_kv_state("bank", "balance", KEYS[0], consistency=at_least(2), deadline=60))
+
+    neighbour.get_kv_state("bank", "balance", KEYS[0])
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    time.sleep(0.1)
+    with pytest.raises(LimitExceededError, match="above the limit of 20000"):
+        bench.client(proxy).get_kv_state("bank", "balance", "y" * 30_000)
+    books.write()
+    waiting.join()
+    assert [found.checkpoint_id for found in waited] == [2]
+
+
 def test_a_replica_that_was_asked_before_the_leader_knew_it_answers_itself_from_then_on(bench, books, monkeypatch):
     """Else it would load the process of the job with all of its reads, for as long as that lives."""
     leader = bench.server(books.job)

@@ -166,6 +166,30 @@ def test_requests_and_answers_above_the_limits_are_refused_by_name(job, bench):
     assert max(batch.num_rows for batch in client.scan("job", "text")) <= 4
 
 
+def test_a_request_that_is_far_above_the_limit_is_refused_by_name_and_not_by_a_lost_connection(job, bench):
+    """The server would end the connection while most of it is still on its way."""
+    import asyncio
+
+    server = bench.server(job, limits=Limits(message_bytes=50_000))
+    keys = ["y" * 10_000] * 2_000
+    client = bench.client(server)
+    with pytest.raises(LimitExceededError, match="above the limit of 50000"):
+        client.get_many("job", "text", keys)
+
+    async def story():
+        async with AsyncQueryableStateClient(*server.get_server_address()) as asking:
+            waiting = asyncio.ensure_future(
+                asking.get_many("job", "text", ["k1"], consistency=at_least(2), deadline=60)
+            )
+            await asyncio.sleep(0.1)
+            with pytest.raises(LimitExceededError, match="above the limit of 50000"):
+                await asking.get_many("job", "text", keys)
+            await asyncio.to_thread(job.checkpoint, [("k1", lambda states: states.text.update("new"))])
+            return (await waiting).values
+
+    assert asyncio.run(story()) == ["new"], "what was asked on the same connection has failed as well"
+
+
 def test_a_row_that_is_larger_than_a_message_ends_a_scan_with_an_error(job, bench):
     client = bench.client(bench.server(job, limits=Limits(message_bytes=8_000)))
     with pytest.raises(LimitExceededError, match="One row has"):
