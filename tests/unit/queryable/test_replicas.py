@@ -188,6 +188,18 @@ def test_a_key_group_that_nobody_holds_is_an_error_until_somebody_does(bench, bo
         client.get_kv_state("bank", "balance", missing)
     with pytest.raises(UnknownKvStateKeyGroupLocationError):
         client.scan("bank", "balance").to_table()
+
+    async def together():
+        async with AsyncQueryableStateClient(*leader.get_server_address()) as asking:
+            await asking.get_kv_state("bank", "balance", there[0])
+            gets = (asking.get_kv_state("bank", "balance", key) for key in KEYS)
+            return await asyncio.gather(*gets, return_exceptions=True)
+
+    for key, found in zip(KEYS, asyncio.run(together()), strict=True):
+        if key in there:
+            assert found.value == books.accounts[key]
+        else:
+            assert type(found) is UnknownKvStateKeyGroupLocationError
     bench.server(books.job, share=part_of(1, 2), leader=leader.get_server_address())
     until(lambda: groups_held(leader, books.job) == 128)
     assert client.get_kv_state("bank", "balance", missing).value == books.accounts[missing]
