@@ -22,6 +22,8 @@ from holdfast.queryable.errors import (
     from_wire,
 )
 from holdfast.queryable.frame import VERSION, FrameReader, FrameType, encode, to_header
+from holdfast.queryable.request import ScanRequest
+from holdfast.queryable.scan import Scan
 from holdfast.queryable.server import parse_ports
 from holdfast.queryable.server_connection import Limits
 from holdfast.queryable.tls import server_context
@@ -337,6 +339,18 @@ def test_a_slow_scan_holds_a_batch_and_not_the_state(job, bench):
     assert bench.client(server).get_kv_state("job", "text", "k7", consistency=at_least(2)).value == "other"
     rest = [value for batch in batches for value in batch["value"].to_pylist()]
     assert set(rest) == {"x" * 10_000} and 190 <= len(rest) < 200
+
+
+@pytest.mark.parametrize(("limit", "rows"), [(100_000, 64 * 1024), (16 << 20, 10)])
+def test_a_scan_makes_no_more_at_a_time_than_a_message_and_a_batch_have(job, bench, limit, rows):
+    """What was made and has not left yet is held for as long as the client likes. The two subtasks' runs have no hash
+    in common."""
+    state = bench.server(job).follower(job.job_id).replica.newest.states["text"]
+    assert len(state.layers) == 2
+    scan = Scan(state, ScanRequest(str(job.job_id), "text", batch_rows=rows), limit)
+    made = [sum(part.size for part in parts) for parts in iter(scan.next, None)]
+    assert sum(made) > 200 * 10_000
+    assert max(made) < 200_000
 
 
 def test_ports_are_tried_in_turn_and_a_full_range_is_an_error(job, bench):
