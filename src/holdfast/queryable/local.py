@@ -214,18 +214,17 @@ class LocalStates:
         """Register what the newest checkpoint of a job has, and drop what it has not."""
         job_id = JobID(follower.job_id)
         newest = follower.replica.newest
-        held = set()
-        for name, state in newest.states.items() if newest is not None else ():
-            description = state.description
-            for key_groups in state.key_groups:
-                held.add(
-                    self.registry.register_kv_state(
-                        job_id, JobVertexID(description.operator_id), description.max_parallelism, key_groups, name
-                    )
-                )
-        for registration in self.registry.registrations(job_id):
-            if registration.kv_state_id not in held:
-                self.registry.unregister_kv_state(registration.kv_state_id)
+        held = {
+            (JobVertexID(state.description.operator_id), state.description.max_parallelism, key_groups, name)
+            for name, state in (newest.states.items() if newest is not None else ())
+            for key_groups in state.key_groups
+        }
+        # First, as a name may have gone over to another operator.
+        for known in self.registry.registrations(job_id):
+            if (known.job_vertex_id, known.num_key_groups, known.key_groups, known.registration_name) not in held:
+                self.registry.unregister_kv_state(known.kv_state_id)
+        for registration in held:
+            self.registry.register_kv_state(job_id, *registration)
 
 
 def _set_soon(loop: asyncio.AbstractEventLoop, event: asyncio.Event) -> None:

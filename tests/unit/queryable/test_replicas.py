@@ -10,6 +10,7 @@ from collections import Counter
 
 import pytest
 
+from holdfast.kernel.ids import JobVertexID
 from holdfast.kernel.key_group import KeyGroupRange, key_group_of
 from holdfast.queryable import AsyncQueryableStateClient, at_least, exactly
 from holdfast.queryable.errors import (
@@ -25,6 +26,8 @@ from holdfast.queryable.frame import FrameReader, FrameType, encode
 from holdfast.queryable.leader import LeaderRegistration, RemoteLocationOracle
 from holdfast.queryable.server import part_of
 from holdfast.queryable.server_connection import Limits
+from holdfast.state.descriptor import ValueStateDescriptor
+from holdfast.testing.written_job import WrittenJob
 from tests.unit.cli.test_query import Server as StateServerProcess
 from tests.unit.queryable.live_job import until
 from tests.unit.queryable.test_consistency import KEYS, TOTAL, Books, bank
@@ -499,6 +502,52 @@ def test_a_replica_that_was_asked_before_the_leader_knew_it_answers_itself_from_
     assert client.get_many("bank", "balance", KEYS).as_dict() == books.accounts
     assert client.get_kv_state("bank", "balance", KEYS[0]).value == books.accounts[KEYS[0]]
     assert asked == []
+
+
+def test_a_name_that_has_gone_over_to_another_operator_is_found_there(tmp_path, bench):
+    """A program has given its operator another uid, so its state begins anew, under the same name."""
+
+    def job(uid):
+        value = ValueStateDescriptor("value", "bigint")
+        value.set_queryable("value")
+        return WrittenJob(tmp_path, [value], uid=uid)
+
+    first = job("before")
+    first.checkpoint([("k", lambda states: states.value.update(1))])
+    server = bench.server(first)
+    client = bench.client(server)
+    assert client.get_kv_state("job", "value", "k").value == 1
+    second = job("after")
+    for n in (2, 3):
+        number = second.checkpoint([("k", lambda states, n=n: states.value.update(n))])
+        until(lambda number=number: server.follower(first.job_id).replica.newest.checkpoint_id == number)
+
+    def answer():
+        try:
+            return client.get_kv_state("job", "value", "k").value
+        except UnknownKvStateLocationError:  # while the one goes and the other comes
+            return None
+
+    until(lambda: answer() == 3, 10)
+
+
+def test_what_a_connection_has_registered_goes_with_it(bench, books, leader):
+    states = json.dumps([(str(JobVertexID()), 128, 0, 127, "balance", "x")]).encode()
+
+    def register(port):
+        header = json.dumps({"job": str(books.job.job_id), "address": ["127.0.0.1", port]}).encode()
+        connection.sendall(encode(FrameType.REGISTER, port, header, states))
+        [answer] = reader.feed(connection.recv(65536))
+        return answer
+
+    with socket.create_connection(leader.get_server_address(), timeout=5) as connection:
+        reader = FrameReader(1 << 20)
+        connection.sendall(encode(FrameType.HELLO, 0, b"{}"))
+        reader.feed(connection.recv(65536))
+        assert [register(port).type for port in (1, 1)] == [FrameType.RESULT] * 2
+        assert register(2).fields()["error"] == "BadRequestError"
+        assert groups_held(leader, books.job) == 128
+    until(lambda: groups_held(leader, books.job) == 0)
 
 
 def test_names_that_do_not_exist_leave_nothing_behind(bench, books, leader):
