@@ -156,6 +156,27 @@ def test_nobody_is_shown_an_older_checkpoint_by_a_server_that_is_late(bench, boo
     assert client.get_kv_state("bank", "balance", here, deadline=60).checkpoint_id == number
 
 
+def test_a_server_that_has_not_seen_a_restore_is_late_and_not_of_a_job_that_began_anew(bench, books, leader):
+    register = HeldUp(books.job.register)
+    bench.server(books.job, share=part_of(0, 2), leader=leader.get_server_address())
+    late = bench.server()
+    late.serve_job(books.job.directory, register, share=part_of(1, 2), leader=leader.get_server_address())
+    until(lambda: groups_held(leader, books.job) == 128)
+    client = bench.client(leader)
+    groups = {key: key_group_of(books.job._codec.hash(key), 128) for key in KEYS}
+    there, here = min(groups, key=groups.get), max(groups, key=groups.get)
+    register.goes.clear()
+    books.job.restore(books.job.runs)
+    number = books.write()
+    until(lambda: client.get_kv_state("bank", "balance", there).checkpoint_id == number)
+    for ask in (lambda: client.get_kv_state("bank", "balance", here, deadline=0.1),
+                lambda: client.scan("bank", "balance", deadline=0.1).to_table()):  # fmt: skip
+        with pytest.raises(QueryTimeoutError):
+            ask()
+    register.goes.set()
+    assert client.get_kv_state("bank", "balance", here, deadline=60).checkpoint_id == number
+
+
 def test_a_job_that_begins_anew_in_an_empty_directory_is_read_again(tmp_path, bench):
     """Checkpoints begin with 1 again: not an older one, but another job's, which the lineage says."""
     books = Books(bank(tmp_path / "first"))
@@ -168,15 +189,22 @@ def test_a_job_that_begins_anew_in_an_empty_directory_is_read_again(tmp_path, be
     client = bench.client(proxy)
     before = client.get_kv_state("bank", "balance", KEYS[0])
     assert before.checkpoint_id == 3
+    assert client.scan("bank", "balance").origin.checkpoint_id == 3
     again = Books(bank(tmp_path / "second"))
+    again.job.epoch = 9  # by its clock it is later
     again.write()
     second = bench.server(again.job)
     holder.shutdown()
     oracle = RemoteLocationOracle(second.get_server_address(), proxy._peers, proxy._loop)
     proxy.update_kv_state_location_oracle(again.job.job_id, oracle)
+    shown = dict(proxy._service._router.high_water._shown)
     found = client.get_kv_state("bank", "balance", KEYS[0], deadline=0.2)
     assert found.checkpoint_id == 1 and found.origin.lineage != before.origin.lineage
     assert client.get_kv_state("bank", "balance", KEYS[0]).checkpoint_id == 1
+    proxy._service._router.high_water._shown = shown  # somebody who only scans, as Spark does
+    rows = client.scan("bank", "balance", deadline=0.2).to_table().to_pylist()
+    assert {row["key"]: row["value"] for row in rows} == again.accounts
+    assert client.scan("bank", "balance").origin.checkpoint_id == 1
 
 
 def test_a_key_group_that_nobody_holds_is_an_error_until_somebody_does(bench, books, leader):
