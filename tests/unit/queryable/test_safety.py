@@ -26,6 +26,7 @@ from holdfast.queryable.request import ScanRequest
 from holdfast.queryable.scan import Scan
 from holdfast.queryable.server import parse_ports
 from holdfast.queryable.server_connection import Limits
+from holdfast.queryable.state_view import StateView
 from holdfast.queryable.tls import server_context
 from holdfast.state.descriptor import ValueStateDescriptor
 from holdfast.testing.written_job import WrittenJob
@@ -166,6 +167,18 @@ def test_requests_and_answers_above_the_limits_are_refused_by_name(job, bench):
     rows = client.scan("job", "text")
     assert sum(batch.num_rows for batch in rows) == 200
     assert max(batch.num_rows for batch in client.scan("job", "text")) <= 4
+
+
+def test_an_answer_that_is_far_above_the_limit_is_not_made(job, bench, monkeypatch):
+    """It would be half a gigabyte, in the process of the job."""
+    made, find_many = [], StateView.find_many
+    monkeypatch.setattr(StateView, "find_many", lambda *given: made.append(find_many(*given)) or made[-1])
+    client = bench.client(bench.server(job))
+    with pytest.raises(LimitExceededError, match="Ask for fewer keys"):
+        client.get_many("job", "text", ["k1"] * 50_000)
+    assert sum(part.nbytes for part in made) < 32 << 20
+    found = client.get_many("job", "text", [f"k{i}" for i in range(5_000)]).values
+    assert found == ["x" * 10_000] * 200 + [None] * 4_800
 
 
 def test_a_request_that_is_far_above_the_limit_is_refused_by_name_and_not_by_a_lost_connection(job, bench):
