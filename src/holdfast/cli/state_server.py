@@ -8,6 +8,7 @@ import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from typing import Any
 
 import click
 
@@ -22,11 +23,21 @@ from holdfast.ha.options import ha_type
 from holdfast.ha.services import HighAvailabilityServices
 from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.key_group import KeyGroupRange
+from holdfast.kernel.option import ConfigOption
 from holdfast.queryable.checkpoint_view import Share
+from holdfast.queryable.embedded import settings_from
 from holdfast.queryable.leader import parse_address
 from holdfast.queryable.location import Address
-from holdfast.queryable.server import ServerSettings, StateServer, parse_ports, part_of, whole
-from holdfast.queryable.tls import client_context, server_context
+from holdfast.queryable.server import StateServer, part_of, whole
+from holdfast.runtime.query_options import (
+    ADVERTISED_HOST,
+    HOST,
+    PORTS,
+    TLS_AUTHORITY,
+    TLS_CERTIFICATE,
+    TLS_KEY,
+    TOKEN,
+)
 from holdfast.storage.job_directory import JobDirectory
 from holdfast.storage.register import FencedRegister
 from holdfast.storage.s3_options import use_s3_options
@@ -37,10 +48,8 @@ _LOOK_SECONDS = 1.0
 
 @click.command("state-server")
 @click.argument("directory", metavar="DIR")
-@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen at.")
-@click.option(
-    "--port", default="9069", show_default=True, metavar="PORTS", help="9069, 9069,9071 or 9069-9075; 0: any."
-)
+@click.option("--host", help="Address to listen at.  [default: 127.0.0.1]")
+@click.option("--port", metavar="PORTS", help="9069, 9069,9071 or 9069-9075; 0: any.  [default: 9069]")
 @click.option("--advertise", metavar="HOST", help="Host under which others reach this server, if not --host.")
 @click.option("--part", metavar="I/N", help="Hold one of N equal parts of the key groups; I from 1.")
 @click.option("--key-groups", metavar="A-B", help="Hold these key groups.")
@@ -50,7 +59,7 @@ _LOOK_SECONDS = 1.0
     "properties",
     multiple=True,
     metavar="KEY=VALUE",
-    help="high-availability.*: find the register and the leader.",
+    help="high-availability.*: find the register and the leader; queryable-state.*: as for the server of a job.",
 )
 @click.option("--token", envvar="HOLDFAST_QUERY_TOKEN", help="Bearer token of clients; or HOLDFAST_QUERY_TOKEN.")
 @click.option("--tls-certificate", metavar="FILE", help="Certificate chain (PEM); turns TLS on.")
@@ -58,8 +67,8 @@ _LOOK_SECONDS = 1.0
 @click.option("--tls-authority", metavar="FILE", help="Certificates to check other servers against (PEM).")
 def state_server(
     directory: str,
-    host: str,
-    port: str,
+    host: str | None,
+    port: str | None,
     advertise: str | None,
     part: str | None,
     key_groups: str | None,
@@ -89,15 +98,19 @@ def state_server(
                 "A server of a part needs --leader, or -D high-availability.type=...: the leader knows where the rest "
                 "is."
             )
-        tls = server_context(tls_certificate, tls_key)
-        settings = ServerSettings(
-            host=host,
-            ports=parse_ports(port),
-            advertised=advertise or "",
-            token=token,
-            tls=tls,
-            peer_tls=client_context(tls_authority or True) if tls is not None else None,
+        given: tuple[tuple[ConfigOption[Any], str | None], ...] = (
+            (HOST, host),
+            (PORTS, port),
+            (ADVERTISED_HOST, advertise),
+            (TOKEN, token),
+            (TLS_CERTIFICATE, tls_certificate),
+            (TLS_KEY, tls_key),
+            (TLS_AUTHORITY, tls_authority),
         )
+        for option, value in given:
+            if value is not None:
+                configuration.set(option, value)
+        settings = settings_from(configuration)
         _log_to_stderr()
         stop = _until_interrupted()
         services = _services(configuration, stack) if elects else None

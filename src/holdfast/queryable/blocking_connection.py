@@ -7,7 +7,7 @@ import ssl as tls_module
 from collections.abc import Iterator
 from typing import Any, Final
 
-from holdfast.queryable.connection import CONNECT_TIMEOUT, MAX_ANSWER, greeting, raise_failure
+from holdfast.queryable.connection import CONNECT_TIMEOUT, MAX_ANSWER, greeting, raise_failure, shown_limit
 from holdfast.queryable.errors import QueryConnectionError, QueryTimeoutError
 from holdfast.queryable.frame import Frame, FrameReader, FrameType, encode
 from holdfast.queryable.location import Address
@@ -34,7 +34,7 @@ class BlockingConnection:
             raise QueryConnectionError(f"No connection to {address[0]}:{address[1]}: {error}.") from error
         try:
             self._send(greeting(token))
-            raise_failure(self.receive(CONNECT_TIMEOUT))
+            self._most_bytes = shown_limit(raise_failure(self.receive(CONNECT_TIMEOUT)), "message_bytes")
         except QueryTimeoutError as error:
             self.close()
             raise QueryConnectionError(
@@ -46,12 +46,12 @@ class BlockingConnection:
 
     def request(self, kind: FrameType, header: bytes, *body: Any, timeout: float) -> Frame:
         """Send a request and wait for its answer."""
-        self._send(encode(kind, 1, header, *body))
+        self._send(encode(kind, 1, header, *body, limit=self._most_bytes))
         return raise_failure(self.receive(timeout))
 
     def stream(self, kind: FrameType, header: bytes, timeout: float) -> Iterator[Frame]:
         """Send a request and yield the parts of its answer."""
-        self._send(encode(kind, 1, header))
+        self._send(encode(kind, 1, header, limit=self._most_bytes))
         while (frame := raise_failure(self.receive(timeout))).type != FrameType.END:
             yield frame
 

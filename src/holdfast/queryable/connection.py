@@ -39,6 +39,13 @@ def greeting(token: str | None) -> bytes:
     return encode(FrameType.HELLO, 0, to_header({} if token is None else {"token": token}))
 
 
+def shown_limit(greeted: Frame, name: str) -> int | None:
+    """Return a limit that the answer to a greeting says; None if it does not."""
+    limits = greeted.fields().get("limits")
+    most = limits.get(name) if isinstance(limits, dict) else None
+    return most if type(most) is int and most > 0 else None
+
+
 class _Stream:
     """The parts of one streamed answer that have arrived and are not read yet."""
 
@@ -73,6 +80,8 @@ class ClientConnection(asyncio.Protocol):
         self._pulse: asyncio.TimerHandle | None = None
         self.most_in_flight: int | None = None
         """Requests that may wait at the server at one time, as its greeting says."""
+        self.most_bytes: int | None = None
+        """The longest request; a longer one would end the connection, and with it what others have asked on it."""
         self.closed: asyncio.Future[None] = self._loop.create_future()
 
     @property
@@ -106,9 +115,10 @@ class ClientConnection(asyncio.Protocol):
         """Send a request; returns its number and the future of its answer, which may be a failure's frame."""
         self._require_open()
         number = next(self._numbers)
+        data = encode(kind, number, header, *body, limit=self.most_bytes)
         answer: asyncio.Future[Frame] = self._loop.create_future()
         self._pending[number] = answer
-        self._write(encode(kind, number, header, *body))
+        self._write(data)
         return number, answer
 
     async def stream(
@@ -123,8 +133,9 @@ class ClientConnection(asyncio.Protocol):
         """
         self._require_open()
         number = next(self._numbers)
+        data = encode(kind, number, header, *body, limit=self.most_bytes)
         stream = self._streams[number] = _Stream()
-        self._write(encode(kind, number, header, *body))
+        self._write(data)
         try:
             while True:
                 while not stream.parts:
@@ -298,6 +309,6 @@ async def connect(
     if frame.type != FrameType.RESULT:
         connection.close()
         raise ProtocolError(f"{host}:{port} answered a greeting with a message of type {frame.type}.")
-    most = (frame.fields().get("limits") or {}).get("in_flight")
-    connection.most_in_flight = most if type(most) is int and most > 0 else None
+    connection.most_in_flight = shown_limit(frame, "in_flight")
+    connection.most_bytes = shown_limit(frame, "message_bytes")
     return connection

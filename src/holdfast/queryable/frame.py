@@ -10,7 +10,9 @@ r"""Frames: how messages are told apart on a connection. No I/O here.
     header            one JSON object, UTF-8
     body              bytes, whose meaning the header and the type decide
 
-Numbers are big endian. A frame that is longer than the reader's limit, or of another version, ends the connection.
+Numbers are big endian. A frame that is longer than the reader's limit, or of another version, ends the connection. So
+a client sends no request before the answer to its greeting, which says how long one may be.
+
 The header of a request is at most 64 KiB, which its sender is told before it is sent; that of an answer may be longer,
 as it describes all columns of a state.
 """
@@ -71,11 +73,19 @@ class Frame(NamedTuple):
         return fields_of(self.header)
 
 
-def encode(kind: int, request: int, header: bytes, *body: Any) -> bytes:
+def encode(kind: int, request: int, header: bytes, *body: Any, limit: int | None = None) -> bytes:
     """Return a frame; the body may come in several parts.
 
+    Args:
+        kind: See `FrameType`.
+        request: Its number.
+        header: A JSON object.
+        body: The parts of the body.
+        limit: The longest frame that the other side takes; None if it has not said.
+
     Raises:
-        LimitExceededError: It is longer than a frame can be, or a request whose header is longer than a server takes.
+        LimitExceededError: It is longer than that or than a frame can be, or a request whose header is longer than a
+            server takes.
     """
     if len(header) > MAX_HEADER and kind < FrameType.RESULT:
         raise LimitExceededError(
@@ -85,9 +95,23 @@ def encode(kind: int, request: int, header: bytes, *body: Any) -> bytes:
     length = _AFTER_LENGTH + len(header)
     for part in body:
         length += len(part) if type(part) is bytes else memoryview(part).nbytes
+    if limit is not None:
+        check_length(length, limit)
     if length > 0xFFFF_FFFF:
         raise LimitExceededError(f"A message of {length} bytes does not fit into a frame. Ask for less at once.")
     return b"".join((_PREFIX.pack(length, VERSION, kind, request, len(header)), header, *body))
+
+
+def check_length(length: int, limit: int) -> None:
+    """Check the length of a frame, as it stands in its first field.
+
+    Raises:
+        LimitExceededError: It is too long.
+    """
+    if length > limit:
+        raise LimitExceededError(
+            f"A message of {length} bytes is above the limit of {limit} bytes. Ask for fewer keys at once."
+        )
 
 
 def fields_of(header: bytes) -> dict[str, Any]:
@@ -168,10 +192,7 @@ class FrameReader:
                 raise ProtocolError(f"A message of version {version:#010x} arrived, not of {VERSION:#010x}.")
         if available >= 4:
             length: int = _LENGTH.unpack_from(data, at)[0]
-            if length > self.limit:
-                raise LimitExceededError(
-                    f"A message of {length} bytes is above the limit of {self.limit} bytes. Ask for fewer keys at once."
-                )
+            check_length(length, self.limit)
             if length < _AFTER_LENGTH:
                 raise ProtocolError(f"A message cannot have {length} bytes.")
             if available >= _PREFIX.size:

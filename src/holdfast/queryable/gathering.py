@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from holdfast.queryable.description import StateDescription
-from holdfast.queryable.errors import LimitExceededError, QueryError
+from holdfast.queryable.errors import LimitExceededError, QueryError, UnknownKvStateKeyGroupLocationError
 from holdfast.queryable.frame import Frame
 from holdfast.queryable.question import Question, origin_of
 from holdfast.queryable.result import StateResult
@@ -66,11 +66,11 @@ class Gathering:
             answer, what = await self._ask(question)
             origin = origin_of(answer)
             values = question.values(answer, what)
-        except LimitExceededError as error:
+        except (LimitExceededError, UnknownKvStateKeyGroupLocationError) as error:
             if len(waiting) == 1:
                 _fail(waiting, error)
                 return
-            # Each of them may be answered alone.
+            # Each of them may be answered alone: there is room for it, or a server for its key group.
             await asyncio.gather(*(self._answer(group, [one]) for one in waiting))
             return
         except QueryError as error:

@@ -19,7 +19,7 @@ class HighWater:
     """The newest checkpoint of each job that was shown; belongs to one event loop."""
 
     def __init__(self) -> None:
-        self._shown: dict[str, tuple[int, str]] = {}
+        self._shown: dict[str, tuple[int, str, int]] = {}
 
     def of(self, job: str) -> int:
         """Return the newest checkpoint that was shown, 0 if none was."""
@@ -37,7 +37,7 @@ class HighWater:
         """An answer is shown, which says where it is from."""
         checkpoint_id, lineage = origin.get("checkpoint_id"), origin.get("lineage")
         if isinstance(checkpoint_id, int) and isinstance(lineage, str) and checkpoint_id > self.of(job):
-            self._shown[job] = (checkpoint_id, lineage)
+            self._shown[job] = (checkpoint_id, lineage, origin.get("completed_at", 0))
 
     def forget_if_begun_anew(self, job: str, newest: dict[str, Any]) -> bool:
         """Forget what was shown of a job whose checkpoints begin with 1 again, as its directory was removed.
@@ -47,10 +47,10 @@ class HighWater:
             newest: Where an answer from its newest checkpoint is from.
 
         Returns:
-            Whether that was so; otherwise a server is late.
+            Whether that was so; otherwise a server is late, perhaps so late that it has not seen a restore.
         """
         shown = self._shown.get(job)
-        if shown is None or newest.get("lineage") == shown[1]:
+        if shown is None or newest.get("lineage") == shown[1] or newest.get("completed_at", 0) < shown[2]:
             return False
         del self._shown[job]
         return True

@@ -50,6 +50,12 @@ class Layer:
     def __len__(self) -> int:
         return len(self.hashes)
 
+    @property
+    def nbytes(self) -> int:
+        """How many bytes its columns have."""
+        columns = (self.keys, self.namespaces, self.map_keys, self.values)
+        return sum(column.nbytes for column in columns if column is not None)
+
     @cached_property
     def view(self) -> memoryview:
         """The hashes as a sequence that `bisect` can search."""

@@ -27,7 +27,7 @@ from holdfast.queryable.errors import (
 )
 from holdfast.queryable.follower import CheckpointFollower
 from holdfast.queryable.frame import FrameType, encode, to_header
-from holdfast.queryable.layer import comparable
+from holdfast.queryable.layer import Hashes, comparable
 from holdfast.queryable.location import KvStateID, unknown_state
 from holdfast.queryable.proxy import not_ready
 from holdfast.queryable.registry import KvStateRegistry
@@ -39,6 +39,7 @@ from holdfast.queryable.wire_column import ColumnReader
 from holdfast.state.descriptor import StateKind
 
 _OFFSETS: Final = struct.Struct("<ii")
+_AT_ONCE: Final = 1024  # keys of a request that are looked for together
 
 
 class LocalStates:
@@ -159,7 +160,20 @@ class LocalStates:
             map_keys = comparable(reader.column(description.map_key_codec.storage_type, request.count))
         reader.end()
         self._check_groups(state, hashes)
-        return state.find_many(hashes, keys, request.namespace, map_keys)
+        return self._find_many(state, hashes, keys, request.namespace, map_keys)
+
+    def _find_many(
+        self, state: StateView, hashes: Hashes, keys: pa.Array, namespace: bytes | None, map_keys: pa.Array | None
+    ) -> pa.Array:
+        """The values of some keys, in steps: an answer that is too long is given up before all of it was made."""
+        found, size = [], 0
+        for at in range(0, len(hashes), _AT_ONCE):
+            entries = None if map_keys is None else map_keys.slice(at, _AT_ONCE)
+            part = state.find_many(hashes[at : at + _AT_ONCE], keys.slice(at, _AT_ONCE), namespace, entries)
+            size += part.nbytes
+            self.limits.check_answer(size)
+            found.append(part)
+        return found[0] if len(found) == 1 else pa.concat_arrays(found)
 
     def _find_one(self, body: bytes, state: StateView) -> pa.Array | None:
         """The value of the only key of a body in its simplest form; None if it has to be read another way."""
@@ -214,18 +228,17 @@ class LocalStates:
         """Register what the newest checkpoint of a job has, and drop what it has not."""
         job_id = JobID(follower.job_id)
         newest = follower.replica.newest
-        held = set()
-        for name, state in newest.states.items() if newest is not None else ():
-            description = state.description
-            for key_groups in state.key_groups:
-                held.add(
-                    self.registry.register_kv_state(
-                        job_id, JobVertexID(description.operator_id), description.max_parallelism, key_groups, name
-                    )
-                )
-        for registration in self.registry.registrations(job_id):
-            if registration.kv_state_id not in held:
-                self.registry.unregister_kv_state(registration.kv_state_id)
+        held = {
+            (JobVertexID(state.description.operator_id), state.description.max_parallelism, key_groups, name)
+            for name, state in (newest.states.items() if newest is not None else ())
+            for key_groups in state.key_groups
+        }
+        # First, as a name may have gone over to another operator.
+        for known in self.registry.registrations(job_id):
+            if (known.job_vertex_id, known.num_key_groups, known.key_groups, known.registration_name) not in held:
+                self.registry.unregister_kv_state(known.kv_state_id)
+        for registration in held:
+            self.registry.register_kv_state(job_id, *registration)
 
 
 def _set_soon(loop: asyncio.AbstractEventLoop, event: asyncio.Event) -> None:

@@ -272,12 +272,31 @@ class Router:
         raise AssertionError("unreachable")
 
     async def scan(self, request: ScanRequest, number: int) -> AsyncIterator[bytes]:
+        """Yield the frames of a scan, from no checkpoint before one that was shown already."""
+        raised = self.high_water.not_before(request)
+        begun = False
+        try:
+            async with aclosing(self._scan(raised, number)) as frames:
+                async for frame in frames:
+                    begun = True
+                    yield frame
+        except QueryTimeoutError:
+            if begun or raised is request:
+                raise
+            async with aclosing(self._scan(request, number)) as frames:
+                async for frame in frames:
+                    if not begun and not self.high_water.forget_if_begun_anew(request.job, _decode(frame).fields()):
+                        raise
+                    begun = True
+                    yield frame
+
+    async def _scan(self, request: ScanRequest, number: int) -> AsyncGenerator[bytes]:
         """Yield the frames of a scan, server after server, all from one checkpoint."""
         location = await self._locations.locate(request.job, request.state)
         asked = request.key_groups or KeyGroupRange(0, location.num_key_groups - 1)
         if asked.end >= location.num_key_groups:
             raise BadRequestError(f"There are {location.num_key_groups} key groups; {asked.end} is not one of them.")
-        part = replace(self.high_water.not_before(request), is_local=True)
+        part = replace(request, is_local=True)
         with suppress(*RETRIED):  # a server that is lost is found out, and replaced, below
             part = await self._held_by_all(part, location, asked, number)
         avoided: set[Address] = set()

@@ -44,7 +44,7 @@ class Scan:
         self._conditions = request.where
         self._limit = message_bytes
         self._check()
-        self._source = state.scan(request.key_groups, request.batch_rows)
+        self._source = state.scan(request.key_groups, request.batch_rows, message_bytes)
 
     def next(self) -> list[Any] | None:
         """Return the next batches, serialized without a schema; None at the end.

@@ -75,7 +75,7 @@ class Limits:
         """
         if size > self.message_bytes:
             raise LimitExceededError(
-                f"The answer has {size} bytes, the limit is {self.message_bytes}. Ask for fewer keys."
+                f"The answer has at least {size} bytes, the limit is {self.message_bytes}. Ask for fewer keys."
             )
 
 

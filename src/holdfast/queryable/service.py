@@ -163,6 +163,9 @@ class QueryService:
         try:
             host, port = fields["address"]
             address = (str(host), int(port))
+            if self._registered.get(connection, (job, address)) != (job, address):
+                # What the first one holds would remain when the connection ends.
+                raise BadRequestError("A connection registers one server, and for one job.")
             registry.notify_server_lost(address)
             self._registered[connection] = (job, address)
             connection.expect_signs_of_life(PING_SECONDS, MOST_SILENCES)

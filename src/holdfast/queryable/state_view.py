@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import heapq
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import chain
 from typing import Any, Final
 
 import numpy as np
@@ -163,8 +165,15 @@ class StateView:
         position[owner[hits]] = hits
         return merged.values.take(pa.array(position, mask=position < 0))
 
-    def scan(self, key_groups: KeyGroupRange | None, rows: int = ROWS_PER_BATCH) -> Iterator[Layer]:
-        """Return all rows of a range of key groups that stand for something, in stretches of about so many rows.
+    def scan(
+        self, key_groups: KeyGroupRange | None, rows: int = ROWS_PER_BATCH, most_bytes: int | None = None
+    ) -> Iterator[Layer]:
+        """Return all rows of a range of key groups that stand for something, in stretches.
+
+        Args:
+            key_groups: None for all.
+            rows: About how many rows a stretch has.
+            most_bytes: It has fewer where they would be longer than this, about.
 
         Raises:
             BadRequestError: There are not so many key groups.
@@ -177,7 +186,11 @@ class StateView:
         if sum(held.intersection(wanted).size for held in self.key_groups) != wanted.size:
             raise UnknownKvStateIdError(f"Not all of the key groups {wanted.start} to {wanted.end} are held here.")
         low, high = hash_range(wanted, maximum)
-        return self._merged_stretches([layer.between(low, high) for layer in self.layers], rows)
+        layers = [layer.between(low, high) for layer in self.layers]
+        if most_bytes is not None:
+            size = sum(layer.nbytes for layer in layers)
+            rows = max(1, min(rows, most_bytes * total(layers) // max(1, size)))
+        return self._merged_stretches(layers, rows)
 
     def _merged_stretches(self, layers: Sequence[Layer], rows: int) -> Iterator[Layer]:
         for stretch in _stretches([layer for layer in layers if len(layer)], rows):
@@ -200,18 +213,15 @@ class StateView:
 
 
 def _stretches(layers: Sequence[Layer], rows: int) -> Iterator[list[Layer]]:
-    """Cut layers at the same hashes, so that each stretch has about so many rows in all."""
+    """Cut layers at the same hashes, so that each stretch has about so many rows in all.
+
+    Each layer gives bounds, as they need not have the same hashes: those of two subtasks have none in common.
+    """
     if not layers:
         return
-    largest = max(layers, key=len)
-    step = max(1, rows * len(largest) // total(layers))
     starts = [0] * len(layers)
-    for at in range(step, len(largest) + step, step):
-        if at >= len(largest):
-            ends = [len(layer) for layer in layers]
-        else:
-            bound = largest.hashes[at]
-            ends = [int(np.searchsorted(layer.hashes, bound)) for layer in layers]
+    for bound in chain(heapq.merge(*(layer.hashes[rows::rows] for layer in layers)), (None,)):
+        ends = [len(layer) if bound is None else int(np.searchsorted(layer.hashes, bound)) for layer in layers]
         part = [layer.slice(*ends_) for layer, *ends_ in zip(layers, starts, ends, strict=True)]
         starts = ends
         if any(map(len, part)):

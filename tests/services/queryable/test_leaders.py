@@ -27,7 +27,15 @@ from holdfast.testing.zookeeper import ZooKeeperServer
 from tests.programs.queried_job import ACCOUNTS, NAME, balance_after
 from tests.stories.process import kill_group, start
 from tests.unit.cli.test_query import Server
-from tests.unit.queryable.live_job import Witness, free_port, read_by_scan, read_many, read_one, until
+from tests.unit.queryable.live_job import (
+    Witness,
+    contradictions,
+    free_port,
+    read_by_scan,
+    read_many,
+    read_one,
+    until,
+)
 
 pytestmark = pytest.mark.services
 
@@ -125,6 +133,7 @@ def test_a_leader_is_killed_and_another_process_goes_on_and_no_reader_sees_anyth
             witness.end()
 
         assert [witness.wrong for witness in witnesses] == [[]] * 5, told(witnesses, log)
+        assert contradictions(witnesses) == {}
         assert all(len(witness.seen) > 8 for witness in witnesses)
         assert [len(witness.lineages) for witness in witnesses] == [2] * 5
         last = proxy.get_many(NAME, "balances", ACCOUNTS)

@@ -245,6 +245,23 @@ def test_a_server_follows_jobs_that_begin_later_and_wants_the_token(tmp_path):
         assert code == 1 and "UnauthorizedError" in err
 
 
+def test_a_server_takes_the_options_of_a_job(tmp_path):
+    """Else a token among them would protect nothing."""
+    job = job_of(tmp_path)
+    job.checkpoint([("N14228", write(1)), ("N24211", write(2))])
+    options = {"proxy.ports": 0, "token": "secret", "max-keys": 1}
+    with Server(tmp_path, *(part for key, v in options.items() for part in ("-D", f"queryable-state.{key}={v}"))) as to:
+        asked = ("query", "--address", to.address, "flights", "aircraft", "N14228")
+        code, _, err = holdfast(*asked)
+        assert code == 1 and "UnauthorizedError" in err
+        assert holdfast(*asked, "--token", "secret")[0] == 0
+        code, _, err = holdfast(*asked, "N24211", "--token", "secret")
+        assert code == 1 and "2 keys at once are more than the limit of 1" in err
+    with Server(tmp_path, "--port", 0, "--token", "other", "-D", "queryable-state.token=secret") as to:
+        asked = ("query", "--address", to.address, "flights", "aircraft", "N14228")
+        assert [holdfast(*asked, "--token", token)[0] for token in ("secret", "other")] == [1, 0]
+
+
 @pytest.mark.parametrize(
     "arguments", [("--part", "1/2"), ("--part", "x", "--leader", "a:1"), ("--part", "1/2", "--key-groups", "0-1")]
 )

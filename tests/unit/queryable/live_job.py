@@ -45,6 +45,8 @@ class Witness(threading.Thread):
             if origin.lineage == before.lineage and epochs < epochs_before:
                 self.wrong.append(("back without a new lineage", before, origin, epochs_before, epochs))
             if origin == before:
+                if epochs != epochs_before:
+                    self.wrong.append(("not what this checkpoint said before", origin, epochs_before, epochs))
                 return
         self.seen.append((origin, epochs))
 
@@ -55,6 +57,15 @@ class Witness(threading.Thread):
     def end(self):
         self.stopping.set()
         self.join(30)
+
+
+def contradictions(witnesses):
+    """The checkpoints of which not all have seen the same: who saw another value saw one of no completed checkpoint."""
+    said = {}
+    for witness in witnesses:
+        for origin, epochs in witness.seen:
+            said.setdefault(origin, set()).add(epochs)
+    return {origin: epochs for origin, epochs in said.items() if len(epochs) > 1}
 
 
 def agreed(rows, origin):

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.kernel.clock import ManualClock
-from holdfast.queryable import at_least, exactly, newest
+from holdfast.queryable import at_least, checkpoint_view, exactly, newest
 from holdfast.queryable.errors import (
     BadRequestError,
     CheckpointNotAvailableError,
@@ -243,6 +243,27 @@ def test_many_epochs_are_merged_without_a_change_for_readers(tmp_path, bench):
     assert all(len(state.layers) <= 6 for state in follower.replica.newest.states.values())
     assert client.get_many("bank", "balance", KEYS).as_dict() == books.accounts
     assert client.get_kv_state("bank", "history", KEYS[0]).value == list(range(1, 31))
+
+
+def test_only_files_that_are_new_in_a_checkpoint_are_opened(tmp_path, bench, monkeypatch):
+    opened, open_run = set(), checkpoint_view.open_run
+
+    def counted(fs, root, handle):
+        opened.add(handle.path)
+        return open_run(fs, root, handle)
+
+    monkeypatch.setattr(checkpoint_view, "open_run", counted)
+    books = Books(bank(tmp_path))
+    books.write()
+    client = bench.client(bench.server(books.job))
+    known = {run.path for run in books.job.runs}
+    assert opened == known
+    for _ in range(12):  # layers are merged meanwhile
+        opened.clear()
+        client.get_kv_state("bank", "balance", KEYS[0], consistency=at_least(books.write()))
+        new = {run.path for run in books.job.runs} - known
+        assert new and opened == new
+        known |= new
 
 
 def damage(path, position=200):

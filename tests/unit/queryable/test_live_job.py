@@ -13,7 +13,7 @@ from holdfast.storage.file_system import LocalFileSystem
 from holdfast.storage.job_directory import JobDirectory
 from tests.programs.queried_job import ACCOUNTS, NAME, balance_after, job_master
 from tests.stories.process import kill_group, start
-from tests.unit.queryable.live_job import Witness, free_port, read_by_scan, read_many, read_one, until
+from tests.unit.queryable.live_job import Witness, contradictions, free_port, read_by_scan, read_many, read_one, until
 
 
 @pytest.fixture
@@ -67,6 +67,7 @@ def test_no_reader_sees_anything_but_completed_checkpoints_whatever_happens_to_t
         witness.end()
 
     assert [witness.wrong for witness in witnesses] == [[], [], []], log.read_text()[-2000:]
+    assert contradictions(witnesses) == {}
     assert [len(witness.lineages) for witness in witnesses] == [2, 2, 2]
     last = client.get_many(NAME, "balances", ACCOUNTS)
     assert last.as_dict() == {a: (last[0][0], balance_after(a, last[0][0])) for a in ACCOUNTS}

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from holdfast.queryable.layer import Layer, empty_layer
 from holdfast.queryable.merge import merge
-from holdfast.queryable.state_view import MAX_LAYERS, compacted
+from holdfast.queryable.state_view import MAX_LAYERS, _stretches, compacted
 from holdfast.state.descriptor import StateKind
 from holdfast.state.layout import Op
 
@@ -153,3 +153,23 @@ def test_compaction_keeps_few_layers_and_loses_nothing(sizes):
         assert len(layers) <= MAX_LAYERS
         assert sum(map(len, layers)) == sum(sizes[: number + 1])
     assert tuple(run for layer in layers for run in layer.runs) == tuple(map(str, range(len(sizes))))
+
+
+@given(st.lists(st.lists(st.integers(0, 300), min_size=1, max_size=200), min_size=1, max_size=6), st.integers(1, 30))
+def test_stretches_are_short_and_have_all_rows_of_a_hash(hashes, rows):
+    layers = []
+    for number, some in enumerate(hashes):
+        ids = np.array(sorted(some), np.uint64)
+        values = pa.array(range(len(ids)), pa.int64())
+        layers.append(Layer((str(number),), ids, np.zeros(len(ids), np.int8), values, None, None, values))
+
+    last, found = -1, []
+    for stretch in _stretches(layers, rows):
+        together = np.concatenate([layer.hashes for layer in stretch])
+        assert int(together.min()) > last
+        last = int(together.max())
+        for layer in stretch:
+            assert len(layer) <= rows + np.bincount(layer.hashes.astype(int)).max()
+        found += together.tolist()
+
+    assert sorted(found) == sorted(value for some in hashes for value in some)

@@ -10,6 +10,7 @@ from collections import Counter
 
 import pytest
 
+from holdfast.kernel.ids import JobVertexID
 from holdfast.kernel.key_group import KeyGroupRange, key_group_of
 from holdfast.queryable import AsyncQueryableStateClient, at_least, exactly
 from holdfast.queryable.errors import (
@@ -25,6 +26,8 @@ from holdfast.queryable.frame import FrameReader, FrameType, encode
 from holdfast.queryable.leader import LeaderRegistration, RemoteLocationOracle
 from holdfast.queryable.server import part_of
 from holdfast.queryable.server_connection import Limits
+from holdfast.state.descriptor import ValueStateDescriptor
+from holdfast.testing.written_job import WrittenJob
 from tests.unit.cli.test_query import Server as StateServerProcess
 from tests.unit.queryable.live_job import until
 from tests.unit.queryable.test_consistency import KEYS, TOTAL, Books, bank
@@ -153,6 +156,27 @@ def test_nobody_is_shown_an_older_checkpoint_by_a_server_that_is_late(bench, boo
     assert client.get_kv_state("bank", "balance", here, deadline=60).checkpoint_id == number
 
 
+def test_a_server_that_has_not_seen_a_restore_is_late_and_not_of_a_job_that_began_anew(bench, books, leader):
+    register = HeldUp(books.job.register)
+    bench.server(books.job, share=part_of(0, 2), leader=leader.get_server_address())
+    late = bench.server()
+    late.serve_job(books.job.directory, register, share=part_of(1, 2), leader=leader.get_server_address())
+    until(lambda: groups_held(leader, books.job) == 128)
+    client = bench.client(leader)
+    groups = {key: key_group_of(books.job._codec.hash(key), 128) for key in KEYS}
+    there, here = min(groups, key=groups.get), max(groups, key=groups.get)
+    register.goes.clear()
+    books.job.restore(books.job.runs)
+    number = books.write()
+    until(lambda: client.get_kv_state("bank", "balance", there).checkpoint_id == number)
+    for ask in (lambda: client.get_kv_state("bank", "balance", here, deadline=0.1),
+                lambda: client.scan("bank", "balance", deadline=0.1).to_table()):  # fmt: skip
+        with pytest.raises(QueryTimeoutError):
+            ask()
+    register.goes.set()
+    assert client.get_kv_state("bank", "balance", here, deadline=60).checkpoint_id == number
+
+
 def test_a_job_that_begins_anew_in_an_empty_directory_is_read_again(tmp_path, bench):
     """Checkpoints begin with 1 again: not an older one, but another job's, which the lineage says."""
     books = Books(bank(tmp_path / "first"))
@@ -165,15 +189,22 @@ def test_a_job_that_begins_anew_in_an_empty_directory_is_read_again(tmp_path, be
     client = bench.client(proxy)
     before = client.get_kv_state("bank", "balance", KEYS[0])
     assert before.checkpoint_id == 3
+    assert client.scan("bank", "balance").origin.checkpoint_id == 3
     again = Books(bank(tmp_path / "second"))
+    again.job.epoch = 9  # by its clock it is later
     again.write()
     second = bench.server(again.job)
     holder.shutdown()
     oracle = RemoteLocationOracle(second.get_server_address(), proxy._peers, proxy._loop)
     proxy.update_kv_state_location_oracle(again.job.job_id, oracle)
+    shown = dict(proxy._service._router.high_water._shown)
     found = client.get_kv_state("bank", "balance", KEYS[0], deadline=0.2)
     assert found.checkpoint_id == 1 and found.origin.lineage != before.origin.lineage
     assert client.get_kv_state("bank", "balance", KEYS[0]).checkpoint_id == 1
+    proxy._service._router.high_water._shown = shown  # somebody who only scans, as Spark does
+    rows = client.scan("bank", "balance", deadline=0.2).to_table().to_pylist()
+    assert {row["key"]: row["value"] for row in rows} == again.accounts
+    assert client.scan("bank", "balance").origin.checkpoint_id == 1
 
 
 def test_a_key_group_that_nobody_holds_is_an_error_until_somebody_does(bench, books, leader):
@@ -188,6 +219,18 @@ def test_a_key_group_that_nobody_holds_is_an_error_until_somebody_does(bench, bo
         client.get_kv_state("bank", "balance", missing)
     with pytest.raises(UnknownKvStateKeyGroupLocationError):
         client.scan("bank", "balance").to_table()
+
+    async def together():
+        async with AsyncQueryableStateClient(*leader.get_server_address()) as asking:
+            await asking.get_kv_state("bank", "balance", there[0])
+            gets = (asking.get_kv_state("bank", "balance", key) for key in KEYS)
+            return await asyncio.gather(*gets, return_exceptions=True)
+
+    for key, found in zip(KEYS, asyncio.run(together()), strict=True):
+        if key in there:
+            assert found.value == books.accounts[key]
+        else:
+            assert type(found) is UnknownKvStateKeyGroupLocationError
     bench.server(books.job, share=part_of(1, 2), leader=leader.get_server_address())
     until(lambda: groups_held(leader, books.job) == 128)
     assert client.get_kv_state("bank", "balance", missing).value == books.accounts[missing]
@@ -438,6 +481,29 @@ def test_a_message_that_grows_on_its_way_ends_no_connection_between_servers(benc
     assert neighbour.get_kv_state("bank", "balance", KEYS[0]).checkpoint_id == 1
 
 
+def test_a_request_that_is_too_long_for_another_server_fails_alone(bench, books, leader):
+    """Proxies have one connection for all of their clients; it does not end with the request of one of them."""
+    bench.server(books.job, leader=leader.get_server_address(), limits=Limits(message_bytes=20_000))
+    until(lambda: groups_held(leader, books.job) == 128)
+    proxy = bench.server()
+    oracle = RemoteLocationOracle(leader.get_server_address(), proxy._peers, proxy._loop)
+    proxy.update_kv_state_location_oracle(books.job.job_id, oracle)
+    neighbour, waited = bench.client(proxy), []
+
+    def wait():
+        waited.append(neighbour.get_kv_state("bank", "balance", KEYS[0], consistency=at_least(2), deadline=60))
+
+    neighbour.get_kv_state("bank", "balance", KEYS[0])
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    time.sleep(0.1)
+    with pytest.raises(LimitExceededError, match="above the limit of 20000"):
+        bench.client(proxy).get_kv_state("bank", "balance", "y" * 30_000)
+    books.write()
+    waiting.join()
+    assert [found.checkpoint_id for found in waited] == [2]
+
+
 def test_a_replica_that_was_asked_before_the_leader_knew_it_answers_itself_from_then_on(bench, books, monkeypatch):
     """Else it would load the process of the job with all of its reads, for as long as that lives."""
     leader = bench.server(books.job)
@@ -464,6 +530,52 @@ def test_a_replica_that_was_asked_before_the_leader_knew_it_answers_itself_from_
     assert client.get_many("bank", "balance", KEYS).as_dict() == books.accounts
     assert client.get_kv_state("bank", "balance", KEYS[0]).value == books.accounts[KEYS[0]]
     assert asked == []
+
+
+def test_a_name_that_has_gone_over_to_another_operator_is_found_there(tmp_path, bench):
+    """A program has given its operator another uid, so its state begins anew, under the same name."""
+
+    def job(uid):
+        value = ValueStateDescriptor("value", "bigint")
+        value.set_queryable("value")
+        return WrittenJob(tmp_path, [value], uid=uid)
+
+    first = job("before")
+    first.checkpoint([("k", lambda states: states.value.update(1))])
+    server = bench.server(first)
+    client = bench.client(server)
+    assert client.get_kv_state("job", "value", "k").value == 1
+    second = job("after")
+    for n in (2, 3):
+        number = second.checkpoint([("k", lambda states, n=n: states.value.update(n))])
+        until(lambda number=number: server.follower(first.job_id).replica.newest.checkpoint_id == number)
+
+    def answer():
+        try:
+            return client.get_kv_state("job", "value", "k").value
+        except UnknownKvStateLocationError:  # while the one goes and the other comes
+            return None
+
+    until(lambda: answer() == 3, 10)
+
+
+def test_what_a_connection_has_registered_goes_with_it(bench, books, leader):
+    states = json.dumps([(str(JobVertexID()), 128, 0, 127, "balance", "x")]).encode()
+
+    def register(port):
+        header = json.dumps({"job": str(books.job.job_id), "address": ["127.0.0.1", port]}).encode()
+        connection.sendall(encode(FrameType.REGISTER, port, header, states))
+        [answer] = reader.feed(connection.recv(65536))
+        return answer
+
+    with socket.create_connection(leader.get_server_address(), timeout=5) as connection:
+        reader = FrameReader(1 << 20)
+        connection.sendall(encode(FrameType.HELLO, 0, b"{}"))
+        reader.feed(connection.recv(65536))
+        assert [register(port).type for port in (1, 1)] == [FrameType.RESULT] * 2
+        assert register(2).fields()["error"] == "BadRequestError"
+        assert groups_held(leader, books.job) == 128
+    until(lambda: groups_held(leader, books.job) == 0)
 
 
 def test_names_that_do_not_exist_leave_nothing_behind(bench, books, leader):

@@ -22,8 +22,11 @@ from holdfast.queryable.errors import (
     from_wire,
 )
 from holdfast.queryable.frame import VERSION, FrameReader, FrameType, encode, to_header
+from holdfast.queryable.request import ScanRequest
+from holdfast.queryable.scan import Scan
 from holdfast.queryable.server import parse_ports
 from holdfast.queryable.server_connection import Limits
+from holdfast.queryable.state_view import StateView
 from holdfast.queryable.tls import server_context
 from holdfast.state.descriptor import ValueStateDescriptor
 from holdfast.testing.written_job import WrittenJob
@@ -164,6 +167,42 @@ def test_requests_and_answers_above_the_limits_are_refused_by_name(job, bench):
     rows = client.scan("job", "text")
     assert sum(batch.num_rows for batch in rows) == 200
     assert max(batch.num_rows for batch in client.scan("job", "text")) <= 4
+
+
+def test_an_answer_that_is_far_above_the_limit_is_not_made(job, bench, monkeypatch):
+    """It would be half a gigabyte, in the process of the job."""
+    made, find_many = [], StateView.find_many
+    monkeypatch.setattr(StateView, "find_many", lambda *given: made.append(find_many(*given)) or made[-1])
+    client = bench.client(bench.server(job))
+    with pytest.raises(LimitExceededError, match="Ask for fewer keys"):
+        client.get_many("job", "text", ["k1"] * 50_000)
+    assert sum(part.nbytes for part in made) < 32 << 20
+    found = client.get_many("job", "text", [f"k{i}" for i in range(5_000)]).values
+    assert found == ["x" * 10_000] * 200 + [None] * 4_800
+
+
+def test_a_request_that_is_far_above_the_limit_is_refused_by_name_and_not_by_a_lost_connection(job, bench):
+    """The server would end the connection while most of it is still on its way."""
+    import asyncio
+
+    server = bench.server(job, limits=Limits(message_bytes=50_000))
+    keys = ["y" * 10_000] * 2_000
+    client = bench.client(server)
+    with pytest.raises(LimitExceededError, match="above the limit of 50000"):
+        client.get_many("job", "text", keys)
+
+    async def story():
+        async with AsyncQueryableStateClient(*server.get_server_address()) as asking:
+            waiting = asyncio.ensure_future(
+                asking.get_many("job", "text", ["k1"], consistency=at_least(2), deadline=60)
+            )
+            await asyncio.sleep(0.1)
+            with pytest.raises(LimitExceededError, match="above the limit of 50000"):
+                await asking.get_many("job", "text", keys)
+            await asyncio.to_thread(job.checkpoint, [("k1", lambda states: states.text.update("new"))])
+            return (await waiting).values
+
+    assert asyncio.run(story()) == ["new"], "what was asked on the same connection has failed as well"
 
 
 def test_a_row_that_is_larger_than_a_message_ends_a_scan_with_an_error(job, bench):
@@ -313,6 +352,18 @@ def test_a_slow_scan_holds_a_batch_and_not_the_state(job, bench):
     assert bench.client(server).get_kv_state("job", "text", "k7", consistency=at_least(2)).value == "other"
     rest = [value for batch in batches for value in batch["value"].to_pylist()]
     assert set(rest) == {"x" * 10_000} and 190 <= len(rest) < 200
+
+
+@pytest.mark.parametrize(("limit", "rows"), [(100_000, 64 * 1024), (16 << 20, 10)])
+def test_a_scan_makes_no_more_at_a_time_than_a_message_and_a_batch_have(job, bench, limit, rows):
+    """What was made and has not left yet is held for as long as the client likes. The two subtasks' runs have no hash
+    in common."""
+    state = bench.server(job).follower(job.job_id).replica.newest.states["text"]
+    assert len(state.layers) == 2
+    scan = Scan(state, ScanRequest(str(job.job_id), "text", batch_rows=rows), limit)
+    made = [sum(part.size for part in parts) for parts in iter(scan.next, None)]
+    assert sum(made) > 200 * 10_000
+    assert max(made) < 200_000
 
 
 def test_ports_are_tried_in_turn_and_a_full_range_is_an_error(job, bench):
