@@ -21,8 +21,8 @@ from holdfast.queryable.connection import ClientConnection
 from holdfast.queryable.errors import BadRequestError, QueryError
 from holdfast.queryable.frame import Frame, FrameType, to_header
 from holdfast.queryable.location import Address, KvStateLocation, KvStateLocationOracle
+from holdfast.queryable.peers import Peers
 from holdfast.queryable.registry import KvStateRegistry, KvStateRegistryListener, Registration
-from holdfast.queryable.routing import Peers
 
 _log = logging.getLogger(__name__)
 RETRY_SECONDS: Final = 0.2

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-import ssl as tls_module
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -14,7 +13,6 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.kernel.key_group import KeyGroupRange, key_groups_of
-from holdfast.queryable.connection import ClientConnection, connect
 from holdfast.queryable.consistency import ConsistencyKind, exactly
 from holdfast.queryable.description import VALUE, StateDescription
 from holdfast.queryable.errors import (
@@ -30,6 +28,7 @@ from holdfast.queryable.high_water import HighWater
 from holdfast.queryable.layer import Positions
 from holdfast.queryable.local import LocalStates
 from holdfast.queryable.location import Address, KvStateLocation, Placement
+from holdfast.queryable.peers import Peers
 from holdfast.queryable.proxy import LocationCache
 from holdfast.queryable.request import GetRequest, ScanRequest
 from holdfast.queryable.wire_column import ColumnReader, encode_column
@@ -37,78 +36,6 @@ from holdfast.queryable.wire_column import ColumnReader, encode_column
 _ATTEMPTS_AT_ONE_CHECKPOINT = 5
 _SCAN_SECONDS = 300.0  # for which servers keep the checkpoint of a scan of several of them
 _PATIENCE = 5.0  # seconds beyond the client's deadline for the answer of another server
-_CONNECT_SECONDS = 3.0  # for a connection to another server; its client waits meanwhile
-PING_SECONDS = 1.0
-"""Between two signs of life of servers that have a connection."""
-_SUSPECTED_SECONDS = 10.0
-
-
-class Peers:
-    """Connections to other servers; belongs to one event loop.
-
-    There is one to each server, and another while all requests that may be in flight on it are: they are of many
-    clients. A server that gives no sign of life counts as lost, and is asked last for a while.
-    """
-
-    def __init__(self, token: str | None, ssl: tls_module.SSLContext | None) -> None:
-        self._token = token
-        self._ssl = ssl
-        self._open: dict[Address, list[asyncio.Task[ClientConnection]]] = {}
-        self._suspected: dict[Address, float] = {}
-
-    async def to(self, address: Address) -> ClientConnection:
-        """Return a connection.
-
-        Raises:
-            QueryConnectionError: There is none.
-        """
-        known = self._open.setdefault(address, [])
-        known[:] = [task for task in known if not task.done() or _is_usable(task)]
-        for task in list(known):
-            connection = await asyncio.shield(task)
-            if connection.has_room and connection.is_open:
-                return connection
-        while True:
-            # Others may have waited for the same one, and have filled it.
-            task = asyncio.get_running_loop().create_task(self.fresh(address))
-            known.append(task)
-            connection = await asyncio.shield(task)
-            if connection.has_room:
-                return connection
-
-    async def fresh(self, address: Address, on_notification: Callable[[Frame], None] | None = None) -> ClientConnection:
-        """Return a new connection, for a stream or for notifications; it ends when the server is silent.
-
-        Raises:
-            QueryConnectionError: There is none.
-        """
-        try:
-            connection = await connect(
-                address, token=self._token, ssl=self._ssl, on_notification=on_notification, timeout=_CONNECT_SECONDS
-            )
-        except QueryConnectionError:
-            self.suspect(address)
-            raise
-        self._suspected.pop(address, None)
-        connection.keep_alive(PING_SECONDS)
-        return connection
-
-    def suspect(self, address: Address) -> None:
-        """A server has not answered: it is asked after others, for a while or until there is a connection again."""
-        self._suspected[address] = asyncio.get_running_loop().time() + _SUSPECTED_SECONDS
-
-    def is_suspected(self, address: Address) -> bool:
-        """Whether others are asked first."""
-        until = self._suspected.get(address)
-        return until is not None and until > asyncio.get_running_loop().time()
-
-    async def close(self) -> None:
-        """Close all of them."""
-        for task in [task for tasks in self._open.values() for task in tasks]:
-            if task.done() and not task.cancelled() and task.exception() is None:
-                task.result().close()
-            task.cancel()
-        self._open.clear()
 
 
 @dataclass(frozen=True)
@@ -383,10 +310,6 @@ class Router:
             yield encode(FrameType.END, number, b"{}"), {}
         finally:
             peer.close()
-
-
-def _is_usable(task: asyncio.Task[ClientConnection]) -> bool:
-    return not task.cancelled() and task.exception() is None and task.result().is_open
 
 
 def _origin_of(frame: Frame) -> dict[str, Any]:

@@ -24,9 +24,10 @@ from holdfast.queryable.follower import DEFAULT_POLL, CheckpointFollower
 from holdfast.queryable.leader import LeaderListener, LeaderRegistration, RemoteLocationOracle
 from holdfast.queryable.local import LocalStates
 from holdfast.queryable.location import Address, KvStateLocationOracle, KvStateLocationRegistry
+from holdfast.queryable.peers import Peers
 from holdfast.queryable.proxy import KvStateClientProxy, LocationCache, Oracles
 from holdfast.queryable.registry import KvStateRegistryListener, Registration
-from holdfast.queryable.routing import Peers, Router
+from holdfast.queryable.routing import Router
 from holdfast.queryable.server_connection import Limits, ServerConnection
 from holdfast.queryable.service import QueryService
 from holdfast.storage.job_directory import JobDirectory

@@ -15,9 +15,10 @@ from holdfast.queryable.errors import BadRequestError, LimitExceededError, Proto
 from holdfast.queryable.frame import Frame, FrameType, encode, to_header
 from holdfast.queryable.local import LocalStates
 from holdfast.queryable.location import Address, KvStateID, KvStateLocationRegistry
+from holdfast.queryable.peers import PING_SECONDS
 from holdfast.queryable.proxy import LocationCache
 from holdfast.queryable.request import GetRequest, ScanRequest, text
-from holdfast.queryable.routing import PING_SECONDS, Router
+from holdfast.queryable.routing import Router
 from holdfast.queryable.server_connection import Limits, ServerConnection
 
 _JOB: Final = re.compile(r"[0-9a-f]{32}")

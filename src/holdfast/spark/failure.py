@@ -15,14 +15,17 @@ from holdfast.runtime.engine import EngineError, EngineLostError, InputError
 from holdfast.spark.worker import error_in
 
 _UNREADABLE: Final = (
-    "FAILED_READ_FILE",
+    "FAILED_READ_FILE.FILE_NOT_EXIST",
     "PATH_NOT_FOUND",
     "is not a Parquet file",
     "AccessDeniedException",
     "AccessControlException",
     "Permission denied",
 )
-"""How Spark and Hadoop say that a file cannot be read, and that it will not be better the next time."""
+"""How Spark and Hadoop say that a file cannot be read, and that it will not be better the next time.
+
+Not `FAILED_READ_FILE` alone: that also stands for storage that does not answer for a while.
+"""
 
 
 def translate(failure: BaseException, doing: str) -> HoldfastError:

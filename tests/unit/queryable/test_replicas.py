@@ -134,45 +134,43 @@ class HeldUp:
         return self.register.read()
 
 
-def test_nobody_is_shown_an_older_checkpoint_by_a_server_that_is_late(bench, books, leader):
+def two_halves(bench, books, leader):
+    """A client, the register that the server of the second half reads, and a key of each half."""
     register = HeldUp(books.job.register)
     bench.server(books.job, share=part_of(0, 2), leader=leader.get_server_address())
     late = bench.server()
     late.serve_job(books.job.directory, register, share=part_of(1, 2), leader=leader.get_server_address())
     until(lambda: groups_held(leader, books.job) == 128)
-    client = bench.client(leader)
-    assert client.hold("bank", "balance", 60).checkpoint_id == 1  # by both
-    register.goes.clear()
-    number = books.write()
     groups = {key: key_group_of(books.job._codec.hash(key), 128) for key in KEYS}
-    there, here = min(groups, key=groups.get), max(groups, key=groups.get)
-    until(lambda: client.get_kv_state("bank", "balance", there).checkpoint_id == number)
+    return bench.client(leader), register, min(groups, key=groups.get), max(groups, key=groups.get)
+
+
+def refuses_to_go_back(client, here):
     for ask in (lambda: client.get_kv_state("bank", "balance", here, deadline=0.1),
                 lambda: client.scan("bank", "balance", deadline=0.1).to_table()):  # fmt: skip
         with pytest.raises(QueryTimeoutError):
             ask()
+
+
+def test_nobody_is_shown_an_older_checkpoint_by_a_server_that_is_late(bench, books, leader):
+    client, register, there, here = two_halves(bench, books, leader)
+    assert client.hold("bank", "balance", 60).checkpoint_id == 1  # by both
+    register.goes.clear()
+    number = books.write()
+    until(lambda: client.get_kv_state("bank", "balance", there).checkpoint_id == number)
+    refuses_to_go_back(client, here)
     assert client.get_kv_state("bank", "balance", here, consistency=exactly(1)).checkpoint_id == 1
     threading.Timer(0.1, register.goes.set).start()
     assert client.get_kv_state("bank", "balance", here, deadline=60).checkpoint_id == number
 
 
 def test_a_server_that_has_not_seen_a_restore_is_late_and_not_of_a_job_that_began_anew(bench, books, leader):
-    register = HeldUp(books.job.register)
-    bench.server(books.job, share=part_of(0, 2), leader=leader.get_server_address())
-    late = bench.server()
-    late.serve_job(books.job.directory, register, share=part_of(1, 2), leader=leader.get_server_address())
-    until(lambda: groups_held(leader, books.job) == 128)
-    client = bench.client(leader)
-    groups = {key: key_group_of(books.job._codec.hash(key), 128) for key in KEYS}
-    there, here = min(groups, key=groups.get), max(groups, key=groups.get)
+    client, register, there, here = two_halves(bench, books, leader)
     register.goes.clear()
     books.job.restore(books.job.runs)
     number = books.write()
     until(lambda: client.get_kv_state("bank", "balance", there).checkpoint_id == number)
-    for ask in (lambda: client.get_kv_state("bank", "balance", here, deadline=0.1),
-                lambda: client.scan("bank", "balance", deadline=0.1).to_table()):  # fmt: skip
-        with pytest.raises(QueryTimeoutError):
-            ask()
+    refuses_to_go_back(client, here)
     register.goes.set()
     assert client.get_kv_state("bank", "balance", here, deadline=60).checkpoint_id == number
 

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import random
+import signal
+import subprocess
+import sys
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -374,18 +378,54 @@ def test_a_barrier_stays_small_however_many_subtasks_have_state(
     assert sorted(rows.sizes) == [1, 2] and max(rows.sizes.values()) < 64 * 1024
 
 
+LUCK = random.Random(5)
+LONG_WORDS = [[LUCK.randbytes(60).hex() for _ in range(2_000)] for _ in range(3)]
+"""So many in an epoch that what the sink stages makes barriers longer than a row."""
+
+
+def write_long_words(place: Path, options: Mapping[str, str] = RESTARTING) -> None:
+    """Runs a job to its end whose tasks write no files but those of their barriers."""
+    program = Program()
+    same = program.source("in", "string").key_by(lambda word: word, "string").map(lambda word: word, "string").uid("a")
+    same.sink_to(Journal(place / "out")).uid("out")
+    run(program, place / "job", epochs("in", LONG_WORDS), options)
+
+
+def judge_long_words(place: Path) -> None:
+    assert sorted(journal.read(place / "out")) == sorted(word for epoch in LONG_WORDS for word in epoch)
+    inspect(place / "job")
+    owned = job_directory(place / "job")
+    assert [name for name in owned.fs.list_names(owned.taskowned_dir) if "-barrier-" in name] == []
+
+
 def test_a_sink_that_hands_out_more_than_a_row_holds_loses_nothing(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows = BarrierRows(monkeypatch)
-    luck = random.Random(5)
-    words = [[luck.randbytes(60).hex() for _ in range(2_000)] for _ in range(3)]
-    program = Program()
-    same = program.source("in", "string").key_by(lambda word: word, "string").map(lambda word: word, "string").uid("a")
-    same.sink_to(Journal(place / "out")).uid("out")
-    run(program, place / "job", epochs("in", words))
-    assert sorted(journal.read(place / "out")) == sorted(word for epoch in words for word in epoch)
-    assert rows.files >= len(words) and max(rows.sizes.values()) < 64 * 1024
-    inspect(place / "job")
-    owned = job_directory(place / "job")
-    assert [name for name in owned.fs.list_names(owned.taskowned_dir) if "-barrier-" in name] == []
+    write_long_words(place)
+    judge_long_words(place)
+    assert rows.files >= len(LONG_WORDS) and max(rows.sizes.values()) < 64 * 1024
+
+
+@pytest.mark.parametrize("moment", ["before", "after", "lost"])
+def test_a_failure_while_a_barrier_goes_to_a_file_costs_the_attempt_and_nothing_else(place: Path, moment: str) -> None:
+    fault.install(f"{moment}:run.write:2=raise,{moment}:run.write:5=raise")
+    write_long_words(place)
+    assert fault.arrivals("run.write") > 2 * len(LONG_WORDS)
+    judge_long_words(place)
+
+
+@pytest.mark.parametrize("moment", ["before", "after", "lost"])
+def test_a_process_that_is_killed_while_a_barrier_goes_to_a_file_leaves_nothing_behind(
+    place: Path, moment: str
+) -> None:
+    call = f"from {__name__} import *; write_long_words(Path({str(place)!r}))"
+    killed = subprocess.run(
+        [sys.executable, "-c", call],
+        cwd=Path(__file__).parents[3],
+        env={**os.environ, fault.VARIABLE: f"{moment}:run.write:4=kill", "PYTHONPATH": os.pathsep.join(sys.path)},
+        check=False,
+    )
+    assert killed.returncode == -signal.SIGKILL
+    write_long_words(place)
+    judge_long_words(place)
