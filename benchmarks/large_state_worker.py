@@ -54,6 +54,7 @@ from holdfast.state.run import HASH, RunHandle, SegmentData, forget_runs, write_
 from holdfast.state.run_footer import RunMeta  # noqa: E402
 from holdfast.state.version import StateVersion  # noqa: E402
 from holdfast.storage.file_system import LocalFileSystem  # noqa: E402
+from holdfast.types.arrived_keys import arrived_keys  # noqa: E402
 from holdfast.types.arrow import batch_to_elements, elements_to_batch  # noqa: E402
 from holdfast.types.ddl import parse_schema, parse_type  # noqa: E402
 from holdfast.types.key import key_codec_for  # noqa: E402
@@ -193,7 +194,7 @@ class Worker:
             backend.open_version(self._version, self._files, self._options["directory"])
             subtask = OperatorSubtask(self._opened, self._info, backend)
             for batch, hashes in batches:
-                keys = CODEC.dict_keys([batch.column(0)])
+                keys = arrived_keys(CODEC, [batch.column(0)])
                 if self._options["form"] == "rows":
                     elements_to_batch(subtask.process(batch_to_elements(batch, EVENT), keys, hashes), COUNTED)
                 else:

@@ -59,29 +59,33 @@ class Wanted:
 
     Args:
         codec: Of the keys.
-        keys: The keys.
+        keys: Dict keys, or the keys as files have them; the other form is made when it is needed.
         hashes: The hash of each.
     """
 
-    def __init__(self, codec: KeyCodec, keys: Sequence[Any], hashes: Hashes) -> None:
+    def __init__(self, codec: KeyCodec, keys: Sequence[Any] | pa.Array, hashes: Hashes) -> None:
         self._codec = codec
         self.order: Positions = np.argsort(hashes, kind="stable")
         self.hashes = hashes[self.order]
         self._unsorted = keys
 
     def __len__(self) -> int:
-        return len(self._unsorted)
+        return len(self.order)
 
     @cached_property
     def keys(self) -> list[Any]:
-        """The keys in order of their hashes."""
+        """The dict keys in order of their hashes."""
         keys = self._unsorted
+        if isinstance(keys, pa.Array):
+            return self._codec.from_storage(self.array)
         return [keys[position] for position in self.order.tolist()]
 
     @cached_property
     def array(self) -> pa.Array:
         """The keys as they are stored, in order of their hashes."""
-        return self._codec.storage_array(self._unsorted).take(pa.array(self.order))
+        keys = self._unsorted
+        stored = keys if isinstance(keys, pa.Array) else self._codec.storage_array(keys)
+        return stored.take(pa.array(self.order))
 
     def everything(self) -> Positions:
         """The positions of all keys in this order."""
@@ -95,7 +99,10 @@ class Wanted:
             among: Positions of the keys to look for, ascending.
         """
         stored = stretch.hash
+        # A state has several runs side by side once it is large; only keys between the ends of this one are in it.
         hashes = self.hashes[among]
+        begin, end = np.searchsorted(hashes, stored[0]), np.searchsorted(hashes, stored[-1], side="right")
+        among, hashes = among[begin:end], hashes[begin:end]
         first = np.searchsorted(stored, hashes)
         inside = np.flatnonzero(first < len(stored))
         found = inside[stored[first[inside]] == hashes[inside]]

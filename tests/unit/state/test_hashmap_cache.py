@@ -59,7 +59,7 @@ def test_what_a_task_decoded_is_kept_under_the_runs_that_it_has(epochs):
     set_count(epochs, a=1)
     set_count(epochs, b=2)
     assert kept().content == epochs.version.lineage
-    assert sorted(kept().index) == ["a", "b"]
+    assert sorted(kept().keys) == ["a", "b"]
 
 
 def test_two_tasks_never_share_what_is_kept(epochs):
@@ -83,7 +83,7 @@ def test_following_reads_only_the_keys_that_are_known(epochs, elsewhere):
         set_count(epochs, a=2, c=3)
     with epochs.epoch():
         pass
-    assert sorted(kept().index) == ["a", "b"]
+    assert sorted(kept().keys) == ["a", "b"]
     assert epochs.values(["a", "b", "c"], COUNT) == [2, 1, 3]
 
 
@@ -209,7 +209,7 @@ def test_keys_that_have_nothing_left_are_forgotten_once_there_are_many(epochs):
             task.backend.slot = slot
             state.clear()
         task.state(names[2600], LIST).add(7)
-    assert sorted(kept().index) == names[2500:] or sorted(kept().index) == sorted(names[2500:])
+    assert sorted(kept().keys) == names[2500:] or sorted(kept().keys) == sorted(names[2500:])
     with epochs.epoch() as task:
         assert [task.state(name, COUNT).value() for name in (names[0], names[2600])] == [None, 1]
         assert list(task.state(names[2600], LIST).get()) == [7]
@@ -245,7 +245,7 @@ class TestBudget:
             task.prepare(names)
             for name in names[200:250]:
                 task.state(name, COUNT).update(2)
-        assert sorted(kept().index) == names[200:250]
+        assert sorted(kept().keys) == names[200:250]
         before = epochs.version
         with epochs.epoch() as task:
             task.state(names[210], COUNT).update(3)

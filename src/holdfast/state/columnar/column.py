@@ -55,8 +55,7 @@ class StoredMapColumn(MapColumn):
         self._mark_stored(slots[~small], np.ones(len(slots) - int(small.sum()), bool))
         rest = np.flatnonzero(small)
         if len(rest):
-            keys = [wanted.keys[position] for position in rest.tolist()]
-            part = Wanted(self.layout.key, keys, wanted.hashes[rest])
+            part = Wanted(self.layout.key, wanted.array.take(pa.array(rest)), wanted.hashes[rest])
             super().load(stretches, part, slots[rest][part.order])
 
     def _large(self, stretches: Sequence[Stretch], wanted: Wanted) -> Cells:

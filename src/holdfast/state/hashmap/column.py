@@ -199,8 +199,7 @@ class Column(ABC):
     def _data(self, store: Store, cells: Cells, ops: npt.NDArray[np.int8], columns: dict[str, pa.Array]) -> SegmentData:
         """Put a segment together from rows that are sorted already, of which each belongs to a cell."""
         slots = self.placement.slots_of(cells)
-        keys = store.codec.storage_array(pick(store.keys, slots.tolist()))
-        table = {HASH: pa.array(store.hashes_of(slots)), KEY: keys}
+        table = {HASH: pa.array(store.hashes_of(slots)), KEY: store.keys.stored(slots)}
         namespaces = self.placement.namespaces_of(cells)
         if namespaces is not None:
             table[NAMESPACE] = pa.array(namespaces, pa.binary())

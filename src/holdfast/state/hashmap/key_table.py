@@ -14,45 +14,56 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from holdfast.state.hashmap.growing_array import GrowingArray
 from holdfast.state.hashmap.placement import Cells
 from holdfast.state.probe import Hashes
-from holdfast.types.key import KeyCodec
 
 _FEWEST: Final = 1024
 _NOTHING: Final = -1
 
 
 class KeyTable:
-    """Knows keys by slot; it may lag behind, and never says a wrong slot.
+    """Keys of the slots 0, 1, 2 and so on, in a column, and where in it each is.
 
     Args:
-        codec: Of the keys.
+        kind: Type of the keys in files; the same key is equal there, and no other is.
     """
 
-    def __init__(self, codec: KeyCodec) -> None:
-        self._codec = codec
-        self._keys: pa.Array = pa.array([], codec.storage_type)
+    def __init__(self, kind: pa.DataType) -> None:
+        self._kind = kind
+        self._keys = GrowingArray(kind)
         # Open addressing with linear probing; never more than half full.
         self._places: npt.NDArray[np.int32] = np.full(_power_above(2 * _FEWEST), _NOTHING, np.int32)
 
     def __len__(self) -> int:
         return len(self._keys)
 
-    def cover(self, keys: list[object], hashes: Hashes) -> None:
-        """Get to know further keys, once they are many.
+    @property
+    def nbytes(self) -> int:
+        """How many bytes it takes."""
+        return self._keys.nbytes + self._places.nbytes
+
+    def keys(self, start: int = 0) -> pa.Array:
+        """Return the keys from a slot on, as files have them."""
+        return self._keys.view().slice(start).cast(self._kind)
+
+    def take(self, slots: Cells) -> pa.Array:
+        """Return the keys of some slots, as files have them."""
+        return self._keys.take(slots).cast(self._kind)
+
+    def append(self, stored: pa.Array, hashes: Hashes) -> None:
+        """Give distinct keys that are not known yet the next slots.
 
         Args:
-            keys: The keys of all slots; only those that are new are looked at.
-            hashes: The hash of each.
+            stored: The keys.
+            hashes: The hash of each slot, those of these keys at its end.
         """
-        known, count = len(self), len(keys)
-        if count - known < max(_FEWEST, known // 8) and (known or count < _FEWEST):
-            return
-        self._keys = pa.concat_arrays([self._keys, self._codec.storage_array(keys[known:])])
-        if 2 * count > len(self._places):
-            self._places = np.full(_power_above(4 * count), _NOTHING, np.int32)
+        known = len(self)
+        self._keys.extend(stored)
+        if 2 * len(self) > len(self._places):
+            self._places = np.full(_power_above(4 * len(self)), _NOTHING, np.int32)
             known = 0
-        self._insert(np.arange(known, count), hashes)
+        self._insert(np.arange(known, len(self)), hashes)
 
     def _insert(self, slots: Cells, hashes: Hashes) -> None:
         mask, places = np.uint64(len(self._places) - 1), self._places
@@ -64,29 +75,38 @@ class KeyTable:
             slots, at = slots[rest], (at[rest] + np.uint64(1)) & mask
 
     def find(self, stored: pa.Array, wanted: Hashes, hashes: Hashes) -> Cells:
-        """Return the slot of each of some keys, -1 for those that are not known here.
+        """Return the slot of each of some keys, -1 for those that have none.
 
         Args:
             stored: The keys.
             wanted: The hash of each.
             hashes: The hash of the key of each slot.
         """
-        if not len(self):
-            return np.full(len(wanted), _NOTHING, np.int64)
-        mask, places = np.uint64(len(self._places) - 1), self._places
-        at = wanted & mask
-        found: Cells = places[at].astype(np.int64)
-        open_ones = np.flatnonzero((found >= 0) & (hashes[found] != wanted))
-        at = at[open_ones]
-        while len(open_ones):
-            at = (at + np.uint64(1)) & mask
-            next_ones = places[at].astype(np.int64)
-            found[open_ones] = next_ones
-            wrong = (next_ones >= 0) & (hashes[next_ones] != wanted[open_ones])
-            open_ones, at = open_ones[wrong], at[wrong]
-        same = pc.equal(self._keys.take(pa.array(np.maximum(found, 0))), stored)
-        found[~same.to_numpy(zero_copy_only=False)] = _NOTHING
+        found: Cells = np.full(len(wanted), _NOTHING, np.int64)
+        mask = np.uint64(len(self._places) - 1)
+        rows, at = np.arange(len(wanted)), wanted & mask
+        while len(rows):
+            slots = self._pass_over(wanted[rows], at, hashes)
+            there = slots != _NOTHING
+            rows, at, slots = rows[there], at[there], slots[there]
+            same = pc.equal(self._keys.take(slots), stored.take(pa.array(rows)).cast(self._keys.kind))
+            mine = same.to_numpy(zero_copy_only=False)
+            found[rows[mine]] = slots[mine]
+            # Another key with the same hash: its own may stand behind it.
+            rows, at = rows[~mine], (at[~mine] + np.uint64(1)) & mask
         return found
+
+    def _pass_over(self, wanted: Hashes, at: npt.NDArray[np.uint64], hashes: Hashes) -> Cells:
+        """Move each place on to the first that is free or has the wanted hash; return the slots there."""
+        mask, places = np.uint64(len(self._places) - 1), self._places
+        slots: Cells = places[at].astype(np.int64)
+        rest = np.flatnonzero((slots != _NOTHING) & (hashes[slots] != wanted))
+        while len(rest):
+            at[rest] = (at[rest] + np.uint64(1)) & mask
+            following = places[at[rest]].astype(np.int64)
+            slots[rest] = following
+            rest = rest[(following != _NOTHING) & (hashes[following] != wanted[rest])]
+        return slots
 
 
 def _power_above(size: int) -> int:

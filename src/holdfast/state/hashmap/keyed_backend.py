@@ -18,7 +18,7 @@ from holdfast.state.cache import STATE_CACHE, StateCache
 from holdfast.state.catch_up import catch_up
 from holdfast.state.descriptor import StateDescriptor
 from holdfast.state.environment import Environment
-from holdfast.state.hashmap.column import Column, pick
+from holdfast.state.hashmap.column import Column
 from holdfast.state.hashmap.handle import CellHandle
 from holdfast.state.hashmap.kind import column_for, handle_for
 from holdfast.state.hashmap.placement import Cells, NamespaceCursor, NamespacePlacement
@@ -73,7 +73,6 @@ class HashMapKeyedStateBackend(AbstractKeyedStateBackend):
         # Of the registered states, newest first.
         self._stretches: dict[str, Sequence[Stretch]] = {}
         self._failure: BaseException | None = None
-        self._find = store.index.__getitem__
         self._look_again = _KEYS_BETWEEN_LOOKS
         self.slot = NoCurrentKey()
 
@@ -119,31 +118,17 @@ class HashMapKeyedStateBackend(AbstractKeyedStateBackend):
         """Return the slots of some keys, after loading those that are not loaded yet in one probe."""
         if self._failure is not None:
             self._refuse()
-        if isinstance(dict_keys, ArrivedKeys):
-            return self._prepare_arrived(dict_keys, hashes)
-        slots = list(map(self._find, dict_keys))
-        if len(self._store.index) > len(self._store):
-            self._load_new(slots, dict_keys, hashes)
-        return slots
-
-    def _prepare_arrived(self, keys: ArrivedKeys, hashes: npt.NDArray[np.uint64]) -> list[int]:
-        """The same for keys in a column: only those that the table does not know become objects."""
-        slots = self._store.find(keys.stored, hashes)
-        unknown = np.flatnonzero(slots < 0)
-        if len(unknown):
-            slots[unknown] = self.prepare(keys.take(unknown), hashes[unknown])
-        found: list[int] = slots.tolist()
-        return found
-
-    def _load_new(self, slots: list[int], dict_keys: Sequence[Any], hashes: npt.NDArray[np.uint64]) -> None:
-        newest = len(self._store) - 1
-        # New keys got ascending slots, so one comes for the first time where more is reached than before.
-        reached = np.maximum.accumulate(np.maximum(np.array(slots, np.int64), newest))
-        first = np.flatnonzero(np.diff(reached, prepend=newest))
-        columns = [handle.column for handle in self._cell_handles()]
-        keys = pick(dict_keys, first.tolist())
+        keys = self._store.keys
+        before = len(keys)
         with self._loading():
-            self._store.add(keys, np.asarray(hashes, np.uint64)[first], columns, self._stretches)
+            if isinstance(dict_keys, ArrivedKeys):
+                slots: list[int] = keys.slots_of_column(dict_keys.stored, hashes).tolist()
+            else:
+                slots = keys.slots_of(dict_keys, hashes)
+            if len(keys) > before:
+                columns = [handle.column for handle in self._cell_handles()]
+                self._store.load(before, columns, self._stretches)
+        return slots
 
     @contextmanager
     def _loading(self) -> Iterator[None]:
@@ -171,7 +156,6 @@ class HashMapKeyedStateBackend(AbstractKeyedStateBackend):
             if 2 * len(changed) < len(store):
                 store.keep(changed)
                 store.begin(store.content)
-                self._find = store.index.__getitem__
         self.slot = NoCurrentKey()
         self._look_again = len(store) + max(_KEYS_BETWEEN_LOOKS, len(store))
 
@@ -377,7 +361,7 @@ class HashMapKeyedStateBackend(AbstractKeyedStateBackend):
         self._load_everything(state_name)
         store, column = self._store, handle.column
         cells = column.filled()
-        keys = [store.codec.user_key(store.keys[slot]) for slot in column.placement.slots_of(cells).tolist()]
+        keys = [store.codec.user_key(key) for key in store.keys.objects(column.placement.slots_of(cells))]
         namespaces = column.placement.namespaces_of(cells)
         if namespaces is None:
             return iter([(key, VOID) for key in keys])

@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import sys
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import count, islice, repeat
+from itertools import islice
 from typing import Any, Final
 
 import numpy as np
-import pyarrow as pa
 
-from holdfast.state.hashmap.column import Column, pick
-from holdfast.state.hashmap.key_table import KeyTable
+from holdfast.state.hashmap.column import Column
 from holdfast.state.hashmap.placement import Cells, Placement
+from holdfast.state.hashmap.slot_keys import SlotKeys
 from holdfast.state.lineage import Lineage
 from holdfast.state.probe import Hashes, Stretch, Wanted
 from holdfast.types.key import KeyCodec
 
 _SAMPLE: Final = 64
-# A key costs its entries in dictionary and table, its place in a list and its hash; a cell its place in a list and two
-# bytes.
-_KEY_BYTES: Final = 180
+# Its place in a list, and two bytes.
 _CELL_BYTES: Final = 16
 _EMPTY_KEYS_KEPT: Final = 1024
 
@@ -33,9 +29,7 @@ class Store:
 
     Attributes:
         codec: Of the keys.
-        index: Slot of each key. Asking for a key that is not there gives it the next slot, which `add` has to load:
-            so known and new keys are found in one pass, without a call of Python code for each.
-        keys: Key of each slot.
+        keys: Key of each slot. Those that were given a slot since the last `load` have nothing in their cells yet.
         columns: The cells of each state.
         content: The runs whose content is in the cells.
         before_own: The same without the run that the last task wrote; None if no task has written one since the store
@@ -45,14 +39,11 @@ class Store:
 
     def __init__(self, codec: KeyCodec) -> None:
         self.codec = codec
-        self.index: defaultdict[Any, int] = defaultdict(count().__next__)
-        self.keys: list[Any] = []
+        self.keys = SlotKeys(codec)
         self.columns: dict[str, Column] = {}
         self.content = Lineage()
         self.before_own: Lineage | None = None
         self.flushed: Cells | None = None
-        self._hashes: Hashes = np.empty(1024, np.uint64)
-        self._table = KeyTable(codec)
         self._may_be_empty: Cells = np.empty(0, np.int64)
         self._seen = 0
 
@@ -81,38 +72,20 @@ class Store:
 
     def hashes_of(self, slots: Cells) -> Hashes:
         """Return the hash of the key of each slot."""
-        return self._hashes[slots]
+        return self.keys.hashes[slots]
 
-    def find(self, stored: pa.Array, hashes: Hashes) -> Cells:
-        """Return the slots of keys in a column; -1 for those that the index has to be asked for, known or not.
-
-        Args:
-            stored: The keys as files have them.
-            hashes: The hash of each.
-        """
-        self._table.cover(self.keys, self._hashes)
-        return self._table.find(stored, hashes, self._hashes)
-
-    def add(self, keys: Sequence[Any], hashes: Hashes, columns: Iterable[Column], stretches: Stretches) -> None:
-        """Load new, distinct keys, to which the index has just given slots.
+    def load(self, start: int, columns: Iterable[Column], stretches: Stretches) -> None:
+        """Load the new keys, to which slots have just been given.
 
         Args:
-            keys: The keys, in order of their slots.
-            hashes: The hash of each.
+            start: The first of these slots.
             columns: The states to load; others of the store stay behind until they are asked for.
             stretches: Rows of each state in the runs of the version, newest first.
         """
-        start, end = len(self.keys), len(self.keys) + len(keys)
-        if end > len(self._hashes):
-            grown: Hashes = np.empty(max(end, 2 * len(self._hashes)), np.uint64)
-            grown[:start] = self._hashes[:start]
-            self._hashes = grown
-        self._hashes[start:end] = hashes
-        self.keys.extend(keys)
-        wanted = Wanted(self.codec, keys, hashes)
+        wanted = self._wanted(np.arange(start, len(self.keys)))
         for column in columns:
             found = stretches.get(column.layout.name, ())
-            column.cover(end)
+            column.cover(len(self.keys))
             if found:
                 column.load(found, wanted, wanted.order + start)
 
@@ -121,7 +94,7 @@ class Store:
         start, end = column.covered, len(self.keys)
         column.cover(end)
         if start < end and stretches:
-            wanted = Wanted(self.codec, self.keys[start:end], self._hashes[start:end])
+            wanted = self._wanted(np.arange(start, end))
             column.load(stretches, wanted, wanted.order + start)
 
     def catch_up(self, stretches: Stretches) -> None:
@@ -168,9 +141,11 @@ class Store:
         return np.unique(np.concatenate([np.empty(0, np.int64), *found]))
 
     def _load(self, column: Column, stretches: Sequence[Stretch], slots: Cells) -> None:
-        keys = [self.keys[slot] for slot in slots.tolist()]
-        wanted = Wanted(self.codec, keys, self._hashes[slots])
+        wanted = self._wanted(slots)
         column.load(stretches, wanted, slots[wanted.order])
+
+    def _wanted(self, slots: Cells) -> Wanted:
+        return Wanted(self.codec, self.keys.some(slots), self.keys.hashes[slots])
 
     def _known_in(self, stretches: Sequence[Stretch]) -> Cells:
         found = np.zeros(len(self.keys) + 1, bool)
@@ -182,20 +157,13 @@ class Store:
         """Return for each row the slot of its key, -1 for a key that is not known."""
         stored = self.codec.telling_column([stretch.stored_keys])
         if stored is None:
-            return self._slots_of(stretch.dict_keys(self.codec))
-        slots = self.find(stored, stretch.hash)
-        unknown = np.flatnonzero(slots < 0)
-        if len(unknown):
-            slots[unknown] = self._slots_of(self.codec.from_storage(stored.take(pa.array(unknown))))
-        return slots
-
-    def _slots_of(self, keys: Sequence[Any]) -> Cells:
-        return np.fromiter(map(self.index.get, keys, repeat(-1)), np.int64, len(keys))
+            return self.keys.find(stretch.dict_keys(self.codec))
+        return self.keys.find_column(stored, stretch.hash)
 
     def sort(self, cells: Cells, placement: Placement) -> Cells:
         """Return cells in the order in which their rows stand in a segment: by hash, key and namespace."""
         slots = placement.slots_of(cells)
-        hashes = self._hashes[slots]
+        hashes = self.keys.hashes[slots]
         namespaces = placement.namespaces_of(cells)
         if namespaces is None:
             order = np.argsort(hashes)
@@ -210,9 +178,9 @@ class Store:
     def _sort_by_key(self, cells: Cells, placement: Placement) -> Cells:
         """The slow way, where different keys have the same hash."""
         slots = placement.slots_of(cells)
-        keys = [self.codec.canonical_bytes(self.keys[slot]) for slot in slots.tolist()]
+        keys = [self.codec.canonical_bytes(key) for key in self.keys.objects(slots)]
         namespaces = placement.namespaces_of(cells) or [b""] * len(cells)
-        by = list(zip(self._hashes[slots].tolist(), keys, namespaces, strict=True))
+        by = list(zip(self.keys.hashes[slots].tolist(), keys, namespaces, strict=True))
         return np.array(sorted(range(len(by)), key=by.__getitem__), np.int64)
 
     def look_for_empty(self, touched: Cells) -> None:
@@ -240,13 +208,9 @@ class Store:
 
     def keep(self, slots: Cells) -> None:
         """Forget all but some slots, given ascending; they are numbered anew in order."""
-        self.keys = pick(self.keys, slots.tolist())
-        self.index = defaultdict(count(len(slots)).__next__, zip(self.keys, range(len(slots)), strict=True))
+        self.keys.keep(slots)
         if self.flushed is not None:
             self.flushed = np.flatnonzero(np.isin(slots, self.flushed))
-        hashes = self._hashes[slots]
-        self._hashes = np.concatenate([hashes, np.empty(1024, np.uint64)])
-        self._table = KeyTable(self.codec)
         for column in self.columns.values():
             column.keep(slots)
         self._may_be_empty = self._may_be_empty[:0]
@@ -254,7 +218,7 @@ class Store:
 
     def estimated_bytes(self) -> int:
         """Return about how much memory the store takes, from a sample of its keys and values."""
-        total = len(self.keys) * (_KEY_BYTES + _average(self.keys))
+        total: float = self.keys.estimated_bytes()
         for column in self.columns.values():
             total += len(column.values) * (_CELL_BYTES + _average(column.values))
         return int(total)
