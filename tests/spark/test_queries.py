@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import pyspark
 import pytest
 
 from holdfast.datastream import StreamExecutionEnvironment
@@ -18,7 +19,12 @@ from tests.documentation import ROOT, blocks
 from tests.programs.queried_job import ACCOUNTS, NAME, balance_after, job_master
 from tests.unit.queryable.live_job import until
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+SPARK = tuple(int(part) for part in pyspark.__version__.split(".")[:2])
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.timeout(300),
+    pytest.mark.skipif(SPARK < (4, 0), reason="Spark has data sources in Python since 4.0"),
+]
 
 
 @pytest.fixture

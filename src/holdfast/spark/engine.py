@@ -26,6 +26,7 @@ from holdfast.runtime.engine import Engine, EpochDriver, EpochInput, Outcome, St
 from holdfast.runtime.plan import JobPlan, Level
 from holdfast.spark.exchange import LegPlan
 from holdfast.spark.failure import final_failures_told, translate
+from holdfast.spark.frame import arrow_files
 from holdfast.spark.positions import QueryDirectory
 from holdfast.spark.query_log import start_with_plain_logs
 from holdfast.spark.session import epoch_settings, private_session
@@ -229,7 +230,7 @@ class SparkEngine(Engine):
         return {"read_parquet": self._read_parquet, "spark": self._user_session}
 
     def _read_parquet(self, paths: list[str]) -> DataFrame:
-        return self._user_session.read.parquet(*paths)
+        return arrow_files(self._user_session).parquet(*paths)
 
     def close(self) -> None:
         try:

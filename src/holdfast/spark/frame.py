@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 
 from holdfast.errors import ConfigurationError
 from holdfast.runtime.graph import Node, SourceNode, transforms_of
@@ -24,6 +24,14 @@ def element_type_of(frame: DataFrame) -> RowTypeInformation:
     if not isinstance(frame, DataFrame):
         raise ConfigurationError(f"from_dataframe() takes a Spark DataFrame, not {type(frame).__name__}")
     return to_row_type(frame.schema)
+
+
+def arrow_files(session: SparkSession) -> DataFrameReader:
+    """A reader of Parquet files that Arrow has written: their dates are of today's calendar, however old.
+
+    Spark before 4.0 refuses those before 1582 unless it is told.
+    """
+    return session.read.option("datetimeRebaseMode", "CORRECTED").option("int96RebaseMode", "CORRECTED")
 
 
 def is_streaming(frame: DataFrame) -> bool:

@@ -21,7 +21,7 @@ from holdfast.runtime.graph import transforms_of
 from holdfast.runtime.operator import user_error
 from holdfast.runtime.plan import JobPlan, Leg, Source
 from holdfast.spark.exchange import quote, source_ddl
-from holdfast.spark.frame import element_type_of, frame_of
+from holdfast.spark.frame import arrow_files, element_type_of, frame_of
 from holdfast.types.arrow import element_ddl, element_schema
 
 _STATEFUL = {
@@ -122,7 +122,7 @@ class StagedFrames:
     def _frame(self, source: Source, paths: list[str], epoch: int) -> DataFrame:
         schema = self._schemas[source.uid]
         session = self._session
-        read = session.read.schema(schema).parquet(*paths) if paths else session.createDataFrame([], schema)
+        read = arrow_files(session).schema(schema).parquet(*paths) if paths else session.createDataFrame([], schema)
         if source.node is None:
             return read
         try:
