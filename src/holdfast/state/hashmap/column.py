@@ -129,7 +129,7 @@ class Column(ABC):
     # Keeping.
 
     def absent(self, slots: Cells) -> Mask:
-        """Return for each slot, given ascending, whether it has nothing in this state."""
+        """Return for each slot, given ascending, whether it has nothing in this state; nothing is dirty."""
         if isinstance(self.placement, NamespacePlacement):
             cells_of = self.placement.cells_of_slot
             found = [all(self.values[cell] is None for cell in cells_of(slot)) for slot in slots.tolist()]
@@ -222,6 +222,15 @@ class ScalarColumn(Column):
     def changed(self) -> Cells:
         """Return the cells that were written."""
         return np.flatnonzero(np.frombuffer(self.dirty, np.uint8))
+
+    def absent(self, slots: Cells) -> Mask:
+        """Return for each slot whether it has nothing: what is in a cell has been written, or was read."""
+        if self.layout.namespace is not None:
+            return super().absent(slots)
+        gone: Mask = np.ones(len(slots), bool)
+        covered = int(np.searchsorted(slots, self.covered))
+        gone[:covered] = ~self._is_stored(slots[:covered])
+        return gone
 
     def snapshot(self, store: Store, uid: str) -> SegmentData | None:
         """Return one row for each cell that was written: put, or delete if it is empty now."""
