@@ -63,6 +63,8 @@ class ListTypeInformation(TypeInformation):
 
     def read(self, array: pa.Array) -> list[Any]:
         """Convert an array to Python."""
+        if not len(array):
+            return []  # Java leaves the buffer of offsets empty then, so that they are whatever lies there
         offsets = array.offsets.to_numpy()
         flat = self.element_type.to_list(array.values.slice(offsets[0], offsets[-1] - offsets[0]))
         bounds = (offsets - offsets[0]).tolist()
@@ -153,6 +155,8 @@ class MapTypeInformation(TypeInformation):
 
     def read(self, array: pa.Array) -> list[Any]:
         """Convert an array to Python."""
+        if not len(array):
+            return []  # Java leaves the buffer of offsets empty then, so that they are whatever lies there
         offsets = array.offsets.to_numpy()
         first, count = offsets[0], offsets[-1] - offsets[0]
         keys = self.key_type.to_list(array.keys.slice(first, count))

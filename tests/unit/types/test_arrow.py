@@ -316,3 +316,12 @@ def test_the_arrow_types_are_those_that_spark_expects():
     ]
     for ours, theirs in pairs:
         assert ours.arrow_type == types.to_arrow_type(theirs, timezone="UTC")
+
+
+@pytest.mark.parametrize("ddl", ["array<int>", "map<string, int>"])
+def test_the_offsets_of_an_array_without_rows_mean_nothing(ddl: str) -> None:
+    kind = parse_type(ddl)
+    full = kind.to_array([])
+    garbage = pa.py_buffer(np.array([-7, 3], np.int32))
+    empty = pa.Array.from_buffers(kind.arrow_type, 0, [None, garbage], children=[full.values])
+    assert kind.to_list(empty) == []
