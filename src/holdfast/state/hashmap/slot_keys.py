@@ -26,7 +26,7 @@ _SAMPLE: Final = 64
 _FEWEST: Final = 1024
 # What a key takes in a list, in a dictionary with its slot, and as a hash.
 _IN_LIST: Final = 8
-_IN_INDEX: Final = 140
+_IN_INDEX: Final = 100
 _HASH: Final = 8
 
 
