@@ -16,7 +16,6 @@ from holdfast.kernel.ids import JobID, JobVertexID
 from holdfast.kernel.key_group import key_group_of, key_groups_of
 from holdfast.queryable.checkpoint_view import CheckpointView
 from holdfast.queryable.consistency import ConsistencyKind
-from holdfast.queryable.description import VALUE
 from holdfast.queryable.errors import (
     BadRequestError,
     QueryTimeoutError,
@@ -129,8 +128,7 @@ class LocalStates:
         """
         state = self.state(view, request.state)
         column = self._find(request, body, state)
-        schema = pa.schema([(VALUE, column.type)]) if request.has_map_keys else state.description.arrow_schema
-        content = pa.RecordBatch.from_arrays([column], schema=schema).serialize()
+        content = pa.RecordBatch.from_arrays([column], schema=state.description.arrow_schema).serialize()
         self.limits.check_answer(content.size)
         return encode(FrameType.RESULT, number, view.answer_headers[request.state], content)
 

@@ -126,7 +126,7 @@ class Router:
             for (piece, cut), part in zip(pieces[1:], parts[1:], strict=True)
         ]
         answers = [first, *map(_decode, await asyncio.gather(*rest))]
-        columns = [_column(answer, request, description) for answer in answers]
+        columns = [_column(answer, description) for answer in answers]
         back = np.empty(request.count, np.int64)
         back[np.concatenate([part.positions for part in parts])] = np.arange(request.count)
         column = pa.concat_arrays(columns).take(pa.array(back))
@@ -335,7 +335,5 @@ def _cut(request: GetRequest, frame: Frame, part: Part, what: StateDescription) 
     return replace(request, count=len(part.positions)), frame._replace(body=b"".join(body))
 
 
-def _column(answer: Frame, request: GetRequest, what: StateDescription) -> pa.Array:
-    kind = what.arrow_schema.field(VALUE).type
-    schema = pa.schema([(VALUE, kind.item_type if request.has_map_keys else kind)])
-    return pa.ipc.read_record_batch(pa.py_buffer(answer.body), schema).column(0)
+def _column(answer: Frame, what: StateDescription) -> pa.Array:
+    return pa.ipc.read_record_batch(pa.py_buffer(answer.body), what.arrow_schema).column(0)
