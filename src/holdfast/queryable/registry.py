@@ -40,8 +40,6 @@ class KvStateRegistry:
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
-        self.version = 0
-        """Changes with each registration that comes or goes."""
         self._held: dict[KvStateID, Registration] = {}
         self._ids: dict[tuple[JobID, JobVertexID, int, KeyGroupRange, str], KvStateID] = {}
         self._listeners: dict[JobID, KvStateRegistryListener] = {}
@@ -75,7 +73,6 @@ class KvStateRegistry:
             new = Registration(*what, KvStateID())
             self._held[new.kv_state_id] = new
             self._ids[what] = new.kv_state_id
-            self.version += 1
             listener = self._listeners.get(job_id)
             if listener is not None:
                 listener.notify_kv_state_registered(new)
@@ -90,7 +87,6 @@ class KvStateRegistry:
             del self._ids[
                 known.job_id, known.job_vertex_id, known.num_key_groups, known.key_groups, known.registration_name
             ]
-            self.version += 1
             listener = self._listeners.get(known.job_id)
             if listener is not None:
                 listener.notify_kv_state_unregistered(known)

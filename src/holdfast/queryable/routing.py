@@ -59,18 +59,7 @@ class Router:
         self._local = local
         self._locations = locations
         self._peers = peers
-        self._whole: dict[str, tuple[KvStateLocation, int, bool]] = {}
         self.high_water = HighWater()
-
-    def holds_all(self, location: KvStateLocation) -> bool:
-        """Whether all key groups of a state are held here."""
-        registry = self._local.registry
-        known = self._whole.get(location.registration_name)
-        if known is None or known[0] is not location or known[1] != registry.version:
-            here = [placed for placed in location.placements if registry.get_kv_state(placed.kv_state_id) is not None]
-            is_whole = sum(placed.key_groups.size for placed in here) == location.num_key_groups
-            known = self._whole[location.registration_name] = (location, registry.version, is_whole)
-        return known[2]
 
     async def get(self, request: GetRequest, frame: Frame) -> bytes:
         """Return the answer to a request for values, from no checkpoint before one that was shown already."""

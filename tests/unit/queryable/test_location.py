@@ -150,7 +150,8 @@ def test_a_location_is_asked_for_once_until_an_update_is_forced():
         assert await cache.locate(str(JOB), "state") is await cache.locate(str(JOB), "state") is first
         assert oracle.asked == 1
         assert await cache.locate(str(JOB), "state", force=True) is second
-        assert cache.cached(str(JOB), "state") is second
+        assert await cache.locate(str(JOB), "state") is second
+        assert oracle.asked == 2
 
     asyncio.run(story())
 
@@ -162,7 +163,7 @@ def test_a_lookup_that_failed_is_made_again_by_the_next_request():
         for error in (UnknownKvStateLocation, UnknownJobError):
             with pytest.raises(error):
                 await cache.locate(str(JOB), "state")
-            assert cache.cached(str(JOB), "state") is None
+            assert not cache._known
         assert await cache.locate(str(JOB), "state")
 
     asyncio.run(story())
