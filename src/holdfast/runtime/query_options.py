@@ -70,7 +70,8 @@ POLL_INTERVAL: Final = ConfigOption(
     "queryable-state.poll-interval",
     Duration,
     50,
-    "How often a server looks for a completed checkpoint that nobody told it of.",
+    "How often a server looks for a completed checkpoint that nobody told it of; once a second at most in a job in "
+    "which nothing has happened for ten minutes.",
 )
 
 MAX_MESSAGE: Final = ConfigOption(
