@@ -225,7 +225,8 @@ class KvStateClientProxyImpl(KvStateClientProxy):
         for registration in self._local.registry.registrations(job_id):
             self._local.registry.unregister_kv_state(registration.kv_state_id)
         self._local.registry.unregister_listener(job_id)
-        self._call(self._forget(job_id))
+        if self._state == "started":
+            self._call(self._forget(job_id))
         follower.replica.wake_all()
 
     def jobs(self) -> Iterable[str]:

@@ -21,6 +21,7 @@ from holdfast.queryable.errors import (
     QueryTimeoutError,
     UnauthorizedError,
     UnknownJobError,
+    UnknownKeyOrNamespaceError,
     UnknownKvStateIdError,
     UnknownKvStateKeyGroupLocationError,
     UnknownKvStateLocationError,
@@ -30,8 +31,9 @@ from holdfast.queryable.frame import FrameReader, FrameType, encode
 from holdfast.queryable.leader import RemoteLocationOracle
 from holdfast.queryable.limits import Limits
 from holdfast.queryable.server import part_of
-from holdfast.state.descriptor import ValueStateDescriptor
+from holdfast.state.descriptor import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
 from holdfast.testing.written_job import WrittenJob
+from holdfast.types.type_information import Types
 from tests.unit.cli.test_query import Server as StateServerProcess
 from tests.unit.queryable.live_job import free_port, until
 from tests.unit.queryable.test_consistency import KEYS, TOTAL, Books, bank
@@ -71,6 +73,49 @@ def test_two_halves_answer_as_one_from_any_of_the_servers(bench, books, leader):
         rows = client.scan("bank", "balance").to_table().to_pylist()
         assert {row["key"]: row["value"] for row in rows} == books.accounts and len(rows) == len(KEYS)
         assert client.scan("bank", "balance", where=[("key", "==", KEYS[7])]).to_table().num_rows == 1
+
+
+def test_entries_of_maps_and_namespaces_are_answered_by_several_servers_as_by_one(tmp_path, bench):
+    spaced = Types.STRING().create_serializer()
+    states = (MapStateDescriptor("m", "string", "bigint"), ListStateDescriptor("l", "bigint"))
+    for state in states:
+        state.set_queryable(state.name)
+    job = WrittenJob(tmp_path, states, name="parts", namespace=("a", spaced))
+
+    def write(n):
+        def of(states):
+            states.m.put("one", n)
+            states.m.put("none", None)
+            states.l.add(n)
+
+        return of
+
+    keys = [f"k{n}" for n in range(30)]
+    for epoch in range(3):
+        job.checkpoint([(key, write(n + epoch)) for n, key in enumerate(keys)])
+    leader = bench.server(job, share=NOTHING)
+    for index in range(3):
+        bench.server(job, share=part_of(index, 3), leader=leader.get_server_address())
+    registry = leader.get_kv_state_location_oracle(job.job_id)
+    until(lambda: all(
+        (found := registry.get_kv_state_location(name)) and found.get_num_registered_key_groups() == 128
+        for name in ("m", "l")
+    ))  # fmt: skip
+    asked, entries = [*keys, "nobody", "k0"], ["one", "none", "never"] * 10 + ["one", "one"]
+    answers = []
+    for server in (leader, bench.server(job)):
+        client, space = bench.client(server), {"namespace": "a", "namespace_serializer": spaced}
+        found = client.get_many("parts", "m", asked, map_keys=entries, **space)
+        assert client.get_kv_state("parts", "m", "k1", map_key="none", **space).value is None
+        with pytest.raises(UnknownKeyOrNamespaceError):
+            client.get_kv_state("parts", "m", "k1", map_key="never", **space)
+        whole = client.get_many("parts", "m", asked, **space)
+        lists = client.get_many("parts", "l", asked, **space)
+        assert client.get_many("parts", "l", asked, namespace=b"none").values == [None] * len(asked)
+        answers.append((found.values, found.there, whole.values, lists.values))
+    assert answers[0] == answers[1]
+    assert answers[0][1] == [entry != "never" and key != "nobody" for key, entry in zip(asked, entries, strict=True)]
+    assert answers[0][0][0] == 2 and answers[0][2][0] == {"one": 2, "none": None} and answers[0][3][0] == [0, 1, 2]
 
 
 def test_a_proxy_that_holds_nothing_of_the_job_forwards(bench, books):
