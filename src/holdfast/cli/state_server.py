@@ -22,6 +22,7 @@ from holdfast.ha.leader_retrieval import LeaderRetrievalService
 from holdfast.ha.options import ha_type
 from holdfast.ha.services import HighAvailabilityServices
 from holdfast.kernel.configuration import Configuration
+from holdfast.kernel.ids import JobID
 from holdfast.kernel.key_group import KeyGroupRange
 from holdfast.kernel.option import ConfigOption
 from holdfast.queryable.checkpoint_view import Share
@@ -33,6 +34,7 @@ from holdfast.runtime.query_options import (
     ADVERTISED_HOST,
     HOST,
     PORTS,
+    SERVER_TOKEN,
     TLS_AUTHORITY,
     TLS_CERTIFICATE,
     TLS_KEY,
@@ -62,6 +64,11 @@ _LOOK_SECONDS = 1.0
     help="high-availability.*: find the register and the leader; queryable-state.*: as for the server of a job.",
 )
 @click.option("--token", envvar="HOLDFAST_QUERY_TOKEN", help="Bearer token of clients; or HOLDFAST_QUERY_TOKEN.")
+@click.option(
+    "--server-token",
+    envvar="HOLDFAST_QUERY_SERVER_TOKEN",
+    help="Bearer token of servers, if not that of clients; or HOLDFAST_QUERY_SERVER_TOKEN.",
+)
 @click.option("--tls-certificate", metavar="FILE", help="Certificate chain (PEM); turns TLS on.")
 @click.option("--tls-key", metavar="FILE", help="Key of the certificate (PEM).")
 @click.option("--tls-authority", metavar="FILE", help="Certificates to check other servers against (PEM).")
@@ -75,6 +82,7 @@ def state_server(
     leader: str | None,
     properties: tuple[str, ...],
     token: str | None,
+    server_token: str | None,
     tls_certificate: str | None,
     tls_key: str | None,
     tls_authority: str | None,
@@ -103,6 +111,7 @@ def state_server(
             (PORTS, port),
             (ADVERTISED_HOST, advertise),
             (TOKEN, token),
+            (SERVER_TOKEN, server_token),
             (TLS_CERTIFICATE, tls_certificate),
             (TLS_KEY, tls_key),
             (TLS_AUTHORITY, tls_authority),
@@ -142,12 +151,15 @@ class _Jobs:
         self._complaints: set[str] = set()
 
     def look(self) -> None:
-        """Serve the jobs that are new."""
+        """Serve the jobs that are new, and drop those whose directory was removed."""
         try:
             found = directories_at(self._directory)
         except HoldfastError as error:
             self._complain(f"cannot look for jobs in {self._directory!r}: {error}")
             return
+        for gone in set(self._server.jobs()) - {str(directory.job_id) for directory in found}:
+            self._server.drop_job(JobID.from_hex(gone))
+            _log.info("job %s is gone, with its directory", gone)
         for directory in found:
             if str(directory.job_id) not in self._server.jobs():
                 try:

@@ -19,7 +19,8 @@ from holdfast.queryable.location import (
 from holdfast.queryable.proxy import KvStateClientProxy, KvStateServer
 from holdfast.queryable.registry import KvStateRegistry, KvStateRegistryListener
 from holdfast.queryable.result import ManyResult, Origin, StateResult
-from holdfast.queryable.server import KvStateClientProxyImpl, ServerSettings, StateServer
+from holdfast.queryable.server import KvStateClientProxyImpl, StateServer
+from holdfast.queryable.server_settings import ServerSettings
 
 __all__ = [
     "AsyncQueryableStateClient",

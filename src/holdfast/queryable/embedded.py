@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import logging
 
+from holdfast.errors import ConfigurationError
 from holdfast.kernel.configuration import Configuration
-from holdfast.queryable.server import ServerSettings, StateServer, parse_ports
-from holdfast.queryable.server_connection import Limits
+from holdfast.queryable.limits import Limits
+from holdfast.queryable.server import StateServer
+from holdfast.queryable.server_settings import ServerSettings, parse_ports
 from holdfast.queryable.tls import client_context, server_context
 from holdfast.runtime.job_master import JobMaster
 from holdfast.runtime.job_observer import JobObserver
@@ -14,11 +16,14 @@ from holdfast.runtime.progress import EpochProgress
 from holdfast.runtime.query_options import (
     ADVERTISED_HOST,
     HOST,
+    MAX_CONNECTIONS,
     MAX_IN_FLIGHT,
     MAX_KEYS,
     MAX_MESSAGE,
+    MAX_WAITING,
     POLL_INTERVAL,
     PORTS,
+    SERVER_TOKEN,
     TLS_AUTHORITY,
     TLS_CERTIFICATE,
     TLS_KEY,
@@ -71,13 +76,21 @@ def settings_from(configuration: Configuration) -> ServerSettings:
         message_bytes=configuration.get(MAX_MESSAGE),
         keys=configuration.get(MAX_KEYS),
         in_flight=configuration.get(MAX_IN_FLIGHT),
+        connections=configuration.get(MAX_CONNECTIONS),
+        all_bytes=configuration.get(MAX_WAITING),
     )
+    if limits.room_bytes < limits.message_bytes:
+        raise ConfigurationError(
+            f"{MAX_WAITING.key} ({limits.room_bytes} bytes) has no room for one message of {MAX_MESSAGE.key} "
+            f"({limits.message_bytes} bytes)."
+        )
     tls = server_context(configuration.get(TLS_CERTIFICATE), configuration.get(TLS_KEY))
     authority = configuration.get(TLS_AUTHORITY)
     return ServerSettings(
         host=configuration.get(HOST),
         ports=parse_ports(configuration.get(PORTS)),
         token=configuration.get(TOKEN),
+        server_token=configuration.get(SERVER_TOKEN),
         tls=tls,
         peer_tls=client_context(authority or True) if tls is not None else None,
         limits=limits,

@@ -26,6 +26,8 @@ from holdfast.storage.register_state import CheckpointPointer, RegisterState
 _log = logging.getLogger(__name__)
 DEFAULT_POLL: Final = 0.05
 _PATIENCE: Final = 30.0  # seconds between two complaints about the same trouble
+_IDLE_SECONDS: Final = 600.0
+_IDLE_POLL: Final = 1.0
 
 
 class CheckpointFollower:
@@ -64,6 +66,7 @@ class CheckpointFollower:
         self._wake = threading.Event()
         self._ended = False
         self._complained: tuple[str, float] = ("", 0.0)
+        self._changed = self._clock.monotonic()
         self._thread = threading.Thread(target=self._run, name=f"holdfast-follow-{self.job_id[:8]}", daemon=True)
 
     def start(self) -> None:
@@ -84,10 +87,19 @@ class CheckpointFollower:
 
     def _run(self) -> None:
         while not self._ended:
-            self._clock.sleep(self._poll, self._wake)
+            self._clock.sleep(self.pause, self._wake)
             self._wake.clear()
             if not self._ended:
                 self._step()
+
+    @property
+    def pause(self) -> float:
+        """Seconds until the next look. A job whose register has not changed for long has probably ended.
+
+        A server may follow hundreds of these, and twenty looks a second at each would keep it busy.
+        """
+        is_idle = self._clock.monotonic() - self._changed > _IDLE_SECONDS
+        return max(self._poll, _IDLE_POLL) if is_idle else self._poll
 
     def _step(self) -> None:
         try:
@@ -108,6 +120,7 @@ class CheckpointFollower:
         state = self._register.read()
         if self._seen is not None and state.version == self._seen.version:
             return False
+        self._changed = self._clock.monotonic()
         known = self._documents
         if self._seen is not None and state.checkpoints == self._seen.checkpoints:
             self._seen = state

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from itertools import repeat
 from typing import Any, Final
 
 from holdfast.queryable.description import StateDescription
@@ -65,7 +66,7 @@ class Gathering:
         try:
             answer, what = await self._ask(question)
             origin = origin_of(answer)
-            values = question.values(answer, what)
+            values, there = question.values(answer, what)
         except (LimitExceededError, UnknownKvStateKeyGroupLocationError) as error:
             if len(waiting) == 1:
                 _fail(waiting, error)
@@ -80,10 +81,10 @@ class Gathering:
             for _, future in waiting:
                 future.cancel()
             raise
-        for (key, future), value in zip(waiting, values, strict=True):
+        for (key, future), value, is_there in zip(waiting, values, there or repeat(True), strict=False):
             if future.done():
                 continue
-            if value is None:
+            if not is_there:
                 future.set_exception(question.missing(key, origin))
             else:
                 future.set_result(StateResult(value, origin, what))

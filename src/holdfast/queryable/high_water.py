@@ -39,6 +39,10 @@ class HighWater:
         if isinstance(checkpoint_id, int) and isinstance(lineage, str) and checkpoint_id > self.of(job):
             self._shown[job] = (checkpoint_id, lineage, origin.get("completed_at", 0))
 
+    def forget(self, job: str) -> None:
+        """Nothing was shown of a job."""
+        self._shown.pop(job, None)
+
     def forget_if_begun_anew(self, job: str, newest: dict[str, Any]) -> bool:
         """Forget what was shown of a job whose checkpoints begin with 1 again, as its directory was removed.
 

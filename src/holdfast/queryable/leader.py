@@ -86,6 +86,7 @@ class LeaderRegistration(KvStateRegistryListener):
         self._on_registered = on_registered
         self._loop = asyncio.get_running_loop()
         self._changed = asyncio.Event()
+        self._told = ""
         self._task = self._loop.create_task(self._run())
 
     def notify_kv_state_registered(self, registration: Registration) -> None:
@@ -109,7 +110,9 @@ class LeaderRegistration(KvStateRegistryListener):
                 finally:
                     connection.close()
             except QueryError as error:
-                _log.info("Job master %s:%d of job %s: %s", *self._leader, self._job_id, error)
+                if str(error) != self._told:
+                    self._told = str(error)
+                    _log.warning("Not registered with %s:%d for job %s: %s", *self._leader, self._job_id, error)
             await asyncio.sleep(RETRY_SECONDS)
 
     async def _keep_informed(self, connection: ClientConnection) -> None:
@@ -129,6 +132,7 @@ class LeaderRegistration(KvStateRegistryListener):
             header = to_header({"job": str(self._job_id), "address": list(self._own)})
             body = json.dumps(states).encode()
             await connection.request(FrameType.REGISTER, header, body, timeout=_ANSWER_SECONDS)
+            self._told = ""
             self._on_registered()
             await self._change_or_end(connection)
 

@@ -16,7 +16,6 @@ from holdfast.kernel.ids import JobID, JobVertexID
 from holdfast.kernel.key_group import key_group_of, key_groups_of
 from holdfast.queryable.checkpoint_view import CheckpointView
 from holdfast.queryable.consistency import ConsistencyKind
-from holdfast.queryable.description import VALUE
 from holdfast.queryable.errors import (
     BadRequestError,
     QueryTimeoutError,
@@ -28,12 +27,12 @@ from holdfast.queryable.errors import (
 from holdfast.queryable.follower import CheckpointFollower
 from holdfast.queryable.frame import FrameType, encode, to_header
 from holdfast.queryable.layer import Hashes, comparable
+from holdfast.queryable.limits import Limits
 from holdfast.queryable.location import KvStateID, unknown_state
 from holdfast.queryable.proxy import not_ready
 from holdfast.queryable.registry import KvStateRegistry
 from holdfast.queryable.request import GetRequest, ScanRequest
 from holdfast.queryable.scan import Scan
-from holdfast.queryable.server_connection import Limits
 from holdfast.queryable.state_view import SCALARS, StateView
 from holdfast.queryable.wire_column import ColumnReader
 from holdfast.state.descriptor import StateKind
@@ -64,6 +63,13 @@ class LocalStates:
         if found is None:
             raise UnknownJobError(f"Could not find job ({job}). This server follows: {sorted(self.followers)}.")
         return found
+
+    def holds_all(self, job: str, name: str) -> bool:
+        """Whether all key groups of a state are held here, so that nobody else need be asked for anything."""
+        follower = self.followers.get(job)
+        newest = follower.replica.newest if follower is not None else None
+        state = newest.states.get(name) if newest is not None else None
+        return state is not None and state.is_whole
 
     def view_now(self, request: GetRequest | ScanRequest) -> CheckpointView | None:
         """Return the checkpoint to answer from, None if it has to be waited for.
@@ -129,8 +135,7 @@ class LocalStates:
         """
         state = self.state(view, request.state)
         column = self._find(request, body, state)
-        schema = pa.schema([(VALUE, column.type)]) if request.has_map_keys else state.description.arrow_schema
-        content = pa.RecordBatch.from_arrays([column], schema=schema).serialize()
+        content = pa.RecordBatch.from_arrays([column], schema=state.description.arrow_schema).serialize()
         self.limits.check_answer(content.size)
         return encode(FrameType.RESULT, number, view.answer_headers[request.state], content)
 

@@ -7,12 +7,12 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from holdfast.errors import StateError
 from holdfast.kernel.ids import JobID, JobVertexID
-from holdfast.kernel.key_group import KeyGroupRange
+from holdfast.kernel.key_group import MAX_PARALLELISM, KeyGroupRange
 from holdfast.queryable.errors import ProtocolError, UnknownJobError, UnknownKvStateLocationError
 
 Address = tuple[str, int]
@@ -166,18 +166,38 @@ class KvStateLocationOracle(ABC):
         """
 
 
+@dataclass
+class _State:
+    """What is registered of one state, by range and server: each comes and goes without a look at the others."""
+
+    job_vertex_id: JobVertexID
+    num_key_groups: int
+    placements: dict[tuple[KeyGroupRange, Address], Placement] = field(default_factory=dict)
+
+
 class KvStateLocationRegistry(KvStateLocationOracle):
     """Collects what servers register for one job; lives in the job master. Thread-safe."""
 
     def __init__(self, job_id: JobID) -> None:
         self._job_id = job_id
         self._lock = threading.Lock()
-        self._locations: dict[str, KvStateLocation] = {}
+        self._states: dict[str, _State] = {}
+        self._locations: dict[str, KvStateLocation] = {}  # of those that have not changed since somebody asked
 
     def get_kv_state_location(self, registration_name: str) -> KvStateLocation | None:
-        """Returns where a state is, None if nobody has registered it."""
+        """Returns where a state is, None if nobody has registered it; the same object until that changes."""
         with self._lock:
-            return self._locations.get(registration_name)
+            location = self._locations.get(registration_name)
+            state = self._states.get(registration_name) if location is None else None
+            if state is not None:
+                location = self._locations[registration_name] = KvStateLocation(
+                    self._job_id,
+                    state.job_vertex_id,
+                    state.num_key_groups,
+                    registration_name,
+                    state.placements.values(),
+                )
+            return location
 
     def request_kv_state_location(self, job_id: JobID, registration_name: str) -> Future[KvStateLocation]:
         """Answer at once."""
@@ -186,7 +206,8 @@ class KvStateLocationRegistry(KvStateLocationOracle):
         if job_id != self._job_id:
             answer.set_exception(UnknownJobError(f"Could not find job ({job_id}); here is {self._job_id}."))
         elif location is None:
-            answer.set_exception(unknown_state(registration_name, self._locations))
+            with self._lock:
+                answer.set_exception(unknown_state(registration_name, self._states))
         else:
             answer.set_result(location)
         return answer
@@ -204,22 +225,25 @@ class KvStateLocationRegistry(KvStateLocationOracle):
 
         Raises:
             StateError: Another operator has registered the name, and keeps it.
-            IndexError: The range reaches beyond the number of key groups.
+            IndexError: The range is empty or reaches beyond the number of key groups, or there cannot be so many.
         """
-        if key_group_range.end >= num_key_groups:
-            raise IndexError(f"{key_group_range} reaches beyond {num_key_groups} key groups.")
+        if not 0 < num_key_groups <= MAX_PARALLELISM:
+            raise IndexError(f"A state has 1 to {MAX_PARALLELISM} key groups, not {num_key_groups}.")
+        if key_group_range.end >= num_key_groups or not key_group_range.size:
+            raise IndexError(f"{key_group_range} is empty or reaches beyond {num_key_groups} key groups.")
         with self._lock:
-            known = self._locations.get(registration_name)
-            if known is not None and known.job_vertex_id != job_vertex_id:
+            state = self._states.get(registration_name)
+            if state is None:
+                state = self._states[registration_name] = _State(job_vertex_id, num_key_groups)
+            elif state.job_vertex_id != job_vertex_id:
                 raise StateError(
                     f"Registration name clash. KvState with name {registration_name!r} has already been registered by "
-                    f"another operator ({known.job_vertex_id})."
+                    f"another operator ({state.job_vertex_id})."
                 )
-            placed = Placement(key_group_range, kv_state_id, kv_state_server_address)
-            others = () if known is None else _without(known, key_group_range, kv_state_server_address)
-            self._locations[registration_name] = KvStateLocation(
-                self._job_id, job_vertex_id, num_key_groups, registration_name, (*others, placed)
-            )
+            state.num_key_groups = num_key_groups
+            where = (key_group_range, kv_state_server_address)
+            state.placements[where] = Placement(key_group_range, kv_state_id, kv_state_server_address)
+            self._locations.pop(registration_name, None)
 
     def notify_kv_state_unregistered(
         self,
@@ -234,28 +258,32 @@ class KvStateLocationRegistry(KvStateLocationOracle):
             StateError: Nobody has registered it, or another operator.
         """
         with self._lock:
-            known = self._locations.get(registration_name)
-            if known is None:
+            state = self._states.get(registration_name)
+            if state is None:
                 raise StateError(f"KvState with name {registration_name!r} was unregistered before it was registered.")
-            if known.job_vertex_id != job_vertex_id:
+            if state.job_vertex_id != job_vertex_id:
                 raise StateError(
-                    f"Another operator ({known.job_vertex_id}) has registered KvState with name {registration_name!r}."
+                    f"Another operator ({state.job_vertex_id}) has registered KvState with name {registration_name!r}."
                 )
-            self._keep(known, _without(known, key_group_range, kv_state_server_address))
+            if kv_state_server_address is not None:
+                gone = [(key_group_range, kv_state_server_address)]
+            else:
+                gone = [where for where in state.placements if where[0] == key_group_range]
+            self._remove(registration_name, gone)
 
     def notify_server_lost(self, address: Address) -> None:
         """A server is gone with everything that it held."""
         with self._lock:
-            for known in list(self._locations.values()):
-                self._keep(known, tuple(placed for placed in known.placements if placed.address != address))
+            for name, state in list(self._states.items()):
+                self._remove(name, [where for where in state.placements if where[1] == address])
 
-    def _keep(self, known: KvStateLocation, placements: tuple[Placement, ...]) -> None:
-        if placements:
-            self._locations[known.registration_name] = KvStateLocation(
-                known.job_id, known.job_vertex_id, known.num_key_groups, known.registration_name, placements
-            )
-        else:
-            del self._locations[known.registration_name]
+    def _remove(self, name: str, gone: Iterable[tuple[KeyGroupRange, Address]]) -> None:
+        placements = self._states[name].placements
+        for where in gone:
+            placements.pop(where, None)
+        if not placements:
+            del self._states[name]
+        self._locations.pop(name, None)
 
 
 def unknown_state(name: str, known: Iterable[str]) -> UnknownKvStateLocationError:
@@ -263,12 +291,4 @@ def unknown_state(name: str, known: Iterable[str]) -> UnknownKvStateLocationErro
     names = ", ".join(map(repr, sorted(known))) or "none"
     return UnknownKvStateLocationError(
         f"No KvStateLocation found for KvState instance with name {name!r}. Registered are: {names}."
-    )
-
-
-def _without(known: KvStateLocation, key_groups: KeyGroupRange, address: Address | None) -> tuple[Placement, ...]:
-    return tuple(
-        placed
-        for placed in known.placements
-        if placed.key_groups != key_groups or (address is not None and placed.address != address)
     )

@@ -37,19 +37,25 @@ class Peers:
         Raises:
             QueryConnectionError: There is none.
         """
-        known = self._open.setdefault(address, [])
-        known[:] = [task for task in known if not task.done() or _is_usable(task)]
-        for task in list(known):
+        self._forget_lost_ones()
+        for task in list(self._open.get(address, ())):
             connection = await asyncio.shield(task)
             if connection.has_room and connection.is_open:
                 return connection
         while True:
             # Others may have waited for the same one, and have filled it.
             task = asyncio.get_running_loop().create_task(self.fresh(address))
-            known.append(task)
+            self._open.setdefault(address, []).append(task)
             connection = await asyncio.shield(task)
             if connection.has_room:
                 return connection
+
+    def _forget_lost_ones(self) -> None:
+        """Servers come and go, each with an address of its own."""
+        for address, known in list(self._open.items()):
+            known[:] = [task for task in known if not task.done() or _is_usable(task)]
+            if not known:
+                del self._open[address]
 
     async def fresh(self, address: Address, on_notification: Callable[[Frame], None] | None = None) -> ClientConnection:
         """Return a new connection, for a stream or for notifications; it ends when the server is silent.
@@ -70,7 +76,9 @@ class Peers:
 
     def suspect(self, address: Address) -> None:
         """A server has not answered: it is asked after others, for a while or until there is a connection again."""
-        self._suspected[address] = asyncio.get_running_loop().time() + _SUSPECTED_SECONDS
+        now = asyncio.get_running_loop().time()
+        self._suspected = {known: until for known, until in self._suspected.items() if until > now}
+        self._suspected[address] = now + _SUSPECTED_SECONDS
 
     def is_suspected(self, address: Address) -> bool:
         """Whether others are asked first."""

@@ -15,7 +15,7 @@ from abc import ABC, abstractmethod
 
 from holdfast.kernel.ids import JobID
 from holdfast.queryable.errors import QueryConnectionError, QueryError, QueryTimeoutError, UnknownLocationError
-from holdfast.queryable.location import Address, KvStateLocation, KvStateLocationOracle, KvStateLocationRegistry
+from holdfast.queryable.location import Address, KvStateLocation, KvStateLocationOracle
 
 
 class KvStateServer(ABC):
@@ -102,15 +102,11 @@ class LocationCache:
         for entry in [entry for entry in self._known if entry[0] == job]:
             del self._known[entry]
 
-    def cached(self, job: str, name: str) -> KvStateLocation | None:
-        """Return what is known without asking anybody elsewhere."""
-        oracle = self._oracles.get(job)
-        if isinstance(oracle, KvStateLocationRegistry):
-            return oracle.get_kv_state_location(name)
-        found = self._known.get((job, name))
-        if found is None or not found.done() or found.cancelled() or found.exception() is not None:
-            return None
-        return found.result()
+    def drop(self, job: str) -> None:
+        """Forget all about a job, also what was known last."""
+        self.forget(job)
+        for entry in [entry for entry in self._last if entry[0] == job]:
+            del self._last[entry]
 
     async def locate(self, job: str, name: str, *, force: bool = False) -> KvStateLocation:
         """Return where a state is.

@@ -18,7 +18,7 @@ import pyarrow as pa
 from holdfast.errors import ConfigurationError, NullKeyError, OutputTypeError
 from holdfast.kernel.ids import JobID
 from holdfast.queryable.consistency import DEFAULT_DEADLINE, NEWEST, Consistency
-from holdfast.queryable.description import VALUE, OpaqueValue, StateDescription
+from holdfast.queryable.description import OpaqueValue, StateDescription
 from holdfast.queryable.errors import (
     BadRequestError,
     ProtocolError,
@@ -134,25 +134,27 @@ class Question:
             has = "has namespaces: give one" if what.namespaced else "has no namespaces: give none"
             raise BadRequestError(f"State {self.state!r} {has}.")
 
-    def values(self, answer: Frame, what: StateDescription) -> list[Any]:
-        """Return the values in the order of the keys, None where there is none."""
-        kind = what.arrow_schema.field(VALUE).type
-        schema = pa.schema([(VALUE, kind.item_type)]) if self.map_keys is not None else what.arrow_schema
+    def values(self, answer: Frame, what: StateDescription) -> tuple[list[Any], list[bool] | None]:
+        """Return the values in the order of the keys, None where there is none, and for which of them there is one.
+
+        The value of a map's entry may itself be None. In place of the second list None stands for all.
+        """
         try:
-            column = pa.ipc.read_record_batch(pa.py_buffer(answer.body), schema).column(0)
+            column = pa.ipc.read_record_batch(pa.py_buffer(answer.body), what.arrow_schema).column(0)
         except (pa.ArrowException, OSError) as error:
             raise ProtocolError(f"The answer cannot be read: {error}") from error
-        if self.map_keys is None and what.kind is StateKind.LIST:
-            return _lists(column, what)
-        if self.map_keys is None and what.kind is StateKind.MAP:
-            return _maps(column, what)
-        if len(column) == 1 and what.reads_directly:
-            return column.to_pylist()  # type: ignore[no-any-return]
-        values = plain_values(column, what)
+        if what.kind is StateKind.LIST:
+            values = _lists(column, what)
+        elif what.kind is StateKind.MAP:
+            values = _maps(column, what) if self.map_keys is None else _entries(column, what)
+        elif len(column) == 1 and what.reads_directly:
+            values = column.to_pylist()
+        else:
+            values = plain_values(column, what)
         if isinstance(self.descriptor, AggregatingStateDescriptor):
             result = self.descriptor.agg_function.get_result
-            return [None if value is None else result(value) for value in values]
-        return values
+            values = [None if value is None else result(value) for value in values]
+        return values, column.is_valid().to_pylist() if column.null_count else None
 
     def one(self, answer: Frame, what: StateDescription) -> StateResult[Any]:
         """Return the state of the only key.
@@ -160,11 +162,11 @@ class Question:
         Raises:
             UnknownKeyOrNamespaceError: There is none.
         """
-        value = self.values(answer, what)[0]
+        [value], there = self.values(answer, what)
         origin = origin_of(answer)
-        if value is None:
+        if there is not None:
             raise self.missing(self.keys[0], origin)
-        return StateResult(value, origin, what)
+        return StateResult(value, origin, what, is_entry=self.map_keys is not None)
 
     def missing(self, key: Any, origin: Origin) -> UnknownKeyOrNamespaceError:
         """Make the error for a key without state."""
@@ -187,7 +189,8 @@ class Question:
 
     def many(self, answer: Frame, what: StateDescription) -> ManyResult:
         """Return the state of all keys."""
-        return ManyResult(self.keys, self.values(answer, what), origin_of(answer))
+        values, there = self.values(answer, what)
+        return ManyResult(self.keys, values, origin_of(answer), there)
 
     def is_about(self, answer: Frame, what: StateDescription) -> bool:
         """Whether the answer is from a state of this description, and not from one that a restart has changed."""
@@ -319,6 +322,14 @@ def _lists(column: pa.Array, what: StateDescription) -> list[Any]:
     first = offsets[0]
     lists = [flat[start - first : end - first] for start, end in pairwise(offsets)]
     return [found if valid else None for found, valid in zip(lists, column.is_valid().to_pylist(), strict=True)]
+
+
+def _entries(column: pa.Array, what: StateDescription) -> list[Any]:
+    """The values of maps that have one entry each, None for those that are not there."""
+    offsets = column.offsets
+    first, count = offsets[0].as_py(), offsets[-1].as_py() - offsets[0].as_py()
+    values = iter(plain_values(column.items.slice(first, count), what))
+    return [next(values) if is_there else None for is_there in column.is_valid().to_pylist()]
 
 
 def _maps(column: pa.Array, what: StateDescription) -> list[Any]:

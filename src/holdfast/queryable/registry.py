@@ -40,9 +40,8 @@ class KvStateRegistry:
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
-        self.version = 0
-        """Changes with each registration that comes or goes."""
         self._held: dict[KvStateID, Registration] = {}
+        self._ids: dict[tuple[JobID, JobVertexID, int, KeyGroupRange, str], KvStateID] = {}
         self._listeners: dict[JobID, KvStateRegistryListener] = {}
 
     def register_listener(self, job_id: JobID, listener: KvStateRegistryListener) -> None:
@@ -67,17 +66,13 @@ class KvStateRegistry:
     ) -> KvStateID:
         """Register a range; the same one again keeps its id."""
         with self._lock:
-            for known in self._held.values():
-                same = known.job_vertex_id == job_vertex_id and known.num_key_groups == num_key_groups
-                if same and (known.job_id, known.registration_name, known.key_groups) == (
-                    job_id,
-                    registration_name,
-                    key_group_range,
-                ):
-                    return known.kv_state_id
-            new = Registration(job_id, job_vertex_id, num_key_groups, key_group_range, registration_name, KvStateID())
+            what = (job_id, job_vertex_id, num_key_groups, key_group_range, registration_name)
+            known = self._ids.get(what)
+            if known is not None:
+                return known
+            new = Registration(*what, KvStateID())
             self._held[new.kv_state_id] = new
-            self.version += 1
+            self._ids[what] = new.kv_state_id
             listener = self._listeners.get(job_id)
             if listener is not None:
                 listener.notify_kv_state_registered(new)
@@ -87,9 +82,13 @@ class KvStateRegistry:
         """Drop a registration; an unknown one is fine."""
         with self._lock:
             known = self._held.pop(kv_state_id, None)
-            self.version += 1
-            listener = self._listeners.get(known.job_id) if known is not None else None
-            if known is not None and listener is not None:
+            if known is None:
+                return
+            del self._ids[
+                known.job_id, known.job_vertex_id, known.num_key_groups, known.key_groups, known.registration_name
+            ]
+            listener = self._listeners.get(known.job_id)
+            if listener is not None:
                 listener.notify_kv_state_unregistered(known)
 
     def get_kv_state(self, kv_state_id: KvStateID) -> Registration | None:

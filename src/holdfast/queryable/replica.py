@@ -136,6 +136,13 @@ class Replica:
             self._waiting.append(waiting)
             return waiting
 
+    def wake_all(self) -> None:
+        """Call all back who wait: nothing will come any more."""
+        with self._lock:
+            woken, self._waiting = self._waiting, []
+        for waiting in woken:
+            waiting.wake()
+
     def cancel(self, waiting: Waiting) -> None:
         """Call nobody back."""
         with self._lock:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import compress
 from typing import Any, Generic, TypeVar
 
 import pyarrow as pa
 
 from holdfast.queryable.description import StateDescription
 from holdfast.queryable.read_only import read_only_state
+from holdfast.state.descriptor import StateKind
 
 T = TypeVar("T")
 
@@ -39,11 +41,13 @@ class StateResult(Generic[T]):
         value: A value, a list, a dict, or an accumulator (the result, where a descriptor was given).
         origin: Where it is from.
         description: What the state is.
+        is_entry: Whether the value is that of one entry of a map; it may be None.
     """
 
     value: T
     origin: Origin
     description: StateDescription
+    is_entry: bool = False
 
     @property
     def checkpoint_id(self) -> int:
@@ -62,8 +66,11 @@ class StateResult(Generic[T]):
 
     @property
     def state(self) -> Any:
-        """The same as a state object (`ValueState`, `ListState` and so on) that refuses changes."""
-        return read_only_state(self.description.kind, self.value)
+        """The same as a state object (`ValueState`, `ListState` and so on) that refuses changes.
+
+        That of one entry of a map is a `ValueState`.
+        """
+        return read_only_state(StateKind.VALUE if self.is_entry else self.description.kind, self.value)
 
 
 @dataclass(frozen=True)
@@ -74,11 +81,14 @@ class ManyResult:
         keys: As they were asked for.
         values: In the same order; None where there is no state for the key.
         origin: Where they are from.
+        there: For each whether there is state, which tells a map's entry that has the value None from one that is not
+            there; None if there is for all.
     """
 
     keys: Sequence[Any]
     values: list[Any]
     origin: Origin
+    there: Sequence[bool] | None = None
 
     @property
     def checkpoint_id(self) -> int:
@@ -97,7 +107,8 @@ class ManyResult:
 
     def as_dict(self) -> dict[Any, Any]:
         """Return the values by key, without keys that have none."""
-        return {key: value for key, value in zip(self.keys, self.values, strict=True) if value is not None}
+        pairs = zip(self.keys, self.values, strict=True)
+        return dict(pairs if self.there is None else compress(pairs, self.there))
 
     def __len__(self) -> int:
         return len(self.values)

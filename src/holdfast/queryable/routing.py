@@ -59,18 +59,7 @@ class Router:
         self._local = local
         self._locations = locations
         self._peers = peers
-        self._whole: dict[str, tuple[KvStateLocation, int, bool]] = {}
         self.high_water = HighWater()
-
-    def holds_all(self, location: KvStateLocation) -> bool:
-        """Whether all key groups of a state are held here."""
-        registry = self._local.registry
-        known = self._whole.get(location.registration_name)
-        if known is None or known[0] is not location or known[1] != registry.version:
-            here = [placed for placed in location.placements if registry.get_kv_state(placed.kv_state_id) is not None]
-            is_whole = sum(placed.key_groups.size for placed in here) == location.num_key_groups
-            known = self._whole[location.registration_name] = (location, registry.version, is_whole)
-        return known[2]
 
     async def get(self, request: GetRequest, frame: Frame) -> bytes:
         """Return the answer to a request for values, from no checkpoint before one that was shown already."""
@@ -126,7 +115,7 @@ class Router:
             for (piece, cut), part in zip(pieces[1:], parts[1:], strict=True)
         ]
         answers = [first, *map(_decode, await asyncio.gather(*rest))]
-        columns = [_column(answer, request, description) for answer in answers]
+        columns = [_column(answer, description) for answer in answers]
         back = np.empty(request.count, np.int64)
         back[np.concatenate([part.positions for part in parts])] = np.arange(request.count)
         column = pa.concat_arrays(columns).take(pa.array(back))
@@ -335,7 +324,5 @@ def _cut(request: GetRequest, frame: Frame, part: Part, what: StateDescription) 
     return replace(request, count=len(part.positions)), frame._replace(body=b"".join(body))
 
 
-def _column(answer: Frame, request: GetRequest, what: StateDescription) -> pa.Array:
-    kind = what.arrow_schema.field(VALUE).type
-    schema = pa.schema([(VALUE, kind.item_type if request.has_map_keys else kind)])
-    return pa.ipc.read_record_batch(pa.py_buffer(answer.body), schema).column(0)
+def _column(answer: Frame, what: StateDescription) -> pa.Array:
+    return pa.ipc.read_record_batch(pa.py_buffer(answer.body), what.arrow_schema).column(0)

@@ -8,11 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import socket
-import ssl as tls_module
 import threading
 from collections.abc import Coroutine, Iterable
-from dataclasses import dataclass, field
 from typing import Any, Final, Self, TypeVar
 
 from holdfast.errors import ConfigurationError, StateError
@@ -20,15 +17,17 @@ from holdfast.ha.leader_retrieval import LeaderRetrievalService
 from holdfast.kernel.ids import JobID
 from holdfast.kernel.key_group import KeyGroupRange, range_of
 from holdfast.queryable.checkpoint_view import Share
-from holdfast.queryable.follower import DEFAULT_POLL, CheckpointFollower
+from holdfast.queryable.follower import CheckpointFollower
 from holdfast.queryable.leader import LeaderListener, LeaderRegistration, RemoteLocationOracle
+from holdfast.queryable.limits import Room
 from holdfast.queryable.local import LocalStates
 from holdfast.queryable.location import Address, KvStateLocationOracle, KvStateLocationRegistry
 from holdfast.queryable.peers import Peers
 from holdfast.queryable.proxy import KvStateClientProxy, LocationCache, Oracles
 from holdfast.queryable.registry import KvStateRegistryListener, Registration
 from holdfast.queryable.routing import Router
-from holdfast.queryable.server_connection import Limits, ServerConnection
+from holdfast.queryable.server_connection import ServerConnection
+from holdfast.queryable.server_settings import ServerSettings
 from holdfast.queryable.service import QueryService
 from holdfast.storage.job_directory import JobDirectory
 from holdfast.storage.register import FencedRegister
@@ -36,38 +35,6 @@ from holdfast.storage.register import FencedRegister
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
 _START_SECONDS: Final = 30.0
-_ALL_ADDRESSES: Final = frozenset({"", "0.0.0.0", "::"})
-
-
-@dataclass(frozen=True)
-class ServerSettings:
-    """How a server listens.
-
-    Attributes:
-        host: The address to listen at.
-        ports: The first free one is taken; 0 is any.
-        token: Bearer token that clients must show, and that this server shows to others.
-        tls: Of the listening side.
-        peer_tls: For connections to other servers.
-        limits: What clients may do.
-        poll: Seconds between two looks for a completed checkpoint that nobody told of.
-        advertised: The host under which others reach this server; if empty the one to listen at, or the machine's name
-            where that is all addresses (0.0.0.0, ::).
-    """
-
-    host: str = "127.0.0.1"
-    ports: tuple[int, ...] = (0,)
-    token: str | None = None
-    tls: tls_module.SSLContext | None = None
-    peer_tls: tls_module.SSLContext | None = None
-    limits: Limits = field(default_factory=Limits)
-    poll: float = DEFAULT_POLL
-    advertised: str = ""
-
-    @property
-    def shown_host(self) -> str:
-        """The host that others are told."""
-        return self.advertised or (socket.gethostname() if self.host in _ALL_ADDRESSES else self.host)
 
 
 def whole(max_parallelism: int) -> tuple[KeyGroupRange, ...]:
@@ -76,12 +43,18 @@ def whole(max_parallelism: int) -> tuple[KeyGroupRange, ...]:
 
 
 def part_of(index: int, count: int) -> Share:
-    """Return the share of one of several servers, numbered from 0, that hold everything between them."""
+    """Return the share of one of several servers, numbered from 0, that hold everything between them.
+
+    Of a state with fewer key groups than there are servers the first ones hold a group each.
+    """
     if not 0 <= index < count:
         raise ConfigurationError(f"There is no part {index} of {count}; they are numbered from 0.")
-    return lambda max_parallelism: tuple(
-        held for held in (range_of(index, max_parallelism, count),) if count <= max_parallelism and held
-    )
+
+    def held(max_parallelism: int) -> tuple[KeyGroupRange, ...]:
+        parts = min(count, max_parallelism)
+        return (range_of(index, max_parallelism, parts),) if index < parts else ()
+
+    return held
 
 
 class _Told(KvStateRegistryListener):
@@ -121,15 +94,16 @@ class KvStateClientProxyImpl(KvStateClientProxy):
         self._settings = settings or ServerSettings()
         self._oracles = Oracles()
         self._local = LocalStates(self._settings.limits)
+        self._room = Room(self._settings.limits.room_bytes)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run_loop, name="holdfast-query-server", daemon=True)
         self._address: Address | None = None
         self._server: asyncio.Server | None = None
         self._service: QueryService
         self._peers: Peers
-        self._locations: LocationCache
+        self._locations = LocationCache(self._oracles)
         self._state = "new"
-        self._retrievals: list[LeaderRetrievalService] = []
+        self._retrievals: dict[str, LeaderRetrievalService] = {}
         self._registrations: dict[str, LeaderRegistration] = {}
 
     # The life of the server.
@@ -157,7 +131,7 @@ class KvStateClientProxyImpl(KvStateClientProxy):
             self._state = "ended"
             return
         self._state = "ended"
-        for retrieval in self._retrievals:
+        for retrieval in self._retrievals.values():
             retrieval.stop()
         for follower in self._local.followers.values():
             follower.stop()
@@ -186,8 +160,10 @@ class KvStateClientProxyImpl(KvStateClientProxy):
     def update_kv_state_location_oracle(
         self, job_id: JobID, kv_state_location_oracle: KvStateLocationOracle | None
     ) -> None:
-        """Tells who knows the locations of a job from now on. Thread-safe."""
+        """Tells who knows the locations of a job from now on, and is asked for them anew. Thread-safe."""
         self._oracles.update(job_id, kv_state_location_oracle)
+        if kv_state_location_oracle is not None and self._state == "started":
+            self._loop.call_soon_threadsafe(self._locations.forget, str(job_id))
 
     def get_kv_state_location_oracle(self, job_id: JobID) -> KvStateLocationOracle | None:
         """Returns who knows the locations of a job. Thread-safe."""
@@ -218,25 +194,40 @@ class KvStateClientProxyImpl(KvStateClientProxy):
         job = str(directory.job_id)
         follower = CheckpointFollower(directory, register, share, poll=self._settings.poll, on_change=self._changed)
         self._local.followers[job] = follower
-        if leader is None:
-            self._call(self._lead(directory.job_id))
-        elif isinstance(leader, tuple):
-            self._call(self._follow_leader(directory.job_id, leader))
-        else:
-            self._retrievals.append(leader)
-            job_id = directory.job_id
-            leader.start(LeaderListener(lambda address: self._post(self._follow_leader(job_id, address))))
+        try:
+            if leader is None:
+                self._call(self._lead(directory.job_id))
+            elif isinstance(leader, tuple):
+                self._call(self._follow_leader(directory.job_id, leader))
+            else:
+                self._retrievals[job] = leader
+                job_id = directory.job_id
+                leader.start(LeaderListener(lambda address: self._post(self._follow_leader(job_id, address))))
+        except BaseException:
+            self.drop_job(directory.job_id)
+            raise
         follower.start()
         return follower
 
     def drop_job(self, job_id: JobID) -> None:
-        """Hold nothing of a job any more."""
-        follower = self._local.followers.pop(str(job_id), None)
-        if follower is not None:
-            follower.stop()
-            for registration in self._local.registry.registrations(job_id):
-                self._local.registry.unregister_kv_state(registration.kv_state_id)
-            self._local.registry.unregister_listener(job_id)
+        """Hold nothing of a job any more, and forget what was known of it; blocks.
+
+        The leader is told. Who waits for a checkpoint of it hears that there is no such job.
+        """
+        job = str(job_id)
+        follower = self._local.followers.pop(job, None)
+        if follower is None:
+            return
+        retrieval = self._retrievals.pop(job, None)
+        if retrieval is not None:
+            retrieval.stop()
+        follower.stop()
+        for registration in self._local.registry.registrations(job_id):
+            self._local.registry.unregister_kv_state(registration.kv_state_id)
+        self._local.registry.unregister_listener(job_id)
+        if self._state == "started":
+            self._call(self._forget(job_id))
+        follower.replica.wake_all()
 
     def jobs(self) -> Iterable[str]:
         """Returns the jobs that are held."""
@@ -254,6 +245,8 @@ class KvStateClientProxyImpl(KvStateClientProxy):
 
     def _changed(self, follower: CheckpointFollower) -> None:
         """A follower has published; called in its thread."""
+        if self._local.followers.get(follower.job_id) is not follower:
+            return  # dropped meanwhile
         self._local.register(follower)
         newest = follower.replica.newest
         if newest is not None and self._state == "started":
@@ -279,15 +272,14 @@ class KvStateClientProxyImpl(KvStateClientProxy):
 
     async def _listen(self) -> None:
         settings = self._settings
-        locations = self._locations = LocationCache(self._oracles)
-        self._peers = Peers(settings.token, settings.peer_tls)
-        router = Router(self._local, locations, self._peers)
-        self._service = QueryService(self._local, router, locations, settings.limits)
+        self._peers = Peers(settings.shown_token, settings.peer_tls)
+        router = Router(self._local, self._locations, self._peers)
+        self._service = QueryService(self._local, router, self._locations, settings.limits)
         failure: OSError | None = None
         for port in settings.ports:
             try:
                 self._server = await self._loop.create_server(
-                    lambda: ServerConnection(self._service, settings.limits, settings.token),
+                    lambda: ServerConnection(self._service, settings.limits, settings.tokens, self._room),
                     settings.host,
                     port,
                     ssl=settings.tls,
@@ -321,18 +313,22 @@ class KvStateClientProxyImpl(KvStateClientProxy):
         self._local.registry.register_listener(job_id, _Told(registry, self.get_server_address()))
         self.update_kv_state_location_oracle(job_id, registry)
 
+    async def _forget(self, job_id: JobID) -> None:
+        registration = self._registrations.pop(str(job_id), None)
+        if registration is not None:
+            registration.close()
+        self.update_kv_state_location_oracle(job_id, None)
+        self._service.drop_job(str(job_id))
+
     async def _follow_leader(self, job_id: JobID, leader: Address | None) -> None:
         """The leading job master's query server is there now; None: nobody leads, locations stay as they are known."""
         before = self._registrations.pop(str(job_id), None)
         if before is not None:
             before.close()
-        if leader is None or leader == self.get_server_address():
+        follower = self._local.followers.get(str(job_id))
+        if follower is None or leader is None or leader == self.get_server_address():
             return
         self.update_kv_state_location_oracle(job_id, RemoteLocationOracle(leader, self._peers, self._loop))
-        self._locations.forget(str(job_id))
-        follower = self._local.followers.get(str(job_id))
-        if follower is None:
-            return
         registration = LeaderRegistration(
             job_id,
             leader,
@@ -349,24 +345,3 @@ class KvStateClientProxyImpl(KvStateClientProxy):
 
 class StateServer(KvStateClientProxyImpl):
     """A query server under the name by which people know it."""
-
-
-def parse_ports(text: str) -> tuple[int, ...]:
-    """Return the ports of `9069`, `9069,9071` or `9069-9075`.
-
-    Raises:
-        ConfigurationError: It is something else.
-    """
-    ports: list[int] = []
-    try:
-        for part in text.split(","):
-            first, dash, last = part.strip().partition("-")
-            ports.extend(range(int(first), int(last) + 1) if dash else [int(first)])
-    except ValueError:
-        ports = []
-    if not ports or not all(0 <= port < 65536 for port in ports):
-        raise ConfigurationError(f"{text!r} names no ports; write '9069', '9069,9071' or '9069-9075'.")
-    return tuple(ports)
-
-
-__all__ = ["KvStateClientProxyImpl", "ServerSettings", "StateServer", "parse_ports", "part_of", "whole"]

@@ -8,11 +8,9 @@ while without progress it is disconnected.
 from __future__ import annotations
 
 import asyncio
-import hmac
 import logging
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Final, Protocol
 
@@ -26,57 +24,21 @@ from holdfast.queryable.errors import (
     to_wire,
 )
 from holdfast.queryable.frame import MAX_GREETING, Frame, FrameReader, FrameType, encode, to_header
+from holdfast.queryable.limits import Limits, Room
+from holdfast.queryable.server_settings import Tokens
 
 _log = logging.getLogger(__name__)
 _SERVER_FAILURE: Final = 0
 _TOGETHER: Final = 8
 """Answers that leave together: fewer system calls, and yet the client can begin with the first ones."""
-
-
-@dataclass(frozen=True)
-class Limits:
-    """What a server takes from one client, and from all of them.
-
-    Attributes:
-        message_bytes: Longest request, and longest answer.
-        keys: Most keys of one request.
-        in_flight: Most requests of one connection that wait for something.
-        connections: Most connections.
-        unread_bytes: Answers that a client may leave unread before nothing more is answered.
-        stall_seconds: How long a client may read nothing of what waits for it.
-    """
-
-    message_bytes: int = 16 * 1024 * 1024
-    keys: int = 100_000
-    in_flight: int = 256
-    connections: int = 1_000
-    unread_bytes: int = 1024 * 1024
-    stall_seconds: float = 60.0
-
-    @property
-    def held_bytes(self) -> int:
-        """Requests that wait, and answers that wait to be read, of one connection: four of the longest messages."""
-        return 4 * self.message_bytes
-
-    def check_keys(self, count: int) -> None:
-        """Check the number of keys of a request.
-
-        Raises:
-            LimitExceededError: There are too many.
-        """
-        if count > self.keys:
-            raise LimitExceededError(f"{count} keys at once are more than the limit of {self.keys}.")
-
-    def check_answer(self, size: int) -> None:
-        """Check the length of an answer, in bytes.
-
-        Raises:
-            LimitExceededError: It is too long.
-        """
-        if size > self.message_bytes:
-            raise LimitExceededError(
-                f"The answer has at least {size} bytes, the limit is {self.message_bytes}. Ask for fewer keys."
-            )
+_TASK_BYTES: Final = 4096
+"""What a request that waits takes besides its own bytes, about."""
+_SMALL: Final = 64 * 1024
+"""Of a request that is not whole yet so much is taken though there is no room."""
+_LOOK_SECONDS: Final = 0.05
+_LINGER_SECONDS: Final = 2.0
+_ALWAYS_TAKEN: Final = frozenset({FrameType.HELLO, FrameType.PING, FrameType.REGISTER})
+"""Whatever else waits: servers would be taken for lost."""
 
 
 class Service(Protocol):
@@ -106,13 +68,19 @@ class ServerConnection(asyncio.Protocol):
     Args:
         service: Answers the requests.
         limits: What the client may do.
-        token: What the client must show; None if anybody may ask.
+        tokens: What the client must show.
+        room: What all connections hold.
+
+    Attributes:
+        is_server: Whether the other side has shown the token of servers.
     """
 
-    def __init__(self, service: Service, limits: Limits, token: str | None) -> None:
+    def __init__(self, service: Service, limits: Limits, tokens: Tokens, room: Room) -> None:
         self._service = service
         self._limits = limits
-        self._token = token
+        self._tokens = tokens
+        self._room = room
+        self.is_server = False
         self._is_known = False
         self._reader = FrameReader(MAX_GREETING)
         self._waiting: deque[Frame] = deque()
@@ -129,12 +97,14 @@ class ServerConnection(asyncio.Protocol):
         self._has_heard = True
         self._silences = 0
         self._pulse: asyncio.TimerHandle | None = None
+        self._ending: asyncio.TimerHandle | None = None
         self._is_ended = False
 
     def send(self, frame: bytes) -> None:
         """Send a frame on the server's own account, such as a notification."""
         if self._transport is not None and not self._is_ended:
             self._transport.write(frame)
+            self._room.note(self)
 
     def close(self) -> None:
         """End the connection after what is sent already."""
@@ -142,10 +112,25 @@ class ServerConnection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.close()
 
+    def held_bytes(self) -> int:
+        """Return how much of this connection waits in memory, in bytes."""
+        waiting = sum(len(frame.body) for frame in self._waiting) if self._waiting else 0
+        unread = self._transport.get_write_buffer_size() if self._transport is not None else 0
+        return self._reader.waiting() + waiting + self._held + len(self._tasks) * _TASK_BYTES + unread
+
     async def until_writable(self) -> None:
         """Wait until the client has read so much that an answer can be made for it."""
         while not self._writable.is_set():
             await self._writable.wait()
+
+    async def until_answerable(self, frame: Frame) -> None:
+        """The same, and check that there is room for the answer of a request that has waited.
+
+        Raises:
+            LimitExceededError: All connections hold too much besides the request itself.
+        """
+        await self.until_writable()
+        self._room.check(_waiting_bytes(frame))
 
     def expect_signs_of_life(self, interval: float, most: int) -> None:
         """End the connection when nothing has arrived for some time: the other side hangs, or its machine is gone.
@@ -187,11 +172,13 @@ class ServerConnection(asyncio.Protocol):
         self._has_heard = True
         try:
             self._waiting.extend(self._reader.feed(data))
+            self._answer_waiting()
+            self._room.note(self)
+            if self._reader.waiting() > _SMALL:
+                self._room.check()
         except QueryError as error:
             self._answer_waiting()
-            self._fail(error)
-            return
-        self._answer_waiting()
+            self._fail(error, lingers=True)
 
     def pause_writing(self) -> None:
         """The client does not read: take nothing more from it."""
@@ -208,6 +195,7 @@ class ServerConnection(asyncio.Protocol):
             self._stalled.cancel()
         if not self._is_ended and self._transport is not None:
             self._answer_waiting()
+            self._room.note(self)
             if self._writable.is_set() and not self._transport.is_closing():
                 self._transport.resume_reading()
 
@@ -216,12 +204,13 @@ class ServerConnection(asyncio.Protocol):
         self._is_ended = True
         self._writable.set()
         # A timer that is left would hold the connection, and many who come and go much memory.
-        for timer in (self._stalled, self._greeting, self._pulse):
+        for timer in (self._stalled, self._greeting, self._pulse, self._ending):
             if timer is not None:
                 timer.cancel()
         self._waiting.clear()
         for task in self._tasks:
             task.cancel()
+        self._room.leave(self)
         self._service.closed(self)
 
     # Answering.
@@ -238,6 +227,8 @@ class ServerConnection(asyncio.Protocol):
             if not self._is_known:
                 self._greet(frame)
                 return
+            if frame.type not in _ALWAYS_TAKEN:
+                self._room.check()
             answer = self._service.answer(frame, self)
         except (ProtocolError, UnauthorizedError) as error:
             self._fail(error)
@@ -258,6 +249,7 @@ class ServerConnection(asyncio.Protocol):
             self._unsent.append(_failure(frame.request, self._too_much("Requests")))
         else:
             self._held += len(frame.body)
+            self._room.add(self, _waiting_bytes(frame))
             task = asyncio.get_running_loop().create_task(self._answer_later(frame, answer))
             self._tasks.add(task)
             task.add_done_callback(partial(self._let_go, len(frame.body)))
@@ -267,7 +259,9 @@ class ServerConnection(asyncio.Protocol):
     async def _answer_later(self, frame: Frame, answer: Awaitable[bytes] | AsyncIterator[bytes]) -> None:
         try:
             if isinstance(answer, Awaitable):
-                await self._send_when_writable(await answer)
+                data = await answer
+                self._room.check(_waiting_bytes(frame))
+                await self._send_when_writable(data)
             else:
                 await self._send_parts(answer)
         except Exception as error:
@@ -279,15 +273,26 @@ class ServerConnection(asyncio.Protocol):
         self._held -= size
 
     async def _send_parts(self, parts: AsyncIterator[bytes]) -> None:
-        """Send what a scan gives. A batch is made when the last one of any scan of this connection has left."""
+        """Send what a scan gives. A batch is made when the last one of any scan of this connection has left.
+
+        Who has begun to read waits for room, rather than that all he has read was in vain.
+        """
         await self._send_when_writable(await anext(parts))  # what it is about: small, and may wait for a checkpoint
         while not self._is_ended:
             async with self._batches:
                 await self.until_writable()
+                await self._until_room()
                 part = await anext(parts, None)
                 if part is None:
                     return
                 await self._send_when_writable(part)
+
+    async def _until_room(self) -> None:
+        loop = asyncio.get_running_loop()
+        ends = loop.time() + self._limits.stall_seconds
+        while self._room.is_full() and loop.time() < ends:
+            await asyncio.sleep(_LOOK_SECONDS)
+        self._room.check()
 
     async def _send_when_writable(self, frame: bytes) -> None:
         if not self._writable.is_set():
@@ -313,9 +318,8 @@ class ServerConnection(asyncio.Protocol):
         if frame.type != FrameType.HELLO:
             raise UnauthorizedError("The first message of a connection must be a greeting.")
         given = frame.fields().get("token")
-        if self._token is not None and not (
-            isinstance(given, str) and hmac.compare_digest(given.encode(errors="surrogatepass"), self._token.encode())
-        ):
+        self.is_server = self._tokens.is_of_servers(given)
+        if not self.is_server and not self._tokens.is_of_readers(given):
             raise UnauthorizedError("The bearer token is missing or wrong. Give the one that the server has.")
         self._is_known = True
         if self._greeting is not None:
@@ -327,13 +331,25 @@ class ServerConnection(asyncio.Protocol):
         limits = self._limits
         return {"message_bytes": limits.message_bytes, "keys": limits.keys, "in_flight": limits.in_flight}
 
-    def _fail(self, error: QueryError) -> None:
-        """Say why, and end the connection."""
+    def _fail(self, error: QueryError, *, lingers: bool = False) -> None:
+        """Say why, and end the connection.
+
+        Args:
+            error: Why.
+            lingers: Take for a while, and throw away, what the client is still sending: it would not see the answer.
+        """
         if self._is_ended:
             return
         self._unsent.append(encode(FrameType.SERVER_FAILURE, _SERVER_FAILURE, to_header(to_wire(error))))
         self._flush()
-        self.close()
+        if lingers and self._transport is not None:
+            self._is_ended = True
+            self._reader = FrameReader(0)
+            self._room.note(self)
+            self._transport.resume_reading()
+            self._ending = asyncio.get_running_loop().call_later(_LINGER_SECONDS, self._transport.close)
+        else:
+            self.close()
 
     def _end_unknown(self) -> None:
         self._fail(QueryTimeoutError("No greeting arrived."))
@@ -356,6 +372,11 @@ def _discard(answer: object) -> None:
     close: Callable[[], object] | None = getattr(answer, "close", None)
     if close is not None:
         close()
+
+
+def _waiting_bytes(frame: Frame) -> int:
+    """What a request takes while it waits."""
+    return len(frame.body) + _TASK_BYTES
 
 
 def _failure(request: int, error: Exception) -> bytes:

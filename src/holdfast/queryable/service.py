@@ -11,15 +11,22 @@ from holdfast.errors import StateError
 from holdfast.kernel.ids import JobID, JobVertexID
 from holdfast.kernel.key_group import KeyGroupRange
 from holdfast.queryable.checkpoint_view import CheckpointView
-from holdfast.queryable.errors import BadRequestError, LimitExceededError, ProtocolError, UnknownJobError
+from holdfast.queryable.errors import (
+    BadRequestError,
+    LimitExceededError,
+    ProtocolError,
+    UnauthorizedError,
+    UnknownJobError,
+)
 from holdfast.queryable.frame import Frame, FrameType, encode, to_header
+from holdfast.queryable.limits import Limits
 from holdfast.queryable.local import LocalStates
 from holdfast.queryable.location import Address, KvStateID, KvStateLocationRegistry
 from holdfast.queryable.peers import PING_SECONDS
 from holdfast.queryable.proxy import LocationCache
 from holdfast.queryable.request import GetRequest, ScanRequest, text
 from holdfast.queryable.routing import Router
-from holdfast.queryable.server_connection import Limits, ServerConnection
+from holdfast.queryable.server_connection import ServerConnection
 
 _JOB: Final = re.compile(r"[0-9a-f]{32}")
 MOST_SILENCES: Final = 5
@@ -78,6 +85,12 @@ class QueryService:
             if of == job:
                 connection.send(frame)
 
+    def drop_job(self, job: str) -> None:
+        """Forget a job: nobody leads it here any more, and what was shown of it does not count."""
+        self.registries.pop(job, None)
+        self._locations.drop(job)
+        self._router.high_water.forget(job)
+
     def answer(self, frame: Frame, connection: ServerConnection) -> Answer:
         """Return the answer to a request, or what will give it.
 
@@ -94,7 +107,7 @@ class QueryService:
         if kind == FrameType.LOCATE:
             return self._locate(frame)
         if kind == FrameType.JOBS:
-            jobs = [_job(follower.replica.newest) for follower in self._local.followers.values()]
+            jobs = [_job(follower.replica.newest) for follower in list(self._local.followers.values())]
             return _result(frame, {"jobs": [job for job in jobs if job is not None]})
         if kind == FrameType.REGISTER:
             return self._register(frame, connection)
@@ -106,29 +119,35 @@ class QueryService:
         request = GetRequest.parse(frame)
         self._limits.check_keys(request.count)
         if request.kv_state_id is None:
-            location = self._locations.cached(request.job, request.state)
-            if location is None or not self._router.holds_all(location):
+            if not self._local.holds_all(request.job, request.state):
                 _checked_job(request.job)
                 return self._router.get(request, frame)
             # Another server may have been asked before this one held everything, and have been ahead.
-            request = self._router.high_water.not_before(request)
-        view = self._local.view_now(request)
+            raised = self._router.high_water.not_before(request)
+            view = self._local.view_now(raised)
+            if view is None and raised is not request:
+                return self._router.get(request, frame)  # waits, and finds out whether the job has begun anew
+            request = raised
+        else:
+            view = self._local.view_now(request)
         if view is None:
             return self._get_later(request, frame, connection)
         return self._local.get(request, frame.body, view, frame.request)
 
     async def _get_later(self, request: GetRequest, frame: Frame, connection: ServerConnection) -> bytes:
         view = await self._local.view(request)
-        await connection.until_writable()  # many may have waited for the same checkpoint
+        await connection.until_answerable(frame)  # many may have waited for the same checkpoint
         return self._local.get(request, frame.body, view, frame.request)
 
     def _scan(self, frame: Frame) -> Answer:
         request = ScanRequest.parse(frame)
         _checked_job(request.job)
-        location = self._locations.cached(request.job, request.state)
-        if request.is_local or (location is not None and self._router.holds_all(location)):
-            asked = request if request.is_local else self._router.high_water.not_before(request)
-            return self._local.scan(asked, frame.request)
+        if request.is_local:
+            return self._local.scan(request, frame.request)
+        if self._local.holds_all(request.job, request.state):
+            raised = self._router.high_water.not_before(request)
+            if raised is request or self._local.view_now(raised) is not None:
+                return self._local.scan(raised, frame.request)
         return self._router.scan(request, frame.request)
 
     def _describe(self, frame: Frame) -> Answer:
@@ -158,6 +177,8 @@ class QueryService:
         return _result(frame, {"location": found.result().to_json()})
 
     def _register(self, frame: Frame, connection: ServerConnection) -> bytes:
+        if not connection.is_server:
+            raise UnauthorizedError("The bearer token is that of readers. Servers register with the one of servers.")
         fields = frame.fields()
         job = text(fields, "job")
         registry = self._leader_of(job)
@@ -175,7 +196,7 @@ class QueryService:
                 registry.notify_kv_state_registered(
                     JobVertexID(str(vertex)), int(groups), held, str(name), known_as, address
                 )
-        except (KeyError, TypeError, ValueError, IndexError, StateError) as error:
+        except (LookupError, TypeError, ValueError, ArithmeticError, RecursionError, StateError) as error:
             raise BadRequestError(f"The registration of a server cannot be taken: {error!r}") from error
         return _result(frame, {})
 

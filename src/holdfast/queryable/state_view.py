@@ -86,7 +86,8 @@ class StateView:
             hashes: The hash of each.
             keys: The keys in comparable form.
             namespace: Of all of them, None for state without namespaces.
-            map_keys: The entry to look up in each key's map; None for whole maps, and for other state.
+            map_keys: The entry to look up in each key's map, which is then returned with nothing else in it; None for
+                whole maps, and for other state.
         """
         wanted = wanted_keys(hashes, keys, namespace)
         if self.description.kind in SCALARS:
@@ -129,10 +130,10 @@ class StateView:
         merged = merge(self.description.kind, parts, at_bottom=True)
         if self.description.kind is StateKind.LIST:
             values = self._as_lists(merged, len(wanted))
-        elif map_keys is None:
-            values = self._as_maps(merged, len(wanted))
         else:
-            values = self._as_entries(merged, map_keys.take(pa.array(wanted.order)))
+            if map_keys is not None and len(merged):
+                merged = _entries(merged, map_keys.take(pa.array(wanted.order)))
+            values = self._as_maps(merged, len(wanted))
         return values.take(pa.array(np.argsort(wanted.order)))
 
     def _as_lists(self, merged: Layer, count: int) -> pa.Array:
@@ -152,18 +153,6 @@ class StateView:
         assert merged.map_keys is not None
         maps = pa.MapArray.from_arrays(bounds, merged.map_keys.view(kind.key_type), merged.values)
         return maps.cast(kind) if maps.type != kind else maps
-
-    def _as_entries(self, merged: Layer, map_keys: pa.Array) -> pa.Array:
-        item_type = self.description.arrow_schema.field(VALUE).type.item_type
-        if merged.values is None:
-            return pa.nulls(len(map_keys), item_type)
-        assert merged.map_keys is not None
-        owner = merged.hashes.astype(np.int64)
-        same = pc.equal(merged.map_keys, map_keys.take(pa.array(owner)))
-        hits = np.flatnonzero(same.to_numpy(zero_copy_only=False))
-        position = np.full(len(map_keys), -1)
-        position[owner[hits]] = hits
-        return merged.values.take(pa.array(position, mask=position < 0))
 
     def scan(
         self, key_groups: KeyGroupRange | None, rows: int = ROWS_PER_BATCH, most_bytes: int | None = None
@@ -210,6 +199,13 @@ class StateView:
     @property
     def _value_type(self) -> pa.DataType:
         return self.description.arrow_schema.field(VALUE).type
+
+
+def _entries(merged: Layer, map_keys: pa.Array) -> Layer:
+    """The rows of the wanted entries, one for each position that `merged` has as hashes."""
+    assert merged.map_keys is not None
+    same = pc.equal(merged.map_keys, map_keys.take(pa.array(merged.hashes.astype(np.int64))))
+    return merged.take(np.flatnonzero(same.to_numpy(zero_copy_only=False)))
 
 
 def _stretches(layers: Sequence[Layer], rows: int) -> Iterator[list[Layer]]:

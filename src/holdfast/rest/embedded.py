@@ -6,7 +6,7 @@ import logging
 import secrets
 from typing import Final
 
-from holdfast.queryable.server import parse_ports
+from holdfast.queryable.server_settings import parse_ports
 from holdfast.rest.address import AddressFile
 from holdfast.rest.server import RestServer, routes_of
 from holdfast.runtime.job_master import JobMaster

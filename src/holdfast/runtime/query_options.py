@@ -43,6 +43,14 @@ TOKEN: Final = ConfigOption[str | None](
     "queryable-state.token", str, None, "Bearer token that clients must show; without it anybody who connects may ask."
 )
 
+SERVER_TOKEN: Final = ConfigOption[str | None](
+    "queryable-state.server-token",
+    str,
+    None,
+    "Bearer token that servers show to each other, and without which no server registers as the holder of key groups; "
+    "else queryable-state.token.",
+)
+
 TLS_CERTIFICATE: Final = ConfigOption[str | None](
     "queryable-state.tls.certificate", str, None, "File with the server's certificate chain (PEM); turns TLS on."
 )
@@ -62,7 +70,8 @@ POLL_INTERVAL: Final = ConfigOption(
     "queryable-state.poll-interval",
     Duration,
     50,
-    "How often a server looks for a completed checkpoint that nobody told it of.",
+    "How often a server looks for a completed checkpoint that nobody told it of; once a second at most in a job in "
+    "which nothing has happened for ten minutes.",
 )
 
 MAX_MESSAGE: Final = ConfigOption(
@@ -73,6 +82,18 @@ MAX_KEYS: Final = ConfigOption("queryable-state.max-keys", int, 100_000, "Most k
 
 MAX_IN_FLIGHT: Final = ConfigOption(
     "queryable-state.max-in-flight", int, 256, "Most requests of one connection that wait for a checkpoint or a server."
+)
+
+MAX_CONNECTIONS: Final = ConfigOption(
+    "queryable-state.max-connections", int, 1_000, "Most connections of a server, of clients and other servers."
+)
+
+MAX_WAITING: Final = ConfigOption[int | None](
+    "queryable-state.max-waiting-size",
+    MemorySize,
+    None,
+    "Most bytes of requests that wait and of answers that are not read yet, of all connections together; else 16 times "
+    "queryable-state.max-message-size. Beyond that requests are refused until there is room again.",
 )
 
 WITHOUT_MEANING: Final = tuple(

@@ -4,10 +4,12 @@ import base64
 import datetime
 import json
 import pickle
+import shutil
 import socket
 import subprocess
 import sys
 import threading
+import time
 from decimal import Decimal
 
 import pytest
@@ -16,6 +18,7 @@ from click.testing import CliRunner
 from holdfast.cli import main
 from holdfast.cli.query import plain
 from holdfast.queryable import QueryableStateClient, ServerSettings, StateServer
+from holdfast.queryable.errors import UnknownJobError, UnknownLocationError
 from holdfast.state.descriptor import MapStateDescriptor, ValueStateDescriptor
 from holdfast.testing.written_job import WrittenJob
 from holdfast.types.row import Row
@@ -134,6 +137,29 @@ def test_bytes_that_only_the_program_can_read_are_explained_and_still_json(tmp_p
         server.serve_job(declared.directory, declared.register)
         address = "{}:{}".format(*server.get_server_address())
         assert holdfast("query", "flights", "aircraft", "N14228", "--address", address)[2] == ""
+
+
+def test_a_state_server_drops_a_job_whose_directory_is_removed_and_finds_it_when_it_begins_anew(tmp_path):
+    job = job_of(tmp_path)
+    for _ in range(3):
+        job.checkpoint([("N14228", write(1))])
+    other = job_of(tmp_path, name="others")
+    other.checkpoint([("N14228", write(3))])
+    with Server(tmp_path, "--port", 0) as server:
+        host, port = server.address.split(":")
+        with QueryableStateClient(host, int(port)) as client:
+            assert client.get_kv_state("flights", "aircraft", "N14228").checkpoint_id == 3
+            shutil.rmtree(job.directory.path)
+            until(lambda: {known["job_name"] for known in client.jobs()} == {"others"})
+            with pytest.raises((UnknownJobError, UnknownLocationError)):
+                client.states("flights")
+            time.sleep(1.5)  # the server has looked for jobs
+            job_of(tmp_path).checkpoint([("N14228", write(2))])
+            until(lambda: len(client.jobs()) == 2)
+            found = client.get_kv_state("flights", "aircraft", "N14228")
+            assert (found.checkpoint_id, found.value.n) == (1, 2)
+        server.process.terminate()
+        assert f"job {job.job_id} is gone" in server.process.stderr.read()
 
 
 def test_a_server_at_all_addresses_says_under_which_name_it_is_reached(tmp_path):

@@ -23,7 +23,7 @@ from holdfast.queryable.errors import (
     WrongKeyTypeError,
 )
 from holdfast.queryable.frame import FrameType, encode
-from holdfast.queryable.server_connection import Limits
+from holdfast.queryable.limits import Limits
 from holdfast.state.descriptor import ListStateDescriptor, ValueStateDescriptor
 from holdfast.testing.written_job import WrittenJob
 

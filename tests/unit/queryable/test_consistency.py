@@ -15,6 +15,8 @@ from holdfast.queryable.errors import (
     ServerFailureError,
     UnknownKvStateLocationError,
 )
+from holdfast.queryable.follower import CheckpointFollower
+from holdfast.queryable.server import whole
 from holdfast.state.descriptor import ListStateDescriptor, ValueStateDescriptor
 from holdfast.testing.written_job import WrittenJob
 from tests.unit.queryable.live_job import until
@@ -302,6 +304,24 @@ def test_a_state_in_a_damaged_run_fails_by_name_and_never_answers_something_else
     for state in ("balance", "history"):
         with pytest.raises(ServerFailureError, match=r"checkpoint 2 cannot be read: .* is damaged"):
             client.get_many("bank", state, KEYS, consistency=at_least(bad))
+
+
+def test_a_job_that_has_ended_long_ago_is_looked_at_less_often(tmp_path):
+    """A directory may hold hundreds of them."""
+    books, clock = Books(bank(tmp_path)), ManualClock()
+    books.write()
+    follower = CheckpointFollower(books.job.directory, books.job.register, whole, poll=0.05, clock=clock)
+    pauses = []
+    for _ in range(3):
+        follower.follow()
+        clock.advance(500_000)
+        pauses.append(follower.pause)
+    books.write()
+    follower.follow()
+    assert [*pauses, follower.pause] == [0.05, 1.0, 1.0, 0.05]
+    slow = CheckpointFollower(books.job.directory, books.job.register, whole, poll=5, clock=clock)
+    clock.advance(700_000)
+    assert slow.pause == 5
 
 
 def test_a_notification_makes_a_checkpoint_visible_without_polling(tmp_path, bench):

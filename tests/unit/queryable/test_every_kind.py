@@ -350,6 +350,59 @@ def test_conditions_compare_with_dates_and_decimals_and_refuse_what_cannot_be_se
     assert client.get_kv_state("sales", "q-sale", "k1").value.price == 1
 
 
+@pytest.mark.parametrize("kind", ["bigint", None], ids=["declared", "pickled"])
+def test_an_entry_of_a_map_with_the_value_none_is_there_and_another_one_is_not(tmp_path, bench, kind):
+    import asyncio
+
+    from holdfast.queryable import AsyncQueryableStateClient
+
+    job = WrittenJob(tmp_path, queryable(MapStateDescriptor("m", "string", kind)), name="gaps")
+
+    def write(states):
+        for name, value in (("one", 1), ("none", None), ("gone", 3)):
+            states.m.put(name, value)
+
+    job.checkpoint([("a", write), ("b", lambda states: states.m.put("one", None))])
+    job.checkpoint([("a", lambda states: states.m.remove("gone"))])
+    server = bench.server(job)
+    client = bench.client(server)
+    found = client.get_kv_state("gaps", "q-m", "a", map_key="none")
+    assert found.value is None and found.state.value() is None
+    for key, entry in (("a", "gone"), ("a", "never"), ("b", "none"), ("nobody", "none")):
+        with pytest.raises(UnknownKeyOrNamespaceError, match=f"map key '{entry}'"):
+            client.get_kv_state("gaps", "q-m", key, map_key=entry)
+    keys, entries = ["b", "a", "a", "nobody", "a"], ["one", "none", "never", "none", "one"]
+    many = client.get_many("gaps", "q-m", keys, map_keys=entries)
+    assert many.values[:4] == [None] * 4 and many.values[4] is not None
+    assert many.there == [True, True, False, False, True]
+    assert client.get_many("gaps", "q-m", ["a", "b"]).values[1] == {"one": None}
+    assert client.get_many("gaps", "q-m", ["b", "nobody"], map_keys=["one", "one"]).as_dict() == {"b": None}
+
+    async def ask():
+        async with AsyncQueryableStateClient(*server.get_server_address()) as asking:
+            return (await asking.get_kv_state("gaps", "q-m", "a", map_key="none")).value
+
+    assert asyncio.run(ask()) is None
+
+
+def test_a_result_that_is_none_is_a_result(tmp_path, bench):
+    """That of the function of aggregating state; there is an accumulator."""
+
+    class Largest(Mean):
+        def get_result(self, accumulator):
+            return None if accumulator[0] < 10 else accumulator[0]
+
+    descriptor = AggregatingStateDescriptor("mean", Mean(), Types.TUPLE([Types.LONG(), Types.LONG()]))
+    job = WrittenJob(tmp_path, queryable(descriptor), name="means")
+    job.checkpoint([("a", lambda states: states.mean.add(5)), ("b", lambda states: states.mean.add(50))])
+    client = bench.client(bench.server(job))
+    asked = AggregatingStateDescriptor("mean", Largest())
+    assert [client.get_kv_state("means", "q-mean", key, descriptor=asked).value for key in "ab"] == [None, 50]
+    assert client.get_many("means", "q-mean", list("abc"), descriptor=asked).as_dict() == {"a": None, "b": 50}
+    with pytest.raises(UnknownKeyOrNamespaceError):
+        client.get_kv_state("means", "q-mean", "c", descriptor=asked)
+
+
 def test_each_key_has_a_map_key_or_none_has(asked):
     for entries in (["m0"], ["m0", "m1", "m2"], []):
         with pytest.raises(BadRequestError, match=r"2 keys.*map keys"):

@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import time
 from concurrent.futures import Future
 
 import pytest
@@ -13,6 +14,7 @@ from holdfast.queryable import KvStateClientProxyImpl, KvStateID, KvStateLocatio
 from holdfast.queryable.errors import UnknownJobError, UnknownKvStateLocation, UnknownLocationError
 from holdfast.queryable.location import KvStateLocationRegistry
 from holdfast.queryable.proxy import LocationCache, Oracles
+from holdfast.queryable.registry import KvStateRegistry
 
 JOB, VERTEX, OTHER = JobID.from_name("job"), JobVertexID(), JobVertexID()
 LOW, HIGH = KeyGroupRange(0, 63), KeyGroupRange(64, 127)
@@ -77,6 +79,42 @@ def test_the_registry_answers_for_its_own_job_only():
         registry.request_kv_state_location(JobID.from_name("other"), "state").result()
 
 
+def test_a_range_is_not_empty_and_there_are_as_many_key_groups_as_there_can_be():
+    registry = KvStateLocationRegistry(JOB)
+    for groups, held in ((128, KeyGroupRange(0, -1)), (0, LOW), (1 << 40, LOW)):
+        with pytest.raises(IndexError):
+            registry.notify_kv_state_registered(VERTEX, groups, held, "state", KvStateID(), HERE)
+    assert registry.get_kv_state_location("state") is None
+
+
+def test_what_one_registration_costs_does_not_grow_with_the_number_of_others():
+    """Tens of thousands would have taken minutes, in which the leader answers nobody."""
+
+    def seconds(count):
+        registry, held = KvStateLocationRegistry(JOB), KvStateRegistry()
+        ids, begin = [KvStateID() for _ in range(count)], time.process_time()
+        for number, known_as in enumerate(ids):
+            one = KeyGroupRange(number, number)
+            registry.notify_kv_state_registered(VERTEX, 32768, one, "state", known_as, HERE)
+            held.register_kv_state(JOB, VERTEX, 32768, one, "state")
+        registry.notify_server_lost(THERE)
+        assert len(registry.get_kv_state_location("state").placements) == count == len(held.registrations(JOB))
+        return time.process_time() - begin
+
+    assert min(seconds(8_000) for _ in range(2)) < 30 * max(seconds(1_000), 0.005)
+
+
+def test_a_location_is_the_same_object_until_it_changes():
+    """By that proxies know that they need not look again who holds what."""
+    registry = registered((LOW, HERE), (HIGH, THERE))
+    location = registry.get_kv_state_location("state")
+    registry.notify_kv_state_registered(VERTEX, 128, LOW, "other", KvStateID(), HERE)
+    assert registry.get_kv_state_location("state") is location
+    registry.notify_server_lost(HERE)
+    assert [placed.address for placed in registry.get_kv_state_location("state").placements] == [THERE]
+    assert registry.get_kv_state_location("other") is None
+
+
 class ScriptedOracle(KvStateLocationOracle):
     """Answers with one thing after the other, and counts."""
 
@@ -112,7 +150,8 @@ def test_a_location_is_asked_for_once_until_an_update_is_forced():
         assert await cache.locate(str(JOB), "state") is await cache.locate(str(JOB), "state") is first
         assert oracle.asked == 1
         assert await cache.locate(str(JOB), "state", force=True) is second
-        assert cache.cached(str(JOB), "state") is second
+        assert await cache.locate(str(JOB), "state") is second
+        assert oracle.asked == 2
 
     asyncio.run(story())
 
@@ -124,7 +163,7 @@ def test_a_lookup_that_failed_is_made_again_by_the_next_request():
         for error in (UnknownKvStateLocation, UnknownJobError):
             with pytest.raises(error):
                 await cache.locate(str(JOB), "state")
-            assert cache.cached(str(JOB), "state") is None
+            assert not cache._known
         assert await cache.locate(str(JOB), "state")
 
     asyncio.run(story())

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import shutil
 import signal
 import socket
 import threading
@@ -10,6 +11,7 @@ from collections import Counter
 
 import pytest
 
+from holdfast.errors import StorageError
 from holdfast.kernel.ids import JobVertexID
 from holdfast.kernel.key_group import KeyGroupRange, key_group_of
 from holdfast.queryable import AsyncQueryableStateClient, at_least, exactly
@@ -17,19 +19,23 @@ from holdfast.queryable.errors import (
     LimitExceededError,
     QueryConnectionError,
     QueryTimeoutError,
+    UnauthorizedError,
+    UnknownJobError,
+    UnknownKeyOrNamespaceError,
     UnknownKvStateIdError,
     UnknownKvStateKeyGroupLocationError,
     UnknownKvStateLocationError,
     UnknownLocationError,
 )
 from holdfast.queryable.frame import FrameReader, FrameType, encode
-from holdfast.queryable.leader import LeaderRegistration, RemoteLocationOracle
+from holdfast.queryable.leader import RemoteLocationOracle
+from holdfast.queryable.limits import Limits
 from holdfast.queryable.server import part_of
-from holdfast.queryable.server_connection import Limits
-from holdfast.state.descriptor import ValueStateDescriptor
+from holdfast.state.descriptor import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
 from holdfast.testing.written_job import WrittenJob
+from holdfast.types.type_information import Types
 from tests.unit.cli.test_query import Server as StateServerProcess
-from tests.unit.queryable.live_job import until
+from tests.unit.queryable.live_job import free_port, until
 from tests.unit.queryable.test_consistency import KEYS, TOTAL, Books, bank
 
 NOTHING = lambda max_parallelism: ()  # noqa: E731
@@ -67,6 +73,49 @@ def test_two_halves_answer_as_one_from_any_of_the_servers(bench, books, leader):
         rows = client.scan("bank", "balance").to_table().to_pylist()
         assert {row["key"]: row["value"] for row in rows} == books.accounts and len(rows) == len(KEYS)
         assert client.scan("bank", "balance", where=[("key", "==", KEYS[7])]).to_table().num_rows == 1
+
+
+def test_entries_of_maps_and_namespaces_are_answered_by_several_servers_as_by_one(tmp_path, bench):
+    spaced = Types.STRING().create_serializer()
+    states = (MapStateDescriptor("m", "string", "bigint"), ListStateDescriptor("l", "bigint"))
+    for state in states:
+        state.set_queryable(state.name)
+    job = WrittenJob(tmp_path, states, name="parts", namespace=("a", spaced))
+
+    def write(n):
+        def of(states):
+            states.m.put("one", n)
+            states.m.put("none", None)
+            states.l.add(n)
+
+        return of
+
+    keys = [f"k{n}" for n in range(30)]
+    for epoch in range(3):
+        job.checkpoint([(key, write(n + epoch)) for n, key in enumerate(keys)])
+    leader = bench.server(job, share=NOTHING)
+    for index in range(3):
+        bench.server(job, share=part_of(index, 3), leader=leader.get_server_address())
+    registry = leader.get_kv_state_location_oracle(job.job_id)
+    until(lambda: all(
+        (found := registry.get_kv_state_location(name)) and found.get_num_registered_key_groups() == 128
+        for name in ("m", "l")
+    ))  # fmt: skip
+    asked, entries = [*keys, "nobody", "k0"], ["one", "none", "never"] * 10 + ["one", "one"]
+    answers = []
+    for server in (leader, bench.server(job)):
+        client, space = bench.client(server), {"namespace": "a", "namespace_serializer": spaced}
+        found = client.get_many("parts", "m", asked, map_keys=entries, **space)
+        assert client.get_kv_state("parts", "m", "k1", map_key="none", **space).value is None
+        with pytest.raises(UnknownKeyOrNamespaceError):
+            client.get_kv_state("parts", "m", "k1", map_key="never", **space)
+        whole = client.get_many("parts", "m", asked, **space)
+        lists = client.get_many("parts", "l", asked, **space)
+        assert client.get_many("parts", "l", asked, namespace=b"none").values == [None] * len(asked)
+        answers.append((found.values, found.there, whole.values, lists.values))
+    assert answers[0] == answers[1]
+    assert answers[0][1] == [entry != "never" and key != "nobody" for key, entry in zip(asked, entries, strict=True)]
+    assert answers[0][0][0] == 2 and answers[0][2][0] == {"one": 2, "none": None} and answers[0][3][0] == [0, 1, 2]
 
 
 def test_a_proxy_that_holds_nothing_of_the_job_forwards(bench, books):
@@ -317,6 +366,63 @@ def test_a_server_knows_which_key_groups_it_does_not_hold(bench, books):
         view.scan(KeyGroupRange(60, 64))
 
 
+def test_a_job_that_could_not_be_served_is_not_taken_for_one_that_is(bench, books):
+    """Somebody who looks for new jobs tries it again."""
+
+    class Unreachable:
+        def start(self, listener):
+            raise StorageError("nobody there")
+
+        def stop(self):
+            pass
+
+    server = bench.server()
+    with pytest.raises(StorageError, match="nobody there"):
+        server.serve_job(books.job.directory, books.job.register, leader=Unreachable())
+    assert server.jobs() == []
+    server.serve_job(books.job.directory, books.job.register)
+    assert bench.client(server).get_many("bank", "balance", KEYS).as_dict() == books.accounts
+
+
+def test_another_oracle_is_asked_though_the_locations_of_the_one_before_still_answer(bench, books):
+    first, second, proxy = bench.server(books.job), bench.server(books.job), bench.server()
+    client, asked = bench.client(proxy), Counter()
+    for server in (first, second):
+        answer = server._service._get
+        server._service._get = lambda frame, connection, of=server, answer=answer: (
+            asked.update([of]) or answer(frame, connection)
+        )
+    for server in (first, second):
+        asked.clear()
+        oracle = RemoteLocationOracle(server.get_server_address(), proxy._peers, proxy._loop)
+        proxy.update_kv_state_location_oracle(books.job.job_id, oracle)
+        assert client.get_many("bank", "balance", KEYS).as_dict() == books.accounts
+        assert list(asked) == [server]
+    proxy.update_kv_state_location_oracle(books.job.job_id, None)
+    assert client.get_many("bank", "balance", KEYS).as_dict() == books.accounts
+
+
+def test_who_cannot_register_says_so_once_and_not_five_times_a_second(bench, books, caplog):
+    server = bench.server(books.job, leader=("127.0.0.1", free_port()))
+    until(lambda: "Not registered with" in caplog.text)
+    time.sleep(1)
+    assert caplog.text.count("Not registered with") == 1
+    assert bench.client(server).get_kv_state("bank", "balance", KEYS[0]).checkpoint_id == 1
+
+
+def test_more_servers_than_key_groups_hold_all_between_them(tmp_path, bench):
+    for groups in (1, 2, 3, 128):
+        parts = [held for index in range(3) for held in part_of(index, 3)(groups)]
+        assert sorted(group for held in parts for group in held) == list(range(groups))
+    books = Books(bank(tmp_path, max_parallelism=2, parallelism=1))
+    books.write()
+    leader = bench.server(books.job, share=NOTHING)
+    servers = [bench.server(books.job, share=part_of(n, 3), leader=leader.get_server_address()) for n in range(3)]
+    until(lambda: groups_held(leader, books.job) == 2)
+    for server in servers:
+        assert bench.client(server).get_many("bank", "balance", KEYS).as_dict() == books.accounts
+
+
 def test_a_leader_that_is_replaced_is_followed(bench, books):
     """Leader retrieval names the query server of the leading job master; servers and proxies turn to the new one."""
     import uuid
@@ -502,32 +608,118 @@ def test_a_request_that_is_too_long_for_another_server_fails_alone(bench, books,
     assert [found.checkpoint_id for found in waited] == [2]
 
 
-def test_a_replica_that_was_asked_before_the_leader_knew_it_answers_itself_from_then_on(bench, books, monkeypatch):
-    """Else it would load the process of the job with all of its reads, for as long as that lives."""
+def test_a_replica_of_everything_asks_nobody_whoever_leads(bench, books):
+    """It would load the process of the job with its reads, and fail while that is down or does not know the job yet."""
     leader = bench.server(books.job)
-    go_on = threading.Event()
-    keep_informed = LeaderRegistration._keep_informed
-
-    async def late(self, connection):
-        await asyncio.to_thread(go_on.wait, 30)
-        await keep_informed(self, connection)
-
-    monkeypatch.setattr(LeaderRegistration, "_keep_informed", late)
-    replica = bench.server(books.job, leader=leader.get_server_address())
-    client = bench.client(replica)
-    assert client.get_many("bank", "balance", KEYS).as_dict() == books.accounts
     asked = []
-    answer = leader._service._get
-    leader._service._get = lambda frame, connection: asked.append(frame) or answer(frame, connection)
-    client.get_many("bank", "balance", KEYS)
-    assert len(asked) == 1, "this test is about nothing: nobody was asked"
-    go_on.set()
+    answer = leader._service.answer
+    leader._service.answer = lambda frame, connection: asked.append(frame.type) or answer(frame, connection)
+    replica = bench.server(books.job, leader=leader.get_server_address())
+    nobody = bench.server(books.job, leader=("127.0.0.1", free_port()))
+    elsewhere = bench.server(books.job, leader=bench.server().get_server_address())  # where another job runs
+    for server in (replica, nobody, elsewhere):
+        client = bench.client(server)
+        assert client.get_many("bank", "balance", KEYS).as_dict() == books.accounts
+        assert client.get_kv_state("bank", "balance", KEYS[0]).value == books.accounts[KEYS[0]]
+        assert client.scan("bank", "balance").to_table().num_rows == len(KEYS)
+    assert not {FrameType.GET, FrameType.SCAN, FrameType.LOCATE} & set(asked)
+
+
+def begin_anew(tmp_path, books):
+    """Somebody has removed the job's directory, and starts the job under the same name."""
+    shutil.rmtree(books.job.directory.path)
+    again = Books(bank(tmp_path), seed=1)
+    again.job.epoch = 9  # by its clock it is later
+    again.write()
+    return again
+
+
+@pytest.mark.parametrize("ask", ["get", "scan"])
+def test_a_replica_that_forwarded_once_reads_a_job_that_began_anew(tmp_path, bench, ask):
+    books = Books(bank(tmp_path))
+    for _ in range(3):
+        books.write()
+    replica, holder = bench.server(), bench.server(books.job)
+    client = bench.client(replica)
+    oracle = RemoteLocationOracle(holder.get_server_address(), replica._peers, replica._loop)
+    replica.update_kv_state_location_oracle(books.job.job_id, oracle)
+    assert client.get_many("bank", "balance", KEYS).checkpoint_id == 3
+    replica.serve_job(books.job.directory, books.job.register)
+    again = begin_anew(tmp_path, books)
+
+    def read(deadline):
+        if ask == "get":
+            return client.get_many("bank", "balance", KEYS, deadline=deadline).as_dict()
+        rows = client.scan("bank", "balance", deadline=deadline).to_table().to_pylist()
+        return {row["key"]: row["value"] for row in rows}
+
+    follower = replica.follower(books.job.job_id)
+    until(lambda: follower.replica.newest is not None and follower.replica.newest.lineage == again.job.lineage)
+    assert read(0.3) == again.accounts
+    begin = time.monotonic()
+    assert read(10) == again.accounts
+    assert time.monotonic() - begin < 5, "everybody waits for a checkpoint that is not to come"
+
+
+def test_a_job_that_is_dropped_leaves_nothing_behind(bench, books):
+    leader = bench.server(books.job)
+    replica = bench.server(books.job, share=part_of(0, 2), leader=leader.get_server_address())
+    client, failures = bench.client(replica), []
     until(lambda: len(servers_known(leader, books)) == 2)
-    until(lambda: not replica._locations._known)
-    asked.clear()
     assert client.get_many("bank", "balance", KEYS).as_dict() == books.accounts
-    assert client.get_kv_state("bank", "balance", KEYS[0]).value == books.accounts[KEYS[0]]
-    assert asked == []
+    job_id, service = books.job.job_id, replica._service
+    assert replica._locations._known and service._router.high_water._shown, "this test is about nothing"
+
+    def wait():
+        try:
+            client.get_kv_state("bank", "balance", KEYS[0], consistency=at_least(99), deadline=60)
+        except Exception as error:
+            failures.append(error)
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    follower = replica.follower(job_id)
+    until(lambda: follower.replica._waiting)
+    replica.drop_job(job_id)
+    waiting.join(10)
+    assert [type(error) for error in failures] == [UnknownJobError], failures
+    assert not follower._thread.is_alive()
+    until(lambda: len(servers_known(leader, books)) == 1)
+    assert replica.get_kv_state_location_oracle(job_id) is None
+    for rest in (replica._registrations, replica._retrievals, replica._local.followers, replica._locations._last,
+                 replica._locations._known, service.registries,
+                 service._router.high_water._shown, replica._local.registry._held,
+                 replica._local.registry._ids, replica._local.registry._listeners):  # fmt: skip
+        assert not rest
+    with pytest.raises(UnknownLocationError):
+        client.get_kv_state("bank", "balance", KEYS[0])
+    replica.drop_job(job_id)  # once more is fine
+    replica.serve_job(books.job.directory, books.job.register, leader=leader.get_server_address())
+    until(lambda: len(servers_known(leader, books)) == 2)
+    assert client.get_many("bank", "balance", KEYS).as_dict() == books.accounts
+
+
+def test_a_leader_that_drops_a_job_knows_no_locations_of_it_any_more(bench, books):
+    leader = bench.server(books.job, share=NOTHING)
+    replica = bench.server(books.job, leader=leader.get_server_address())
+    until(lambda: groups_held(leader, books.job) == 128)
+    leader.drop_job(books.job.job_id)
+    with pytest.raises(UnknownLocationError):
+        bench.client(leader).get_kv_state("bank", "balance", KEYS[0])
+    with pytest.raises(UnknownLocationError):
+        bench.client(leader).scan("bank", "balance")
+    assert bench.client(replica).get_many("bank", "balance", KEYS).as_dict() == books.accounts
+
+
+def test_connections_to_servers_that_are_gone_are_forgotten(bench, books, leader):
+    """Each one that comes has another port."""
+    client = bench.client(leader)
+    for _ in range(4):
+        with bench.server(books.job, leader=leader.get_server_address()):
+            until(lambda: groups_held(leader, books.job) == 128)
+            assert client.get_many("bank", "balance", KEYS).as_dict() == books.accounts
+        until(lambda: groups_held(leader, books.job) == 0)
+    assert len(leader._peers._open) <= 1
 
 
 def test_a_name_that_has_gone_over_to_another_operator_is_found_there(tmp_path, bench):
@@ -574,6 +766,47 @@ def test_what_a_connection_has_registered_goes_with_it(bench, books, leader):
         assert register(2).fields()["error"] == "BadRequestError"
         assert groups_held(leader, books.job) == 128
     until(lambda: groups_held(leader, books.job) == 0)
+
+
+def test_who_has_the_token_of_readers_reads_and_registers_nothing(bench, books):
+    """Others would read from him what he likes."""
+    tokens = {"token": "read", "server_token": "serve"}
+    leader = bench.server(books.job, share=NOTHING, **tokens)
+    stranger = bench.server(books.job, token="read", leader=leader.get_server_address())
+    states = json.dumps([(str(JobVertexID()), 128, 0, 127, "balance", "x")]).encode()
+    header = json.dumps({"job": str(books.job.job_id), "address": ["127.0.0.1", 1]}).encode()
+
+    def register(token):
+        with socket.create_connection(leader.get_server_address(), timeout=5) as connection:
+            reader, answers = FrameReader(1 << 20), []
+            greeting = encode(FrameType.HELLO, 0, json.dumps({"token": token}).encode())
+            for frame in (greeting, encode(FrameType.REGISTER, 1, header, states)):
+                connection.sendall(frame)
+                answers = reader.feed(connection.recv(65536))
+            return answers[0]
+
+    refused = register("read")
+    assert (refused.type, refused.fields()["error"]) == (FrameType.SERVER_FAILURE, "UnauthorizedError")
+    assert register("serve").type == FrameType.RESULT
+    until(lambda: groups_held(leader, books.job) == 0)
+    bench.server(books.job, share=part_of(0, 2), leader=leader.get_server_address(), **tokens)
+    bench.server(books.job, share=part_of(1, 2), leader=leader.get_server_address(), token="x", server_token="serve")
+    until(lambda: groups_held(leader, books.job) == 128)
+    assert stranger.get_server_address() not in servers_known(leader, books)
+    for token in ("read", "serve"):
+        assert bench.client(leader, token=token).get_many("bank", "balance", KEYS).as_dict() == books.accounts
+    with pytest.raises(UnauthorizedError):
+        bench.client(leader, token="x").get_many("bank", "balance", KEYS)
+
+
+def test_where_anybody_may_read_a_token_of_servers_still_says_who_registers(bench, books):
+    leader = bench.server(books.job, share=NOTHING, server_token="serve")
+    bench.server(books.job, leader=leader.get_server_address())
+    time.sleep(0.3)
+    assert groups_held(leader, books.job) == 0
+    bench.server(books.job, leader=leader.get_server_address(), server_token="serve")
+    until(lambda: groups_held(leader, books.job) == 128)
+    assert bench.client(leader).get_many("bank", "balance", KEYS).as_dict() == books.accounts
 
 
 def test_names_that_do_not_exist_leave_nothing_behind(bench, books, leader):

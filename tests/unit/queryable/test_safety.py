@@ -22,10 +22,10 @@ from holdfast.queryable.errors import (
     from_wire,
 )
 from holdfast.queryable.frame import VERSION, FrameReader, FrameType, encode, to_header
+from holdfast.queryable.limits import Limits
 from holdfast.queryable.request import ScanRequest
 from holdfast.queryable.scan import Scan
-from holdfast.queryable.server import parse_ports
-from holdfast.queryable.server_connection import Limits
+from holdfast.queryable.server_settings import parse_ports
 from holdfast.queryable.state_view import StateView
 from holdfast.queryable.tls import server_context
 from holdfast.state.descriptor import ValueStateDescriptor
