@@ -12,7 +12,7 @@ from holdfast.checkpoint.completed_checkpoint import CompletedCheckpoint
 from holdfast.checkpoint.metadata import CheckpointMetadata
 from holdfast.checkpoint.options import CLEANER_PARALLEL_MODE, GRACE_PERIOD
 from holdfast.checkpoint.recovery import recover
-from holdfast.checkpoint.retention import Deletions, Retention, View
+from holdfast.checkpoint.retention import Beginning, Deletions, Retention, View
 from holdfast.errors import HoldfastError
 from holdfast.kernel import fault
 from holdfast.kernel.clock import Clock, SystemClock
@@ -48,6 +48,7 @@ class _Document:
     token: int
     epoch: int
     checkpoint_id: int
+    completed_at: int
     names: frozenset[FileName]
 
 
@@ -77,6 +78,8 @@ class Sweeper:
         self._parallel = options.get(CLEANER_PARALLEL_MODE)
         self._retention = Retention(options.get(GRACE_PERIOD))
         self._first_own_id = lease.state.next_checkpoint_id
+        # Of an earlier leader; what it left is judged once, by the first sweep.
+        self._found: RegisterState | None = lease.state
         self._documents: dict[str, _Document] = {}
 
     def sweep(
@@ -101,10 +104,11 @@ class Sweeper:
         if self._lease.has_ended:
             return SweepReport()
         state = self._lease.check()
-        view = self._view(state, live, pending_ids, list(pins))
+        now = round(self._clock.monotonic() * 1000)
+        view = self._view(state, live, pending_ids, list(pins), self._beginning(now))
         if view is None:
             return SweepReport()
-        now = round(self._clock.monotonic() * 1000)
+        self._found = None
         places = self._list()
         deletions = self._retention.decide(view, places, self._checkpoint_directories(), now)
         deleted = self._delete(deletions, places)
@@ -112,8 +116,27 @@ class Sweeper:
             is_dead_elsewhere(self._retention.dead(view, now))
         return SweepReport(tuple(deleted), deletions.waiting)
 
+    def _beginning(self, now: int) -> Beginning | None:
+        """Return what there was when the lease was raised, for the first sweep; None if it cannot be told."""
+        if self._found is None or not self._found.checkpoints:
+            return None
+        documents = self._retained_documents(self._found)
+        if documents is None:
+            return None
+        age = self._clock.now_ms() - max(document.completed_at for document in documents)
+        return Beginning(
+            frozenset().union(*(document.names for document in documents)),
+            frozenset(document.checkpoint_id for document in documents),
+            now - max(0, age),
+        )
+
     def _view(
-        self, state: RegisterState, live: Iterable[str], pending_ids: Iterable[int], pins: list[CompletedCheckpoint]
+        self,
+        state: RegisterState,
+        live: Iterable[str],
+        pending_ids: Iterable[int],
+        pins: list[CompletedCheckpoint],
+        beginning: Beginning | None,
     ) -> View | None:
         """Collect what is needed; None if a document cannot be read, because then nobody knows what it names."""
         documents = self._retained_documents(state)
@@ -129,6 +152,7 @@ class Sweeper:
             first_own_id=self._first_own_id,
             named=frozenset(named.union(*(document.names for document in documents))),
             kept_ids=frozenset({*pending_ids, *(document.checkpoint_id for document in documents)}),
+            beginning=beginning,
         )
 
     def _retained_documents(self, state: RegisterState) -> list[_Document] | None:
@@ -202,4 +226,4 @@ def _metadata_first(status: FileStatus) -> tuple[bool, str]:
 def _document(metadata: CheckpointMetadata) -> _Document:
     parsed = (FileName.parse(base_name(text)) for text in metadata.strings())
     names = frozenset(name for name in parsed if name is not None)
-    return _Document(metadata.token, metadata.epoch, metadata.checkpoint_id, names)
+    return _Document(metadata.token, metadata.epoch, metadata.checkpoint_id, metadata.completed_at, names)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Final
@@ -13,7 +14,7 @@ from holdfast.checkpoint.epoch_coordinator import EpochCheckpointCoordinator
 from holdfast.checkpoint.failure import CheckpointFailureManager, FailJobCallback
 from holdfast.checkpoint.location import FileCheckpointLocation
 from holdfast.checkpoint.metadata import PREVIOUS_EPOCH, CheckpointMetadata, encode
-from holdfast.checkpoint.options import SAVEPOINT_DIRECTORY, TOLERABLE_FAILED
+from holdfast.checkpoint.options import GRACE_PERIOD, SAVEPOINT_DIRECTORY, TOLERABLE_FAILED
 from holdfast.checkpoint.pending_checkpoint import PendingCheckpoint
 from holdfast.checkpoint.statistics import CheckpointStatsTracker
 from holdfast.checkpoint.sweeper import Sweeper
@@ -37,6 +38,7 @@ from holdfast.storage.register import Lease
 logger = logging.getLogger(__name__)
 
 SWEEP_EVERY = 20
+_LONGEST_SWEEP_PAUSE = 10.0  # seconds
 """Checkpoints between two sweeps: a sweep lists directories, which costs more than every epoch should pay."""
 
 Describe = Callable[[int], CheckpointMetadata]
@@ -78,6 +80,10 @@ class Checkpointer:
             statistics=statistics,
         )
         self._sweeper = Sweeper(job.directory, lease, job.configuration, job.clock)
+        # A sweep looks at each file that waits for its grace period, so fast epochs must not make it more often than
+        # this period can notice.
+        self._sweep_pause = min(_LONGEST_SWEEP_PAUSE, job.configuration.get(GRACE_PERIOD) / 60_000)
+        self._swept_at = -math.inf
         self._until_sweep = 0
         self._aborted: list[int] = []
         self.tolerated: CheckpointError | None = None
@@ -186,7 +192,7 @@ class Checkpointer:
     def sweep(
         self, live: Iterable[str], elsewhere: Callable[[Callable[[FileName], bool]], object], *, now: bool = False
     ) -> None:
-        """Deletes what no checkpoint needs, once in a while.
+        """Deletes what no checkpoint needs, once in a while: not in each epoch, and at most every ten seconds.
 
         Args:
             live: Paths of the runs of the current versions.
@@ -197,8 +203,9 @@ class Checkpointer:
             FencedError: Another leader took over; nothing was deleted.
         """
         self._until_sweep -= 1
-        if now or self._until_sweep <= 0:
-            self._until_sweep = SWEEP_EVERY
+        started = self._job.clock.monotonic()
+        if now or (self._until_sweep <= 0 and started - self._swept_at >= self._sweep_pause):
+            self._until_sweep, self._swept_at = SWEEP_EVERY, started
             self._sweeper.sweep(live, is_dead_elsewhere=elsewhere)
 
     def close(self) -> None:

@@ -14,6 +14,7 @@ from holdfast.storage.local import temporary_name
 from holdfast.storage.naming import FileName
 from tests.unit.checkpoint.support import LocalJob, complete
 
+GRACE = 10 * 60 * 1000
 NO_GRACE = {"execution.checkpointing.cleaner.grace-period": 0}
 
 
@@ -140,6 +141,31 @@ def test_files_stay_for_the_grace_period(tmp_path):
     assert sweep.sweep().deleted == ()
     clock.advance(1)
     assert len(sweep.sweep().deleted) == 1
+
+
+@pytest.mark.parametrize("away", [GRACE, GRACE // 3])
+def test_what_earlier_leaders_left_waits_only_for_the_rest_of_its_grace_period(tmp_path, away):
+    # A job that is run for some minutes every hour would otherwise never delete anything.
+    job, clock = LocalJob(tmp_path), ManualClock(1_700_000_000_000)
+    _, before = job.lead(clock)
+    needless, needed = job.write_run(1, 1), job.write_run(1, 1)
+    complete(before, 1, runs=[needed], completed_at=clock.now_ms())
+    clock.advance(away)
+    lease, coordinator = job.lead(clock)
+    sweep = sweeper(job, lease, clock)
+    for epoch in range(2, 9):
+        complete(coordinator, epoch, completed_at=clock.now_ms())
+    deleted = list(sweep.sweep().deleted)
+    assert bool(deleted) == (away == GRACE)
+    clock.advance(GRACE - away)
+    deleted += sweep.sweep().deleted
+    assert [path.rpartition("/")[2] for path in deleted] == [needless.path.rpartition("/")[2]]
+    # What this leader took over was needed until it had checkpoints of its own.
+    clock.advance(away - 1)
+    assert needed.path.rpartition("/")[2] in job.files()
+    clock.advance(1)
+    sweep.sweep()
+    assert job.files() == set()
 
 
 def test_sinks_are_told_what_of_theirs_may_go(job):
