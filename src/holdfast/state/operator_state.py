@@ -96,7 +96,7 @@ class OperatorListState(ListState[Any]):
         Raises:
             StateMigrationError: The declared type cannot take over.
         """
-        self._reading = reading_of(self.descriptor, stored.description)
+        self._reading = reading_of(self.descriptor, stored)
         self._codec = value_codec_for(self._reading.value or self.descriptor.type_info)
         self._chunks, self._load, self._before = stored.chunks, load, None
 
@@ -116,7 +116,7 @@ class OperatorListState(ListState[Any]):
     def _stored(self) -> list[Any]:
         if self._before is None:
             assert self._load is not None
-            columns = (self._reading.values(_one(self._load(chunk), "value")) for chunk in self._chunks)
+            columns = (self._reading.values(_one(self._load(chunk), "value"), chunk) for chunk in self._chunks)
             self._before = [element for column in columns for element in self._codec.to_stored(column)]
         return self._before
 
@@ -193,7 +193,7 @@ class OperatorBroadcastState(BroadcastState[Any, Any]):
         Raises:
             StateMigrationError: A declared type cannot take over.
         """
-        self._reading = reading_of(self.descriptor, stored.description, self._keys)
+        self._reading = reading_of(self.descriptor, stored, self._keys)
         self._codec = value_codec_for(self._reading.value or self.descriptor.type_info)
         self._chunks, self._load, self._read = stored.chunks, load, None
         self._is_changed = self._reading.is_older
@@ -215,7 +215,7 @@ class OperatorBroadcastState(BroadcastState[Any, Any]):
             for chunk in self._chunks:
                 table = self._load(chunk)
                 keys = self._reading.keys(_one(table, "key"), self._keys)
-                values = self._reading.values(_one(table, "value"))
+                values = self._reading.values(_one(table, "value"), chunk)
                 self._read.update(zip(keys, self._codec.to_stored(values), strict=True))
         return self._read
 
