@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from holdfast.errors import HoldfastError, StateError
+from holdfast.errors import HoldfastError, StateError, StateMigrationError
 from holdfast.state.api import BroadcastState, ListState
 from holdfast.state.backend.interface import OperatorStateBackend
 from holdfast.state.descriptor import ListStateDescriptor, MapStateDescriptor
@@ -211,12 +211,19 @@ class OperatorBroadcastState(BroadcastState[Any, Any]):
     def _entries(self) -> dict[Any, Any]:
         if self._read is None:
             assert self._load is not None
-            self._read = {}
+            # Kept when all of it is there: whoever goes on after an error must not find a part, and write that.
+            read: dict[Any, Any] = {}
             for chunk in self._chunks:
                 table = self._load(chunk)
                 keys = self._reading.keys(_one(table, "key"), self._keys)
                 values = self._reading.values(_one(table, "value"), chunk)
-                self._read.update(zip(keys, self._codec.to_stored(values), strict=True))
+                read.update(zip(keys, self._codec.to_stored(values), strict=True))
+            if len(read) < sum(chunk.count for chunk in self._chunks):
+                raise StateMigrationError(
+                    f"Several keys of broadcast state {self.descriptor.name!r} become the same as the program declares "
+                    "them, so entries would be lost. Declare them as they were, or give the new state another name."
+                )
+            self._read = read
         return self._read
 
 
