@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from holdfast.datastream.functions import CheckpointedFunction, KeyedProcessFunction, RichMapFunction
+from holdfast.datastream.functions import KeyedProcessFunction
 from holdfast.errors import JobExecutionError, StateMigrationError
 from holdfast.kernel import fault
 from holdfast.kernel.clock import ManualClock
@@ -168,43 +167,3 @@ def test_a_time_to_live_is_switched_on_by_a_restart(tmp_path: Path) -> None:
     assert goes_on([("a", 9)], ttl=False) == {"a": 7}
     clock.advance(100_000)
     assert goes_on([("a", 0), ("b", 0)], ttl=False) == {"a": 9, "b": 8}
-
-
-class Asking(RichMapFunction, CheckpointedFunction):
-    """A union and a list, for which only some subtasks ask; emits what these find."""
-
-    def __init__(self, number: str, asking: int) -> None:
-        self.number, self.asking = number, asking
-
-    def open(self, runtime_context: Any) -> None:
-        self.runtime_context = runtime_context
-
-    def initialize_state(self, context: Any) -> None:
-        self.found: Any = None
-        if self.runtime_context.get_index_of_this_subtask() < self.asking:
-            store = context.get_operator_state_store()
-            self.union = store.get_union_list_state(ListStateDescriptor("union", self.number))
-            self.split = store.get_list_state(ListStateDescriptor("split", self.number))
-            self.found = sorted(self.union.get()), sorted(self.split.get())
-
-    def snapshot_state(self, context: Any) -> None:
-        subtask = self.runtime_context.get_index_of_this_subtask()
-        if subtask < self.asking:
-            self.union.update([subtask])
-            self.split.update([subtask])
-
-    def map(self, value: Any) -> Any:
-        return json.dumps(self.found)
-
-
-def test_lists_for_which_only_some_subtasks_ask_outlast_a_change_of_their_type(tmp_path: Path) -> None:
-    starts = [("int", 3, 3), ("bigint", 1, 3), ("bigint", 1, 3), ("bigint", 0, 2), ("bigint", 9, 1)]
-    for number, (kind, asking, parallelism) in enumerate(starts, start=1):
-        made = Program()
-        asked = made.source("in", "bigint").map(Asking(kind, asking), "string").uid("asking")
-        asked.set_parallelism(parallelism).sink_to(Journal(tmp_path / str(number))).uid("out")
-        run(made, tmp_path / "job", epochs("in", [range(9)] * number))
-    # What two subtasks did not write anew stays once; the first one has written its own in the second start and in the
-    # third.
-    assert {*journal.read(tmp_path / "5")} == {json.dumps(([0, 0, 0, 1, 2], [0, 1, 2]))}
-    inspect(tmp_path / "job")

@@ -151,3 +151,23 @@ def test_nothing_is_lost_or_multiplied_whoever_asks(story: list[tuple[int, str, 
     for parallelism in (len(parts), 1, 3):
         dealt = found(dealt_out(parts, parallelism), LONG, "split")
         assert sorted(n for part in dealt for n in part) == sorted(expected)
+
+
+@given(steps)
+def test_a_union_has_what_was_written_since_and_once_what_all_were_given(
+    story: list[tuple[int, str, set[int], bool]],
+) -> None:
+    parts: Parts = [None]
+    given_to_all: list[int] = []
+    written: dict[int, list[int]] = {}
+    widened = False
+    for number, (parallelism, kind, asking, rescaled) in enumerate([*story, (3, "bigint", set[int](), True)]):
+        widened = widened or kind == "bigint"
+        everybody = set(range(len(parts)))
+        still_held = given_to_all if everybody - written.keys() else []
+        given_to_all = [*still_held, *(n for _, own in sorted(written.items()) for n in own)]
+        parts = dealt_out(parts, parallelism if rescaled else len(parts))
+        updates = {n: (LONG if widened else INT, [100 * number + n]) for n in sorted(asking) if n < len(parts)}
+        parts = epoch(parts, updates, "union")
+        written = {n: [*given_to_all, *added] for n, (_, added) in updates.items()}
+    assert found(parts, LONG, "union") == [given_to_all] * 3
