@@ -37,8 +37,8 @@ class Reading:
     """How what is stored becomes what is declared.
 
     Attributes:
-        is_older: Whether it, or a part of it, was written under another declaration.
-        forms: The types in which values were written, where they are not all of the declared one.
+        is_older: Whether it, or a part of it, was written in another form than it will be from now on.
+        forms: The types in which values were written, where they are not all of the one to be used from now on.
         value: The type to be used from now on; None for the declared one.
         key_before: Codec of the keys of a broadcast map in which they were written, where it was another one.
         key_types: Their types then and now.
@@ -53,7 +53,7 @@ class Reading:
     def values(self, column: pa.Array, chunk: Chunk) -> pa.Array:
         """Convert the values of a chunk."""
         value = self.value
-        if value is None:
+        if value is None or not self.forms:
             return column
         form = next(form for form in self.forms if form.mark == chunk.type)
         if form.one_by_one:
@@ -94,6 +94,8 @@ def reading_of(descriptor: StateDescriptor[Any], stored: StoredState, keys: KeyC
             if answer.is_incompatible():
                 raise _refused(descriptor, "elements" if keys is None else "values", old, declared, answer.reason)
             value = reconfigured(value, old)
+    if all(old == value for _, old in before):
+        return Reading(key_before is not None, value=value, key_before=key_before, key_types=key_types)
     one_by_one = [len(before) > 1 and _reads_otherwise(descriptor.name, value, old) for _, old in before]
     forms = tuple(_Form(*form, one) for form, one in zip(before, one_by_one, strict=True))
     return Reading(True, forms, value, key_before, key_types)

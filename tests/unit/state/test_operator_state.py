@@ -247,6 +247,19 @@ def test_a_colour_code_goes_on_in_operator_state_with_the_reconfigured_serialize
     assert third.get() == ["green", "red", "blue"]
 
 
+def test_what_the_reconfigured_serializer_has_written_is_not_written_again() -> None:
+    files = Files()
+    first, later = (ListStateDescriptor[Any]("l", CodeSerializer(words)) for words in (["red"], ["blue"]))
+    backend, sizes = DefaultOperatorStateBackend("op"), []
+    backend.get_list_state(first).add_all(["red"] * 10_000)
+    for _ in range(4):
+        backend = restored(backend.snapshot(files), files)
+        sizes.append(len(files.files[f"file-{len(sizes)}"]))
+        backend.get_list_state(later).add("blue")
+    assert sizes[1] > 10_000 and max(sizes[2:]) < 1_000
+    assert backend.get_list_state(later).get() == ["red"] * 10_000 + ["blue"] * 4
+
+
 def test_undeclared_elements_come_back_as_new_objects() -> None:
     descriptor = ListStateDescriptor("any")
     backend = DefaultOperatorStateBackend("op")
