@@ -69,9 +69,11 @@ def states(place: Path) -> Iterator[tuple[str, str, Document, dict[Any, Any]]]:
 
 
 def subtask_states(root: Path, operator: Document) -> Iterator[tuple[str, str, Document, dict[Any, Any]]]:
-    """The same of state that belongs to subtasks: a list or a map for each."""
+    """The same of state that belongs to subtasks: a list or a map for each, in the forms in which they were written."""
     found: dict[str, tuple[Document, dict[Any, Any]]] = {}
     for subtask, snapshot in enumerate(operator["subtasks"]):
+        known = (snapshot or {}).get("format_version", 1) in (1, 2)
+        check(known, f"the state of subtask {subtask} of {operator['uid']} has another format version")
         for name, state in (snapshot or {}).get("states", {}).items():
             rows = [row for chunk in state["chunks"] for row in elements(root, chunk)]
             content = found.setdefault(name, ({"kind": state["mode"], "type": state["type"]}, {}))[1]

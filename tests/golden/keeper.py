@@ -1,6 +1,6 @@
 """A job that keeps state of every kind and type, for the golden checkpoints.
 
-`python -m tests.golden.keeper DIRECTORY` writes them anew; only a new format version needs that.
+`python -m tests.golden.keeper DIRECTORY` writes them anew, that of `evolved` too; only a new format version needs that.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from holdfast.state.function import AggregateFunction
 from holdfast.state.ttl_config import StateTtlConfig
 from holdfast.types.row import Row
 from holdfast.types.type_information import Types
+from tests.golden import evolved
 from tests.stories.local import Program, epochs, master
 
 NAME = "golden"
@@ -41,7 +42,9 @@ WRITTEN: dict[str, dict[str, str]] = {
     "columnar": {"state.backend.type": "columnar"},
     "files": {"execution.checkpointing.data-inline-threshold": "0"},
 }
-"""The archives of a version, and the options with which each was written; the last has operator state in files."""
+"""The archives of this job, and the options with which each was written; the last has operator state in files."""
+MERGED = "merged"
+"""The archive of the job in `evolved`."""
 VERSION = 1
 BATCHES = [[("a", 1), ("b", 2)], [("a", 3), ("c", 4)], [("b", 5)]]
 ASK = [[("a", 0), ("b", 0), ("c", 0)]]
@@ -182,19 +185,27 @@ def job_over(
     )
 
 
+def run(root: Path, options: dict[str, str]) -> None:
+    """Runs the job over a directory, and takes a savepoint of all but its last epoch."""
+    job = job_over(root, BATCHES, START, [], **options)
+    wanted = SnapshotRequest(is_savepoint=True, directory=str(root / "savepoints"))
+
+    def ask(record: EpochProgress) -> None:
+        if record.epoch == len(BATCHES) - 1:
+            job.control.request(wanted)
+
+    job.progress.listen(ask)
+    job.run()
+
+
 def write(archive_name: str, target: Path) -> None:
     """Writes one golden archive."""
     with tempfile.TemporaryDirectory() as place:
         root = Path(place) / "checkpoints"
-        job = job_over(root, BATCHES, START, [], **WRITTEN[archive_name])
-        wanted = SnapshotRequest(is_savepoint=True, directory=str(root / "savepoints"))
-
-        def ask(record: EpochProgress) -> None:
-            if record.epoch == len(BATCHES) - 1:
-                job.control.request(wanted)
-
-        job.progress.listen(ask)
-        job.run()
+        if archive_name in WRITTEN:
+            run(root, WRITTEN[archive_name])
+        else:
+            evolved.write(root)
         with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
             for path in sorted(root.rglob("*")):
                 if path.is_file():
@@ -204,5 +215,5 @@ def write(archive_name: str, target: Path) -> None:
 
 
 if __name__ == "__main__":
-    for name in WRITTEN:
+    for name in (*WRITTEN, MERGED):
         write(name, Path(sys.argv[1]) / f"format-{VERSION}-{name}.zip")

@@ -7,11 +7,12 @@ from typing import Any
 
 from holdfast.checkpoint.metadata import OperatorMetadata
 from holdfast.checkpoint.options import FS_SMALL_FILE_THRESHOLD
+from holdfast.errors import StateError
 from holdfast.kernel.configuration import Configuration
 from holdfast.runtime.barrier import StepReport
 from holdfast.runtime.owned_file import read_owned, write_owned
 from holdfast.runtime.plan import JobPlan, Level
-from holdfast.state.operator_snapshot import OperatorSnapshot, SnapshotStore
+from holdfast.state.operator_snapshot import Mode, OperatorSnapshot, SnapshotStore
 from holdfast.state.repartition import RoundRobinOperatorStateRepartitioner
 from holdfast.storage.job_directory import JobDirectory
 from holdfast.storage.naming import FileName
@@ -80,11 +81,18 @@ class OperatorStates:
         return dict(self._by_uid)
 
     def take(self, report: StepReport, parallelism: int) -> None:
-        """Moves on to what a subtask has left; nothing, if it changed nothing."""
+        """Moves on to what a subtask has left; nothing, if it changed nothing.
+
+        Raises:
+            StateError: A name that is new on it is of another mode than on another subtask.
+        """
         if report.operator_state is None:
             return
         subtasks = list(self._by_uid.get(report.uid, (None,) * parallelism))
-        subtasks[report.subtask] = OperatorSnapshot.from_json(report.operator_state)
+        before, after = subtasks[report.subtask], OperatorSnapshot.from_json(report.operator_state)
+        for name in after.states.keys() - (before.states if before else {}):
+            _verify_mode(report.uid, name, after.states[name].mode, subtasks)
+        subtasks[report.subtask] = after
         self._by_uid[report.uid] = tuple(subtasks)
 
     def replan(self, plan: JobPlan) -> None:
@@ -101,6 +109,17 @@ class OperatorStates:
     def paths(self) -> set[str]:
         """The files that the next epoch needs."""
         return {path for subtasks in self._by_uid.values() for part in subtasks if part for path in part.paths()}
+
+
+def _verify_mode(uid: str, name: str, mode: Mode, subtasks: Iterable[OperatorSnapshot | None]) -> None:
+    """A subtask knows the modes of its own states; what the others have cannot be dealt out if it is of another one."""
+    for other in subtasks:
+        known = other.states[name].mode if other is not None and name in other.states else mode
+        if known is not mode:
+            raise StateError(
+                f"Incompatible state assignment modes: operator state {name!r} of {uid!r} is {known.value!r} on one "
+                f"subtask and {mode.value!r} on another. Give one of them another name."
+            )
 
 
 def _dealt_out(subtasks: Subtasks, parallelism: int) -> Subtasks:

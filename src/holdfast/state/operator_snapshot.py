@@ -4,11 +4,13 @@ A chunk is a stretch of elements in one payload (an Arrow stream), which lies in
 
     {"format_version": 1, "states": {<name>: {"mode": "split" | "union" | "broadcast", "type": ..., "key": ...,
         "chunks": [{"data": {"inline": <base64>} | {"path", "size", "digest"}, "offset", "length",
-                    "items", "first", "count"}], "handed_out": true}}}
+                    "items", "first", "count", "type": ...}], "handed_out": true}}}
 
 `handed_out` stands only with unions that a restore gave to all subtasks and that this one has not asked for since.
 `offset` and `length` say where in the data the payload is, `items` how many elements it has, and `first` and `count`
-which of them belong to the subtask. So a list is appended to and dealt out without reading it.
+which of them belong to the subtask. So a list is appended to and dealt out without reading it. A chunk has a `type`
+only where its elements are of another one than the state: subtasks that asked for a list and others that did not may
+have left it in several forms. A document with such a chunk has format version 2.
 """
 
 from __future__ import annotations
@@ -25,7 +27,8 @@ from holdfast.errors import StateError, StateMigrationError
 from holdfast.storage.naming import FileName
 from holdfast.storage.path import base_name
 
-FORMAT_VERSION: Final = 1
+FORMAT_VERSION: Final = 2
+"""The newest that is read; 1 is written wherever every chunk is of its state's type."""
 
 
 class Mode(Enum):
@@ -47,6 +50,7 @@ class Chunk:
         items: How many elements it has.
         first: The first of them that belongs here.
         count: How many belong here.
+        type: Type of the elements as JSON, where it is not that of the state.
     """
 
     data: Mapping[str, Any]
@@ -55,6 +59,7 @@ class Chunk:
     items: int
     first: int
     count: int
+    type: Any = None
 
     @property
     def is_inline(self) -> bool:
@@ -71,6 +76,13 @@ class Chunk:
     def part(self, first: int, count: int) -> Chunk:
         """Return some of its elements, counted from its own first."""
         return replace(self, first=self.first + first, count=count)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as a document holds it."""
+        fields = asdict(self)
+        if self.type is None:
+            del fields["type"]
+        return fields
 
 
 @dataclass(frozen=True)
@@ -94,6 +106,10 @@ class StoredState:
     def count(self) -> int:
         """Number of elements."""
         return sum(chunk.count for chunk in self.chunks)
+
+    def type_of(self, chunk: Chunk) -> Any:
+        """Return the type of the elements of one of its chunks, as JSON."""
+        return self.description["type"] if chunk.type is None else chunk.type
 
 
 @dataclass(frozen=True)
@@ -121,12 +137,13 @@ class OperatorSnapshot:
             name: {
                 "mode": state.mode.value,
                 **state.description,
-                "chunks": [asdict(chunk) for chunk in state.chunks],
+                "chunks": [chunk.to_json() for chunk in state.chunks],
                 **({"handed_out": True} if state.is_handed_out else {}),
             }
             for name, state in self.states.items()
         }
-        return {"format_version": FORMAT_VERSION, "states": states}
+        is_mixed = any(chunk.type is not None for state in self.states.values() for chunk in state.chunks)
+        return {"format_version": 2 if is_mixed else 1, "states": states}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> OperatorSnapshot:

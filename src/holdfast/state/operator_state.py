@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from holdfast.errors import HoldfastError, StateError
+from holdfast.errors import HoldfastError, StateError, StateMigrationError
 from holdfast.state.api import BroadcastState, ListState
 from holdfast.state.backend.interface import OperatorStateBackend
 from holdfast.state.descriptor import ListStateDescriptor, MapStateDescriptor
@@ -96,7 +96,7 @@ class OperatorListState(ListState[Any]):
         Raises:
             StateMigrationError: The declared type cannot take over.
         """
-        self._reading = reading_of(self.descriptor, stored.description)
+        self._reading = reading_of(self.descriptor, stored)
         self._codec = value_codec_for(self._reading.value or self.descriptor.type_info)
         self._chunks, self._load, self._before = stored.chunks, load, None
 
@@ -116,7 +116,7 @@ class OperatorListState(ListState[Any]):
     def _stored(self) -> list[Any]:
         if self._before is None:
             assert self._load is not None
-            columns = (self._reading.values(_one(self._load(chunk), "value")) for chunk in self._chunks)
+            columns = (self._reading.values(_one(self._load(chunk), "value"), chunk) for chunk in self._chunks)
             self._before = [element for column in columns for element in self._codec.to_stored(column)]
         return self._before
 
@@ -193,7 +193,7 @@ class OperatorBroadcastState(BroadcastState[Any, Any]):
         Raises:
             StateMigrationError: A declared type cannot take over.
         """
-        self._reading = reading_of(self.descriptor, stored.description, self._keys)
+        self._reading = reading_of(self.descriptor, stored, self._keys)
         self._codec = value_codec_for(self._reading.value or self.descriptor.type_info)
         self._chunks, self._load, self._read = stored.chunks, load, None
         self._is_changed = self._reading.is_older
@@ -211,12 +211,19 @@ class OperatorBroadcastState(BroadcastState[Any, Any]):
     def _entries(self) -> dict[Any, Any]:
         if self._read is None:
             assert self._load is not None
-            self._read = {}
+            # Kept when all of it is there: whoever goes on after an error must not find a part, and write that.
+            read: dict[Any, Any] = {}
             for chunk in self._chunks:
                 table = self._load(chunk)
                 keys = self._reading.keys(_one(table, "key"), self._keys)
-                values = self._reading.values(_one(table, "value"))
-                self._read.update(zip(keys, self._codec.to_stored(values), strict=True))
+                values = self._reading.values(_one(table, "value"), chunk)
+                read.update(zip(keys, self._codec.to_stored(values), strict=True))
+            if len(read) < sum(chunk.count for chunk in self._chunks):
+                raise StateMigrationError(
+                    f"Several keys of broadcast state {self.descriptor.name!r} become the same as the program declares "
+                    "them, so entries would be lost. Declare them as they were, or give the new state another name."
+                )
+            self._read = read
         return self._read
 
 

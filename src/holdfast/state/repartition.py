@@ -1,6 +1,7 @@
 """Operator state for another parallelism: split lists are dealt out, unions and broadcast maps are given to all.
 
-Pure: chunks are cut and handed on, nothing is read.
+Pure: chunks are cut and handed on, nothing is read. Subtasks that have asked for a list and others that have not may
+have left it in several forms; then each chunk is handed on in its own.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from holdfast.errors import StateError, StateMigrationError
+from holdfast.errors import StateError
 from holdfast.state.operator_snapshot import Chunk, Mode, OperatorSnapshot, StoredState
 
 Snapshots = Sequence[OperatorSnapshot | None]
@@ -68,22 +69,25 @@ def _by_name(previous: Snapshots) -> dict[str, dict[int, StoredState]]:
     return grouped
 
 
-def _merged(name: str, owners: dict[int, StoredState], chunks: list[Chunk]) -> StoredState:
-    first = next(iter(owners.values()))
-    if any(state.description != first.description for state in owners.values()):
-        raise StateMigrationError(
-            f"Operator state {name!r} was written under one declaration by some subtasks and under another one by "
-            "others, so it cannot be dealt out. Run an epoch in which all subtasks ask for it, and rescale then."
-        )
-    return replace(first, chunks=tuple(chunks))
+def _typed(state: StoredState) -> list[Chunk]:
+    """The chunks of a list, each with its type, whatever that of the state is."""
+    return [replace(chunk, type=state.type_of(chunk)) for chunk in state.chunks if chunk.count]
+
+
+def _merged(states: Sequence[StoredState], chunks: Sequence[Chunk]) -> StoredState:
+    """A list of chunks of some lists; it is of the type of its last chunk, and others keep their own."""
+    last = states[-1]
+    kind = chunks[-1].type if chunks else last.description["type"]
+    own = tuple(replace(chunk, type=None) if chunk.type == kind else chunk for chunk in chunks)
+    return replace(last, description={**last.description, "type": kind}, chunks=own)
 
 
 def _give_union(name: str, owners: dict[int, StoredState], parts: list[_Parts]) -> None:
     """Gives everybody all that there is. What nobody has asked for since the last time counts once."""
     copies = [state for state in owners.values() if state.is_handed_out]
-    rewritten = [state for state in owners.values() if not state.is_handed_out]
-    everything = _merged(name, owners, [chunk for state in [*copies[:1], *rewritten] for chunk in state.chunks])
-    everything = replace(everything, is_handed_out=True)
+    # What was written since is the newest, so it comes last.
+    states = [*copies[:1], *(state for state in owners.values() if not state.is_handed_out)]
+    everything = replace(_merged(states, [chunk for state in states for chunk in _typed(state)]), is_handed_out=True)
     for part in parts:
         part[name] = everything
 
@@ -96,7 +100,8 @@ def _give_broadcast(name: str, owners: dict[int, StoredState], parts: list[_Part
 
 def _deal_out(name: str, owners: dict[int, StoredState], parts: list[_Parts], start: int) -> int:
     """Deals one list out, the first surplus element to the subtask `start`; returns who is next for another list."""
-    waiting = [chunk for state in owners.values() for chunk in state.chunks if chunk.count]
+    states = list(owners.values())
+    waiting = [chunk for state in states for chunk in _typed(state)]
     each, surplus = divmod(sum(chunk.count for chunk in waiting), len(parts))
     for position in range(len(parts)):
         wanted = each + (position < surplus)
@@ -107,5 +112,5 @@ def _deal_out(name: str, owners: dict[int, StoredState], parts: list[_Parts], st
             taken.append(head.part(0, count))
             wanted -= count
             waiting[:1] = [] if count == head.count else [head.part(count, head.count - count)]
-        parts[(start + position) % len(parts)][name] = _merged(name, owners, taken)
+        parts[(start + position) % len(parts)][name] = _merged(states, taken)
     return (start + surplus) % len(parts)

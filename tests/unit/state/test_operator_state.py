@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.errors import StateError, StateMigrationError
+from holdfast.errors import StateError, StateMigrationError, StorageError
 from holdfast.state.descriptor import ListStateDescriptor, MapStateDescriptor
 from holdfast.state.operator_snapshot import FORMAT_VERSION, OperatorSnapshot, SnapshotStore
 from holdfast.state.operator_state import MAX_CHUNKS, DefaultOperatorStateBackend
@@ -194,6 +194,48 @@ def test_the_keys_of_a_broadcast_map_may_get_a_field() -> None:
     assert restored(again.snapshot()).get_broadcast_state(grown).get((2, 1, None)) == 10
 
 
+def test_keys_of_a_broadcast_map_that_would_become_one_are_refused() -> None:
+    backend = DefaultOperatorStateBackend("op")
+    entries = {Row(1, 2): 10, Row(1, 3): 11}
+    backend.get_broadcast_state(MapStateDescriptor("m", "struct<a: int, b: int>", "int")).put_all(entries)
+    smaller = restored(backend.snapshot()).get_broadcast_state(MapStateDescriptor("m", "struct<a: int>", "int"))
+    for _ in range(2):
+        with pytest.raises(StateMigrationError, match="become the same"):
+            smaller.get((1,))
+    fewer = MapStateDescriptor[Any, Any]("m", "struct<b: int>", "int")
+    assert dict(restored(backend.snapshot()).get_broadcast_state(fewer).items()) == {Row(2): 10, Row(3): 11}
+
+
+class Unsteady(Files):
+    """Cannot be read at first."""
+
+    failures = 1
+
+    def read_file(self, data: Mapping[str, Any]) -> bytes:
+        self.failures, failures = self.failures - 1, self.failures
+        if failures > 0:
+            raise StorageError("The connection was reset.")
+        return super().read_file(data)
+
+
+def test_a_function_that_ignores_that_state_cannot_be_read_does_not_empty_it() -> None:
+    files = Unsteady()
+    backend = DefaultOperatorStateBackend("op")
+    backend.get_list_state(NUMBERS).add(1)
+    backend.get_broadcast_state(RULES).put("a", 1)
+    taken = backend.snapshot(files)
+    for read in (lambda b: b.get_list_state(NUMBERS).get(), lambda b: b.get_broadcast_state(RULES).get("a")):
+        files.failures = 1
+        again = restored(taken, files)
+        with pytest.raises(StorageError):
+            read(again)
+        again.get_broadcast_state(RULES).put("b", 2)
+        again.get_list_state(NUMBERS).add(2)
+        after = restored(again.snapshot(files), files)
+        assert after.get_list_state(NUMBERS).get() == [1, 2]
+        assert dict(after.get_broadcast_state(RULES).items()) == {"a": 1, "b": 2}
+
+
 def test_a_colour_code_goes_on_in_operator_state_with_the_reconfigured_serializer() -> None:
     backend = DefaultOperatorStateBackend("op")
     backend.get_list_state(ListStateDescriptor("l", CodeSerializer(["red", "green"]))).add_all(["green", "red"])
@@ -203,6 +245,19 @@ def test_a_colour_code_goes_on_in_operator_state_with_the_reconfigured_serialize
     assert state.get() == ["green", "red", "blue"]
     third = restored(again.snapshot()).get_list_state(ListStateDescriptor("l", CodeSerializer(["green"])))
     assert third.get() == ["green", "red", "blue"]
+
+
+def test_what_the_reconfigured_serializer_has_written_is_not_written_again() -> None:
+    files = Files()
+    first, later = (ListStateDescriptor[Any]("l", CodeSerializer(words)) for words in (["red"], ["blue"]))
+    backend, sizes = DefaultOperatorStateBackend("op"), []
+    backend.get_list_state(first).add_all(["red"] * 10_000)
+    for _ in range(4):
+        backend = restored(backend.snapshot(files), files)
+        sizes.append(len(files.files[f"file-{len(sizes)}"]))
+        backend.get_list_state(later).add("blue")
+    assert sizes[1] > 10_000 and max(sizes[2:]) < 1_000
+    assert backend.get_list_state(later).get() == ["red"] * 10_000 + ["blue"] * 4
 
 
 def test_undeclared_elements_come_back_as_new_objects() -> None:
