@@ -191,6 +191,7 @@ def main() -> None:
     parser.add_argument("--keys", type=int, default=20_000, help="0 stands for keys that are all new")
     parser.add_argument("--kind", choices=["value", "list"], default="value")
     parser.add_argument("--executor", choices=["process", "thread"], default="process")
+    parser.add_argument("--grace-period", help="'0 ms' deletes at once; the default is that of jobs")
     parser.add_argument("--off", action="store_true", help="without compaction")
     parser.add_argument("--directory", help="where checkpoints go; the default is the temporary directory")
     parser.add_argument("--json", action="store_true")
@@ -199,9 +200,10 @@ def main() -> None:
     options = {
         "state.compaction.executor": arguments.executor,
         "state.compaction.enabled": str(not arguments.off).lower(),
-        "execution.checkpointing.cleaner.grace-period": "0 ms",
         "restart-strategy.type": "none",
     }
+    if arguments.grace_period is not None:
+        options["execution.checkpointing.cleaner.grace-period"] = arguments.grace_period
     result = measure(
         arguments.epochs, arguments.rows, arguments.keys or None, arguments.kind, options, arguments.directory
     )
