@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from holdfast.errors import NullKeyError
 from holdfast.state.hashmap.growing_array import GrowingArray
+from holdfast.state.hashmap.key_table import KeyTable
 from holdfast.state.hashmap.slot_keys import SlotKeys
 from holdfast.types.arrived_keys import ArrivedKeys, arrived_keys
 from holdfast.types.ddl import parse_type
@@ -76,6 +77,21 @@ class Model:
     def keep(self, kept: Any) -> None:
         keys = self.keys()
         self.slots = {keys[old]: new for new, old in enumerate(kept.tolist())}
+
+
+def test_keys_that_were_made_to_share_a_hash_are_not_added_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    keys = [f"key {number}" for number in range(2_000)]
+    same = np.full(len(keys), 7, np.uint64)
+    slot_keys = SlotKeys(STRINGS)
+    appended, append = [], KeyTable.append
+    monkeypatch.setattr(
+        KeyTable, "append", lambda self, stored, *more: appended.append(1) or append(self, stored, *more)
+    )
+    slots = slot_keys.slots_of_column(pa.array(keys), same)
+    assert sorted(slots.tolist()) == list(range(len(keys)))
+    assert slot_keys.find_column(pa.array(keys[::-1]), same).tolist() == slots.tolist()[::-1]
+    assert slot_keys.stored(slots).to_pylist() == keys
+    assert len(appended) < 20
 
 
 def test_known_keys_are_found_and_others_are_not() -> None:

@@ -24,6 +24,7 @@ from holdfast.types.key import KeyCodec
 
 _SAMPLE: Final = 64
 _FEWEST: Final = 1024
+_ROUNDS: Final = 8
 # What a key takes in a list, in a dictionary with its slot, and as a hash.
 _IN_LIST: Final = 8
 _IN_INDEX: Final = 100
@@ -83,7 +84,15 @@ class SlotKeys:
             hashes: The hash of each.
         """
         slots = self.find_column(stored, hashes)
+        rounds = 0
         while len(unknown := np.flatnonzero(slots < 0)):
+            rounds += 1
+            if rounds > _ROUNDS:
+                # Somebody has made keys that share a hash: a dictionary tells them apart by another one.
+                slots[unknown] = self.slots_of(
+                    self._codec.from_storage(stored.take(pa.array(unknown))), hashes[unknown]
+                )
+                break
             new, first, which = np.unique(hashes[unknown], return_index=True, return_inverse=True)
             start = self._count
             self._add_hashes(new)
