@@ -27,10 +27,6 @@ class ArrivedKeys(Sequence[Any]):
     def _dict_keys(self) -> list[Any]:
         return self._codec.from_storage(self.stored)
 
-    def take(self, rows: Any) -> list[Any]:
-        """Return the dict keys of some rows."""
-        return self._codec.from_storage(self.stored.take(pa.array(rows)))
-
     def __len__(self) -> int:
         return len(self.stored)
 

@@ -54,6 +54,12 @@ def leader(bench, books):
     return bench.server(books.job, share=NOTHING)
 
 
+def let_ask(proxy, server, job):
+    """Let a server ask another one where the states of a job are."""
+    oracle = RemoteLocationOracle(server.get_server_address(), proxy._peers, proxy._loop)
+    proxy.update_kv_state_location_oracle(job.job_id, oracle)
+
+
 def groups_held(leader, job):
     oracle = leader.get_kv_state_location_oracle(job.job_id)
     location = oracle.get_kv_state_location("balance")
@@ -121,8 +127,7 @@ def test_entries_of_maps_and_namespaces_are_answered_by_several_servers_as_by_on
 def test_a_proxy_that_holds_nothing_of_the_job_forwards(bench, books):
     holder = bench.server(books.job)
     proxy = bench.server()
-    oracle = RemoteLocationOracle(holder.get_server_address(), proxy._peers, proxy._loop)
-    proxy.update_kv_state_location_oracle(books.job.job_id, oracle)
+    let_ask(proxy, holder, books.job)
     client = bench.client(proxy)
     assert client.get_many("bank", "balance", KEYS).as_dict() == books.accounts
     assert client.get_kv_state("bank", "balance", KEYS[0], consistency=exactly(1)).checkpoint_id == 1
@@ -231,8 +236,7 @@ def test_a_job_that_begins_anew_in_an_empty_directory_is_read_again(tmp_path, be
         books.write()
     proxy = bench.server()
     holder = bench.server(books.job)
-    oracle = RemoteLocationOracle(holder.get_server_address(), proxy._peers, proxy._loop)
-    proxy.update_kv_state_location_oracle(books.job.job_id, oracle)
+    let_ask(proxy, holder, books.job)
     client = bench.client(proxy)
     before = client.get_kv_state("bank", "balance", KEYS[0])
     assert before.checkpoint_id == 3
@@ -242,8 +246,7 @@ def test_a_job_that_begins_anew_in_an_empty_directory_is_read_again(tmp_path, be
     again.write()
     second = bench.server(again.job)
     holder.shutdown()
-    oracle = RemoteLocationOracle(second.get_server_address(), proxy._peers, proxy._loop)
-    proxy.update_kv_state_location_oracle(again.job.job_id, oracle)
+    let_ask(proxy, second, again.job)
     shown = dict(proxy._service._router.high_water._shown)
     found = client.get_kv_state("bank", "balance", KEYS[0], deadline=0.2)
     assert found.checkpoint_id == 1 and found.origin.lineage != before.origin.lineage
@@ -394,8 +397,7 @@ def test_another_oracle_is_asked_though_the_locations_of_the_one_before_still_an
         )
     for server in (first, second):
         asked.clear()
-        oracle = RemoteLocationOracle(server.get_server_address(), proxy._peers, proxy._loop)
-        proxy.update_kv_state_location_oracle(books.job.job_id, oracle)
+        let_ask(proxy, server, books.job)
         assert client.get_many("bank", "balance", KEYS).as_dict() == books.accounts
         assert list(asked) == [server]
     proxy.update_kv_state_location_oracle(books.job.job_id, None)
@@ -520,8 +522,7 @@ def test_more_clients_wait_at_a_proxy_than_one_connection_may_have_requests_in_f
     bench.server(books.job, leader=leader.get_server_address(), limits=Limits(in_flight=5))
     until(lambda: groups_held(leader, books.job) == 128)
     proxy = bench.server()
-    oracle = RemoteLocationOracle(leader.get_server_address(), proxy._peers, proxy._loop)
-    proxy.update_kv_state_location_oracle(books.job.job_id, oracle)
+    let_ask(proxy, leader, books.job)
 
     async def story():
         async with AsyncQueryableStateClient(*proxy.get_server_address()) as client:
@@ -549,8 +550,7 @@ def test_limits_hold_for_what_several_servers_answer_together(bench, books):
     for _ in range(20):
         number = books.write()
     narrow = bench.server(limits=Limits(message_bytes=1500))
-    oracle = RemoteLocationOracle(leader.get_server_address(), narrow._peers, narrow._loop)
-    narrow.update_kv_state_location_oracle(books.job.job_id, oracle)
+    let_ask(narrow, leader, books.job)
     with pytest.raises(LimitExceededError, match=r"The answer has .* the limit is 1500\. Ask for fewer keys"):
         bench.client(narrow).get_many("bank", "history", KEYS[:15], consistency=at_least(number))
 
@@ -560,8 +560,7 @@ def test_a_message_that_grows_on_its_way_ends_no_connection_between_servers(benc
     bench.server(books.job, leader=leader.get_server_address())
     until(lambda: groups_held(leader, books.job) == 128)
     proxy = bench.server()
-    oracle = RemoteLocationOracle(leader.get_server_address(), proxy._peers, proxy._loop)
-    proxy.update_kv_state_location_oracle(books.job.job_id, oracle)
+    let_ask(proxy, leader, books.job)
     neighbour = bench.client(proxy)
     job = str(books.job.job_id)
 
@@ -590,8 +589,7 @@ def test_a_request_that_is_too_long_for_another_server_fails_alone(bench, books,
     bench.server(books.job, leader=leader.get_server_address(), limits=Limits(message_bytes=20_000))
     until(lambda: groups_held(leader, books.job) == 128)
     proxy = bench.server()
-    oracle = RemoteLocationOracle(leader.get_server_address(), proxy._peers, proxy._loop)
-    proxy.update_kv_state_location_oracle(books.job.job_id, oracle)
+    let_ask(proxy, leader, books.job)
     neighbour, waited = bench.client(proxy), []
 
     def wait():
@@ -641,8 +639,7 @@ def test_a_replica_that_forwarded_once_reads_a_job_that_began_anew(tmp_path, ben
         books.write()
     replica, holder = bench.server(), bench.server(books.job)
     client = bench.client(replica)
-    oracle = RemoteLocationOracle(holder.get_server_address(), replica._peers, replica._loop)
-    replica.update_kv_state_location_oracle(books.job.job_id, oracle)
+    let_ask(replica, holder, books.job)
     assert client.get_many("bank", "balance", KEYS).checkpoint_id == 3
     replica.serve_job(books.job.directory, books.job.register)
     again = begin_anew(tmp_path, books)
@@ -813,8 +810,7 @@ def test_names_that_do_not_exist_leave_nothing_behind(bench, books, leader):
     bench.server(books.job, leader=leader.get_server_address())
     until(lambda: groups_held(leader, books.job) == 128)
     proxy = bench.server()
-    oracle = RemoteLocationOracle(leader.get_server_address(), proxy._peers, proxy._loop)
-    proxy.update_kv_state_location_oracle(books.job.job_id, oracle)
+    let_ask(proxy, leader, books.job)
     client = bench.client(proxy)
     for number in range(50):
         with pytest.raises(UnknownKvStateLocationError):
