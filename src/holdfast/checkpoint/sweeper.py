@@ -4,28 +4,24 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Final
 
 from holdfast.checkpoint.completed_checkpoint import CompletedCheckpoint
+from holdfast.checkpoint.deleter import Deleter, Deletion
 from holdfast.checkpoint.metadata import CheckpointMetadata
 from holdfast.checkpoint.options import CLEANER_PARALLEL_MODE, GRACE_PERIOD
 from holdfast.checkpoint.recovery import recover
 from holdfast.checkpoint.retention import Beginning, Deletions, Retention, View
 from holdfast.errors import HoldfastError
-from holdfast.kernel import fault
 from holdfast.kernel.clock import Clock, SystemClock
 from holdfast.kernel.configuration import Configuration
 from holdfast.storage.file_system import FileStatus, join
 from holdfast.storage.job_directory import JobDirectory
 from holdfast.storage.naming import FileName
-from holdfast.storage.os_error import translate
 from holdfast.storage.path import base_name
 from holdfast.storage.register import Lease, RegisterState
 
 _log = logging.getLogger(__name__)
-_THREADS: Final = 4
 
 
 @dataclass(frozen=True)
@@ -33,7 +29,7 @@ class SweepReport:
     """What a sweep did.
 
     Attributes:
-        deleted: Paths that were deleted.
+        deleted: Paths that were deleted; none if the sweep did not wait for that.
         waiting: How many more may go when their grace period is over.
     """
 
@@ -75,7 +71,7 @@ class Sweeper:
         self._directory = directory
         self._lease = lease
         self._clock = clock or SystemClock()
-        self._parallel = options.get(CLEANER_PARALLEL_MODE)
+        self._deleter = Deleter(options.get(CLEANER_PARALLEL_MODE), lambda: not lease.has_ended)
         self._retention = Retention(options.get(GRACE_PERIOD))
         self._first_own_id = lease.state.next_checkpoint_id
         # Of an earlier leader; what it left is judged once, by the first sweep.
@@ -88,6 +84,8 @@ class Sweeper:
         pending_ids: Iterable[int] = (),
         pins: Iterable[CompletedCheckpoint] = (),
         is_dead_elsewhere: Callable[[Callable[[FileName], bool]], object] | None = None,
+        *,
+        wait: bool = True,
     ) -> SweepReport:
         """Delete what may go now.
 
@@ -97,12 +95,16 @@ class Sweeper:
             pins: Checkpoints that somebody still reads, restores or copies.
             is_dead_elsewhere: Called with a function that tells of a file name whether it may go; for those who keep
                 files outside of the job directory, such as sinks.
+            wait: Whether to block until all is deleted. Otherwise what may go is decided here, but deleted beside what
+                the caller does next, and nothing is done while an earlier sweep still deletes. What nothing needs now
+                is needed by nothing later, so it does not matter when it goes.
 
         Raises:
             FencedError: Another leader took over; nothing was deleted.
         """
-        if self._lease.has_ended:
+        if self._lease.has_ended or (self._deleter.is_busy and not wait):
             return SweepReport()
+        self._deleter.finish()
         state = self._lease.check()
         now = round(self._clock.monotonic() * 1000)
         view = self._view(state, live, pending_ids, list(pins), self._beginning(now))
@@ -111,10 +113,15 @@ class Sweeper:
         self._found = None
         places = self._list()
         deletions = self._retention.decide(view, places, self._checkpoint_directories(), now)
-        deleted = self._delete(deletions, places)
+        tasks = self._tasks(deletions, places)
+        deleted = self._deleter.delete(tasks) if wait else self._deleter.begin(tasks)
         if is_dead_elsewhere is not None:
             is_dead_elsewhere(self._retention.dead(view, now))
         return SweepReport(tuple(deleted), deletions.waiting)
+
+    def close(self) -> None:
+        """End what an earlier sweep still deletes; what has not gone yet is found by the next leader."""
+        self._deleter.close()
 
     def _beginning(self, now: int) -> Beginning | None:
         """Return what there was when the lease was raised, for the first sweep; None if it cannot be told."""
@@ -180,32 +187,10 @@ class Sweeper:
     def _checkpoint_directories(self) -> list[str]:
         return self._directory.fs.list_names(self._directory.path)
 
-    def _delete(self, deletions: Deletions, places: dict[str, str]) -> list[str]:
-        tasks: list[tuple[Callable[[str], None], str]] = [
-            (self._delete_file, join(places[name], name)) for name in deletions.files
-        ]
-        tasks += [(self._delete_checkpoint, self._directory.chk_dir(number)) for number in deletions.checkpoints]
-        if self._parallel and len(tasks) > _THREADS:
-            with ThreadPoolExecutor(_THREADS, thread_name_prefix="holdfast-sweep") as pool:
-                done = list(pool.map(lambda task: self._try(*task), tasks))
-        else:
-            done = [self._try(*task) for task in tasks]
-        return [path for path in done if path is not None]
-
-    def _try(self, delete: Callable[[str], None], path: str) -> str | None:
-        """Delete one; what cannot be deleted stays for the next sweep."""
-        try:
-            with fault.point("subsume.delete"):
-                delete(path)
-        except OSError as error:
-            _log.warning("Could not delete %r: %s", path, translate(error, "delete", path))
-            return None
-        except fault.FaultInjectedError:
-            raise
-        except HoldfastError as error:
-            _log.warning("Could not delete %r: %s", path, error)
-            return None
-        return path
+    def _tasks(self, deletions: Deletions, places: dict[str, str]) -> list[Deletion]:
+        files = [Deletion(self._delete_file, join(places[name], name)) for name in deletions.files]
+        ids = deletions.checkpoints
+        return files + [Deletion(self._delete_checkpoint, self._directory.chk_dir(number)) for number in ids]
 
     def _delete_file(self, path: str) -> None:
         self._directory.fs.delete(path)

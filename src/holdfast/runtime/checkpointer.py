@@ -197,7 +197,7 @@ class Checkpointer:
         Args:
             live: Paths of the runs of the current versions.
             elsewhere: Sweeps files outside of the job directory.
-            now: Whether it is done in any case.
+            now: Whether it is done in any case, and waited for; otherwise files are deleted beside the epochs.
 
         Raises:
             FencedError: Another leader took over; nothing was deleted.
@@ -206,10 +206,11 @@ class Checkpointer:
         started = self._job.clock.monotonic()
         if now or (self._until_sweep <= 0 and started - self._swept_at >= self._sweep_pause):
             self._until_sweep, self._swept_at = SWEEP_EVERY, started
-            self._sweeper.sweep(live, is_dead_elsewhere=elsewhere)
+            self._sweeper.sweep(live, is_dead_elsewhere=elsewhere, wait=now)
 
     def close(self) -> None:
         """Nothing is triggered any more; what is under way is given up."""
+        self._sweeper.close()
         try:
             self.coordinator.shutdown()
         except (FencedError, PossibleInconsistentStateError) as error:

@@ -29,7 +29,7 @@ from holdfast.runtime.plan import JobPlan, Step
 from holdfast.runtime.sink import owner_of
 from holdfast.state.compaction.layer import Layer, components, depth, layers
 from holdfast.state.compaction.plan import CompactionPlan, Output, output_ranges, swap
-from holdfast.state.compaction.policy import SPARE, Window, choose, choose_above
+from holdfast.state.compaction.policy import Window, choose, choose_above
 from holdfast.state.options import COMPACTION_ENABLED, COMPACTION_EXECUTOR, COMPACTION_MAX_RUNS
 from holdfast.state.run import RunHandle
 from holdfast.state.version import StateVersion
@@ -41,7 +41,6 @@ logger = logging.getLogger(__name__)
 _LONGEST_WAIT: Final = 60.0
 _FAILURES_TO_PAUSE: Final = 3
 _PAUSED_EPOCHS: Final = 50
-_LATE_EPOCHS: Final = 100
 _LEAST_RUNS: Final = 3
 
 
@@ -114,7 +113,6 @@ class Compaction:
         self._under_way: list[_UnderWay] = []
         self._failures = 0
         self._paused = 0
-        self._late = 0
         self._is_declared = False
         self.statistics = CompactionStatistics()
 
@@ -128,10 +126,12 @@ class Compaction:
             plan: Says which subtasks there are.
             now: The last epoch.
         """
+        swapped = self.statistics.swapped
         current = self._swap_in(dict(versions))
         started = time.monotonic()
-        # Epochs that are faster than merges get more room for these, at the price of more rewriting.
-        self._late = _LATE_EPOCHS if self._too_deep(current) else max(0, self._late - 1)
+        if self.statistics.swapped > swapped:
+            # The next merge does not wait for the end of the epoch: it may well be done by then.
+            self._begin(current, plan, now)
         while self._too_deep(current):
             self._begin(current, plan, now)
             busy = [one.future for one in self._under_way]
@@ -180,8 +180,7 @@ class Compaction:
         if len(found) >= self._limit // 2:
             self._executor.prepare()
         busy = self._busy_layers(found)
-        spare = SPARE + 1 if self._late else SPARE
-        window = choose_above(found, busy, self._limit, spare) if busy else choose(found, self._limit, spare)
+        window = choose_above(found, busy, self._limit) if busy else choose(found, self._limit)
         if window is None:
             return
         plan = self._plan(step, found, window, now)

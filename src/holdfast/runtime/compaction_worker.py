@@ -1,12 +1,17 @@
-"""The process that compacts: plans come in as lines of JSON, results go out as lines of JSON."""
+"""The process that compacts: plans come in as lines of JSON, results go out as lines of JSON.
+
+Two plans are carried out at a time, so that small merges, which epochs may soon wait for, do not wait for a large one.
+"""
 
 from __future__ import annotations
 
 import json
 import os
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
 
 from holdfast.errors import HoldfastError, MissingClassError
 from holdfast.state.compaction.merge import compact
@@ -15,6 +20,7 @@ from holdfast.state.run import forget_runs
 from holdfast.storage.file_system import file_system_for
 
 _NICE: Final = 10
+_AT_ONCE: Final = 2
 
 
 def main() -> None:
@@ -24,11 +30,19 @@ def main() -> None:
         os.dup2(2, 1)
         with suppress(OSError):
             os.nice(_NICE)
+        pool = ThreadPoolExecutor(_AT_ONCE, "holdfast-compaction")
+        lock = threading.Lock()
         for line in sys.stdin.buffer:
-            question = json.loads(line)
-            answer = {"id": question["id"], **_answer(CompactionPlan.from_json(question["plan"]))}
-            answers.write(json.dumps(answer).encode() + b"\n")
-            answers.flush()
+            pool.submit(_carry_out, line, answers, lock)
+        pool.shutdown(cancel_futures=True)
+
+
+def _carry_out(line: bytes, answers: BinaryIO, lock: threading.Lock) -> None:
+    question = json.loads(line)
+    answer = {"id": question["id"], **_answer(CompactionPlan.from_json(question["plan"]))}
+    with lock, suppress(BrokenPipeError):  # whoever asked is gone
+        answers.write(json.dumps(answer).encode() + b"\n")
+        answers.flush()
 
 
 def _answer(plan: CompactionPlan) -> dict[str, Any]:

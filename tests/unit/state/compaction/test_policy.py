@@ -2,6 +2,7 @@
 
 import math
 import random
+from dataclasses import dataclass, field
 
 import pytest
 
@@ -25,43 +26,88 @@ def rows_of(epochs, keys, touched):
     return epochs * touched if keys is None else round(keys * (1 - math.exp(-epochs * touched / keys)))
 
 
-def live(epochs, keys, touched, lag, spare=2):
-    """Lives so many epochs with a compaction that takes `lag` epochs; returns the depth and the amplification."""
-    found, flushed, written, deepest, under_way = [], 0, 0, 0, None
-    for epoch in range(epochs):
-        found.append(Layer((run(f"{epoch}", rows_of(1, keys, touched)),)))
-        flushed += found[-1].size
-        deepest = max(deepest, len(found))
-        if under_way is not None and under_way[0] <= epoch:
-            _, start, end = under_way
-            weight = sum(layer.weight for layer in found[start:end])
-            lineage = Lineage.unknown(weight, f"c{epoch}")
-            found[start:end] = [Layer((run(f"c{epoch}", rows_of(weight, keys, touched), compacted=lineage),))]
-            written += found[start].size
-            under_way = None
-        window = choose(found, 8, spare) if under_way is None else None
-        if window is not None:
-            under_way = (epoch + lag, window.start, window.end)
-    return deepest, 1 + written / flushed
+@dataclass
+class Life:
+    """A job and its compaction, in a time in which an epoch lasts 1; a merge lasts `lag`, and longer if it is large."""
+
+    keys: int | None
+    touched: int
+    lag: float
+    rows_an_epoch: float = math.inf
+    now: float = 0.0
+    deepest: int = 0
+    waits: int = 0
+    flushed: int = 0
+    written: int = 0
+    found: list[Layer] = field(default_factory=list)
+    under_way: list[tuple[float, list[Layer], Layer]] = field(default_factory=list)
+
+    def live(self, epochs):
+        for epoch in range(epochs):
+            if self.swap_in():
+                self.begin()
+            self.waits += len(self.found) > 8
+            while len(self.found) > 8:
+                self.begin()
+                self.now = max(self.now, min(end for end, _, _ in self.under_way))
+                self.swap_in()
+            self.now += 1
+            self.found.append(Layer((run(f"{epoch}", rows_of(1, self.keys, self.touched)),)))
+            self.flushed += self.found[-1].size
+            self.deepest = max(self.deepest, len(self.found) - 1)
+            self.begin()
+        return self
+
+    @property
+    def amplification(self):
+        return 1 + self.written / self.flushed
+
+    def begin(self):
+        taken = [layer for _, layers, _ in self.under_way for layer in layers]
+        busy = max((at for at, layer in enumerate(self.found, 1) if layer in taken), default=0)
+        window = choose_above(self.found, busy, 8) if busy else choose(self.found, 8)
+        if window is None:
+            return
+        chosen = self.found[window.start : window.end]
+        weight, name = sum(layer.weight for layer in chosen), f"c{self.now}-{chosen[0].runs[0].path}"
+        merged = run(name, rows_of(weight, self.keys, self.touched), compacted=Lineage.unknown(weight, name))
+        lasts = self.lag + sum(layer.rows for layer in chosen) / self.rows_an_epoch
+        self.under_way.append((self.now + lasts, chosen, Layer((merged,))))
+
+    def swap_in(self):
+        done = [one for one in self.under_way if one[0] <= self.now]
+        self.under_way = [one for one in self.under_way if one[0] > self.now]
+        for _, chosen, merged in done:
+            at = self.found.index(chosen[0])
+            self.found[at : at + len(chosen)] = [merged]
+            self.written += merged.size
+        return done
 
 
+@pytest.mark.parametrize("lag", [0.3, 0.9, 3.0])
 @pytest.mark.parametrize(
     ("keys", "touched"),
-    [(1_000, 100), (20_000, 200), (100_000, 100), (100_000, 1_000), (100_000, 10_000), (1_000_000, 20_000)],
+    [(1_000, 100), (20_000, 200), (100_000, 100), (100_000, 1_000), (100_000, 10_000), (1_000_000, 20_000), (None, 40)],
 )
-def test_ten_thousand_epochs_stay_within_eight_runs_and_five_times_the_writing(keys, touched):
-    deepest, amplification = live(10_000, keys, touched, lag=1)
-    assert deepest <= 8
-    assert amplification <= 5
+def test_ten_thousand_epochs_stay_within_eight_runs_and_five_times_the_writing(keys, touched, lag):
+    life = Life(keys, touched, lag).live(10_000)
+    assert life.deepest <= 8
+    assert life.amplification <= 5
+
+
+@pytest.mark.parametrize(("keys", "touched"), [(20_000, 200), (100_000, 100), (None, 50)])
+def test_epochs_hardly_ever_wait_for_merges_that_last_no_longer_than_they_do(keys, touched):
+    # As measured: an epoch of 7 ms, merges of 2 ms and half a microsecond a row. The largest last 30 epochs.
+    life = Life(keys, touched, lag=0.3, rows_an_epoch=15_000).live(10_000)
+    assert life.waits <= 100
+    assert life.amplification <= 5
 
 
 def test_keys_that_are_all_new_are_rewritten_as_rarely_as_eight_runs_allow():
-    deepest, amplification = live(10_000, None, 10_000, lag=1)
-    assert deepest <= 8
-    assert amplification <= 10
-    # With merges that end before the next epoch; seven and a half is the least that any scheme can do.
-    _, amplification = live(10_000, None, 10_000, lag=0, spare=1)
-    assert amplification <= 8.5
+    # Seven and a half is the least that any scheme can do in files whose fixed size does not count.
+    life = Life(None, 10_000, lag=0.9).live(10_000)
+    assert life.deepest <= 8
+    assert life.amplification <= 9
 
 
 def test_a_job_that_rests_is_left_alone():
@@ -77,14 +123,14 @@ def test_what_is_overwritten_is_merged_with_the_oldest_once_that_doubles_it():
 
 
 def test_a_changing_limit_costs_little():
-    """The limit that is aimed at goes up and down, as it does when epochs have to wait now and then."""
+    """A job may be started again with another limit, and again."""
     rng = random.Random(3)
     found, flushed, written = [], 0, 0
     for epoch in range(5_000):
         found.append(Layer((run(f"{epoch}", 100),)))
         flushed += found[-1].size
-        spare = 1 + (epoch // rng.randrange(20, 200)) % 2
-        while (window := choose(found, 8, spare)) is not None:
+        limit = 8 - (epoch // rng.randrange(20, 200)) % 2
+        while (window := choose(found, limit)) is not None:
             merged = found[window.start : window.end]
             weight, rows = sum(layer.weight for layer in merged), sum(layer.rows for layer in merged)
             one = Layer((run(f"c{epoch}", rows, compacted=Lineage.unknown(weight, f"c{epoch}")),))
@@ -108,7 +154,18 @@ def test_the_scheme_stands_for_all_epochs_and_only_ever_merges(count):
 
 def test_while_the_oldest_are_merged_the_rest_goes_on():
     found = [Layer((run(str(i)),)) for i in range(9)]
-    assert choose_above(found, 5, 8, spare=2) == Window(5, 9)
+    assert choose_above(found, 5, 8) == Window(5, 8)
+
+
+def test_the_small_end_of_a_large_merge_is_merged_first():
+    def layer(weight):
+        return Layer((run(f"{weight}", 1000 * weight, compacted=Lineage.unknown(weight, f"{weight}")),))
+
+    found = [layer(weight) for weight in (1716, 924, 462, 210, 84, 28, 7)]
+    found.append(layer(1))
+    assert choose(found, 8) == Window(3, 8)
+    assert choose([*found[:3], layer(330)], 8) is None, "there is room"
+    assert choose([*found[:3], layer(330), *(layer(1) for _ in range(4))], 8) == Window(0, 4)
 
 
 def test_subtasks_are_compacted_apart_until_a_rescaling_ties_them_together():

@@ -1,0 +1,124 @@
+"""Carries out deletions: at once, or beside the epochs, a little at a time."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Final, NamedTuple
+
+from holdfast.errors import HoldfastError
+from holdfast.kernel import fault
+from holdfast.storage.os_error import translate
+
+_log = logging.getLogger(__name__)
+_THREADS: Final = 4
+_REST: Final = 15.0
+"""How many times as long as it has worked a thread rests, so that four of them take a quarter of a processor."""
+
+
+class Deletion(NamedTuple):
+    """One file or directory that is to go.
+
+    Attributes:
+        delete: Deletes it.
+        path: Its path.
+    """
+
+    delete: Callable[[str], None]
+    path: str
+
+
+class Deleter:
+    """Deletes what it is told to. What cannot be deleted is logged and stays.
+
+    Args:
+        parallel: Whether several files are deleted at a time.
+        is_allowed: Asked before each deletion.
+    """
+
+    def __init__(self, parallel: bool, is_allowed: Callable[[], bool]) -> None:
+        self._threads = _THREADS if parallel else 1
+        self._is_allowed = is_allowed
+        self._pool: ThreadPoolExecutor | None = None
+        self._under_way: list[Future[str | None]] = []
+        self._hurry = threading.Event()
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether something of what was begun is still to be done."""
+        return not all(one.done() for one in self._under_way)
+
+    def begin(self, deletions: Sequence[Deletion]) -> list[str]:
+        """Delete beside what the caller goes on to do. Does not block.
+
+        Returns:
+            The paths that have gone already: none.
+        """
+        self._under_way += [self._running().submit(self._delete_and_rest, one) for one in deletions]
+        return []
+
+    def finish(self) -> list[str]:
+        """Wait for what was begun, and return the paths that went.
+
+        Raises:
+            FaultInjectedError: A deletion was told to fail.
+        """
+        self._hurry.set()
+        under_way, self._under_way = self._under_way, []
+        try:
+            return _gone(one.result() for one in under_way)
+        finally:
+            self._hurry.clear()
+
+    def delete(self, deletions: Sequence[Deletion]) -> list[str]:
+        """Delete, wait for it, and return the paths that went.
+
+        Raises:
+            FaultInjectedError: A deletion was told to fail.
+        """
+        if len(deletions) > self._threads > 1:
+            return _gone(self._running().map(self._delete, deletions))
+        return _gone(map(self._delete, deletions))
+
+    def close(self) -> None:
+        """Give up what has not begun; the next leader deletes it. Blocks until nothing is deleted any more."""
+        self._hurry.set()
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            pool.shutdown(cancel_futures=True)
+        self._under_way.clear()
+
+    def _running(self) -> ThreadPoolExecutor:
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(self._threads, "holdfast-sweep")
+        return self._pool
+
+    def _delete_and_rest(self, deletion: Deletion) -> str | None:
+        began = time.thread_time()
+        try:
+            return self._delete(deletion)
+        finally:
+            self._hurry.wait(_REST * (time.thread_time() - began))
+
+    def _delete(self, deletion: Deletion) -> str | None:
+        if not self._is_allowed():
+            return None
+        try:
+            with fault.point("subsume.delete"):
+                deletion.delete(deletion.path)
+        except OSError as error:
+            _log.warning("Could not delete %r: %s", deletion.path, translate(error, "delete", deletion.path))
+            return None
+        except fault.FaultInjectedError:
+            raise
+        except HoldfastError as error:
+            _log.warning("Could not delete %r: %s", deletion.path, error)
+            return None
+        return deletion.path
+
+
+def _gone(paths: Iterable[str | None]) -> list[str]:
+    return [path for path in paths if path is not None]
