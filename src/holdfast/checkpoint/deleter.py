@@ -15,8 +15,6 @@ from holdfast.storage.os_error import translate
 
 _log = logging.getLogger(__name__)
 _THREADS: Final = 4
-_REST: Final = 15.0
-"""How many times as long as it has worked a thread rests, so that four of them take a quarter of a processor."""
 
 
 class Deletion(NamedTuple):
@@ -51,13 +49,15 @@ class Deleter:
         """Whether something of what was begun is still to be done."""
         return not all(one.done() for one in self._under_way)
 
-    def begin(self, deletions: Sequence[Deletion]) -> list[str]:
-        """Delete beside what the caller goes on to do. Does not block.
+    def begin(self, deletions: Sequence[Deletion], seconds: float) -> list[str]:
+        """Delete beside what the caller goes on to do, spread evenly over some seconds. Does not block.
 
         Returns:
             The paths that have gone already: none.
         """
-        self._under_way += [self._running().submit(self._delete_and_rest, one) for one in deletions]
+        began, step = time.monotonic(), seconds / max(1, len(deletions))
+        for number, one in enumerate(deletions):
+            self._under_way.append(self._running().submit(self._delete_at, began + number * step, one))
         return []
 
     def finish(self) -> list[str]:
@@ -96,12 +96,9 @@ class Deleter:
             self._pool = ThreadPoolExecutor(self._threads, "holdfast-sweep")
         return self._pool
 
-    def _delete_and_rest(self, deletion: Deletion) -> str | None:
-        began = time.thread_time()
-        try:
-            return self._delete(deletion)
-        finally:
-            self._hurry.wait(_REST * (time.thread_time() - began))
+    def _delete_at(self, when: float, deletion: Deletion) -> str | None:
+        self._hurry.wait(max(0.0, when - time.monotonic()))
+        return self._delete(deletion)
 
     def _delete(self, deletion: Deletion) -> str | None:
         if not self._is_allowed():

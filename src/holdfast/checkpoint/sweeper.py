@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Final
 
 from holdfast.checkpoint.completed_checkpoint import CompletedCheckpoint
 from holdfast.checkpoint.deleter import Deleter, Deletion
@@ -22,6 +23,8 @@ from holdfast.storage.path import base_name
 from holdfast.storage.register import Lease, RegisterState
 
 _log = logging.getLogger(__name__)
+_PACE: Final = 0.8
+_LONGEST_PACE: Final = 10.0
 
 
 @dataclass(frozen=True)
@@ -77,6 +80,7 @@ class Sweeper:
         # Of an earlier leader; what it left is judged once, by the first sweep.
         self._found: RegisterState | None = lease.state
         self._documents: dict[str, _Document] = {}
+        self._swept_at = round(self._clock.monotonic() * 1000)
 
     def sweep(
         self,
@@ -114,7 +118,7 @@ class Sweeper:
         places = self._list()
         deletions = self._retention.decide(view, places, self._checkpoint_directories(), now)
         tasks = self._tasks(deletions, places)
-        deleted = self._deleter.delete(tasks) if wait else self._deleter.begin(tasks)
+        deleted = self._deleter.delete(tasks) if wait else self._deleter.begin(tasks, self._pace(now))
         if is_dead_elsewhere is not None:
             is_dead_elsewhere(self._retention.dead(view, now))
         return SweepReport(tuple(deleted), deletions.waiting)
@@ -122,6 +126,12 @@ class Sweeper:
     def close(self) -> None:
         """End what an earlier sweep still deletes; what has not gone yet is found by the next leader."""
         self._deleter.close()
+
+    def _pace(self, now: int) -> float:
+        """In how many seconds to delete what has come together since the last sweep, so that epochs hardly notice."""
+        pace = min(_LONGEST_PACE, _PACE * (now - self._swept_at) / 1000)
+        self._swept_at = now
+        return pace
 
     def _beginning(self, now: int) -> Beginning | None:
         """Return what there was when the lease was raised, for the first sweep; None if it cannot be told."""

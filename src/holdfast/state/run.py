@@ -7,8 +7,6 @@ describes the layout.
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -23,6 +21,7 @@ from holdfast.errors import CorruptFileError, StorageError
 from holdfast.kernel import fault
 from holdfast.kernel.key_group import KeyGroupRange, key_groups_of
 from holdfast.state.lineage import Lineage
+from holdfast.state.open_runs import OpenRuns
 from holdfast.state.run_footer import (
     ALIGNMENT,
     HEADER,
@@ -39,7 +38,8 @@ from holdfast.storage.file_system import FileSystem, join
 from holdfast.storage.path import is_absolute
 
 HASH: Final = "hash"
-_OPEN_RUNS: Final = 4096
+CODEC: Final = "zstd"
+"""What segments that are compressed are compressed with: their buffers, as Arrow has it."""
 
 
 @dataclass(frozen=True)
@@ -139,15 +139,16 @@ class RunWriter:
         self._offset = len(HEADER)
         self._entries: dict[str, SegmentEntry] = {}
 
-    def add(self, name: str, segment: SegmentData, max_parallelism: int) -> None:
+    def add(self, name: str, segment: SegmentData, max_parallelism: int, codec: str | None = None) -> None:
         """Append a segment.
 
         Args:
             name: Name of the state.
             segment: What to write.
             max_parallelism: Number of key groups of the operator.
+            codec: What its buffers are compressed with; None if they are not.
         """
-        data = _encode(segment.table)
+        data = _encode(segment.table, codec)
         hashes = segment.table.column(HASH).to_numpy()
         groups = key_groups_of(hashes, max_parallelism)
         first = np.flatnonzero(np.diff(groups, prepend=-1))
@@ -159,6 +160,7 @@ class RunWriter:
             tuple(groups[first].tolist()),
             tuple(first.tolist()),
             segment.schema,
+            codec,
         )
         self._append(data)
         self._append(bytes(-len(data) % ALIGNMENT))
@@ -201,11 +203,24 @@ class RunWriter:
             self._offset += len(data)
 
 
-def write_run(fs: FileSystem, root: str, path: str, segments: Mapping[str, SegmentData], meta: RunMeta) -> RunHandle:
-    """Write one run with all its segments; see `RunWriter`."""
+def write_run(
+    fs: FileSystem,
+    root: str,
+    path: str,
+    segments: Mapping[str, SegmentData],
+    meta: RunMeta,
+    *,
+    compressed_up_to: int = 0,
+) -> RunHandle:
+    """Write one run with all its segments; see `RunWriter`.
+
+    Segments of at most `compressed_up_to` bytes are compressed. Who reads one has it in memory whole, where others are
+    mapped.
+    """
     writer = RunWriter(fs, root)
     for name in sorted(segments):
-        writer.add(name, segments[name], meta.max_parallelism)
+        codec = CODEC if segments[name].table.nbytes <= compressed_up_to else None
+        writer.add(name, segments[name], meta.max_parallelism, codec)
     return writer.finish(path, meta)
 
 
@@ -218,7 +233,7 @@ class Segment:
 
     @cached_property
     def table(self) -> pa.Table:
-        """All rows, without a copy.
+        """All rows, without a copy unless they are compressed.
 
         Raises:
             CorruptFileError: A block of the segment is not what was written.
@@ -226,9 +241,12 @@ class Segment:
         entry = self.entry
         data = self._run.verified(entry.offset, entry.length)
         try:
-            return pa.ipc.open_file(pa.py_buffer(data)).read_all()
+            table = pa.ipc.open_file(pa.py_buffer(data), options=_READING).read_all()
         except (pa.ArrowException, OSError) as error:
             raise CorruptFileError(self._run.path, entry.offset, f"segment {entry.name!r}: {error}.") from error
+        if entry.codec is not None:
+            _open.unpacked(self._run.path, table.nbytes)
+        return table
 
     @cached_property
     def hash(self) -> npt.NDArray[np.uint64]:
@@ -290,8 +308,7 @@ class RunReader:
         start = block * self._footer.block_size
         end = min(start + self._footer.block_size, self._end)
         if xxhash.xxh3_64_intdigest(self._view[start:end]) != self._footer.blocks[block]:
-            with _lock:
-                _open.pop(self.path, None)
+            _open.drop(self.path)
             self._fs.drop_copy(self.path)
             raise CorruptFileError(self.path, start, f"the checksum of bytes {start} to {end} does not match.")
         self._checked[block] = 1
@@ -308,23 +325,16 @@ def open_run(fs: FileSystem, root: str, handle: RunHandle) -> RunReader:
     path = _place(root, handle.path)
     status = fs.status(path)
     identity = (handle.digest, status.size, status.mtime)
-    with _lock:
-        known = _open.get(path)
-        if known is not None and known[0] == identity:
-            _open.move_to_end(path)
-            return known[1]
-    run = _map(fs, path, handle)
-    with _lock:
-        _open[path] = (identity, run)
-        while len(_open) > _OPEN_RUNS:
-            _open.popitem(last=False)
+    run = _open.get(path, identity)
+    if run is None:
+        run = _map(fs, path, handle)
+        _open.put(path, identity, run)
     return run
 
 
 def forget_runs() -> None:
     """Forget which runs this process has mapped and checked."""
-    with _lock:
-        _open.clear()
+    _open.clear()
 
 
 def handle_of(fs: FileSystem, root: str, path: str) -> RunHandle:
@@ -355,8 +365,9 @@ def handle_of(fs: FileSystem, root: str, path: str) -> RunHandle:
     )
 
 
-_open: OrderedDict[str, tuple[tuple[str, int, int], RunReader]] = OrderedDict()
-_lock = threading.Lock()
+_open: Final = OpenRuns()
+# Segments that are compressed are small, and threads of Arrow's would do no good in a process of Spark's.
+_READING: Final = pa.ipc.IpcReadOptions(use_threads=False)
 
 
 def _place(root: str, path: str) -> str:
@@ -378,8 +389,8 @@ def _map(fs: FileSystem, path: str, handle: RunHandle) -> RunReader:
     return RunReader(fs, path, view, Footer.decode(data, path, offset), offset)
 
 
-def _encode(table: pa.Table) -> memoryview:
+def _encode(table: pa.Table, codec: str | None) -> memoryview:
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_file(sink, table.schema) as writer:
+    with pa.ipc.new_file(sink, table.schema, options=pa.ipc.IpcWriteOptions(compression=codec)) as writer:
         writer.write_table(table.combine_chunks())
     return memoryview(sink.getvalue())

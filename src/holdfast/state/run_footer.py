@@ -48,6 +48,8 @@ class SegmentEntry:
         key_groups: The key groups that have rows, ascending.
         first_rows: The first row of each of them.
         schema: What the segment holds: kind of state, types, as the layout wrote them.
+        codec: What its buffers are compressed with, None if they are not. Arrow reads them in any case; it is said here
+            because who maps a file wants to know what costs memory.
     """
 
     name: str
@@ -57,6 +59,7 @@ class SegmentEntry:
     key_groups: tuple[int, ...]
     first_rows: tuple[int, ...]
     schema: Mapping[str, Any]
+    codec: str | None = None
 
     def range(self, key_groups: KeyGroupRange) -> slice:
         """Return the rows of a range of key groups."""
@@ -78,6 +81,7 @@ class SegmentEntry:
             "key_groups": list(self.key_groups),
             "first_rows": list(self.first_rows),
             "schema": dict(self.schema),
+            **({} if self.codec is None else {"codec": self.codec}),
         }
 
     @classmethod
@@ -91,6 +95,7 @@ class SegmentEntry:
             tuple(value["key_groups"]),
             tuple(value["first_rows"]),
             value["schema"],
+            value.get("codec"),
         )
 
 

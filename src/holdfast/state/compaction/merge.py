@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Final
 
 from holdfast.kernel.key_group import KeyGroupRange
 from holdfast.state.compaction.layer import common_lineage, layers
@@ -14,6 +15,13 @@ from holdfast.state.run import RunHandle, RunReader, SegmentData, open_run, writ
 from holdfast.state.run_footer import RunMeta
 from holdfast.state.timer import TIMER_PREFIX
 from holdfast.storage.file_system import FileSystem
+
+COMPRESSED_UP_TO: Final = 4 * 1024 * 1024
+"""Up to which size in memory the result of a merge is compressed.
+
+Rows are merged again and again while runs are small, and most of what compaction writes is small runs: compressed they
+are half the size. Large ones are mapped, so that what is not asked for costs no memory, and are not compressed.
+"""
 
 
 def compact(plan: CompactionPlan, fs: FileSystem) -> list[RunHandle]:
@@ -64,7 +72,7 @@ def _write(
         fired,
         lineage or Lineage.unknown(sum(layer.weight for layer in layers(handles)), output.path),
     )
-    return write_run(fs, plan.root, output.path, segments, meta)
+    return write_run(fs, plan.root, output.path, segments, meta, compressed_up_to=COMPRESSED_UP_TO)
 
 
 def _names(runs: Iterable[RunReader]) -> list[str]:

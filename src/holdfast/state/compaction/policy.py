@@ -11,7 +11,7 @@ above it once they have become as large as it is, which costs two bytes for each
 
 A merge occupies the layers that it reads until it ends, and a large one outlives many epochs. So large ones are of few
 layers: the small ones at the end of what the scheme has as one become one first, and the rest of the room is for the
-epochs that go on. That writes an eighth more at most, and epochs hardly ever wait.
+epochs that go on. That writes a seventh more at most, and epochs hardly ever wait.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ _SPARE: Final = 1
 """How many layers below the limit merging aims at: as many epochs a merge may last before one has to wait."""
 _LEAST: Final = 4
 _OVERWRITTEN: Final = 0.5
-_FEW: Final = 4
-_SMALL: Final = 0.125
+_FEW: Final = (4, 5)
+_SMALL: Final = 0.15
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ def choose(layers: Sequence[Layer], limit: int) -> Window | None:
             while it runs.
     """
     base = 1 if _is_overwritten(layers) else 0
-    oldest = layers[: min(_FEW + 1, limit)]
+    oldest = layers[: min(_FEW[-1], limit)]
     if base and len(oldest) >= min(_LEAST, limit) and sum(layer.size for layer in oldest[1:]) >= oldest[0].size:
         return Window(0, len(oldest))
     if len(layers) < max(2, limit - 1):
@@ -69,10 +69,16 @@ def choose_above(layers: Sequence[Layer], busy: int, limit: int) -> Window | Non
 
 
 def _end_first(layers: Sequence[Layer], window: Window) -> Window:
-    """Return the end of a window instead of the whole if it is of many layers and its end is small."""
-    start = window.start + _FEW - 1
-    end, whole = (sum(layer.size for layer in layers[first : window.end]) for first in (start, window.start))
-    return Window(start, window.end) if start + 1 < window.end and end <= _SMALL * whole else window
+    """Return the end of a window instead of the whole if that is of many layers and its end is small."""
+    small = _SMALL * _rows(layers[window.start : window.end])
+    for start in (window.start + few - 1 for few in _FEW):
+        if start + 1 < window.end and _rows(layers[start : window.end]) <= small:
+            return Window(start, window.end)
+    return window
+
+
+def _rows(layers: Sequence[Layer]) -> int:
+    return sum(layer.rows for layer in layers)
 
 
 def _is_overwritten(layers: Sequence[Layer]) -> bool:
@@ -82,7 +88,7 @@ def _is_overwritten(layers: Sequence[Layer]) -> bool:
     least = min(layer.weight for layer in layers[1:])
     fresh = [layer for layer in layers[1:] if layer.weight == least]
     epochs = layers[0].weight / (least * len(fresh))
-    rows, size = (sum(layer.rows for layer in fresh), sum(layer.size for layer in fresh))
+    rows, size = _rows(fresh), sum(layer.size for layer in fresh)
     return layers[0].rows < _OVERWRITTEN * epochs * rows and layers[0].size < _OVERWRITTEN * epochs * size
 
 
