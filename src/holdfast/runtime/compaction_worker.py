@@ -13,6 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any, BinaryIO, Final
 
+import pyarrow as pa
+
 from holdfast.errors import HoldfastError, MissingClassError
 from holdfast.state.compaction.merge import compact
 from holdfast.state.compaction.plan import CompactionPlan
@@ -30,6 +32,8 @@ def main() -> None:
         os.dup2(2, 1)
         with suppress(OSError):
             os.nice(_NICE)
+        # Arrow's own allocator takes several milliseconds now and then, which is as long as most merges.
+        pa.set_memory_pool(pa.system_memory_pool())
         pool = ThreadPoolExecutor(_AT_ONCE, "holdfast-compaction")
         lock = threading.Lock()
         for line in sys.stdin.buffer:
