@@ -44,7 +44,9 @@ WRITTEN: dict[str, dict[str, str]] = {
 }
 """The archives of this job, and the options with which each was written; the last has operator state in files."""
 MERGED = "merged"
-"""The archive of the job in `evolved`."""
+"""How the names of archives of the job in `evolved` end."""
+NEWEST_MERGED = f"compressed-{MERGED}"
+"""The newest of them: small merged runs are compressed."""
 VERSION = 1
 BATCHES = [[("a", 1), ("b", 2)], [("a", 3), ("c", 4)], [("b", 5)]]
 ASK = [[("a", 0), ("b", 0), ("c", 0)]]
@@ -215,5 +217,5 @@ def write(archive_name: str, target: Path) -> None:
 
 
 if __name__ == "__main__":
-    for name in (*WRITTEN, MERGED):
+    for name in (*WRITTEN, NEWEST_MERGED):
         write(name, Path(sys.argv[1]) / f"format-{VERSION}-{name}.zip")

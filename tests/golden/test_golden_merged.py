@@ -159,6 +159,6 @@ def test_it_holds_what_it_is_for(archive: Path, tmp_path: Path) -> None:
 
 
 def test_what_is_written_today_has_the_fields_of_the_newest_archive(tmp_path: Path) -> None:
-    golden = unpacked(HERE / f"format-{keeper.VERSION}-merged.zip", tmp_path / "golden")
+    golden = unpacked(HERE / f"format-{keeper.VERSION}-{keeper.NEWEST_MERGED}.zip", tmp_path / "golden")
     evolved.write(tmp_path / "today")
     assert shape(tmp_path / "today") == shape(golden)

@@ -85,10 +85,11 @@ class Deleter:
 
     def close(self) -> None:
         """Give up what has not begun; the next leader deletes it. Blocks until nothing is deleted any more."""
-        self._hurry.set()
         pool, self._pool = self._pool, None
         if pool is not None:
-            pool.shutdown(cancel_futures=True)
+            pool.shutdown(wait=False, cancel_futures=True)
+            self._hurry.set()
+            pool.shutdown()
         self._under_way.clear()
 
     def _running(self) -> ThreadPoolExecutor:

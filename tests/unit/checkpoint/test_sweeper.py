@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.checkpoint.pending_checkpoint import PendingCheckpoint
 from holdfast.checkpoint.recovery import load, recover_all
-from holdfast.checkpoint.sweeper import Sweeper
+from holdfast.checkpoint.sweeper import Sweeper, SweepReport
 from holdfast.errors import FencedError, PossibleInconsistentStateError
 from holdfast.kernel import fault
 from holdfast.kernel.clock import ManualClock
@@ -88,6 +88,26 @@ def test_leftovers_of_deposed_leaders_go_and_foreign_files_stay(job):
     assert job.files() == {"notes.txt"}
     assert job.directory.fs.list_names(job.directory.taskowned_dir) == []
     assert job.checkpoints() == [1]
+
+
+def test_a_sweep_need_not_be_waited_for_and_a_second_one_does_not_overtake_it(job):
+    clock = ManualClock()
+    lease, coordinator = job.lead(clock)
+    sweep = sweeper(job, lease, clock)
+    for epoch in range(1, 8):
+        complete(coordinator, epoch, runs=[job.write_run(1, epoch)])
+    clock.advance(GRACE)
+    before = job.files()
+    assert sweep.sweep(wait=False).deleted == ()
+    complete(coordinator, 8, runs=[job.write_run(1, 8)])
+    # The first sweep spreads its deletions over seconds, and this one leaves it to that.
+    assert sweep.sweep(wait=False) == SweepReport()
+    assert (before - named(job)) & job.files(), "some are still there"
+    # One that is waited for ends the other and its own.
+    sweep.sweep()
+    assert job.files() == named(job)
+    assert job.checkpoints() == [6, 7, 8]
+    sweep.close()
 
 
 def test_after_it_was_deposed_a_leader_deletes_nothing(job):

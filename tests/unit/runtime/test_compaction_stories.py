@@ -15,11 +15,14 @@ from holdfast.kernel import fault
 from holdfast.runtime import compaction as compaction_module
 from holdfast.runtime.compaction_executor import CompactionExecutor, ProcessExecutor, ThreadExecutor
 from holdfast.runtime.status import JobStatus
+from holdfast.state import HashMapStateBackend
 from holdfast.state.compaction.layer import depth
 from holdfast.state.compaction.merge import compact
-from holdfast.state.compaction.plan import CompactionPlan
+from holdfast.state.compaction.plan import CompactionPlan, Output
+from holdfast.state.descriptor import ValueStateDescriptor
 from holdfast.state.run import open_run
 from holdfast.storage.file_system import LocalFileSystem
+from holdfast.testing.state_epochs import StateEpochs
 from tests.stories import ledger, tidiness
 from tests.stories.local import RESTARTING, master, run
 from tests.stories.weather import Weather
@@ -191,6 +194,20 @@ def test_what_is_lost_with_the_process_is_told():
     executor.close()
 
 
+def test_a_small_merge_does_not_wait_for_a_large_one(tmp_path, monkeypatch):
+    epochs = StateEpochs(HashMapStateBackend(), str(tmp_path))
+    with epochs.epoch() as task:
+        task.state("a", ValueStateDescriptor("v", "bigint")).update(1)
+    output = Output("shared/merged.run", epochs.range_of(0))
+    stop_the_idle_process()
+    monkeypatch.setenv(fault.VARIABLE, "before:run.write:1=hang")
+    executor = ProcessExecutor()
+    large = executor.submit(CompactionPlan(epochs.directory, epochs.version.runs, (output,), True, 0, 1))
+    assert executor.submit(_empty_plan()).result(timeout=30) == []
+    assert not large.done()
+    executor.close()
+
+
 def test_an_idle_process_is_left_to_the_next_attempt_and_a_busy_one_is_ended():
     first = ProcessExecutor()
     first.prepare()
@@ -209,6 +226,18 @@ def test_an_idle_process_is_left_to_the_next_attempt_and_a_busy_one_is_ended():
     third.prepare()
     assert third.pid not in (pid, None)
     third.close()
+
+
+def stop_the_idle_process():
+    """What comes next starts one of its own."""
+    executor = ProcessExecutor()
+    executor.prepare()
+    pid = executor.pid
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+    with pytest.raises(StorageError):
+        executor.submit(_empty_plan()).result(timeout=30)
+    executor.close()
 
 
 def _empty_plan():

@@ -14,7 +14,7 @@ from holdfast.errors import AlreadyExistError, CorruptFileError, FormatVersionEr
 from holdfast.kernel import fault
 from holdfast.kernel.fault import AnswerLostError, FaultInjectedError
 from holdfast.kernel.key_group import KeyGroupRange, key_groups_of
-from holdfast.state.run import RunHandle, SegmentData, forget_runs, handle_of, open_run, write_run
+from holdfast.state.run import CODEC, RunHandle, SegmentData, forget_runs, handle_of, open_run, write_run
 from holdfast.state.run_footer import FORMAT_VERSION, HEADER, RunMeta, block_digests
 from holdfast.state.version import StateVersion
 from holdfast.storage.file_system import LocalFileSystem
@@ -114,6 +114,31 @@ def test_every_flipped_bit_is_noticed(tmp_path):
     path.write_bytes(good)
     forget_runs()
     touch_everything(tmp_path, handle)
+
+
+def test_a_small_segment_may_be_compressed_and_is_read_like_any_other(tmp_path):
+    handle = write(tmp_path, {"a": segment(1000)})
+    segments = {"a": segment(1000), "large": segment(3000)}
+    limit = segments["a"].table.nbytes
+    packed = write_run(FS, str(tmp_path), "shared/packed.run", segments, meta(), compressed_up_to=limit)
+    run = open_run(FS, str(tmp_path), packed)
+    assert run.segment("a").table == segments["a"].table
+    assert run.segment("large").table == segments["large"].table
+    assert (run.segment("a").entry.codec, run.segment("large").entry.codec) == (CODEC, None)
+    assert run.segment("a").entry.length < 0.7 * open_run(FS, str(tmp_path), handle).segment("a").entry.length
+
+
+def test_every_flipped_bit_of_a_compressed_segment_is_noticed(tmp_path):
+    handle = write_run(FS, str(tmp_path), "a.run", {"a": segment(40)}, meta(), compressed_up_to=10_000)
+    entry = open_run(FS, str(tmp_path), handle).segment("a").entry
+    good = (tmp_path / "a.run").read_bytes()
+    for offset in range(entry.offset, entry.offset + entry.length):
+        damaged = bytearray(good)
+        damaged[offset] ^= 1 << (offset % 8)
+        (tmp_path / "a.run").write_bytes(damaged)
+        forget_runs()
+        with pytest.raises(CorruptFileError):
+            touch_everything(tmp_path, handle)
 
 
 def test_every_truncation_is_noticed(tmp_path):
