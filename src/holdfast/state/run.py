@@ -238,21 +238,26 @@ class Segment:
         Raises:
             CorruptFileError: A block of the segment is not what was written.
         """
+        return self._read()
+
+    @cached_property
+    def hash(self) -> npt.NDArray[np.uint64]:
+        """The hash of each row. Who looks for keys that are not there needs no other column, so none is unpacked."""
+        is_mapped = self.entry.codec is None or "table" in self.__dict__
+        table = self.table if is_mapped else self._read(HASH)
+        hashes: npt.NDArray[np.uint64] = table.column(HASH).to_numpy()
+        return hashes
+
+    def _read(self, only: str | None = None) -> pa.Table:
         entry = self.entry
         data = self._run.verified(entry.offset, entry.length)
         try:
-            table = _open_segment(data).read_all()
+            table = _read_segment(data, only)
         except (pa.ArrowException, OSError) as error:
             raise CorruptFileError(self._run.path, entry.offset, f"segment {entry.name!r}: {error}.") from error
         if entry.codec is not None:
             _open.unpacked(self._run.path, table.nbytes)
         return table
-
-    @cached_property
-    def hash(self) -> npt.NDArray[np.uint64]:
-        """The hash of each row."""
-        hashes: npt.NDArray[np.uint64] = self.table.column(HASH).to_numpy()
-        return hashes
 
     def range(self, key_groups: KeyGroupRange) -> slice:
         """Return the rows of a range of key groups."""
@@ -389,9 +394,12 @@ def _map(fs: FileSystem, path: str, handle: RunHandle) -> RunReader:
     return RunReader(fs, path, view, Footer.decode(data, path, offset), offset)
 
 
-def _open_segment(data: memoryview) -> pa.ipc.RecordBatchFileReader:
+def _read_segment(data: memoryview, only: str | None) -> pa.Table:
+    source = pa.py_buffer(data)
     options = pa.ipc.IpcReadOptions(use_threads=False)  # what is compressed is small
-    return pa.ipc.open_file(pa.py_buffer(data), options=options, memory_pool=_POOL)
+    if only is not None:
+        options.included_fields = [pa.ipc.open_file(source).schema.get_field_index(only)]
+    return pa.ipc.open_file(source, options=options, memory_pool=_POOL).read_all()
 
 
 def _encode(table: pa.Table, codec: str | None) -> memoryview:

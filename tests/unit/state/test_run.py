@@ -122,6 +122,7 @@ def test_a_small_segment_may_be_compressed_and_is_read_like_any_other(tmp_path):
     limit = segments["a"].table.nbytes
     packed = write_run(FS, str(tmp_path), "shared/packed.run", segments, meta(), compressed_up_to=limit)
     run = open_run(FS, str(tmp_path), packed)
+    assert run.segment("a").hash.tolist() == segments["a"].table["hash"].to_pylist()
     assert run.segment("a").table == segments["a"].table
     assert run.segment("large").table == segments["large"].table
     assert (run.segment("a").entry.codec, run.segment("large").entry.codec) == (CODEC, None)
