@@ -50,8 +50,9 @@ from holdfast.state.descriptor import ValueStateDescriptor  # noqa: E402
 from holdfast.state.environment import TaskEnvironment  # noqa: E402
 from holdfast.state.layout import OP, VALUE, StateLayout  # noqa: E402
 from holdfast.state.probe import KEY  # noqa: E402
-from holdfast.state.run import HASH, RunHandle, SegmentData, forget_runs, write_run  # noqa: E402
+from holdfast.state.run import HASH, RunHandle, forget_runs  # noqa: E402
 from holdfast.state.run_footer import RunMeta  # noqa: E402
+from holdfast.state.run_writer import SegmentData, write_run  # noqa: E402
 from holdfast.state.version import StateVersion  # noqa: E402
 from holdfast.storage.file_system import LocalFileSystem  # noqa: E402
 from holdfast.types.arrived_keys import arrived_keys  # noqa: E402

@@ -1,8 +1,8 @@
 """Run files: immutable, sorted, checksummed containers of state; what an epoch changed is one of them.
 
-`write_run` makes one, `open_run` maps one. Nothing is loaded when a run is opened: its footer is read and checked once
-a process, and the blocks of a segment are checked when the segment is touched first. `holdfast.state.run_footer`
-describes the layout.
+`holdfast.state.run_writer` makes one, `open_run` maps one. Nothing is loaded when a run is opened: its footer is read
+and checked once a process, and the blocks of a segment are checked when the segment is touched first.
+`holdfast.state.run_footer` describes the layout.
 """
 
 from __future__ import annotations
@@ -17,29 +17,17 @@ import numpy.typing as npt
 import pyarrow as pa
 import xxhash
 
-from holdfast.errors import CorruptFileError, StorageError
-from holdfast.kernel import fault
-from holdfast.kernel.key_group import KeyGroupRange, key_groups_of
+from holdfast.errors import CorruptFileError
+from holdfast.kernel.key_group import KeyGroupRange
 from holdfast.state.lineage import Lineage
 from holdfast.state.open_runs import OpenRuns
-from holdfast.state.run_footer import (
-    ALIGNMENT,
-    HEADER,
-    Footer,
-    RunMeta,
-    SegmentEntry,
-    block_digests,
-    encode_trailer,
-    footer_digest,
-    lineage_of,
-    read_footer,
-)
+from holdfast.state.run_footer import Footer, SegmentEntry, footer_digest, lineage_of, read_footer
 from holdfast.storage.file_system import FileSystem, join
 from holdfast.storage.path import is_absolute
 
 HASH: Final = "hash"
-CODEC: Final = "zstd"
-"""What segments that are compressed are compressed with: their buffers, as Arrow has it."""
+POOL: Final = pa.system_memory_pool()
+"""For bytes of runs. Arrow's own allocator takes 5 to 9 ms now and then for what takes less than one."""
 
 
 @dataclass(frozen=True)
@@ -114,114 +102,6 @@ class RunHandle:
 
     def __hash__(self) -> int:
         return hash((self.path, self.digest))
-
-
-@dataclass(frozen=True)
-class SegmentData:
-    """A segment to be written.
-
-    Attributes:
-        table: Its rows, sorted, with a column `hash` (uint64) in an order in which key groups ascend.
-        schema: What it holds, JSON for the footer.
-    """
-
-    table: pa.Table
-    schema: Mapping[str, Any]
-
-
-class RunWriter:
-    """Collects segments and writes them as one run."""
-
-    def __init__(self, fs: FileSystem, root: str) -> None:
-        self._fs = fs
-        self._root = root
-        self._chunks: list[bytes | memoryview] = [HEADER]
-        self._offset = len(HEADER)
-        self._entries: dict[str, SegmentEntry] = {}
-
-    def add(self, name: str, segment: SegmentData, max_parallelism: int, codec: str | None = None) -> None:
-        """Append a segment.
-
-        Args:
-            name: Name of the state.
-            segment: What to write.
-            max_parallelism: Number of key groups of the operator.
-            codec: What its buffers are compressed with; None if they are not.
-        """
-        data = _encode(segment.table, codec)
-        hashes = segment.table.column(HASH).to_numpy()
-        groups = key_groups_of(hashes, max_parallelism)
-        first = np.flatnonzero(np.diff(groups, prepend=-1))
-        self._entries[name] = SegmentEntry(
-            name,
-            self._offset,
-            len(data),
-            segment.table.num_rows,
-            tuple(groups[first].tolist()),
-            tuple(first.tolist()),
-            segment.schema,
-            codec,
-        )
-        self._append(data)
-        self._append(bytes(-len(data) % ALIGNMENT))
-
-    def finish(self, path: str, meta: RunMeta) -> RunHandle:
-        """Write the file, whole and durable, and return its handle.
-
-        Args:
-            path: Relative to the root; must not exist.
-            meta: Facts about the run.
-
-        Raises:
-            StorageError: It could not be written.
-            AlreadyExistError: The path is taken.
-        """
-        footer = Footer(meta, self._entries, tuple(block_digests(self._chunks))).encode()
-        trailer = encode_trailer(self._offset, footer)
-        target = _place(self._root, path)
-        try:
-            with fault.point("run.write"):
-                self._fs.write_atomic(target, [*self._chunks, footer, trailer])
-        except OSError as error:
-            raise StorageError(f"The run {target!r} could not be written: {error}.") from error
-        return RunHandle(
-            path,
-            self._offset + len(footer) + len(trailer),
-            self._offset,
-            footer_digest(footer),
-            (meta.key_groups.start, meta.key_groups.end),
-            {name: entry.rows for name, entry in self._entries.items()},
-            meta.token,
-            meta.epoch,
-            dict(meta.least_timers),
-            meta.lineage,
-        )
-
-    def _append(self, data: bytes | memoryview) -> None:
-        if len(data):
-            self._chunks.append(data)
-            self._offset += len(data)
-
-
-def write_run(
-    fs: FileSystem,
-    root: str,
-    path: str,
-    segments: Mapping[str, SegmentData],
-    meta: RunMeta,
-    *,
-    compressed_up_to: int = 0,
-) -> RunHandle:
-    """Write one run with all its segments; see `RunWriter`.
-
-    Segments of at most `compressed_up_to` bytes are compressed. Who reads one has it in memory whole, where others are
-    mapped.
-    """
-    writer = RunWriter(fs, root)
-    for name in sorted(segments):
-        codec = CODEC if segments[name].table.nbytes <= compressed_up_to else None
-        writer.add(name, segments[name], meta.max_parallelism, codec)
-    return writer.finish(path, meta)
 
 
 class Segment:
@@ -327,7 +207,7 @@ def open_run(fs: FileSystem, root: str, handle: RunHandle) -> RunReader:
         FormatVersionError: Written by a newer version.
         NotExistError: The file is gone.
     """
-    path = _place(root, handle.path)
+    path = run_path(root, handle.path)
     status = fs.status(path)
     identity = (handle.digest, status.size, status.mtime)
     run = _open.get(path, identity)
@@ -349,7 +229,7 @@ def handle_of(fs: FileSystem, root: str, path: str) -> RunHandle:
         CorruptFileError: Truncated or changed.
         FormatVersionError: Written by a newer version.
     """
-    target = _place(root, path)
+    target = run_path(root, path)
     view = fs.mmap(target)
     offset, data = read_footer(view, target)
     footer = Footer.decode(data, target, offset)
@@ -371,11 +251,10 @@ def handle_of(fs: FileSystem, root: str, path: str) -> RunHandle:
 
 
 _open: Final = OpenRuns()
-# Arrow's own allocator takes 5 to 9 ms now and then for what takes less than one.
-_POOL: Final = pa.system_memory_pool()
 
 
-def _place(root: str, path: str) -> str:
+def run_path(root: str, path: str) -> str:
+    """Return where a run is: paths are relative to the job directory, or absolute."""
     return path if is_absolute(path) else join(root, path)
 
 
@@ -399,11 +278,4 @@ def _read_segment(data: memoryview, only: str | None) -> pa.Table:
     options = pa.ipc.IpcReadOptions(use_threads=False)  # what is compressed is small
     if only is not None:
         options.included_fields = [pa.ipc.open_file(source).schema.get_field_index(only)]
-    return pa.ipc.open_file(source, options=options, memory_pool=_POOL).read_all()
-
-
-def _encode(table: pa.Table, codec: str | None) -> memoryview:
-    sink = pa.BufferOutputStream(_POOL)
-    with pa.ipc.new_file(sink, table.schema, options=pa.ipc.IpcWriteOptions(compression=codec)) as writer:
-        writer.write_table(table.combine_chunks())
-    return memoryview(sink.getvalue())
+    return pa.ipc.open_file(source, options=options, memory_pool=POOL).read_all()

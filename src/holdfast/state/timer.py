@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from holdfast.errors import StateError
 from holdfast.kernel.key_group import KeyGroupRange
 from holdfast.state.namespace import VOID, VoidNamespaceSerializer
-from holdfast.state.run import RunReader, SegmentData
+from holdfast.state.run import RunReader
+from holdfast.state.run_writer import SegmentData
 from holdfast.state.timer_queue import MAX_TIME, MIN_TIME, Timer, TimerQueue
 from holdfast.types.serializer import TypeSerializer
 

@@ -20,7 +20,8 @@ from holdfast.errors import StateMigrationError
 from holdfast.kernel.key_group import KeyGroupRange, key_groups_of
 from holdfast.state.layout import NAMESPACE, OP, Op
 from holdfast.state.probe import KEY
-from holdfast.state.run import HASH, RunReader, Segment, SegmentData
+from holdfast.state.run import HASH, RunReader, Segment
+from holdfast.state.run_writer import SegmentData
 from holdfast.types.key import KeyCodec
 
 TIMESTAMP: Final = "timestamp"

@@ -11,8 +11,9 @@ from holdfast.state.compaction.merge_state import merge_state
 from holdfast.state.compaction.merge_timer import fired_through, merge_timers
 from holdfast.state.compaction.plan import CompactionPlan, Output
 from holdfast.state.lineage import Lineage
-from holdfast.state.run import RunHandle, RunReader, SegmentData, open_run, write_run
+from holdfast.state.run import RunHandle, RunReader, open_run
 from holdfast.state.run_footer import RunMeta
+from holdfast.state.run_writer import SegmentData, write_run
 from holdfast.state.timer import TIMER_PREFIX
 from holdfast.storage.file_system import FileSystem
 

@@ -15,7 +15,8 @@ from holdfast.state.descriptor import StateKind
 from holdfast.state.evolution import TTL, Conversion, conversion, forms_of
 from holdfast.state.layout import MAP_KEY, NAMESPACE, OP, STAMP, TIME_TO_LIVE, VALUE, Op
 from holdfast.state.probe import KEY
-from holdfast.state.run import HASH, Segment, SegmentData
+from holdfast.state.run import HASH, Segment
+from holdfast.state.run_writer import SegmentData
 
 _MUST_AGREE: Final = ("kind", "map_key", "namespace")
 

@@ -13,7 +13,8 @@ from holdfast.kernel.key_group import KeyGroupRange, key_groups_of
 from holdfast.state.compaction.rows import Sorted
 from holdfast.state.layout import NAMESPACE, OP, Op
 from holdfast.state.probe import KEY
-from holdfast.state.run import HASH, RunReader, SegmentData
+from holdfast.state.run import HASH, RunReader
+from holdfast.state.run_writer import SegmentData
 from holdfast.state.timer_queue import MIN_TIME, TIMESTAMP
 
 _GROUP = "key_group"

@@ -12,7 +12,8 @@ from holdfast.errors import HoldfastError, OutputTypeError
 from holdfast.state.hashmap.column import Column, Mask, pick
 from holdfast.state.hashmap.placement import Cells
 from holdfast.state.layout import MAP_KEY, OP, Op, StateLayout
-from holdfast.state.run import Segment, SegmentData
+from holdfast.state.run import Segment
+from holdfast.state.run_writer import SegmentData
 
 if TYPE_CHECKING:
     from holdfast.state.hashmap.store import Store

@@ -16,7 +16,8 @@ from holdfast.errors import OutputTypeError
 from holdfast.state.hashmap.placement import Cells, NamespacePlacement, Placement
 from holdfast.state.layout import NAMESPACE, OP, Op, StateLayout
 from holdfast.state.probe import KEY, Hits, Stretch, Wanted
-from holdfast.state.run import HASH, Segment, SegmentData
+from holdfast.state.run import HASH, Segment
+from holdfast.state.run_writer import SegmentData
 
 if TYPE_CHECKING:
     from holdfast.state.hashmap.store import Store

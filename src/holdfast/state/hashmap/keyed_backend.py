@@ -29,8 +29,9 @@ from holdfast.state.namespace import VOID, VoidNamespaceSerializer
 from holdfast.state.opened_version import OpenedVersion
 from holdfast.state.options import HASHMAP_MEMORY
 from holdfast.state.probe import Stretch
-from holdfast.state.run import RunHandle, SegmentData, write_run
+from holdfast.state.run import RunHandle
 from holdfast.state.run_footer import RunMeta
+from holdfast.state.run_writer import SegmentData, write_run
 from holdfast.state.timer import EVENT, PROCESSING, USER_TIMERS, InternalTimerService, TimerService
 from holdfast.state.version import StateVersion
 from holdfast.storage.file_system import FileSystem
