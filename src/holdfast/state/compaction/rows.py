@@ -99,6 +99,7 @@ def parts_by_hash(segments: Sequence[tuple[Segment, slice]]) -> Iterator[list[pa
         segments: Segments and their rows, newest first.
     """
     total = sum(rows.stop - rows.start for _, rows in segments)
+    tables = [segment.table for segment, _ in segments]  # whole first: all of their columns are needed
     hashes = [segment.hash[rows] for segment, rows in segments]
     longest = max(hashes, key=len)
     step = max(1, len(longest) * _ROWS_AT_ONCE // max(1, total))
@@ -106,6 +107,6 @@ def parts_by_hash(segments: Sequence[tuple[Segment, slice]]) -> Iterator[list[pa
     cuts = [np.concatenate([[0], np.searchsorted(part, bounds), [len(part)]]) for part in hashes]
     for at in range(len(bounds) + 1):
         yield [
-            segment.table.slice(rows.start + int(cut[at]), int(cut[at + 1] - cut[at]))
-            for (segment, rows), cut in zip(segments, cuts, strict=True)
+            table.slice(rows.start + int(cut[at]), int(cut[at + 1] - cut[at]))
+            for table, (_, rows), cut in zip(tables, segments, cuts, strict=True)
         ]
