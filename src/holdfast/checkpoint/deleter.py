@@ -1,11 +1,11 @@
-"""Carries out deletions: at once, or beside the epochs, a little at a time."""
+"""Carries out deletions beside the epochs, a little at a time; who waits for them has them at once."""
 
 from __future__ import annotations
 
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Final, NamedTuple
 
@@ -49,16 +49,11 @@ class Deleter:
         """Whether something of what was begun is still to be done."""
         return not all(one.done() for one in self._under_way)
 
-    def begin(self, deletions: Sequence[Deletion], seconds: float) -> list[str]:
-        """Delete beside what the caller goes on to do, spread evenly over some seconds. Does not block.
-
-        Returns:
-            The paths that have gone already: none.
-        """
+    def begin(self, deletions: Sequence[Deletion], seconds: float = 0.0) -> None:
+        """Delete beside what the caller goes on to do, spread evenly over some seconds. Does not block."""
         began, step = time.monotonic(), seconds / max(1, len(deletions))
         for number, one in enumerate(deletions):
             self._under_way.append(self._running().submit(self._delete_at, began + number * step, one))
-        return []
 
     def finish(self) -> list[str]:
         """Wait for what was begun, and return the paths that went.
@@ -69,19 +64,9 @@ class Deleter:
         self._hurry.set()
         under_way, self._under_way = self._under_way, []
         try:
-            return _gone(one.result() for one in under_way)
+            return [path for path in (one.result() for one in under_way) if path is not None]
         finally:
             self._hurry.clear()
-
-    def delete(self, deletions: Sequence[Deletion]) -> list[str]:
-        """Delete, wait for it, and return the paths that went.
-
-        Raises:
-            FaultInjectedError: A deletion was told to fail.
-        """
-        if len(deletions) > self._threads > 1:
-            return _gone(self._running().map(self._delete, deletions))
-        return _gone(map(self._delete, deletions))
 
     def close(self) -> None:
         """Give up what has not begun; the next leader deletes it. Blocks until nothing is deleted any more."""
@@ -116,7 +101,3 @@ class Deleter:
             _log.warning("Could not delete %r: %s", deletion.path, error)
             return None
         return deletion.path
-
-
-def _gone(paths: Iterable[str | None]) -> list[str]:
-    return [path for path in paths if path is not None]

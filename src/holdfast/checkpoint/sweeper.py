@@ -117,8 +117,8 @@ class Sweeper:
         self._found = None
         places = self._list()
         deletions = self._retention.decide(view, places, self._checkpoint_directories(), now)
-        tasks = self._tasks(deletions, places)
-        deleted = self._deleter.delete(tasks) if wait else self._deleter.begin(tasks, self._pace(now))
+        self._deleter.begin(self._tasks(deletions, places), self._pace(now))
+        deleted = self._deleter.finish() if wait else []
         if is_dead_elsewhere is not None:
             is_dead_elsewhere(self._retention.dead(view, now))
         return SweepReport(tuple(deleted), deletions.waiting)

@@ -43,14 +43,15 @@ def main() -> None:
 
 def _carry_out(line: bytes, answers: BinaryIO, lock: threading.Lock) -> None:
     question = json.loads(line)
-    answer = {"id": question["id"], **_answer(CompactionPlan.from_json(question["plan"]))}
+    answer = {"id": question["id"], **_answer(question["plan"])}
     with lock, suppress(BrokenPipeError):  # whoever asked is gone
         answers.write(json.dumps(answer).encode() + b"\n")
         answers.flush()
 
 
-def _answer(plan: CompactionPlan) -> dict[str, Any]:
+def _answer(described: dict[str, Any]) -> dict[str, Any]:
     try:
+        plan = CompactionPlan.from_json(described)
         runs = compact(plan, file_system_for(plan.root))
     except MissingClassError as error:
         # The program's own classes are known where the program runs.

@@ -181,10 +181,7 @@ def test_a_compactor_that_is_killed_again_and_again_is_started_again(place, exec
 
 
 def test_what_is_lost_with_the_process_is_told():
-    executor = ProcessExecutor()
-    executor.prepare()
-    pid = executor.pid
-    assert pid is not None
+    executor, pid = started()
     os.kill(pid, signal.SIGSTOP)
     futures = [executor.submit(_empty_plan()) for _ in range(2)]
     os.kill(pid, signal.SIGKILL)
@@ -209,35 +206,34 @@ def test_a_small_merge_does_not_wait_for_a_large_one(tmp_path, monkeypatch):
 
 
 def test_an_idle_process_is_left_to_the_next_attempt_and_a_busy_one_is_ended():
-    first = ProcessExecutor()
-    first.prepare()
-    pid = first.pid
+    first, pid = started()
     first.submit(_empty_plan()).exception(timeout=30)
     first.close()
 
-    second = ProcessExecutor()
-    second.prepare()
-    assert second.pid == pid
+    second, same = started()
+    assert same == pid
     os.kill(pid, signal.SIGSTOP)
     second.submit(_empty_plan())
     second.close()
 
-    third = ProcessExecutor()
-    third.prepare()
-    assert third.pid not in (pid, None)
+    third, other = started()
+    assert other != pid
     third.close()
 
 
 def stop_the_idle_process():
     """What comes next starts one of its own."""
+    executor, pid = started()
+    os.kill(pid, signal.SIGSTOP)
+    executor.submit(_empty_plan())
+    executor.close()
+
+
+def started():
     executor = ProcessExecutor()
     executor.prepare()
-    pid = executor.pid
-    assert pid is not None
-    os.kill(pid, signal.SIGKILL)
-    with pytest.raises(StorageError):
-        executor.submit(_empty_plan()).result(timeout=30)
-    executor.close()
+    assert executor.pid is not None
+    return executor, executor.pid
 
 
 def _empty_plan():
