@@ -11,7 +11,7 @@ PY := $(VENV)/bin/python
 # Several processes, because half of what tests of crashes do is wait; fewer where each has a JVM beside it. Tests that
 # share a server or a session stay together.
 PYTEST := $(PY) -m pytest tests --dist loadscope
-WITHOUT_JVM := $(PYTEST) -n 3 -m "not soak and not spark and not services"
+WITHOUT_JVM := $(PYTEST) -n 4 -m "not soak and not spark and not services"
 WITH_JVM := $(PYTEST) -n 2 -m "not soak and (spark or services)"
 STAMP := $(VENV)/.setup-done
 # Halves what the start of a JVM costs; the tests do without where it cannot be written.

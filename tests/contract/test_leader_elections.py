@@ -2,13 +2,14 @@
 
 import uuid
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from holdfast.errors import StorageError
+from holdfast.errors import ConflictError, StorageError
 from holdfast.ha.embedded.election import (
     EmbeddedElection,
     EmbeddedLeaderElectionDriverFactory,
@@ -139,11 +140,14 @@ class FileSystemBackend(ElectionBackend):
         return FileSystemProcess(self._directory)
 
     def write_information(self, component_id: str, information: LeaderInformation) -> None:
-        base, lease = self._lease_file.read()
-        assert lease is not None
-        changed: dict[str, Any] = {**lease.to_json()}
-        changed["information"][component_id] = information.encode()
-        self._lease_file.write(base, Lease.from_json(changed))
+        while True:
+            base, lease = self._lease_file.read()
+            assert lease is not None
+            changed: dict[str, Any] = {**lease.to_json()}
+            changed["information"][component_id] = information.encode()
+            with suppress(ConflictError):  # the leader renews its lease all the time
+                self._lease_file.write(base, Lease.from_json(changed))
+                return
 
     def read_information(self, component_id: str) -> LeaderInformation:
         return information_of(self._lease_file.read()[1]).for_component_id_or_empty(component_id)
