@@ -31,7 +31,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--keys", type=int, default=100_000, help="distinct keys (default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=5, help="rounds in which the engines take turns")
     parser.add_argument("--warm-up", type=int, default=3, help="epochs before the first round")
-    parser.add_argument("--epochs", type=int, default=2, help="measured epochs a round, after some to settle")
+    parser.add_argument("--epochs", type=int, default=8, help="measured epochs a round; two of slow engines")
     parser.add_argument("--cache", type=Path, default=ROOT / ".bench", help="generated input and environments")
     parser.add_argument("--json", action="store_true", help="print JSON lines only")
     chosen = parser.parse_args(arguments)

@@ -82,3 +82,10 @@ def test_an_epoch_of_pyflink_ends_when_its_slower_subtask_has_seen_its_share(tmp
     (tmp_path / "a").write_text("101.0\n102.0\n103.5\n")
     (tmp_path / "b").write_text("100.5\n104.0\n")
     assert pyflink.epoch_seconds(tmp_path, 2, started=100.0) == [1.0, 3.0]
+
+
+def test_slow_engines_are_measured_in_fewer_epochs():
+    course = contest.Course(warm_up=3, rounds=5, settling=4, epochs=8)
+    assert course.for_one_with([9.0, 0.7, 0.6]) == course
+    assert course.for_one_with([]) == course
+    assert course.for_one_with([30.0, 20.0]) == contest.Course(warm_up=3, rounds=5, settling=1, epochs=2)
