@@ -145,7 +145,7 @@ class StateHandleStore(ABC, Generic[T, V]):
             Whether the entry is gone, or never was; False if somebody else holds a lock on it.
 
         Raises:
-            FencedError: Without leadership.
+            FencedError: Without leadership; the own lock may be held still, until it is released.
         """
 
     @abstractmethod

@@ -210,6 +210,21 @@ class StateHandleStoreContract(StateHandleStoreFaultContract):
         assert store.release_and_try_remove("job-1") is True
         assert storage.files == []
 
+    def test_a_removal_that_is_fenced_keeps_the_lock_until_its_process_releases_it(
+        self, store_backend: StateHandleStoreBackend, storage: FlakyStorage
+    ) -> None:
+        store_backend.elect("leader-a")
+        leader = store_backend.open(storage, "leader-a")
+        leader.add_and_lock("job-1", "plan")
+        deposed = store_backend.open(storage, "leader-b")
+        deposed.get_and_lock("job-1")
+        with pytest.raises(FencedError):
+            deposed.release_and_try_remove("job-1")
+        assert leader.release_and_try_remove("job-1") is not store_backend.has_locks
+        deposed.release_all()
+        assert leader.release_and_try_remove("job-1") is True
+        assert storage.files == []
+
     def test_the_locks_of_a_dead_process_go_with_it(
         self, store_backend: StateHandleStoreBackend, storage: FlakyStorage, store: Store
     ) -> None:

@@ -117,9 +117,10 @@ class StateHandleStoreMachine(RuleBasedStateMachine):
             else:
                 assert self._backend.has_locks
                 assert self._locked[name] - {process}
+            self._locked[name].discard(process)
         elif not isinstance(outcome, FencedError):
             self._possible[name] = self._possible[name] | {None}
-        self._locked[name].discard(process)
+        # Who was refused may still hold its lock: a removal without leadership changes nothing.
         self._end_of(process, outcome)
 
     @rule(process=_processes, name=_names)
