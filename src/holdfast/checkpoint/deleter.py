@@ -49,7 +49,7 @@ class Deleter:
         """Whether something of what was begun is still to be done."""
         return not all(one.done() for one in self._under_way)
 
-    def begin(self, deletions: Sequence[Deletion], seconds: float = 0.0) -> None:
+    def begin(self, deletions: Sequence[Deletion], seconds: float) -> None:
         """Delete beside what the caller goes on to do, spread evenly over some seconds. Does not block."""
         began, step = time.monotonic(), seconds / max(1, len(deletions))
         for number, one in enumerate(deletions):

@@ -30,6 +30,7 @@ logger = logging.getLogger(__name__)
 _WORKER: Final = "holdfast.runtime.compaction_worker"
 _PATIENCE: Final = 5.0
 _IDLE: Final = 60.0
+_PRINTED: Final = 200
 
 _Elsewhere = Callable[[Future[list[RunHandle]], CompactionPlan], None]
 
@@ -196,7 +197,10 @@ class _Worker:
         """Hand on answers until there are no more; then what the process still had to do has failed."""
         assert self._process.stdout is not None
         for line in self._process.stdout:
-            answer = json.loads(line)
+            answer = _answer_in(line)
+            if answer is None:
+                logger.warning("the process that compacts has printed what is no answer: %r", line[:_PRINTED])
+                continue
             with self._lock:
                 waiting = self._waiting.pop(answer["id"], None)
             if waiting is None:
@@ -263,6 +267,15 @@ def _hand_on(done: Future[list[RunHandle]], future: Future[list[RunHandle]]) -> 
         future.set_exception(error)
     else:
         future.set_result(done.result())
+
+
+def _answer_in(line: bytes) -> dict[str, Any] | None:
+    """None for what somebody else has printed, such as a `sitecustomize` module before the process was ours."""
+    try:
+        answer = json.loads(line)
+    except ValueError:
+        return None
+    return answer if isinstance(answer, dict) and "id" in answer else None
 
 
 def _resolve(future: Future[list[RunHandle]], answer: dict[str, Any]) -> None:

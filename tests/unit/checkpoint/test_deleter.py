@@ -67,7 +67,7 @@ def test_nothing_is_deleted_once_it_is_not_allowed():
     deleter = Deleter(False, lambda: not deposed.is_set())
     deleter.begin([Deletion(delete, f"{number}") for number in range(20)], 0.01)
     assert deleter.finish() == ["0", "1", "2"] == gone
-    deleter.begin([Deletion(delete, "late")])
+    deleter.begin([Deletion(delete, "late")], 0.0)
     assert deleter.finish() == []
     deleter.close()
 

@@ -6,11 +6,13 @@ import concurrent.futures
 import os
 import signal
 from concurrent.futures import Future
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from holdfast.errors import StorageError
+from holdfast.errors import HoldfastError, StorageError
 from holdfast.kernel import fault
 from holdfast.runtime import compaction as compaction_module
 from holdfast.runtime.compaction_executor import CompactionExecutor, ProcessExecutor, ThreadExecutor
@@ -189,6 +191,28 @@ def test_what_is_lost_with_the_process_is_told():
         with pytest.raises(StorageError, match="process that compacts"):
             future.result(timeout=30)
     executor.close()
+
+
+def test_a_plan_that_the_process_cannot_read_fails_alone():
+    executor, pid = started()
+    newer = SimpleNamespace(to_json=lambda: {"written by": "a newer version"})
+    with pytest.raises(HoldfastError, match="KeyError"):
+        executor.submit(replace(_empty_plan(), inputs=(newer,))).result(timeout=30)
+    assert executor.submit(_empty_plan()).result(timeout=30) == []
+    assert executor.pid == pid
+    executor.close()
+
+
+def test_what_others_print_in_the_process_is_no_answer(tmp_path, monkeypatch, caplog):
+    (tmp_path / "sitecustomize.py").write_text("print('welcome', 17, sep='\\n')")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("PYTHONUNBUFFERED", "1")
+    stop_the_idle_process()
+    executor = ProcessExecutor()
+    assert executor.submit(_empty_plan()).result(timeout=30) == []
+    executor.close()
+    assert "welcome" in caplog.text
+    assert "17" in caplog.text
 
 
 def test_a_small_merge_does_not_wait_for_a_large_one(tmp_path, monkeypatch):
