@@ -1,8 +1,9 @@
 """Where compactions run: in a process of low priority beside the driver, or in a thread of it.
 
-The process is started when it is first needed, gets plans as lines of JSON and answers with lines of JSON. It ends
-when its input ends, so it does not outlive the driver. It is not made by `multiprocessing`, which would run the
-user's script again in it. If it dies, what it had to do fails, and it is started again for what comes next.
+The process is started when it is first needed, gets plans as lines of JSON and answers with lines of JSON, in a pipe of
+their own, because anything may be printed in a process. It ends when its input ends, so it does not outlive the driver.
+It is not made by `multiprocessing`, which would run the user's script again in it. If it dies, what it had to do fails,
+and it is started again for what comes next.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ logger = logging.getLogger(__name__)
 _WORKER: Final = "holdfast.runtime.compaction_worker"
 _PATIENCE: Final = 5.0
 _IDLE: Final = 60.0
-_PRINTED: Final = 200
+_STANDARD_ERROR: Final = 2
 
 _Elsewhere = Callable[[Future[list[RunHandle]], CompactionPlan], None]
 
@@ -142,15 +143,23 @@ class _Worker:
         self._lock = threading.Lock()
         self._waiting: dict[int, tuple[Future[list[RunHandle]], CompactionPlan, _Elsewhere]] = {}
         self._next = 0
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", _WORKER],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env={**os.environ, **settings, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
-            # A signal for the driver's group, such as that of Ctrl-C, is the driver's to answer.
-            start_new_session=True,
-        )
-        threading.Thread(target=self._read, name="holdfast-compaction-results", daemon=True).start()
+        reading, writing = os.pipe()
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", _WORKER, str(writing)],
+                stdin=subprocess.PIPE,
+                stdout=_STANDARD_ERROR,
+                pass_fds=(writing,),
+                env={**os.environ, **settings, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+                # A signal for the driver's group, such as that of Ctrl-C, is the driver's to answer.
+                start_new_session=True,
+            )
+        except OSError:
+            os.close(reading)
+            raise
+        finally:
+            os.close(writing)
+        threading.Thread(target=self._read, args=[reading], name="holdfast-compaction-results", daemon=True).start()
 
     @property
     def pid(self) -> int:
@@ -193,28 +202,27 @@ class _Worker:
         except subprocess.TimeoutExpired:
             logger.warning("the process that compacts (pid %d) does not end", self._process.pid)
 
-    def _read(self) -> None:
+    def _read(self, reading: int) -> None:
         """Hand on answers until there are no more; then what the process still had to do has failed."""
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            answer = _answer_in(line)
-            if answer is None:
-                logger.warning("the process that compacts has printed what is no answer: %r", line[:_PRINTED])
-                continue
-            with self._lock:
-                waiting = self._waiting.pop(answer["id"], None)
-            if waiting is None:
-                continue
-            future, plan, elsewhere = waiting
-            if answer.get("missing"):
-                elsewhere(future, plan)
-            else:
-                _resolve(future, answer)
+        with os.fdopen(reading, "rb") as answers:
+            for line in answers:
+                self._hand_on(json.loads(line))
         code = self._process.wait()
         with self._lock:
             lost, self._waiting = list(self._waiting.values()), {}
         for future, _, _ in lost:
             future.set_exception(StorageError(f"The process that compacts has ended with code {code}."))
+
+    def _hand_on(self, answer: dict[str, Any]) -> None:
+        with self._lock:
+            waiting = self._waiting.pop(answer["id"], None)
+        if waiting is None:
+            return
+        future, plan, elsewhere = waiting
+        if answer.get("missing"):
+            elsewhere(future, plan)
+        else:
+            _resolve(future, answer)
 
 
 class _Idle:
@@ -267,15 +275,6 @@ def _hand_on(done: Future[list[RunHandle]], future: Future[list[RunHandle]]) -> 
         future.set_exception(error)
     else:
         future.set_result(done.result())
-
-
-def _answer_in(line: bytes) -> dict[str, Any] | None:
-    """None for what somebody else has printed, such as a `sitecustomize` module before the process was ours."""
-    try:
-        answer = json.loads(line)
-    except ValueError:
-        return None
-    return answer if isinstance(answer, dict) and "id" in answer else None
 
 
 def _resolve(future: Future[list[RunHandle]], answer: dict[str, Any]) -> None:

@@ -203,16 +203,17 @@ def test_a_plan_that_the_process_cannot_read_fails_alone():
     executor.close()
 
 
-def test_what_others_print_in_the_process_is_no_answer(tmp_path, monkeypatch, caplog):
-    (tmp_path / "sitecustomize.py").write_text("print('welcome', 17, sep='\\n')")
+def test_what_others_print_in_the_process_is_no_answer(tmp_path, monkeypatch, capfd):
+    (tmp_path / "sitecustomize.py").write_text("print('{}', 17, 'welcome', sep='\\n', end='')")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("PYTHONUNBUFFERED", "1")
     stop_the_idle_process()
     executor = ProcessExecutor()
     assert executor.submit(_empty_plan()).result(timeout=30) == []
     executor.close()
-    assert "welcome" in caplog.text
-    assert "17" in caplog.text
+    printed = capfd.readouterr()
+    assert "welcome" in printed.err
+    assert "welcome" not in printed.out
 
 
 def test_a_small_merge_does_not_wait_for_a_large_one(tmp_path, monkeypatch):
