@@ -21,20 +21,20 @@ from holdfast.datastream.formats.avro import avro_type
 from holdfast.datastream.functions import CheckpointedFunction, RichMapFunction
 from holdfast.kernel.clock import ManualClock
 from holdfast.kernel.key_group import key_group_of
-from holdfast.runtime import compaction
-from holdfast.runtime.compaction_executor import ThreadExecutor
-from holdfast.runtime.control import SnapshotRequest
-from holdfast.runtime.job_master import JobMaster
-from holdfast.runtime.progress import EpochProgress
-from holdfast.state.descriptor import (
+from holdfast.runtime.compaction import background as compaction
+from holdfast.runtime.compaction.executor import ThreadExecutor
+from holdfast.runtime.job.control import SnapshotRequest
+from holdfast.runtime.job.progress import EpochProgress
+from holdfast.runtime.master.job_master import JobMaster
+from holdfast.state.declaration.descriptor import (
     ListStateDescriptor,
     MapStateDescriptor,
     ReducingStateDescriptor,
     ValueStateDescriptor,
 )
-from holdfast.state.ttl_config import StateTtlConfig
-from holdfast.types.convert import to_type
-from holdfast.types.key import key_codec_for
+from holdfast.state.declaration.ttl_config import StateTtlConfig
+from holdfast.types.conversion.convert import to_type
+from holdfast.types.key.key_codec import key_codec_for
 from holdfast.types.serializer import TypeSerializer, TypeSerializerSchemaCompatibility, TypeSerializerSnapshot
 from tests.stories.local import Program, epochs, master
 
@@ -269,7 +269,7 @@ def job_over(
     return master(made, root, epochs("in", batches), OPTIONS | options, name=NAME, clock=clock, parallelism=parallelism)
 
 
-class _AtOnce(ThreadExecutor):
+class AtOnce(ThreadExecutor):
     """Has merged before the next epoch, so that what is written does not depend on time."""
 
     def submit(self, plan: Any) -> Any:
@@ -280,7 +280,7 @@ class _AtOnce(ThreadExecutor):
 
 def write(root: Path) -> None:
     """Runs the job three times, each time from the checkpoint before; the last but one epoch leaves a savepoint."""
-    with patch.object(compaction, "compaction_executor", lambda name: _AtOnce()):
+    with patch.object(compaction, "compaction_executor", lambda name: AtOnce()):
         for start in range(len(STARTS)):
             _run(root, start)
 

@@ -1,6 +1,8 @@
 """A job that keeps state of every kind and type, for the golden checkpoints.
 
-`python -m tests.golden.keeper DIRECTORY` writes them anew, that of `evolved` too; only a new format version needs that.
+`python -m tests.golden.keeper DIRECTORY [NAME ...]` writes archives, by name those of this job and of the jobs in
+`evolved` and `keyed`, without names all of them. Only a new format version needs that for archives that there are: what
+is here stays as it is. The archive of Spark's source positions is made by `tests.golden.spark_positions`.
 """
 
 from __future__ import annotations
@@ -9,7 +11,7 @@ import datetime as dt
 import sys
 import tempfile
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -17,21 +19,21 @@ from typing import Any
 from holdfast.datastream import KeyedProcessFunction
 from holdfast.datastream.functions import CheckpointedFunction, RichMapFunction
 from holdfast.kernel.clock import ManualClock
-from holdfast.runtime.control import SnapshotRequest
-from holdfast.runtime.job_master import JobMaster
-from holdfast.runtime.progress import EpochProgress
-from holdfast.state.descriptor import (
+from holdfast.runtime.job.control import SnapshotRequest
+from holdfast.runtime.job.progress import EpochProgress
+from holdfast.runtime.master.job_master import JobMaster
+from holdfast.state.declaration.descriptor import (
     AggregatingStateDescriptor,
     ListStateDescriptor,
     MapStateDescriptor,
     ReducingStateDescriptor,
     ValueStateDescriptor,
 )
-from holdfast.state.function import AggregateFunction
-from holdfast.state.ttl_config import StateTtlConfig
+from holdfast.state.declaration.function import AggregateFunction
+from holdfast.state.declaration.ttl_config import StateTtlConfig
+from holdfast.types.information.type_information import Types
 from holdfast.types.row import Row
-from holdfast.types.type_information import Types
-from tests.golden import evolved
+from tests.golden import evolved, keyed
 from tests.stories.local import Program, epochs, master
 
 NAME = "golden"
@@ -47,6 +49,8 @@ MERGED = "merged"
 """How the names of archives of the job in `evolved` end."""
 NEWEST_MERGED = f"compressed-{MERGED}"
 """The newest of them: small merged runs are compressed."""
+OTHERS: dict[str, Callable[[Path], None]] = {NEWEST_MERGED: evolved.write, "keys": keyed.write}
+"""The archives of other jobs, and what runs these over a directory."""
 VERSION = 1
 BATCHES = [[("a", 1), ("b", 2)], [("a", 3), ("c", 4)], [("b", 5)]]
 ASK = [[("a", 0), ("b", 0), ("c", 0)]]
@@ -207,15 +211,20 @@ def write(archive_name: str, target: Path) -> None:
         if archive_name in WRITTEN:
             run(root, WRITTEN[archive_name])
         else:
-            evolved.write(root)
-        with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
-            for path in sorted(root.rglob("*")):
-                if path.is_file():
-                    info = zipfile.ZipInfo(str(path.relative_to(root)), (1980, 1, 1, 0, 0, 0))
-                    info.compress_type = zipfile.ZIP_DEFLATED
-                    archive.writestr(info, path.read_bytes())
+            OTHERS[archive_name](root)
+        pack(root, target)
+
+
+def pack(root: Path, target: Path) -> None:
+    """Makes an archive of all files in a directory."""
+    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
+        for path in sorted(root.rglob("*")):
+            if path.is_file():
+                info = zipfile.ZipInfo(str(path.relative_to(root)), (1980, 1, 1, 0, 0, 0))
+                info.compress_type = zipfile.ZIP_DEFLATED
+                archive.writestr(info, path.read_bytes())
 
 
 if __name__ == "__main__":
-    for name in (*WRITTEN, NEWEST_MERGED):
+    for name in sys.argv[2:] or (*WRITTEN, *OTHERS):
         write(name, Path(sys.argv[1]) / f"format-{VERSION}-{name}.zip")
