@@ -11,8 +11,14 @@ PY := $(VENV)/bin/python
 # Several processes, because half of what tests of crashes do is wait; fewer where each has a JVM beside it. Tests that
 # share a server or a session stay together.
 PYTEST := $(PY) -m pytest tests --dist loadscope
-WITHOUT_JVM := $(PYTEST) -n 4 -m "not soak and not spark and not services"
-WITH_JVM := $(PYTEST) -n 2 -m "not soak and (spark or services)"
+# What is told at length, or again on another server, only `make test-all` tells.
+SHORT := not soak and not long
+ALL := not soak
+# $(call run,WHICH): first the tests without a JVM, then the others; both run whatever becomes of the first.
+run = failed=0; \
+	$(PYTEST) -n 4 -m "$(1) and not spark and not services" || failed=$$?; \
+	$(PYTEST) -n 2 -m "$(1) and (spark or services)" || failed=$$?; \
+	exit $$failed
 STAMP := $(VENV)/.setup-done
 # Halves what the start of a JVM costs; the tests do without where it cannot be written.
 CLASSES := $(VENV)/spark.jsa
@@ -21,7 +27,7 @@ CLASSES := $(VENV)/spark.jsa
 export PYSPARK_PYTHON := $(CURDIR)/$(PY)
 export PYSPARK_DRIVER_PYTHON := $(CURDIR)/$(PY)
 
-.PHONY: help setup demo soak bench test test-again test-nojvm test-spark lint types layers lock
+.PHONY: help setup demo soak bench test test-all test-again test-nojvm test-spark lint types layers lock
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -44,14 +50,17 @@ soak: $(STAMP) ## The long runs: thousands of epochs with failures and kills (ha
 $(CLASSES): $(STAMP) tests/programs/java_archive.py
 	-$(PY) -m tests.programs.java_archive
 
-test: $(STAMP) $(CLASSES) ## Run all tests
-	failed=0; $(WITHOUT_JVM) || failed=$$?; $(WITH_JVM) || failed=$$?; exit $$failed
+test: $(STAMP) $(CLASSES) ## Run what a contributor runs: real Spark and one real server of each kind
+	$(call run,$(SHORT))
+
+test-all: $(STAMP) $(CLASSES) ## Run all tests (40 minutes)
+	$(call run,$(ALL))
 
 test-again: $(STAMP) ## Run again what failed in the last run
-	$(PY) -m pytest tests -m "not soak" --last-failed --last-failed-no-failures none -v
+	$(PY) -m pytest tests -m "$(ALL)" --last-failed --last-failed-no-failures none -v
 
-test-nojvm: $(STAMP) ## Run the tests that need no JVM and no other server
-	$(WITHOUT_JVM)
+test-nojvm: $(STAMP) ## Run those of `make test` that need no JVM and no other server
+	$(PYTEST) -n 4 -m "$(SHORT) and not spark and not services"
 
 test-spark: $(STAMP) $(CLASSES) ## Run the tests on real PySpark; SPARK=3.5.9 for another version
 	$(PYTEST) -n 2 -m "spark and not soak"

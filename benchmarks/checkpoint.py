@@ -21,21 +21,26 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from holdfast.checkpoint.completed_checkpoint import CompletedCheckpoint
-from holdfast.checkpoint.epoch_coordinator import EpochCheckpointCoordinator
-from holdfast.checkpoint.failure import CheckpointFailureManager, FailJobCallback
-from holdfast.checkpoint.metadata import CheckpointMetadata, OperatorMetadata
-from holdfast.checkpoint.pending_checkpoint import PendingCheckpoint, Task
-from holdfast.errors import HoldfastError
-from holdfast.kernel.configuration import Configuration
-from holdfast.kernel.ids import JobID
-from holdfast.state.descriptor import ValueStateDescriptor
-from holdfast.state.run import RunHandle, forget_runs
-from holdfast.storage.file_register import FileRegister
-from holdfast.storage.file_system import LocalFileSystem
-from holdfast.storage.job_directory import JobDirectory
-from holdfast.storage.register import Lease
-from holdfast.testing.written_job import WrittenJob
+ROOT = Path(__file__).resolve().parent.parent
+if str(ROOT) not in sys.path:  # started by its path
+    sys.path.insert(0, str(ROOT))
+
+from holdfast.checkpoint.config.failure import CheckpointFailureManager, FailJobCallback  # noqa: E402
+from holdfast.checkpoint.coordination.coordinator import CheckpointCoordinator  # noqa: E402
+from holdfast.checkpoint.coordination.wiring import Wiring  # noqa: E402
+from holdfast.checkpoint.document.completed_checkpoint import CompletedCheckpoint  # noqa: E402
+from holdfast.checkpoint.document.metadata import CheckpointMetadata, OperatorMetadata  # noqa: E402
+from holdfast.checkpoint.protocol.pending_checkpoint import PendingCheckpoint, Task  # noqa: E402
+from holdfast.errors import HoldfastError  # noqa: E402
+from holdfast.kernel.configuration import Configuration  # noqa: E402
+from holdfast.kernel.ids import JobID  # noqa: E402
+from holdfast.state.declaration.descriptor import ValueStateDescriptor  # noqa: E402
+from holdfast.state.run.run_file import RunHandle, forget_runs  # noqa: E402
+from holdfast.storage.file_system.scheme import LocalFileSystem  # noqa: E402
+from holdfast.storage.job.job_directory import JobDirectory  # noqa: E402
+from holdfast.storage.register.fenced_register import Lease  # noqa: E402
+from holdfast.storage.register.file_register import FileRegister  # noqa: E402
+from tests.programs.written_job import WrittenJob  # noqa: E402
 
 SUBTASKS = 8
 CHUNK = 500_000
@@ -49,9 +54,9 @@ class Fail(FailJobCallback):
         raise cause
 
 
-def coordinator_of(directory: JobDirectory, lease: Lease) -> EpochCheckpointCoordinator:
+def coordinator_of(directory: JobDirectory, lease: Lease) -> CheckpointCoordinator:
     failures = CheckpointFailureManager(0, Fail())
-    return EpochCheckpointCoordinator.create(directory, lease, Configuration(), failures)
+    return CheckpointCoordinator.for_epochs(Wiring.of_lease(lease, directory, Configuration(), failures))
 
 
 def complete(subtasks: int, rounds: int, root: str) -> dict[str, Any]:
@@ -133,7 +138,7 @@ def add(states: Any) -> None:
     states.count.update((states.count.value() or 0) + 1)
 
 
-def completed(coordinator: EpochCheckpointCoordinator, job: WrittenJob) -> tuple[CompletedCheckpoint, float]:
+def completed(coordinator: CheckpointCoordinator, job: WrittenJob) -> tuple[CompletedCheckpoint, float]:
     tasks = [Task(f"attempt-{index}", "operator", index) for index in range(SUBTASKS)]
     pending = coordinator.begin(job.epoch, tasks, force=True)
     assert pending is not None

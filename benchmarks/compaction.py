@@ -20,14 +20,14 @@ from typing import Any
 import numpy as np
 
 from holdfast.kernel.configuration import Configuration
-from holdfast.runtime.compaction import Compaction
-from holdfast.runtime.function import KeyedProcessFunction
-from holdfast.runtime.graph import KeyedNode, KeySpec, OperatorSpec, SinkNode, SourceNode, StreamGraph
-from holdfast.runtime.job_master import JobMaster
-from holdfast.runtime.sink import Sink, SinkWriter
-from holdfast.state.descriptor import ListStateDescriptor, ValueStateDescriptor
-from holdfast.testing.epoch_runner import LocalEngine, run_job
-from holdfast.types.ddl import parse_schema, parse_type
+from holdfast.runtime.compaction.background import Compaction
+from holdfast.runtime.function.sink import Sink, SinkWriter
+from holdfast.runtime.function.user_function import KeyedProcessFunction
+from holdfast.runtime.graph.stream_graph import KeyedNode, KeySpec, OperatorSpec, SinkNode, SourceNode, StreamGraph
+from holdfast.runtime.master.job_master import JobMaster
+from holdfast.state.declaration.descriptor import ListStateDescriptor, ValueStateDescriptor
+from holdfast.testing.epoch.epoch_runner import LocalEngine, run_job
+from holdfast.types.conversion.ddl import parse_schema, parse_type
 
 EVENT = parse_schema("k string, v bigint")
 

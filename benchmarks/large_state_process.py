@@ -18,8 +18,8 @@ import pyarrow.parquet as pq
 
 from benchmarks.input_files import epoch_file
 from benchmarks.workload import Workload, engine_module
-from holdfast.state.run import handle_of
-from holdfast.storage.file_system import LocalFileSystem
+from holdfast.state.run.run_file import handle_of
+from holdfast.storage.file_system.scheme import LocalFileSystem
 
 EVERY = 0.2  # seconds
 KEY_BYTES = len("key-000000000")

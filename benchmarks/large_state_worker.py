@@ -34,31 +34,31 @@ import pyarrow as pa  # noqa: E402
 
 from holdfast.kernel.configuration import Configuration  # noqa: E402
 from holdfast.kernel.key_group import KeyGroupRange, key_groups_of, range_of  # noqa: E402
-from holdfast.runtime.collector import paused_collector  # noqa: E402
-from holdfast.runtime.compaction_executor import compaction_executor  # noqa: E402
-from holdfast.runtime.function import KeyedProcessFunction  # noqa: E402
-from holdfast.runtime.graph import OperatorSpec  # noqa: E402
+from holdfast.runtime.compaction.executor import compaction_executor  # noqa: E402
+from holdfast.runtime.function.user_function import KeyedProcessFunction  # noqa: E402
+from holdfast.runtime.graph.stream_graph import OperatorSpec  # noqa: E402
 from holdfast.runtime.operator import OperatorSubtask, SubtaskInfo  # noqa: E402
-from holdfast.runtime.operator.opened import OpenedOperator  # noqa: E402
+from holdfast.runtime.operator.operator_instance import OperatorInstance  # noqa: E402
 from holdfast.runtime.operator.vectorised_reduction import CountReduction  # noqa: E402
+from holdfast.runtime.task.garbage_collection import paused_garbage_collection  # noqa: E402
 from holdfast.state import load_state_backend  # noqa: E402
-from holdfast.state.cache import STATE_CACHE  # noqa: E402
+from holdfast.state.backend.cache import STATE_CACHE  # noqa: E402
 from holdfast.state.compaction.layer import layers  # noqa: E402
 from holdfast.state.compaction.plan import CompactionPlan, Output, output_ranges, swap  # noqa: E402
 from holdfast.state.compaction.policy import choose  # noqa: E402
-from holdfast.state.descriptor import ValueStateDescriptor  # noqa: E402
-from holdfast.state.environment import TaskEnvironment  # noqa: E402
-from holdfast.state.layout import OP, VALUE, StateLayout  # noqa: E402
-from holdfast.state.probe import KEY  # noqa: E402
-from holdfast.state.run import HASH, RunHandle, forget_runs  # noqa: E402
-from holdfast.state.run_footer import RunMeta  # noqa: E402
-from holdfast.state.run_writer import SegmentData, write_run  # noqa: E402
-from holdfast.state.version import StateVersion  # noqa: E402
-from holdfast.storage.file_system import LocalFileSystem  # noqa: E402
-from holdfast.types.arrived_keys import arrived_keys  # noqa: E402
-from holdfast.types.arrow import batch_to_elements, elements_to_batch  # noqa: E402
-from holdfast.types.ddl import parse_schema, parse_type  # noqa: E402
-from holdfast.types.key import key_codec_for  # noqa: E402
+from holdfast.state.declaration.descriptor import ValueStateDescriptor  # noqa: E402
+from holdfast.state.declaration.environment import TaskEnvironment  # noqa: E402
+from holdfast.state.layout.column_layout import OP, VALUE, StateLayout  # noqa: E402
+from holdfast.state.run.probe import KEY  # noqa: E402
+from holdfast.state.run.run_file import HASH, RunHandle, forget_runs  # noqa: E402
+from holdfast.state.run.run_footer import RunMeta  # noqa: E402
+from holdfast.state.run.run_writer import SegmentData, write_run  # noqa: E402
+from holdfast.state.run.version import StateVersion  # noqa: E402
+from holdfast.storage.file_system.scheme import LocalFileSystem  # noqa: E402
+from holdfast.types.conversion.arrow import batch_to_elements, elements_to_batch  # noqa: E402
+from holdfast.types.conversion.ddl import parse_schema, parse_type  # noqa: E402
+from holdfast.types.key.arrived_keys import arrived_keys  # noqa: E402
+from holdfast.types.key.key_codec import key_codec_for  # noqa: E402
 
 MAX_PARALLELISM = 128
 BATCH = 10_000
@@ -146,7 +146,7 @@ class Worker:
         function = Counter() if options["form"] == "rows" else CountReduction(name="count")
         spec = OperatorSpec(function, shape, True, EVENT, COUNTED)
         self._info = SubtaskInfo("count", max_parallelism=MAX_PARALLELISM, parallelism=options["subtasks"])
-        self._opened = OpenedOperator(spec, self._info, self._backend())
+        self._opened = OperatorInstance(spec, self._info, self._backend())
         self._random = np.random.default_rng(7)
         self._epoch = 1
         self._merges = 0
@@ -190,7 +190,7 @@ class Worker:
             forget_runs()
         self._epoch += 1
         started, worked = time.perf_counter(), time.process_time()
-        with paused_collector():
+        with paused_garbage_collection():
             backend = self._backend()
             backend.open_version(self._version, self._files, self._options["directory"])
             subtask = OperatorSubtask(self._opened, self._info, backend)

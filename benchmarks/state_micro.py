@@ -30,12 +30,12 @@ from holdfast.state import (
     ValueStateDescriptor,
     load_state_backend,
 )
-from holdfast.state.cache import STATE_CACHE
-from holdfast.state.run import forget_runs
-from holdfast.state.version import StateVersion
-from holdfast.storage.file_system import LocalFileSystem
-from holdfast.types.convert import to_type
-from holdfast.types.key import key_codec_for
+from holdfast.state.backend.cache import STATE_CACHE
+from holdfast.state.run.run_file import forget_runs
+from holdfast.state.run.version import StateVersion
+from holdfast.storage.file_system.scheme import LocalFileSystem
+from holdfast.types.conversion.convert import to_type
+from holdfast.types.key.key_codec import key_codec_for
 
 GROUPS = 128
 FS = LocalFileSystem()

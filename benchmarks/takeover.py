@@ -19,6 +19,7 @@ import json
 import os
 import platform
 import statistics
+import sys
 import tempfile
 import time
 import uuid
@@ -27,11 +28,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from holdfast.ha.election_service import LeaderElectionService
-from holdfast.ha.embedded.election import EmbeddedElection, EmbeddedLeaderElectionDriverFactory
-from holdfast.storage.embedded_register import EmbeddedRegister
-from holdfast.testing.contender import RecordingContender
-from holdfast.testing.ha_candidate import CandidateProcess, completing
+ROOT = Path(__file__).resolve().parent.parent
+if str(ROOT) not in sys.path:  # started by its path
+    sys.path.insert(0, str(ROOT))
+
+from holdfast.ha.election.election_service import LeaderElectionService  # noqa: E402
+from holdfast.ha.embedded.election import EmbeddedElection, EmbeddedLeaderElectionDriverFactory  # noqa: E402
+from holdfast.storage.register.embedded_register import EmbeddedRegister  # noqa: E402
+from holdfast.testing.contract.contender import RecordingContender  # noqa: E402
+from tests.programs.ha_candidate import CandidateProcess, completing  # noqa: E402
 
 SESSION_MS = 4000
 TYPES = ("embedded", "filesystem", "zookeeper", "zookeeper-3", "kubernetes")
@@ -71,7 +76,7 @@ def cluster(kind: str, directory: Path) -> Iterator[dict[str, Any]]:
     }
     with contextlib.ExitStack() as stack:
         if kind.startswith("zookeeper"):
-            from holdfast.testing.zookeeper import ZooKeeperEnsemble, ZooKeeperServer
+            from holdfast.testing.server.zookeeper import ZooKeeperEnsemble, ZooKeeperServer
 
             server = stack.enter_context(ZooKeeperEnsemble() if kind.endswith("3") else ZooKeeperServer())
             values["high-availability.zookeeper.quorum"] = server.connect_string
@@ -91,7 +96,7 @@ def cluster(kind: str, directory: Path) -> Iterator[dict[str, Any]]:
 
 def double(stack: contextlib.ExitStack, directory: Path) -> str:
     """Start the API server of holdfast.testing."""
-    from holdfast.testing.kubernetes import KubernetesApiServer
+    from holdfast.testing.kubernetes.api_server import KubernetesApiServer
 
     api = stack.enter_context(KubernetesApiServer())
     return str(api.write_kubeconfig(directory / "kubeconfig"))
@@ -151,7 +156,7 @@ class Race:
         deadline = time.monotonic() + 120
         while not condition():
             if time.monotonic() > deadline:
-                raise RuntimeError("no candidate leads; run one by hand: python -m holdfast.testing.ha_candidate ...")
+                raise RuntimeError("no candidate leads; run one by hand: python -m tests.programs.ha_candidate ...")
             time.sleep(0.005)
 
 

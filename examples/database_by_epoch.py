@@ -1,11 +1,15 @@
 """Writes into a database exactly once, with `for_each_epoch`: idempotently by epoch, in one transaction.
 
-`write(df, epoch)` may be called again with the same rows under the same epoch, after a crash for instance. So it
-records the epoch in the transaction that writes the rows, and does nothing if the epoch is recorded already. The same
-works with any database; with Delta Lake, `txnAppId` and `txnVersion` do it::
+`write(df, epoch, incarnation)` may be called again with the same rows under the same epoch and incarnation, after a
+crash for instance. So the transaction that writes the rows begins by recording the epoch as the last one of the
+incarnation, and does nothing if that one or a later one is recorded already. A job that is started anew (with another
+checkpoint directory, `--fresh` or `-s`) counts its epochs in a new incarnation, so its rows are not taken for those.
+Recording comes first because it also makes a second leader wait: one that looked first and wrote afterwards would
+write beside it. The same works with any database; with Delta Lake, `txnAppId` and `txnVersion` do it::
 
-    def write(df, epoch):
-        df.write.format("delta").mode("append").option("txnAppId", "orders").option("txnVersion", epoch).save(path)
+    def write(df, epoch, incarnation):
+        writer = df.write.format("delta").mode("append")
+        writer.option("txnAppId", f"orders-{incarnation}").option("txnVersion", epoch).save(path)
 
     python examples/database_by_epoch.py DATABASE_FILE CHECKPOINTS
 """
@@ -31,6 +35,14 @@ ORDERS = [
 ]
 
 
+RECORD = """
+insert into ledger values (?, ?)
+on conflict (incarnation) do update set epoch = excluded.epoch where epoch < excluded.epoch
+returning epoch
+"""
+"""Returns no row if this epoch, or a later one, is in the table."""
+
+
 class Turnover(KeyedProcessFunction):
     """The sum of a customer's orders so far."""
 
@@ -46,21 +58,20 @@ class Turnover(KeyedProcessFunction):
 
 
 class Database:
-    """A table of orders, and a table of the epochs that it contains."""
+    """A table of orders, and a table of the last epoch that it contains of each incarnation of the job."""
 
     def __init__(self, path: str) -> None:
         self.path = path
         with closing(sqlite3.connect(path)) as connection, connection:
             connection.execute("create table if not exists orders (customer text, amount integer, total integer)")
-            connection.execute("create table if not exists epochs (epoch integer primary key)")
+            connection.execute("create table if not exists ledger (incarnation text primary key, epoch integer)")
 
-    def write(self, df: Any, epoch: int) -> None:
+    def write(self, df: Any, epoch: int, incarnation: str) -> None:
         """Writes the rows of one epoch, once."""
         rows = [tuple(row) for row in df.collect()]
         with closing(sqlite3.connect(self.path)) as connection, connection:
-            if connection.execute("select 1 from epochs where epoch = ?", [epoch]).fetchone() is None:
+            if connection.execute(RECORD, [incarnation, epoch]).fetchone() is not None:
                 connection.executemany("insert into orders values (?, ?, ?)", rows)
-                connection.execute("insert into epochs values (?)", [epoch])
 
 
 def main(database: str, checkpoints: str) -> None:

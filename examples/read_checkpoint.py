@@ -22,9 +22,11 @@ from typing import Any
 import pyarrow as pa
 import xxhash
 
+ATTEMPTS = 100
 PUT, DELETE, APPEND, CLEAR = range(4)
 EPOCH = datetime(1970, 1, 1)
 NAN = float("nan")  # one object for all of them, so that dictionaries find it
+ALWAYS = float("inf")
 Document = dict[str, Any]
 
 
@@ -34,28 +36,59 @@ def document(path: Path) -> Document:
     head = len('{"checksum":"sha256:') + 64
     fields: Document = json.loads(data)
     check(fields["checksum"] == "sha256:" + hashlib.sha256(data[head + 1 :]).hexdigest(), f"{path} is damaged")
-    check(fields["format_version"] == 1, f"{path} has format version {fields['format_version']}")
+    known = (1, 2) if fields["kind"] == "register" else (1,)
+    check(fields["format_version"] in known, f"{path} has format version {fields['format_version']}")
     return fields
+
+
+def register(job: Path) -> Document:
+    """The newest version of a job's register."""
+    check(not (job / "register.json").exists(), f"the register of {job} is in another store: see its register.json")
+    for _ in range(ATTEMPTS):
+        found = sorted((job / "register").glob("v-*"))
+        check(bool(found), f"{job} has no register")
+        try:
+            version = document(found[-1])
+            check(found[-1].name == f"v-{version['version']:020}", f"{found[-1]} is another version than its name says")
+            # A writer that slept may have made one where others are deleted; the version before proves that it counts.
+            if version["version"] == 1 and not (job / "register" / "trimmed").exists():
+                return version
+            before = document(job / "register" / f"v-{version['version'] - 1:020}")
+            if before["history"][0] == version["history"][1]:
+                return version
+        except FileNotFoundError:
+            continue  # while the job runs, old versions are deleted
+    raise SystemExit(f"the newest version of the register of {job} is not proved by the one before it")
 
 
 def newest(job: Path) -> Path:
     """The `_metadata` of a job's newest completed checkpoint, as its register says."""
-    pointer = document(max((job / "register").glob("v-*")))["checkpoints"][-1]
+    pointers = register(job)["checkpoints"]
+    check(bool(pointers), f"no checkpoint of {job} is complete")
+    pointer = pointers[-1]
     data = (job / pointer["path"]).read_bytes()
-    check(hashlib.sha256(data).hexdigest() == pointer["digest"], f"{pointer['path']} is not what was completed")
+    whole = len(data) == pointer["length"] and hashlib.sha256(data).hexdigest() == pointer["digest"]
+    check(whole, f"{pointer['path']} is not what was completed")
     return job / str(pointer["path"])
 
 
-def states(place: Path) -> Iterator[tuple[str, str, Document, dict[Any, Any]]]:
+def checkpoint(place: Path) -> tuple[Document, Path]:
+    """The document of a checkpoint, or of a job's newest one, and the directory to which its paths are relative."""
+    path = place / "_metadata" if (place / "_metadata").exists() else newest(place)
+    metadata = document(path)
+    check(metadata["kind"] == "checkpoint", f"{path} is no checkpoint")
+    savepoint = metadata["properties"]["type"].endswith("SAVEPOINT")
+    return metadata, path.parent if savepoint else path.parent.parent
+
+
+def states(place: Path, now: int | None = None) -> Iterator[tuple[str, str, Document, dict[Any, Any]]]:
     """(uid, state, schema, content) of each state in a checkpoint or savepoint, or in the newest one of a job.
 
     The content is {key: value}, {key: [element, ...]} or {key: {map key: value}}; of timers {key: [time, ...]}. Where
     state has namespaces, its keys are (key, namespace). State of subtasks has the number of the subtask as its key.
+    What has expired at the time `now` is left out, if it is given, and if the files say how long values live.
     """
-    path = place / "_metadata" if (place / "_metadata").exists() else newest(place)
-    metadata = document(path)
-    savepoint = metadata["properties"]["type"].endswith("SAVEPOINT")
-    root = path.parent if savepoint else path.parent.parent
+    metadata, root = checkpoint(place)
     for operator in metadata["operators"]:
         yield from subtask_states(root, operator)
         runs = [Run(root, handle) for handle in operator["runs"]]
@@ -64,8 +97,27 @@ def states(place: Path) -> Iterator[tuple[str, str, Document, dict[Any, Any]]]:
             if schema["kind"] == "timers":
                 content = timers(name, operator, runs)
             else:
-                content = replay(name, operator["key"], schema, runs)
+                content = replay(name, operator["key"], schema, runs, now)
             yield operator["uid"], name, schema, content
+
+
+def hooks(place: Path) -> dict[str, bytes]:
+    """What the hooks of the driver have in a checkpoint."""
+    found = checkpoint(place)[0]["master_states"]
+    return {name: base64.b64decode(state["data"], validate=True) for name, state in found.items()}
+
+
+def source_files(place: Path) -> dict[str, bytes]:
+    """What Spark's checkpoint directory must have to go on: entries of its offset log, and those of its sources."""
+    metadata, root = checkpoint(place)
+    streaming = (metadata["source_positions"] or {}).get("streaming") or {"offsets": {}, "sources": {}}
+    found = {f"offsets/{batch}": text.encode() for batch, text in streaming["offsets"].items()}
+    for name, handle in streaming["sources"].items():
+        data = (root / handle["path"]).read_bytes()
+        whole = len(data) == handle["size"] and xxhash.xxh3_64_hexdigest(data) == handle["digest"]
+        check(whole, f"{handle['path']} is damaged")
+        found[f"sources/{name}"] = data
+    return found
 
 
 def subtask_states(root: Path, operator: Document) -> Iterator[tuple[str, str, Document, dict[Any, Any]]]:
@@ -92,7 +144,8 @@ def elements(root: Path, chunk: Document) -> list[Document]:
         content = base64.b64decode(data["inline"], validate=True)
     else:
         content = (root / data["path"]).read_bytes()
-        check(hashlib.sha256(content).hexdigest() == data["digest"], f"{data['path']} is damaged")
+        whole = len(content) == data["size"] and hashlib.sha256(content).hexdigest() == data["digest"]
+        check(whole, f"{data['path']} is damaged")
     payload = pa.py_buffer(content[chunk["offset"] : chunk["offset"] + chunk["length"]])
     rows: list[Document] = pa.ipc.open_stream(payload).read_all().slice(chunk["first"], chunk["count"]).to_pylist()
     return rows
@@ -127,43 +180,74 @@ class Run:
         return rows
 
 
-def replay(name: str, key_type: Document, schema: Document, runs: list[Run]) -> dict[Any, Any]:
+def replay(name: str, key_type: Document, schema: Document, runs: list[Run], now: int | None) -> dict[Any, Any]:
     """What the rows of all runs, oldest first, make of one state."""
+    # By keys as they stand in files: Python finds keys equal that are not the same, such as 1 and 1.0.
     content: dict[Any, Any] = {}
+    is_list, is_map = schema["kind"] == "list", schema["kind"] == "map"
     forms = [*schema.get("former", []), schema]
     for run in runs:
         of_run = run.segments[name]["schema"] if name in run.segments else schema
         later = forms[len(of_run.get("former", [])) :]
         # A clear speaks about older runs only, so it comes before the other rows of its own run.
         for row in sorted(run.rows(name), key=lambda row: row["op"] != CLEAR):
-            for before, after in itertools.pairwise(later):
-                row["value"] = newer(row["value"], before["type"], after["type"], schema["kind"] == "list")
-            key = decode_key(key_type, row["key"])
-            if "namespace" in row:
-                key = (key, row["namespace"])
-            if row["op"] == CLEAR or (row["op"] == DELETE and schema["kind"] != "map"):
+            cell = stamped(row, later, is_list)
+            key = (same(row["key"]), row.get("namespace"))
+            if row["op"] == CLEAR or (row["op"] == DELETE and not is_map):
                 content.pop(key, None)
-            elif schema["kind"] == "map":
-                entries, entry = content.setdefault(key, {}), decode_key(schema["map_key"], row["map_key"])
-                if row["op"] == PUT:
-                    entries[entry] = row["value"]
-                else:
-                    entries.pop(entry, None)
-                if not entries:
-                    del content[key]
-            elif row["op"] == APPEND:
-                content.setdefault(key, []).extend(row["value"])
+            elif is_map and row["op"] == DELETE:
+                content.get(key, {}).pop(same(row["map_key"]), None)
+            elif is_map:
+                content.setdefault(key, {})[same(row["map_key"])] = cell
             else:
-                content[key] = row["value"]
-    return content
+                content[key] = content.get(key, []) + cell if row["op"] == APPEND else cell
+    # A value expires when its stamp and the time to live, added up, are not after now.
+    past = now - schema["time_to_live"] if now is not None and "time_to_live" in schema else -ALWAYS
+    left: dict[Any, Any] = {}
+    for key, cell in content.items():
+        if is_list:
+            found: Any = [value for value, stamp in cell if stamp > past]
+        elif is_map:
+            entries = {(entry, None): value for entry, (value, stamp) in cell.items() if stamp > past}
+            found = decoded(schema["map_key"], entries)
+        else:
+            found = cell[0]
+        # Without entries a map does not exist, nor a list without elements.
+        if found if is_list or is_map else cell[1] > past:
+            left[key] = found
+    return decoded(key_type, left)
 
 
-def newer(value: Any, before: Any, after: Any, lists: bool = False) -> Any:
+def same(key: Any) -> Any:
+    """A key as it stands in a file, of which all NaN are one."""
+    return key if key == key else NAN
+
+
+def stamped(row: Document, forms: list[Document], is_list: bool) -> Any:
+    """What a row says, in the newest form: a value with the time of its last use, or a list of such pairs."""
+    values, stamps = (row["value"] or [], row.get("stamp")) if is_list else ([row["value"]], [row.get("stamp", ALWAYS)])
+    stamps = stamps or [ALWAYS] * len(values)
+    for before, after in itertools.pairwise(forms):
+        values = [newer(value, before["type"], after["type"]) for value in values]
+        if before["ttl"] != after["ttl"]:
+            stamps = [after.get("since", ALWAYS)] * len(values)
+    pairs = list(zip(values, stamps, strict=True))
+    return pairs if is_list else pairs[0]
+
+
+def decoded(codec: Document | None, content: dict[Any, Any]) -> dict[Any, Any]:
+    """The same by keys as Python has them. Of keys that Python finds equal the later ones stay as the file has them."""
+    found: dict[Any, Any] = {}
+    for (stored, namespace), value in content.items():
+        forms = [key if namespace is None else (key, namespace) for key in (decode_key(codec, stored), stored)]
+        found[forms[forms[0] in found]] = value
+    return found
+
+
+def newer(value: Any, before: Any, after: Any) -> Any:
     """A value of an older type as one of a newer type: fields by their names, numbers widened."""
     if value is None or before == after:
         return value
-    if lists:
-        return [newer(item, before, after) for item in value]
     if after in ("float", "double"):
         return float(value)
     kind = after if isinstance(after, str) else after["type"]
@@ -193,23 +277,22 @@ def newer_field(field: Document, value: Document, before: list[Document]) -> Any
 
 def timers(name: str, operator: Document, runs: list[Run]) -> dict[Any, list[int]]:
     """The timers that have not fired, by key (with the namespace, if that is not empty)."""
-    alive: dict[tuple[Any, int], int] = {}
+    alive: dict[tuple[Any, bytes, int], int] = {}
     for run in runs:
         fired = run.footer["fired_through"].get(name)
         first, last = run.footer["key_groups"]
         if fired is not None:
-            alive = {timer: group for timer, group in alive.items() if timer[1] > fired or not first <= group <= last}
+            alive = {timer: group for timer, group in alive.items() if timer[2] > fired or not first <= group <= last}
         for row in run.rows(name):
-            key = decode_key(operator["key"], row["key"])
-            timer = ((key, row["namespace"]) if row["namespace"] else key, row["timestamp"])
+            timer = (same(row["key"]), row["namespace"], row["timestamp"])
             if row["op"] == PUT:
                 alive[timer] = ((row["hash"] >> 32) * operator["max_parallelism"]) >> 32
             else:
                 alive.pop(timer, None)
     times: dict[Any, list[int]] = {}
-    for key, timestamp in sorted(alive, key=lambda timer: timer[1]):
-        times.setdefault(key, []).append(timestamp)
-    return times
+    for key, namespace, timestamp in sorted(alive, key=lambda timer: timer[2]):
+        times.setdefault((key, namespace or None), []).append(timestamp)
+    return decoded(operator["key"], times)
 
 
 def decode_key(codec: Document | None, key: Any) -> Any:

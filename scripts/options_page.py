@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import holdfast
-from holdfast.checkpoint.options import HarmlessOption, RefusedOption
-from holdfast.kernel.option import ConfigOption, Duration, MemorySize, all_options
+from holdfast.checkpoint.config.options import HarmlessOption, RefusedOption
+from holdfast.kernel.option import ConfigOption, DurationType, MemorySize, all_options
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "options.md"
 
@@ -132,7 +132,7 @@ def default(option: ConfigOption[Any]) -> str:
     value = option.default
     if value is None:
         return "not set"
-    if option.type is Duration:
+    if option.type is DurationType:
         return code(duration(value))
     if option.type is MemorySize:
         return code(size(value))

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
+from tests.long_tests import LONG
+
 ARCHIVE = Path(sys.prefix, "spark.jsa")
 """Classes of Spark, as `tests/programs/java_archive.py` writes them; they halve what the start of a JVM costs."""
 
@@ -27,6 +29,13 @@ settings.load_profile("untimed")
 
 ON_THEIR_OWN = ("_stories.py", "/test_examples.py")
 """Files whose tests share nothing, because each starts programs of its own: any of them may run beside any other."""
+
+
+def pytest_collection_modifyitems(items: list[Any]) -> None:
+    """Marks the long tests."""
+    for item in items:
+        if item.nodeid.startswith(LONG):
+            item.add_marker(pytest.mark.long)
 
 
 def _is_busy(scope: str) -> bool:

@@ -186,6 +186,8 @@ class CheckpointFailureReason(Enum):
     UNKNOWN_TASK_CHECKPOINT_NOTIFICATION_FAILURE = "A notification came for an unknown task."
     FINALIZE_CHECKPOINT_FAILURE = "Writing the checkpoint's metadata or its pointer failed."
     TRIGGER_CHECKPOINT_FAILURE = "Triggering the checkpoint failed."
+    # Not among Flink's, which counts no failure of a hook: a job whose hook never answers would go on without output.
+    MASTER_HOOK_FAILURE = "A master hook failed."
 
     @property
     def message(self) -> str:
@@ -220,6 +222,8 @@ _COUNTED = frozenset(
         CheckpointFailureReason.CHECKPOINT_DECLINED,
         CheckpointFailureReason.CHECKPOINT_EXPIRED,
         CheckpointFailureReason.FINALIZE_CHECKPOINT_FAILURE,
+        CheckpointFailureReason.CHECKPOINT_DECLINED_TIME_OUT,
+        CheckpointFailureReason.MASTER_HOOK_FAILURE,
     }
 )
 

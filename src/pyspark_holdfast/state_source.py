@@ -26,13 +26,13 @@ from pyspark.sql.types import StructType
 from holdfast.errors import ConfigurationError
 from holdfast.kernel.key_group import KeyGroupRange, range_of
 from holdfast.queryable import QueryableStateClient, StateDescription, exactly
-from holdfast.queryable.consistency import NEWEST
-from holdfast.queryable.leader import parse_address
-from holdfast.queryable.question import job_id_of
-from holdfast.queryable.scan import Condition
-from holdfast.state.descriptor import StateKind
-from holdfast.types.key import CompositeKeyCodec, KeyCodec
-from holdfast.types.type_information import RowTypeInformation, TypeInformation, Types
+from holdfast.queryable.client.client_request import job_id_of
+from holdfast.queryable.replica.scan import Condition
+from holdfast.queryable.server.leader import parse_address
+from holdfast.queryable.wire.consistency import NEWEST
+from holdfast.state.declaration.descriptor import StateKind
+from holdfast.types.information.type_information import RowTypeInformation, TypeInformation, Types
+from holdfast.types.key.key_codec import CompositeKeyCodec, KeyCodec
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import Filter
@@ -109,7 +109,7 @@ class StateDataSource(DataSource):
         return Where(options["address"], options["job"], options["state"], options.get("token"), options.get("tls"))
 
 
-class Stretch(InputPartition):
+class KeyGroupPartition(InputPartition):
     """A range of key groups of one checkpoint."""
 
     def __init__(self, start: int, end: int, checkpoint_id: int) -> None:
@@ -145,11 +145,11 @@ class StateReader(DataSourceReader):
             held = client.hold(self._where.job, self._where.state, self._hold, consistency=wanted)
         count = max(1, min(self._count, what.max_parallelism))
         ranges = [range_of(index, what.max_parallelism, count) for index in range(count)]
-        return [Stretch(part.start, part.end, held.checkpoint_id) for part in ranges]
+        return [KeyGroupPartition(part.start, part.end, held.checkpoint_id) for part in ranges]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one partition."""
-        assert isinstance(partition, Stretch)
+        assert isinstance(partition, KeyGroupPartition)
         held = KeyGroupRange(partition.start, partition.end)
         with self._where.connect() as client:
             scan = client.scan(

@@ -4,7 +4,7 @@ from holdfast.kernel.key_group import range_of
 from holdfast.state.compaction.layer import components, depth, layers
 from holdfast.state.compaction.merge import compact
 from holdfast.state.compaction.plan import CompactionPlan, Output, output_ranges, swap
-from holdfast.storage.naming import FileName
+from holdfast.storage.job.naming import FileName
 
 
 def compact_layers(epochs, start, end, now=0):

@@ -11,7 +11,7 @@ from holdfast.state import (
     StateBackendFactory,
 )
 from holdfast.state.hashmap.keyed_backend import HashMapKeyedStateBackend
-from holdfast.state.operator_state import DefaultOperatorStateBackend
+from holdfast.state.operator.operator_state import DefaultOperatorStateBackend
 
 
 class PlainKeyedStateBackend(HashMapKeyedStateBackend):

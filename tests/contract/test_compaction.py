@@ -7,11 +7,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import rule
 
 from holdfast.state import HashMapStateBackend
-from holdfast.state.cache import STATE_CACHE
-from holdfast.testing import state_backend_contract
-from holdfast.testing.state_backend_contract import StateBackendContract
-from holdfast.testing.state_backend_machine import StateBackendMachine
-from holdfast.testing.state_epochs import StateEpochs
+from holdfast.state.backend.cache import STATE_CACHE
+from holdfast.testing.contract import state_backend_contract
+from holdfast.testing.contract.state_backend_contract import StateBackendContract
+from holdfast.testing.state_contract.state_backend_machine import StateBackendMachine
+from holdfast.testing.state_contract.state_epochs import StateEpochs
 from tests.contract.compacting import compact_layers, compact_some
 
 

@@ -10,23 +10,24 @@ from typing import Any
 import pytest
 
 from holdfast.errors import ConflictError, StorageError
+from holdfast.ha.election.leader_election import LeaderElectionDriverFactory
+from holdfast.ha.election.leader_information import LeaderInformation
+from holdfast.ha.election.leader_retrieval import LeaderRetrievalDriverFactory
+from holdfast.ha.election.lease import LeaseTiming
 from holdfast.ha.embedded.election import (
     EmbeddedElection,
     EmbeddedLeaderElectionDriverFactory,
     EmbeddedLeaderRetrievalDriver,
 )
 from holdfast.ha.file_system.election import FileSystemLeaderElectionDriverFactory, information_of
-from holdfast.ha.file_system.lease_file import LeaseFile
+from holdfast.ha.file_system.lease_file import LeaderLease, LeaseFile
 from holdfast.ha.file_system.retrieval import FileSystemLeaderRetrievalDriver
-from holdfast.ha.leader_election import LeaderElectionDriverFactory
-from holdfast.ha.leader_information import LeaderInformation
-from holdfast.ha.leader_retrieval import LeaderRetrievalDriverFactory
-from holdfast.ha.lease import Lease, LeaseTiming
 from holdfast.kernel.clock import SystemClock
-from holdfast.storage.file_system import LocalFileSystem
-from holdfast.testing.leader_election_contract import ElectionBackend, ElectionProcess, LeaderElectionContract
+from holdfast.storage.file_system.scheme import LocalFileSystem
+from holdfast.testing.contract.leader_election_contract import ElectionBackend, ElectionProcess, LeaderElectionContract
 
-TIMING = LeaseTiming(lease_duration=0.8, renew_deadline=0.6, retry_period=0.1)
+# Long enough that a busy machine deposes nobody.
+TIMING = LeaseTiming(lease_duration=3.0, renew_deadline=2.4, retry_period=0.2)
 
 
 class EmbeddedProcess(ElectionProcess):
@@ -146,7 +147,7 @@ class FileSystemBackend(ElectionBackend):
             changed: dict[str, Any] = {**lease.to_json()}
             changed["information"][component_id] = information.encode()
             with suppress(ConflictError):  # the leader renews its lease all the time
-                self._lease_file.write(base, Lease.from_json(changed))
+                self._lease_file.write(base, LeaderLease.from_json(changed))
                 return
 
     def read_information(self, component_id: str) -> LeaderInformation:

@@ -6,10 +6,10 @@ import pytest
 
 from holdfast.kernel.configuration import Configuration
 from holdfast.state import ColumnarStateBackend, HashMapStateBackend, load_state_backend
-from holdfast.state.cache import STATE_CACHE
+from holdfast.state.backend.cache import STATE_CACHE
 from holdfast.state.columnar import column
-from holdfast.state.run import forget_runs
-from holdfast.testing.state_backend_contract import StateBackendContract
+from holdfast.state.run.run_file import forget_runs
+from holdfast.testing.contract.state_backend_contract import StateBackendContract
 
 
 @pytest.fixture(autouse=True)

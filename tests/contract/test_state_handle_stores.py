@@ -9,17 +9,17 @@ import pytest
 
 from holdfast.errors import PossibleInconsistentStateError, StorageError
 from holdfast.ha.embedded.store import EmbeddedStateHandleStore, MemoryEntryMapBackend
-from holdfast.ha.entry_map import EntryMap, EntryMapBackend, Leadership
 from holdfast.ha.file_system.store import FileEntryMapBackend, FileSystemStateHandleStore
-from holdfast.storage.file_system import LocalFileSystem
-from holdfast.storage.handle import RetrievableStateStorageHelper
-from holdfast.testing.state_handle_store_backend import (
-    Moment,
+from holdfast.ha.job_manager_store.entry_map import EntryMap, EntryMapBackend, Leadership
+from holdfast.storage.file_system.scheme import LocalFileSystem
+from holdfast.storage.handle.state_handle import RetrievableStateStorageHelper
+from holdfast.testing.contract.state_handle_store_backend import (
+    FaultMoment,
     ProcessDied,
     StateHandleStoreBackend,
     Store,
 )
-from holdfast.testing.state_handle_store_contract import StateHandleStoreContract
+from holdfast.testing.contract.state_handle_store_contract import StateHandleStoreContract
 
 
 class Terms(Leadership):
@@ -41,14 +41,14 @@ class Striker:
     """Makes one of several writes go wrong."""
 
     def __init__(self) -> None:
-        self._action: Moment | Callable[[], None] | None = None
+        self._action: FaultMoment | Callable[[], None] | None = None
         self._after = 0
 
-    def arm(self, moment: Moment | Callable[[], None] | None, after: int = 0) -> None:
+    def arm(self, moment: FaultMoment | Callable[[], None] | None, after: int = 0) -> None:
         self._action, self._after = moment, after
 
     def read(self) -> None:
-        if isinstance(self._action, Moment) or self._action is None:
+        if isinstance(self._action, FaultMoment) or self._action is None:
             return
         if self._after > 0:
             self._after -= 1
@@ -61,17 +61,17 @@ class Striker:
             self._after -= 1
             return action()
         moment, self._action = self._action, None
-        if not isinstance(moment, Moment):
+        if not isinstance(moment, FaultMoment):
             moment()
             return action()
-        if moment is Moment.REFUSED:
+        if moment is FaultMoment.REFUSED:
             raise StorageError("refused by this test")
-        if moment is Moment.SILENT:
+        if moment is FaultMoment.SILENT:
             raise PossibleInconsistentStateError("no answer in this test")
-        if moment is Moment.DIED_BEFORE:
+        if moment is FaultMoment.DIED_BEFORE:
             raise ProcessDied
         action()
-        if moment is Moment.LOST:
+        if moment is FaultMoment.LOST:
             raise PossibleInconsistentStateError("the answer was lost in this test")
         raise ProcessDied
 
@@ -119,7 +119,7 @@ class EntryMapHarness(StateHandleStoreBackend):
     def crash(self, store: Store) -> None:
         self.strikers.pop(id(store))
 
-    def strike(self, store: Store, moment: Moment, after: int = 0) -> None:
+    def strike(self, store: Store, moment: FaultMoment, after: int = 0) -> None:
         self.strikers[id(store)].arm(moment, after)
 
     def interrupt(self, store: Store, action: Callable[[], None], after: int = 0) -> None:

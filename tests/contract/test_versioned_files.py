@@ -12,11 +12,11 @@ import pytest
 from holdfast.errors import ConflictError, CorruptFileError, FormatVersionError, StorageError
 from holdfast.ha.file_system.versioned_file import NEVER_WRITTEN, FileVersion, VersionedFile
 from holdfast.kernel.ids import new_nonce
-from holdfast.storage.document import encode_document
-from holdfast.storage.file_system import FileSystem, LocalFileSystem
-from holdfast.storage.register import GENESIS, FencedRegister, RegisterRecord
-from holdfast.testing.gated_file_system import GatedFileSystem
-from holdfast.testing.register_contract import Gate, RegisterContract, RegisterSite
+from holdfast.storage.file_system.scheme import FileSystem, LocalFileSystem
+from holdfast.storage.handle.document import encode_document
+from holdfast.storage.register.fenced_register import GENESIS, FencedRegister, RegisterRecord
+from tests.contract.register_contract import Gate, RegisterContract, RegisterSite
+from tests.stories.gated_file_system import GatedFileSystem
 
 
 class VersionedRegister(FencedRegister):
@@ -69,6 +69,17 @@ def test_old_versions_are_deleted_and_what_crashed_writers_left_is_swept(tmp_pat
     file.remove()
     assert not tmp_path.exists()
     assert file.load() is NEVER_WRITTEN
+
+
+def test_the_form_on_disk_is_that_of_earlier_releases(tmp_path: Path) -> None:
+    file = VersionedFile(LocalFileSystem(), str(tmp_path), "test", 1)
+    first = file.swap(file.load(), {"number": 0})
+    document = encode_document("test", 1, {"body": {"number": 0}, "history": [first.nonce]})
+    assert (tmp_path / "v-00000000000000000001").read_bytes() == document
+    version = first
+    for number in range(1, 65):
+        version = file.swap(version, {"number": number})
+    assert (tmp_path / "trimmed").read_bytes() == b"Version 1 was deleted.\n"
 
 
 def test_damage_is_named(tmp_path: Path) -> None:

@@ -15,12 +15,12 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from holdfast.datastream.sinks.collect import CollectSink, Mailbox
-from holdfast.runtime.function import KeyedProcessFunction
-from holdfast.runtime.graph import KeyedNode, KeySpec, OperatorSpec, SinkNode, SourceNode, StreamGraph
-from holdfast.runtime.job_master import JobMaster
-from holdfast.state.descriptor import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
-from holdfast.testing.epoch_runner import LocalEngine, run_job
-from holdfast.types.ddl import parse_schema
+from holdfast.runtime.function.user_function import KeyedProcessFunction
+from holdfast.runtime.graph.stream_graph import KeyedNode, KeySpec, OperatorSpec, SinkNode, SourceNode, StreamGraph
+from holdfast.runtime.master.job_master import JobMaster
+from holdfast.state.declaration.descriptor import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
+from holdfast.testing.epoch.epoch_runner import LocalEngine, run_job
+from holdfast.types.conversion.ddl import parse_schema
 
 ACCOUNTS = [f"account-{i}" for i in range(12)]
 DEPOSIT = parse_schema("account string, amount bigint")
@@ -73,7 +73,7 @@ def graph() -> StreamGraph:
 def job_master(checkpoints: str, epochs: int, pause: float, options: dict[str, str]) -> JobMaster:
     inputs = [{"deposits": [(account, amount(account, epoch)) for account in ACCOUNTS]} for epoch in range(epochs)]
 
-    def hold_up(level: int, partition: int) -> None:
+    def hold_up(stage: int, partition: int) -> None:
         if partition == 0:
             time.sleep(pause)
 

@@ -18,11 +18,11 @@ from click.testing import CliRunner
 
 from holdfast.cli import main
 from holdfast.kernel.ids import JobID
-from holdfast.storage import s3_options
-from holdfast.storage.file_system import file_system_for, join
-from holdfast.testing.kubernetes import KubernetesApiServer
-from holdfast.testing.s3_server import S3Server
-from holdfast.testing.zookeeper import ZooKeeperServer
+from holdfast.storage.file_system import s3_options
+from holdfast.storage.file_system.scheme import file_system_for, join
+from holdfast.testing.kubernetes.api_server import KubernetesApiServer
+from holdfast.testing.server.s3_server import S3Server
+from holdfast.testing.server.zookeeper import ZooKeeperServer
 from tests.services.test_ha_takeover import bucket_of, of_type
 from tests.stories import ledger
 from tests.stories.process import kill_group, run, start

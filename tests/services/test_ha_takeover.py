@@ -15,16 +15,16 @@ from typing import Any
 import pytest
 
 from holdfast.ha import HighAvailabilityServices, RegisterCheckpointRecoveryFactory
-from holdfast.ha.factory import create_high_availability_services
+from holdfast.ha.services.factory import create_high_availability_services
 from holdfast.kernel.configuration import Configuration
-from holdfast.storage import s3_options
-from holdfast.storage.register import RegisterState
-from holdfast.storage.s3_connection import S3Options
-from holdfast.testing.contender import RecordingRetrievalListener, eventually
-from holdfast.testing.ha_candidate import JOB, CandidateProcess
-from holdfast.testing.kubernetes import KubernetesApiServer
-from holdfast.testing.s3_server import S3Server
-from holdfast.testing.zookeeper import ZooKeeperServer
+from holdfast.storage.file_system import s3_options
+from holdfast.storage.file_system.s3_connection import S3Options
+from holdfast.storage.register.fenced_register import RegisterState
+from holdfast.testing.contract.contender import RecordingRetrievalListener, eventually
+from holdfast.testing.kubernetes.api_server import KubernetesApiServer
+from holdfast.testing.server.s3_server import S3Server
+from holdfast.testing.server.zookeeper import ZooKeeperServer
+from tests.programs.ha_candidate import JOB, CandidateProcess
 
 pytestmark = [pytest.mark.services, pytest.mark.timeout(240)]
 

@@ -14,8 +14,8 @@ import pytest
 from click.testing import CliRunner
 
 from holdfast.cli import main
-from holdfast.runtime.control import SnapshotRequest
-from holdfast.storage.file_system import FileSystem, file_system_for
+from holdfast.runtime.job.control import SnapshotRequest
+from holdfast.storage.file_system.scheme import FileSystem, file_system_for
 from holdfast.testing import S3Server
 from tests.stories import journal, ledger, local
 from tests.stories.functions import Numbering
@@ -116,7 +116,7 @@ def test_a_savepoint_in_the_store_needs_nothing_else_and_is_deleted_whole(
 
     job = local.master(program("first"), root, local.epochs("in", batches[:2]))
 
-    def ask(level: int, partition: int) -> None:
+    def ask(stage: int, partition: int) -> None:
         if not asked:
             asked.append(job.control.request(SnapshotRequest(is_savepoint=True, directory=f"{root}-savepoints")))
 

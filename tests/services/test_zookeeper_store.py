@@ -11,10 +11,15 @@ from holdfast.errors import StorageError
 from holdfast.ha.zookeeper.connection import NoAnswerError, ZooKeeperConnection
 from holdfast.ha.zookeeper.latch_nodes import LatchNodes, latch_prefix
 from holdfast.ha.zookeeper.store import ZooKeeperStateHandleStore
-from holdfast.storage.handle import RetrievableStateStorageHelper
-from holdfast.testing.state_handle_store_backend import Moment, ProcessDied, StateHandleStoreBackend, Store
-from holdfast.testing.state_handle_store_contract import StateHandleStoreContract
-from holdfast.testing.zookeeper import ZooKeeperServer
+from holdfast.storage.handle.state_handle import RetrievableStateStorageHelper
+from holdfast.testing.contract.state_handle_store_backend import (
+    FaultMoment,
+    ProcessDied,
+    StateHandleStoreBackend,
+    Store,
+)
+from holdfast.testing.contract.state_handle_store_contract import StateHandleStoreContract
+from holdfast.testing.server.zookeeper import ZooKeeperServer
 
 pytestmark = pytest.mark.services
 
@@ -22,7 +27,7 @@ pytestmark = pytest.mark.services
 class StruckConnection(ZooKeeperConnection):
     """A connection of which one request goes wrong."""
 
-    action: Moment | Callable[[], None] | None = None
+    action: FaultMoment | Callable[[], None] | None = None
     after = 0
 
     def call(self, request: Callable[[], Any]) -> Any:
@@ -33,16 +38,16 @@ class StruckConnection(ZooKeeperConnection):
             self.after -= 1
             return super().call(request)
         action, self.action = self.action, None
-        if not isinstance(action, Moment):
+        if not isinstance(action, FaultMoment):
             action()
             return super().call(request)
-        if action is Moment.REFUSED:
+        if action is FaultMoment.REFUSED:
             raise StorageError("refused by this test")
-        if action is Moment.DIED_BEFORE:
+        if action is FaultMoment.DIED_BEFORE:
             raise ProcessDied
-        if action is not Moment.SILENT:
+        if action is not FaultMoment.SILENT:
             super().call(request)
-        if action is Moment.DIED_AFTER:
+        if action is FaultMoment.DIED_AFTER:
             raise ProcessDied
         raise NoAnswerError("no answer in this test")
 
@@ -103,7 +108,7 @@ class ZooKeeperBackend(StateHandleStoreBackend):
             client.delete(self._latch_node)
         self._latch_node = node
 
-    def strike(self, store: Store, moment: Moment, after: int = 0) -> None:
+    def strike(self, store: Store, moment: FaultMoment, after: int = 0) -> None:
         self._set(store, moment, after)
 
     def interrupt(self, store: Store, action: Callable[[], None], after: int = 0) -> None:
@@ -112,7 +117,7 @@ class ZooKeeperBackend(StateHandleStoreBackend):
     def spare(self, store: Store) -> None:
         self._set(store, None, 0)
 
-    def _set(self, store: Store, action: Moment | Callable[[], None] | None, after: int) -> None:
+    def _set(self, store: Store, action: FaultMoment | Callable[[], None] | None, after: int) -> None:
         connection = self._connections[id(store)]
         connection.action, connection.after = action, after
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from holdfast.kernel import fault
-from holdfast.runtime.status import JobStatus
+from holdfast.runtime.job.status import JobStatus
 from tests.stories import ledger, tidiness
 from tests.stories.local import RESTARTING, run
 from tests.stories.process import kill_group, start
@@ -47,9 +47,9 @@ def test_two_thousand_epochs_in_bad_weather_at_changing_parallelism(
     payments = ledger.payments(epochs, rows, accounts, seed)
     weather, workers, chance = Weather(seed, rate=0.02), Workers(seed), random.Random(seed)
 
-    def intercept(level: int, partition: int) -> None:
-        workers(level, partition)
-        weather(level, partition)
+    def intercept(stage: int, partition: int) -> None:
+        workers(stage, partition)
+        weather(stage, partition)
 
     until = 0
     while until < epochs:

@@ -9,8 +9,8 @@ from contextlib import suppress
 
 import pytest
 
-from holdfast.queryable.errors import ProtocolError
-from holdfast.queryable.frame import FrameType, encode, to_header
+from holdfast.queryable.wire.errors import ProtocolError
+from holdfast.queryable.wire.frame import FrameType, encode, to_header
 from tests.unit.queryable.test_safety import ANSWERS, Target, a_get
 
 MESSAGES = 1_000_000

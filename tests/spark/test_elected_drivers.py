@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.testing.zookeeper import ZooKeeperServer
+from holdfast.testing.server.zookeeper import ZooKeeperServer
 from tests.spark.test_ledger_stories import Story
 from tests.stories import ledger
 from tests.stories.process import kill_group, start

@@ -49,6 +49,26 @@ def test_elements_of_a_collection_are_collected(env: StreamExecutionEnvironment)
     assert collected.get_job_client().get_job_status() is JobStatus.FINISHED
 
 
+def test_each_execute_without_a_name_runs_its_own_job_once(env: StreamExecutionEnvironment, spark: Any) -> None:
+    told: list[tuple[str, int]] = []
+
+    def program(env: StreamExecutionEnvironment) -> list[JobStatus]:
+        numbers = env.from_collection([1, 2], "bigint")
+        statuses = []
+        for name in ("first", "second", "third"):
+            end = numbers.for_each_epoch(lambda df, _, name=name: told.extend((name, r[0]) for r in df.collect()))
+            end.uid("told")
+            statuses.append(env.execute().status)
+        return statuses
+
+    everything = [(name, n) for name in ("first", "second", "third") for n in (1, 2)]
+    assert program(env) == [JobStatus.FINISHED] * 3
+    assert sorted(told) == sorted(everything)
+    again = StreamExecutionEnvironment.get_execution_environment(env.get_configuration(), spark=spark)
+    assert program(again) == [JobStatus.FINISHED] * 3
+    assert sorted(told) == sorted(everything)
+
+
 def test_pickled_elements_need_no_type(env: StreamExecutionEnvironment) -> None:
     collected = env.from_collection([{"a": {1}}, "text", None]).map(lambda value: [value]).execute_and_collect()
     assert sorted(map(repr, collected)) == ["['text']", "[None]", "[{'a': {1}}]"]

@@ -1,4 +1,4 @@
-"""Event time on Spark: timestamps cross exchanges and legs, and windows come out as in the model."""
+"""Event time on Spark: timestamps cross exchanges and epoch jobs, and windows come out as in the model."""
 
 from __future__ import annotations
 

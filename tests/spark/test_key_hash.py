@@ -7,10 +7,10 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from holdfast.spark.frame import frame_with
-from holdfast.types.arrow import batch_to_elements, element_ddl, rows_to_batch
-from holdfast.types.convert import to_row_type
-from holdfast.types.key import KeyCodec, key_codec_for
-from holdfast.types.type_information import RowTypeInformation, Types
+from holdfast.types.conversion.arrow import batch_to_elements, element_ddl, rows_to_batch
+from holdfast.types.conversion.convert import to_row_type
+from holdfast.types.information.type_information import RowTypeInformation, Types
+from holdfast.types.key.key_codec import KeyCodec, key_codec_for
 from tests.unit.types import type_strategies
 
 pytestmark = pytest.mark.spark

@@ -105,8 +105,8 @@ def test_a_killed_executor_of_two(story: Story, stages: int, where: str, hazard:
     story.audit(stages=stages)
 
 
-def test_an_executor_is_killed_in_the_second_leg_of_an_epoch(story: Story) -> None:
-    """The first leg is over, and its rows are staged: the second one reads those again, or the epoch runs again."""
+def test_an_executor_is_killed_in_the_second_epoch_job_of_an_epoch(story: Story) -> None:
+    """The first job is over, and its rows are staged: the second one reads those again, or the epoch runs again."""
     strike = ("--hazard", "kill-executor", "--where", "parity", "--at", 60, "--marker", story.root / "m")
     ended = run("ledger_job.py", *story.arguments("--stages", 2, "--transform", "--master", CLUSTER, *strike))
     assert ended.code == 0, ended.output
@@ -114,8 +114,8 @@ def test_an_executor_is_killed_in_the_second_leg_of_an_epoch(story: Story) -> No
     story.audit(stages=2)
 
 
-def test_the_process_group_is_killed_between_the_legs_of_an_epoch(story: Story) -> None:
-    """A transform is called when it is defined and then once an epoch, after the first leg."""
+def test_the_process_group_is_killed_between_the_epoch_jobs_of_an_epoch(story: Story) -> None:
+    """A transform is called when it is defined and then once an epoch, after the first epoch job."""
     arguments = story.arguments("--stages", 2, "--transform")
     strike = ("--hazard", "kill-group", "--where", "transform", "--at", 4, "--marker", story.root / "m")
     first = run("ledger_job.py", *arguments, *strike)
@@ -218,6 +218,24 @@ def test_sigterm_while_tasks_run_lets_their_epoch_come_to_its_end(story: Story) 
     os.kill(process.pid, signal.SIGTERM)
     assert process.wait(timeout=180) == 0, (story.root / "log").read_text()
     assert story.completed() == 1, "the epoch that ran, and no other"
+    assert run("ledger_job.py", *story.arguments()).code == 0
+    story.audit()
+
+
+@pytest.mark.parametrize("when", ["while tasks run", "between epochs"])
+def test_sigterm_to_all_processes_of_the_job_ends_it_with_exit_code_0(story: Story, when: str) -> None:
+    """As a service manager, `timeout` or a terminal sends it: the JVM and the workers end as well, and maybe before."""
+    linger = ("--hazard", "linger", "--at", 60, "--marker", story.root / "m")
+    more = linger if when == "while tasks run" else ("--trigger", "continuous")
+    process = start("ledger_job.py", *story.arguments(*more), log=story.root / "log")
+    if when == "between epochs":
+        story.wait_for(5, process)
+    deadline = time.monotonic() + 180
+    while when == "while tasks run" and not (story.root / "m").exists():
+        assert time.monotonic() < deadline and process.poll() is None, (story.root / "log").read_text()
+        time.sleep(0.02)
+    os.killpg(process.pid, signal.SIGTERM)
+    assert process.wait(timeout=180) == 0, (story.root / "log").read_text()
     assert run("ledger_job.py", *story.arguments()).code == 0
     story.audit()
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from holdfast.runtime.function import KeyedProcessFunction
-from holdfast.state.descriptor import ValueStateDescriptor
+from holdfast.runtime.function.user_function import KeyedProcessFunction
+from holdfast.state.declaration.descriptor import ValueStateDescriptor
 
 
 class Numbering(KeyedProcessFunction):

@@ -7,13 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from holdfast.datastream.sinks import ParquetFileSink
-from holdfast.runtime.barrier import Barrier
-from holdfast.runtime.descriptor import EpochDescriptor
-from holdfast.runtime.engine import EpochDriver, EpochInput, Outcome, StagedInput
-from holdfast.runtime.job_master import JobMaster
-from holdfast.runtime.sink import CommitRequest, Committer, CommitterInitContext
-from holdfast.runtime.status import JobStatus
-from holdfast.testing.epoch_runner import LocalEngine
+from holdfast.runtime.exchange.barrier import Barrier
+from holdfast.runtime.exchange.descriptor import EpochDescriptor
+from holdfast.runtime.function.sink import CommitRequest, Committer, CommitterInitContext
+from holdfast.runtime.job.engine import EpochDriver, EpochInput, Outcome, StagedInput
+from holdfast.runtime.job.status import JobStatus
+from holdfast.runtime.master.job_master import JobMaster
+from holdfast.testing.epoch.epoch_runner import LocalEngine
 
 PATIENCE = 60.0
 
@@ -52,7 +52,7 @@ class GatedEngine(LocalEngine):
     def __init__(
         self, inputs: Sequence[Mapping[str, Sequence[Any]]], gate: Callable[[str], None], **settings: Any
     ) -> None:
-        super().__init__(inputs, interceptor=lambda level, task: gate(f"task {level} {task}"), **settings)
+        super().__init__(inputs, interceptor=lambda stage, task: gate(f"task {stage} {task}"), **settings)
         self.gate = gate
 
     def drive(self, driver: EpochDriver) -> Outcome:

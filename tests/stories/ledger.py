@@ -14,10 +14,10 @@ from typing import Any
 import pyarrow.dataset as ds
 
 from holdfast.datastream.sinks import ParquetFileSink
-from holdfast.runtime.function import KeyedProcessFunction
-from holdfast.runtime.graph import KeyedNode, KeySpec, OperatorSpec, SinkNode, SourceNode, StreamGraph
-from holdfast.state.descriptor import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
-from holdfast.types.ddl import parse_schema, parse_type
+from holdfast.runtime.function.user_function import KeyedProcessFunction
+from holdfast.runtime.graph.stream_graph import KeyedNode, KeySpec, OperatorSpec, SinkNode, SourceNode, StreamGraph
+from holdfast.state.declaration.descriptor import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
+from holdfast.types.conversion.ddl import parse_schema, parse_type
 
 PAYMENT = parse_schema("payment bigint, account string, amount bigint")
 ENTRY = parse_schema(

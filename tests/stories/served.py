@@ -15,9 +15,9 @@ from holdfast.cli import main
 from holdfast.datastream import KeyedProcessFunction, RuntimeContext, StreamExecutionEnvironment
 from holdfast.datastream.state import ValueStateDescriptor
 from holdfast.rest.client import RestClient, RestError
-from holdfast.runtime.engine import EpochDriver, Outcome
-from holdfast.runtime.job_master import JobMaster
-from holdfast.testing.epoch_runner import LocalEngine, LocalInput, run_job
+from holdfast.runtime.job.engine import EpochDriver, Outcome
+from holdfast.runtime.master.job_master import JobMaster
+from holdfast.testing.epoch.epoch_runner import LocalEngine, LocalInput, run_job
 
 SECONDS = 30.0
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from holdfast.checkpoint import recovery
-from holdfast.checkpoint.completed_checkpoint import CompletedCheckpoint
+from holdfast.checkpoint.document.completed_checkpoint import CompletedCheckpoint
+from holdfast.checkpoint.recovery import retained as recovery
 from holdfast.kernel.ids import JobID
-from holdfast.storage.file_register import FileRegister
-from holdfast.storage.file_system import LocalFileSystem
-from holdfast.storage.job_directory import JobDirectory
-from holdfast.storage.register import WINDOW, RegisterState
+from holdfast.storage.file_system.scheme import LocalFileSystem
+from holdfast.storage.job.job_directory import JobDirectory
+from holdfast.storage.register.fenced_register import WINDOW, RegisterState
+from holdfast.storage.register.file_register import FileRegister
 
 
 def job_directory(root: Path | str, name: str = "job") -> JobDirectory:
@@ -54,7 +54,10 @@ def inspect(root: Path | str, name: str = "job", *, outputs: tuple[Path, ...] = 
     assert len(nonces) == 1, "the nonce file of the last attempt stays, the others go"
     assert all(file in named or f"taskowned/{file}" in named for file in owned if file not in nonces)
     for output in outputs:
-        staged = [path for path in output.glob(".holdfast/**/*") if path.is_file()]
+        staged = [path for path in output.glob(".holdfast/*/*") if path.is_file()]
+        for ledger in output.glob(".holdfast/*/ledger"):
+            marks = sorted(path.name for path in ledger.iterdir())
+            assert len({mark.partition(".")[0] for mark in marks}) == 1, "the intents below the highest go"
         assert [path for path in staged if str(path.relative_to(output)) not in named] == []
     versions = [path for path in Path(directory.register_dir).iterdir() if path.name != "trimmed"]
     assert len(versions) <= WINDOW + 1

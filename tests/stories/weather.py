@@ -23,12 +23,12 @@ class Weather:
         self._rate = rate
         self.struck: dict[str, int] = {}
 
-    def __call__(self, level: int, partition: int) -> None:
+    def __call__(self, stage: int, partition: int) -> None:
         if self._random.random() >= self._rate:
             return
         if self._random.random() < 0.25:
             self._count("task")
-            raise fault.FaultInjectedError(f"the task {partition} of level {level} fails")
+            raise fault.FaultInjectedError(f"the task {partition} of stage {stage} fails")
         spec = f"{self._random.choice(MOMENTS)}:{self._random.choice(POINTS)}:{self._random.randint(1, 2)}=raise"
         self._count(spec.split(":")[1])
         fault.install(spec)

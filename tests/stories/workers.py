@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from holdfast.state.cache import STATE_CACHE, StateCache
+from holdfast.state.backend.cache import STATE_CACHE, StateCache
 
 
 class Workers:
@@ -21,7 +21,7 @@ class Workers:
         self._memories = [StateCache() for _ in weights]
         self._at_work = self._memories[0]
 
-    def __call__(self, level: int, partition: int) -> None:
+    def __call__(self, stage: int, partition: int) -> None:
         (chosen,) = self._random.choices(self._memories, self._weights)
         STATE_CACHE.swap(self._at_work)
         STATE_CACHE.swap(chosen)

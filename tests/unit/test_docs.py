@@ -21,9 +21,9 @@ from holdfast.datastream import DataStream, KeyedProcessFunction, KeyedStream, S
 from holdfast.datastream.state import ValueStateDescriptor
 from holdfast.errors import ConfigurationError, StateMigrationError
 from holdfast.kernel.clock import ManualClock
-from holdfast.queryable import errors as query_errors
-from holdfast.runtime.job_master import JobMaster
-from holdfast.storage.file_system import file_system_for
+from holdfast.queryable.wire import errors as query_errors
+from holdfast.runtime.master.job_master import JobMaster
+from holdfast.storage.file_system.scheme import file_system_for
 from holdfast.testing import OperatorHarness
 from tests.documentation import PAGES, ROOT, blocks
 from tests.stories.functions import Numbering

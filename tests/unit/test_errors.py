@@ -105,10 +105,11 @@ def test_a_checkpoint_error_is_made_as_in_flink():
 
 
 def test_the_reasons_of_the_contract_are_told_apart():
-    # The contract's table: 24 reasons, six of them pre-flight, five count; the seeds bring three more.
+    # The contract's table: 24 reasons, six of them pre-flight, five count; the seeds bring three more. What
+    # hooks of the driver fail with counts as well, and one reason is only theirs.
     pre_flight = {reason.name for reason in CheckpointFailureReason if reason.is_pre_flight}
     counted = {reason.name for reason in CheckpointFailureReason if reason.counts_as_failure}
-    assert len(CheckpointFailureReason) == 27
+    assert len(CheckpointFailureReason) == 28
     assert pre_flight == {
         "PERIODIC_SCHEDULER_SHUTDOWN",
         "TOO_MANY_CHECKPOINT_REQUESTS",
@@ -123,6 +124,8 @@ def test_the_reasons_of_the_contract_are_told_apart():
         "CHECKPOINT_DECLINED",
         "CHECKPOINT_EXPIRED",
         "FINALIZE_CHECKPOINT_FAILURE",
+        "CHECKPOINT_DECLINED_TIME_OUT",
+        "MASTER_HOOK_FAILURE",
     }
 
 

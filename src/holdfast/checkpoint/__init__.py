@@ -1,38 +1,20 @@
 """Coordinator, completed checkpoints, savepoints, restore, retention."""
 
-from holdfast.checkpoint.completed_checkpoint import CompletedCheckpoint
-from holdfast.checkpoint.completed_store import (
-    CompletedCheckpointStore,
-    RegisterCompletedCheckpointStore,
-    StandaloneCompletedCheckpointStore,
-)
-from holdfast.checkpoint.config import CheckpointConfig, CoordinatorConfiguration
-from holdfast.checkpoint.coordinator import CheckpointCoordinator
-from holdfast.checkpoint.epoch_coordinator import EpochCheckpointCoordinator
-from holdfast.checkpoint.failure import CheckpointFailureManager, FailJobCallback
-from holdfast.checkpoint.id_counter import (
-    CheckpointIDCounter,
-    RegisterCheckpointIDCounter,
-    StandaloneCheckpointIDCounter,
-)
-from holdfast.checkpoint.location import (
-    CheckpointedStateScope,
-    CheckpointStateOutputStream,
-    CheckpointStorageLocation,
-    CheckpointStorageLocationReference,
-    CheckpointStreamFactory,
-)
-from holdfast.checkpoint.master_hook import MasterTriggerRestoreHook, WithMasterCheckpointHook
-from holdfast.checkpoint.metadata import CheckpointMetadata, OperatorMetadata
-from holdfast.checkpoint.options import (
+from holdfast.checkpoint.config.checkpoint_config import CheckpointConfig, CoordinatorConfiguration
+from holdfast.checkpoint.config.failure import CheckpointFailureManager, FailJobCallback
+from holdfast.checkpoint.config.options import (
     CheckpointingMode,
     ExternalizedCheckpointCleanup,
     ExternalizedCheckpointRetention,
     RecoveryClaimMode,
 )
-from holdfast.checkpoint.pending_checkpoint import PendingCheckpoint, TaskAcknowledgeResult
-from holdfast.checkpoint.request import CheckpointRequestDecider, CheckpointTriggerRequest
-from holdfast.checkpoint.snapshot_type import (
+from holdfast.checkpoint.coordination.coordinator import CheckpointCoordinator
+from holdfast.checkpoint.coordination.master_hook import MasterTriggerRestoreHook, WithMasterCheckpointHook
+from holdfast.checkpoint.coordination.vertex import ExecutionJobVertex
+from holdfast.checkpoint.coordination.wiring import Wiring
+from holdfast.checkpoint.document.completed_checkpoint import CompletedCheckpoint
+from holdfast.checkpoint.document.metadata import CheckpointMetadata, OperatorMetadata
+from holdfast.checkpoint.document.snapshot_type import (
     CheckpointProperties,
     CheckpointRetentionPolicy,
     CheckpointType,
@@ -40,9 +22,7 @@ from holdfast.checkpoint.snapshot_type import (
     SnapshotSharing,
     SnapshotType,
 )
-from holdfast.checkpoint.statistics import CheckpointStatsTracker
-from holdfast.checkpoint.storage import CheckpointStorage, FileSystemCheckpointStorage, JobManagerCheckpointStorage
-from holdfast.checkpoint.trigger import (
+from holdfast.checkpoint.message.trigger import (
     AcknowledgeCheckpoint,
     CheckpointMetaData,
     CheckpointMetrics,
@@ -51,7 +31,31 @@ from holdfast.checkpoint.trigger import (
     ExecutionVertex,
     OperatorSubtaskState,
 )
-from holdfast.checkpoint.vertex import ExecutionJobVertex
+from holdfast.checkpoint.protocol.pending_checkpoint import PendingCheckpoint, TaskAcknowledgeResult
+from holdfast.checkpoint.protocol.request import CheckpointRequestDecider, CheckpointTriggerRequest
+from holdfast.checkpoint.statistics.tracker import CheckpointStatsTracker
+from holdfast.checkpoint.storage.checkpoint_storage import (
+    CheckpointStorage,
+    FileSystemCheckpointStorage,
+    JobManagerCheckpointStorage,
+)
+from holdfast.checkpoint.storage.location import (
+    CheckpointedStateScope,
+    CheckpointStateOutputStream,
+    CheckpointStorageLocation,
+    CheckpointStorageLocationReference,
+    CheckpointStreamFactory,
+)
+from holdfast.checkpoint.store.completed_store import (
+    CompletedCheckpointStore,
+    RegisterCompletedCheckpointStore,
+    StandaloneCompletedCheckpointStore,
+)
+from holdfast.checkpoint.store.id_counter import (
+    CheckpointIDCounter,
+    RegisterCheckpointIDCounter,
+    StandaloneCheckpointIDCounter,
+)
 from holdfast.errors import CheckpointError, CheckpointException, CheckpointFailureReason
 
 __all__ = [
@@ -84,7 +88,6 @@ __all__ = [
     "CompletedCheckpointStore",
     "CoordinatorConfiguration",
     "DeclineCheckpoint",
-    "EpochCheckpointCoordinator",
     "ExecutionJobVertex",
     "ExecutionVertex",
     "ExternalizedCheckpointCleanup",
@@ -105,5 +108,6 @@ __all__ = [
     "StandaloneCheckpointIDCounter",
     "StandaloneCompletedCheckpointStore",
     "TaskAcknowledgeResult",
+    "Wiring",
     "WithMasterCheckpointHook",
 ]

@@ -5,16 +5,16 @@ from __future__ import annotations
 import click
 
 from holdfast import __version__
-from holdfast.cli.checkpoints import checkpoints
-from holdfast.cli.control import cancel, rescale
-from holdfast.cli.diff import diff
-from holdfast.cli.info import info
-from holdfast.cli.inspect import inspect
-from holdfast.cli.list import list_jobs
-from holdfast.cli.query import query
-from holdfast.cli.run import run
-from holdfast.cli.savepoint import savepoint, stop
-from holdfast.cli.state_server import state_server
+from holdfast.cli.verb.checkpoints import checkpoints
+from holdfast.cli.verb.control import cancel, rescale
+from holdfast.cli.verb.diff import diff
+from holdfast.cli.verb.info import info
+from holdfast.cli.verb.inspect import inspect
+from holdfast.cli.verb.list import list_jobs
+from holdfast.cli.verb.query import query
+from holdfast.cli.verb.run import run
+from holdfast.cli.verb.savepoint import savepoint, stop
+from holdfast.cli.verb.state_server import state_server
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})

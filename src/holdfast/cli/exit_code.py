@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import Final, NoReturn
 
 from holdfast.errors import ConfigurationError, FencedError, HoldfastError, JobExecutionError, RestoreError
+from holdfast.kernel.secret import shown_error, without_credentials
 
 ENDED: Final = 0
 FAILED: Final = 1
@@ -47,9 +48,9 @@ def errors_to_exit_codes() -> Iterator[None]:
 
 
 def _leave(error: HoldfastError) -> NoReturn:
-    sys.stderr.write(f"{type(error).__name__}: {error}\n")
+    sys.stderr.write(f"{type(error).__name__}: {shown_error(error)}\n")
     for note in getattr(error, "__notes__", ()):
-        sys.stderr.write(f"  {note}\n")
-    logger.debug("the error came from\n%s", "".join(traceback.format_exception(error)))
+        sys.stderr.write(f"  {without_credentials(note)}\n")
+    logger.debug("the error came from\n%s", without_credentials("".join(traceback.format_exception(error))))
     sys.stderr.flush()
     sys.exit(exit_code_of(error))

@@ -9,16 +9,16 @@ from pathlib import Path
 
 import click
 
-from holdfast.checkpoint.completed_checkpoint import CompletedCheckpoint
-from holdfast.checkpoint.recovery import load, newest
+from holdfast.checkpoint.document.completed_checkpoint import CompletedCheckpoint
+from holdfast.checkpoint.recovery.retained import load, newest
 from holdfast.cli.registers import Registers
 from holdfast.errors import ConfigurationError, HoldfastError, NotExistError
-from holdfast.ha.job_register import MARKER_NAME, job_id_in
+from holdfast.ha.services.job_register import MARKER_NAME, job_id_in
 from holdfast.kernel.ids import JobID
-from holdfast.storage.file_system import file_system_for, join
-from holdfast.storage.job_directory import METADATA_NAME, REGISTER, JobDirectory
-from holdfast.storage.path import base_name, is_absolute, parent
-from holdfast.storage.register_state import RegisterState
+from holdfast.storage.file_system.path import base_name, is_absolute, parent
+from holdfast.storage.file_system.scheme import file_system_for, join
+from holdfast.storage.job.job_directory import METADATA_NAME, REGISTER, JobDirectory
+from holdfast.storage.register.register_state import RegisterState
 
 _JOB = re.compile(r"[0-9a-f]{32}")
 

@@ -9,14 +9,14 @@ from typing import Any
 import click
 
 from holdfast.errors import ConfigurationError
-from holdfast.ha.factory import create_high_availability_services
-from holdfast.ha.job_register import file_register_of, is_elsewhere
-from holdfast.ha.options import ha_type
-from holdfast.ha.services import HighAvailabilityServices
+from holdfast.ha.services.factory import create_high_availability_services
+from holdfast.ha.services.ha_services import HighAvailabilityServices
+from holdfast.ha.services.job_register import file_register_of, is_elsewhere
+from holdfast.ha.services.options import ha_type
 from holdfast.kernel.configuration import Configuration
-from holdfast.storage.job_directory import JobDirectory
-from holdfast.storage.register import FencedRegister
-from holdfast.storage.s3_options import use_s3_options
+from holdfast.storage.file_system.s3_options import use_s3_options
+from holdfast.storage.job.job_directory import JobDirectory
+from holdfast.storage.register.fenced_register import FencedRegister
 
 
 def where_option(command: Callable[..., Any]) -> Callable[..., Any]:

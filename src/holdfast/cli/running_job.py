@@ -5,7 +5,7 @@ from __future__ import annotations
 from holdfast.cli.job_directories import directories_at
 from holdfast.errors import NotExistError
 from holdfast.rest.client import RestClient, RestError
-from holdfast.storage.job_directory import JobDirectory
+from holdfast.storage.job.job_directory import JobDirectory
 
 
 def running_job(path: str, job: str | None) -> RestClient:

@@ -20,7 +20,7 @@ def options_of(properties: Sequence[str]) -> Configuration:
         ConfigurationError: One has another form, or a key that is not known.
     """
     # The environment knows the options of all packages; without it a mistyped key would be found only at execute().
-    import holdfast.datastream.environment  # noqa: F401
+    import holdfast.datastream.environment.stream_execution_environment  # noqa: F401
 
     return Configuration.from_properties(properties)
 

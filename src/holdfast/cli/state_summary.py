@@ -10,16 +10,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.checkpoint.completed_checkpoint import CompletedCheckpoint
-from holdfast.checkpoint.metadata import OperatorMetadata
-from holdfast.checkpoint.recovery import root_of
-from holdfast.kernel.key_group import key_groups_of
-from holdfast.state.layout import MAP_KEY, OP, STAMP, VALUE, Op
-from holdfast.state.operator_snapshot import size_of
-from holdfast.state.run import HASH, Segment, open_run
-from holdfast.storage.file_system import file_system_for
-from holdfast.types.sealed_type import sealed
-from holdfast.types.type_information import type_from_json
+from holdfast.checkpoint.document.completed_checkpoint import CompletedCheckpoint
+from holdfast.checkpoint.document.metadata import OperatorMetadata
+from holdfast.checkpoint.recovery.retained import root_of
+from holdfast.kernel.key_group import KeyGroupRange, key_groups_of
+from holdfast.state.compaction.merge_timer import merge_timers
+from holdfast.state.layout.column_layout import MAP_KEY, OP, STAMP, VALUE, Op
+from holdfast.state.operator.operator_snapshot import size_of
+from holdfast.state.run.run_file import HASH, RunReader, Segment, open_run
+from holdfast.state.timer.timer_service import TIMER_PREFIX
+from holdfast.storage.file_system.scheme import file_system_for
+from holdfast.types.information.sealed_type import sealed
+from holdfast.types.information.type_information import type_from_json
 
 _ROUND: Final = "round"
 _CLEARED: Final = "cleared"
@@ -32,9 +34,9 @@ class StateSummary:
     Attributes:
         uid: The operator.
         state: Name of the state.
-        kind: Its kind: value, list, map, ... or timer; split, union or broadcast for operator state.
+        kind: Its kind: value, list, map, ... or timers; split, union or broadcast for operator state.
         type: Its type as DDL.
-        rows: Entries that are there: keys, for map state entries of maps.
+        rows: Entries that are there: keys, for map state entries of maps, of timers those that have not fired yet.
         bytes: Size of its segments in all run files, entries that newer ones replace included.
         key_group_skew: Entries of the fullest key group, divided by the mean over all of them; 1 is even, 0 is state
             without keys.
@@ -65,26 +67,26 @@ def summaries(checkpoint: CompletedCheckpoint, without: Container[str] = ()) -> 
     for operator in sorted(checkpoint.metadata.operators, key=lambda operator: operator.uid):
         if operator.uid in without:
             continue
-        segments: dict[str, list[Segment]] = {}
-        for handle in operator.runs:
-            run = open_run(fs, root, handle)
-            for name in run.segment_names():
-                segment = run.segment(name)
-                assert segment is not None
-                segments.setdefault(name, []).append(segment)
-        for name in sorted(segments):
-            yield _summary(operator, name, segments[name])
+        runs = [open_run(fs, root, handle) for handle in operator.runs]
+        for name in sorted({name for run in runs for name in run.segment_names()}):
+            yield _summary(operator, name, runs)
         yield from _of_subtasks(operator)
 
 
-def _summary(operator: OperatorMetadata, name: str, segments: Sequence[Segment]) -> StateSummary:
+def _summary(operator: OperatorMetadata, name: str, runs: Sequence[RunReader]) -> StateSummary:
+    segments = [segment for run in runs if (segment := run.segment(name)) is not None]
     schema = segments[-1].entry.schema
-    hashes = _live_hashes(segments)
+    is_timers = name.startswith(TIMER_PREFIX)
+    hashes = (
+        _waiting_hashes(name, runs, operator.max_parallelism)
+        if is_timers
+        else _live_hashes([part for segment in segments for part in segment.parts])
+    )
     counts = np.bincount(key_groups_of(hashes, operator.max_parallelism), minlength=operator.max_parallelism)
     return StateSummary(
         uid=operator.uid,
         state=name,
-        kind=str(schema.get("kind", "timer")),
+        kind=str(schema["kind"]),
         type=_type_of(schema),
         rows=len(hashes),
         bytes=sum(segment.entry.length for segment in segments),
@@ -108,6 +110,15 @@ def _of_subtasks(operator: OperatorMetadata) -> Iterator[StateSummary]:
             bytes=sum(size_of({"states": {name: state}}) for state in states),
             key_group_skew=0.0,
         )
+
+
+def _waiting_hashes(name: str, runs: Sequence[RunReader], max_parallelism: int) -> Any:
+    """The hash of each timer that has not fired yet and was not deleted.
+
+    A run also says of older ones up to which time their timers have fired, even if it has no rows about any of them.
+    """
+    left = merge_timers(name, runs[::-1], KeyGroupRange(0, max_parallelism - 1), is_oldest=True)
+    return np.empty(0, np.uint64) if left is None else left.table.column(HASH).to_numpy()
 
 
 def _live_hashes(segments: Sequence[Segment]) -> Any:

@@ -6,9 +6,9 @@ from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.ids import JobID, JobVertexID, OperatorID
 from holdfast.kernel.option import ConfigOption
 from holdfast.kernel.watermark import TimestampAssigner, WatermarkStrategy
+from holdfast.types.information.type_information import TypeInformation, Types
 from holdfast.types.row import Row
 from holdfast.types.serializer import TypeSerializer, TypeSerializerSchemaCompatibility, TypeSerializerSnapshot
-from holdfast.types.type_information import TypeInformation, Types
 
 __all__ = [
     "ConfigOption",

@@ -1,6 +1,6 @@
 """Type information under its PyFlink name."""
 
-from holdfast.types.type_information import RowTypeInformation, TupleTypeInformation, TypeInformation, Types
+from holdfast.types.information.type_information import RowTypeInformation, TupleTypeInformation, TypeInformation, Types
 
 RowTypeInfo = RowTypeInformation
 TupleTypeInfo = TupleTypeInformation

@@ -3,10 +3,10 @@
 Importing this package needs no pyspark; executing a job does.
 """
 
-from holdfast.checkpoint.storage import FileSystemCheckpointStorage, JobManagerCheckpointStorage
-from holdfast.datastream.broadcast import BroadcastConnectedStream, BroadcastStream
+from holdfast.checkpoint.storage.checkpoint_storage import FileSystemCheckpointStorage, JobManagerCheckpointStorage
 from holdfast.datastream.checkpoint_config import CheckpointConfig, CheckpointingMode, ExternalizedCheckpointCleanup
-from holdfast.datastream.environment import StreamExecutionEnvironment
+from holdfast.datastream.environment.result import CollectedElements, JobExecutionResult
+from holdfast.datastream.environment.stream_execution_environment import StreamExecutionEnvironment
 from holdfast.datastream.functions import (
     AggregateFunction,
     BatchFunction,
@@ -37,8 +37,6 @@ from holdfast.datastream.functions import (
     TimerService,
     WithMasterCheckpointHook,
 )
-from holdfast.datastream.keyed_stream import KeyedStream
-from holdfast.datastream.result import CollectedElements, JobExecutionResult
 from holdfast.datastream.sinks import (
     BatchSinkWriter,
     CommitRequest,
@@ -59,9 +57,11 @@ from holdfast.datastream.state_backend import (
     HashMapStateBackend,
     MemoryStateBackend,
 )
-from holdfast.datastream.stream import DataStream, DataStreamSink
-from holdfast.runtime.job_client import JobClient
-from holdfast.runtime.status import JobStatus
+from holdfast.datastream.stream.broadcast import BroadcastConnectedStream, BroadcastStream
+from holdfast.datastream.stream.data_stream import DataStream, DataStreamSink
+from holdfast.datastream.stream.keyed_stream import KeyedStream
+from holdfast.runtime.job.status import JobStatus
+from holdfast.runtime.master.job_client import JobClient
 
 __all__ = [
     "AggregateFunction",

@@ -1,12 +1,12 @@
 """The functions that programs subclass, and the contexts that they are given."""
 
-from holdfast.checkpoint.master_hook import MasterTriggerRestoreHook, WithMasterCheckpointHook
-from holdfast.runtime.broadcast import (
+from holdfast.checkpoint.coordination.master_hook import MasterTriggerRestoreHook, WithMasterCheckpointHook
+from holdfast.runtime.function.broadcast import (
     BaseBroadcastProcessFunction,
     BroadcastProcessFunction,
     KeyedBroadcastProcessFunction,
 )
-from holdfast.runtime.function import (
+from holdfast.runtime.function.user_function import (
     AggregateFunction,
     CheckpointedFunction,
     CheckpointListener,
@@ -30,7 +30,7 @@ from holdfast.runtime.function import (
     TimerService,
 )
 from holdfast.runtime.operator.vectorised import BatchContext, BatchFunction, ColumnState
-from holdfast.state.api import FunctionInitializationContext, FunctionSnapshotContext
+from holdfast.state.declaration.api import FunctionInitializationContext, FunctionSnapshotContext
 
 __all__ = [
     "AggregateFunction",

@@ -1,6 +1,6 @@
 """State, its descriptors and its time to live, as programs use them."""
 
-from holdfast.state.api import (
+from holdfast.state.declaration.api import (
     AggregatingState,
     AppendingState,
     BroadcastState,
@@ -15,7 +15,7 @@ from holdfast.state.api import (
     State,
     ValueState,
 )
-from holdfast.state.descriptor import (
+from holdfast.state.declaration.descriptor import (
     AggregatingStateDescriptor,
     FoldingStateDescriptor,
     ListStateDescriptor,
@@ -24,7 +24,7 @@ from holdfast.state.descriptor import (
     StateDescriptor,
     ValueStateDescriptor,
 )
-from holdfast.state.ttl_config import StateTtlConfig
+from holdfast.state.declaration.ttl_config import StateTtlConfig
 
 __all__ = [
     "AggregatingState",

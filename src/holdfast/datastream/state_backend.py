@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from holdfast.checkpoint.options import CHECKPOINT_STORAGE, CHECKPOINTS_DIRECTORY
+from holdfast.checkpoint.config.options import CHECKPOINT_STORAGE, CHECKPOINTS_DIRECTORY
 from holdfast.errors import ConfigurationError
 from holdfast.state import ColumnarStateBackend, FsStateBackend, HashMapStateBackend, MemoryStateBackend, StateBackend
-from holdfast.state.options import STATE_BACKEND
+from holdfast.state.declaration.options import STATE_BACKEND
 
 __all__ = [
     "ColumnarStateBackend",

@@ -6,34 +6,8 @@ Kubernetes are imported by ``holdfast.ha.zookeeper`` and ``holdfast.ha.kubernete
 
 from __future__ import annotations
 
-from holdfast.ha.abstract_services import AbstractHaServices
-from holdfast.ha.blob_store import BlobKey, BlobStore, BlobStoreService, FileSystemBlobStore, VoidBlobStore
-from holdfast.ha.checkpoint_recovery import (
-    CheckpointRecoveryFactory,
-    RegisterCheckpointRecoveryFactory,
-    StandaloneCheckpointRecoveryFactory,
-)
-from holdfast.ha.election_service import LeaderElectionService
-from holdfast.ha.embedded.services import EmbeddedCluster, EmbeddedHaServices
-from holdfast.ha.embedded.store import EmbeddedStateHandleStore
-from holdfast.ha.execution_plan import ExecutionPlan, JobResourceRequirements
-from holdfast.ha.execution_plan_store import (
-    DefaultExecutionPlanStore,
-    ExecutionPlanStore,
-    StandaloneExecutionPlanStore,
-)
-from holdfast.ha.execution_plan_watcher import ExecutionPlanListener
-from holdfast.ha.factory import (
-    HighAvailabilityServicesFactory,
-    create_client_high_availability_services,
-    create_high_availability_services,
-)
-from holdfast.ha.file_system.job_result_store import FileSystemJobResultStore
-from holdfast.ha.file_system.services import FileSystemHaServices
-from holdfast.ha.file_system.store import FileSystemStateHandleStore
-from holdfast.ha.job_result import ApplicationStatus, FailureCause, JobResult
-from holdfast.ha.job_result_store import EmbeddedJobResultStore, JobResultEntry, JobResultStore
-from holdfast.ha.leader_election import (
+from holdfast.ha.election.election_service import LeaderElectionService
+from holdfast.ha.election.leader_election import (
     LeaderContender,
     LeaderElection,
     LeaderElectionDriver,
@@ -41,8 +15,8 @@ from holdfast.ha.leader_election import (
     LeaderElectionError,
     LeaderElectionListener,
 )
-from holdfast.ha.leader_information import LeaderInformation, LeaderInformationRegister
-from holdfast.ha.leader_retrieval import (
+from holdfast.ha.election.leader_information import LeaderInformation, LeaderInformationRegister
+from holdfast.ha.election.leader_retrieval import (
     DefaultLeaderRetrievalService,
     LeaderRetrievalDriver,
     LeaderRetrievalError,
@@ -51,13 +25,45 @@ from holdfast.ha.leader_retrieval import (
     LeaderRetrievalService,
     StandaloneLeaderRetrievalService,
 )
-from holdfast.ha.options import ha_type
-from holdfast.ha.services import (
+from holdfast.ha.embedded.services import EmbeddedCluster, EmbeddedHaServices
+from holdfast.ha.embedded.store import EmbeddedStateHandleStore
+from holdfast.ha.file_system.services import FileSystemHaServices
+from holdfast.ha.file_system.store import FileSystemStateHandleStore
+from holdfast.ha.job_manager_store.blob_store import (
+    BlobKey,
+    BlobStore,
+    BlobStoreService,
+    FileSystemBlobStore,
+    VoidBlobStore,
+)
+from holdfast.ha.job_manager_store.execution_plan import ExecutionPlan, JobResourceRequirements
+from holdfast.ha.job_manager_store.execution_plan_store import (
+    DefaultExecutionPlanStore,
+    ExecutionPlanStore,
+    StandaloneExecutionPlanStore,
+)
+from holdfast.ha.job_manager_store.execution_plan_watcher import ExecutionPlanListener
+from holdfast.ha.job_manager_store.file_job_result_store import FileSystemJobResultStore
+from holdfast.ha.job_manager_store.job_result import ApplicationStatus, FailureCause, JobResult
+from holdfast.ha.job_manager_store.job_result_store import EmbeddedJobResultStore, JobResultEntry, JobResultStore
+from holdfast.ha.services.abstract_services import AbstractHaServices
+from holdfast.ha.services.checkpoint_recovery import (
+    CheckpointRecoveryFactory,
+    RegisterCheckpointRecoveryFactory,
+    StandaloneCheckpointRecoveryFactory,
+)
+from holdfast.ha.services.factory import (
+    HighAvailabilityServicesFactory,
+    create_client_high_availability_services,
+    create_high_availability_services,
+)
+from holdfast.ha.services.ha_services import (
     ClientHighAvailabilityServices,
     GloballyCleanableResource,
     HighAvailabilityServices,
 )
-from holdfast.ha.standalone import StandaloneHaServices
+from holdfast.ha.services.options import ha_type
+from holdfast.ha.services.standalone import StandaloneHaServices
 
 __all__ = [
     "AbstractHaServices",

@@ -16,7 +16,7 @@ from typing import Final
 from holdfast.errors import ConfigurationError, StateError
 from holdfast.kernel.clock import Clock, SystemClock
 from holdfast.kernel.configuration import Configuration
-from holdfast.kernel.option import ConfigOption, Duration
+from holdfast.kernel.option import ConfigOption, DurationType
 
 UNLIMITED: Final = (1 << 31) - 1
 
@@ -31,7 +31,9 @@ RESTART_STRATEGY: Final[ConfigOption[str | None]] = ConfigOption(
 FIXED_DELAY_ATTEMPTS: Final = ConfigOption(
     "restart-strategy.fixed-delay.attempts", int, 1, "How many failures are followed by a restart."
 )
-FIXED_DELAY: Final = ConfigOption("restart-strategy.fixed-delay.delay", Duration, 1000, "The pause before a restart.")
+FIXED_DELAY: Final = ConfigOption(
+    "restart-strategy.fixed-delay.delay", DurationType, 1000, "The pause before a restart."
+)
 FAILURE_RATE_MAX: Final = ConfigOption(
     "restart-strategy.failure-rate.max-failures-per-interval",
     int,
@@ -39,23 +41,23 @@ FAILURE_RATE_MAX: Final = ConfigOption(
     "How many failures within the interval are followed by a restart.",
 )
 FAILURE_RATE_INTERVAL: Final = ConfigOption(
-    "restart-strategy.failure-rate.failure-rate-interval", Duration, 60_000, "The interval in which failures count."
+    "restart-strategy.failure-rate.failure-rate-interval", DurationType, 60_000, "The interval in which failures count."
 )
 FAILURE_RATE_DELAY: Final = ConfigOption(
-    "restart-strategy.failure-rate.delay", Duration, 1000, "The pause before a restart."
+    "restart-strategy.failure-rate.delay", DurationType, 1000, "The pause before a restart."
 )
 EXPONENTIAL_INITIAL: Final = ConfigOption(
-    "restart-strategy.exponential-delay.initial-backoff", Duration, 1000, "The pause before the first restart."
+    "restart-strategy.exponential-delay.initial-backoff", DurationType, 1000, "The pause before the first restart."
 )
 EXPONENTIAL_MAX: Final = ConfigOption(
-    "restart-strategy.exponential-delay.max-backoff", Duration, 60_000, "The longest pause before a restart."
+    "restart-strategy.exponential-delay.max-backoff", DurationType, 60_000, "The longest pause before a restart."
 )
 EXPONENTIAL_MULTIPLIER: Final = ConfigOption(
     "restart-strategy.exponential-delay.backoff-multiplier", float, 1.5, "By what the pause grows at each failure."
 )
 EXPONENTIAL_RESET: Final = ConfigOption(
     "restart-strategy.exponential-delay.reset-backoff-threshold",
-    Duration,
+    DurationType,
     3_600_000,
     "How long a job must run without a failure until the pause is the first one again.",
 )

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
 from holdfast.errors import ConfigurationError
-from holdfast.kernel.option import ConfigOption, all_keys, convert, expectation, is_free, options_for
+from holdfast.kernel.option import ConfigOption, all_keys, as_text, convert, expectation, is_free, options_for
+from holdfast.kernel.secret import shown, without_credentials
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
@@ -38,7 +39,7 @@ class Configuration:
         for text in properties:
             key, equals, value = text.partition("=")
             if not equals or not key.strip():
-                raise ConfigurationError(f"{text!r} is not of the form key=value.")
+                raise ConfigurationError(f"{without_credentials(text)!r} is not of the form key=value.")
             result.set(key.strip(), value.strip())
         return result
 
@@ -86,6 +87,10 @@ class Configuration:
     def to_dict(self) -> dict[str, Any]:
         """Return a copy of the values as they were set."""
         return dict(self._values)
+
+    def to_texts(self) -> dict[str, str]:
+        """Return the values as texts that mean the same, for another process or a person."""
+        return {key: as_text(value) for key, value in self._values.items()}
 
     def key_set(self) -> frozenset[str]:
         """Return the keys that are set."""
@@ -197,7 +202,7 @@ class Configuration:
     __hash__ = None  # type: ignore[assignment]  # it can change
 
     def __repr__(self) -> str:
-        return f"Configuration({self._values!r})"
+        return f"Configuration({ {key: shown(key, value) for key, value in self._values.items()} })"
 
     def _key_set(self, option: ConfigOption[Any]) -> str | None:
         """The key under which a value of the option is set; says once a process that it is deprecated."""
@@ -228,7 +233,7 @@ def _as(kind: type[T], key: str, value: Any) -> T:
     try:
         result: T = convert(kind, value)
     except (ValueError, TypeError) as error:
-        raise ConfigurationError(f"Option {key!r}: {value!r} is not {expectation(kind)}.") from error
+        raise ConfigurationError(f"Option {key!r}: {shown(key, value)!r} is not {expectation(kind)}.") from error
     return result
 
 

@@ -17,11 +17,12 @@ from typing import Any, Generic, TypeVar, get_origin
 import humanfriendly
 
 from holdfast.errors import ConfigurationError
+from holdfast.kernel.secret import is_secret, shown
 
 T = TypeVar("T")
 
 
-class Duration:
+class DurationType:
     """The type of options that are a length of time; their values are whole milliseconds.
 
     Written as a number of milliseconds, a `datetime.timedelta`, or text such as ``10 s``, ``100ms`` or ``1.5 h``.
@@ -41,7 +42,7 @@ class ConfigOption(Generic[T]):
 
     Attributes:
         key: The current key.
-        type: str, int, float, bool, list, Duration, MemorySize or an Enum class.
+        type: str, int, float, bool, list, DurationType, MemorySize or an Enum class.
         default: The value when it is not set, already in its final form.
         description: What it does, for the documentation.
         deprecated_keys: Older keys, still accepted with a notice.
@@ -78,9 +79,10 @@ class ConfigOption(Generic[T]):
         try:
             result: T = convert(self.type, value)
         except (ValueError, TypeError, humanfriendly.InvalidTimespan, humanfriendly.InvalidSize) as error:
+            named = key or self.key
             raise ConfigurationError(
-                f"Option {key or self.key!r}: {value!r} is not {expectation(self.type)}."
-            ) from error
+                f"Option {named!r}: {shown(named, value)!r} is not {expectation(self.type)}."
+            ) from (None if is_secret(named) else error)
         return result
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -120,13 +122,8 @@ def is_free(key: str) -> bool:
     return key.startswith(tuple(_free_prefixes))
 
 
-def is_secret(key: str) -> bool:
-    """Whether the value of an option is not to be shown, by the words in its key."""
-    return any(word in key for word in ("secret", "token", "password", "authorization", "access-key"))
-
-
 def parse_duration(value: Any) -> int:
-    """Return a length of time in whole milliseconds; see `Duration`.
+    """Return a length of time in whole milliseconds; see `DurationType`.
 
     Raises:
         ConfigurationError: It is not a length of time, or a negative one.
@@ -134,7 +131,7 @@ def parse_duration(value: Any) -> int:
     try:
         return _duration(value)
     except (ValueError, TypeError, humanfriendly.InvalidTimespan) as error:
-        raise ConfigurationError(f"{value!r} is not {expectation(Duration)}.") from error
+        raise ConfigurationError(f"{value!r} is not {expectation(DurationType)}.") from error
 
 
 def parse_memory_size(value: Any) -> int:
@@ -149,6 +146,16 @@ def parse_memory_size(value: Any) -> int:
         raise ConfigurationError(f"{value!r} is not {expectation(MemorySize)}.") from error
 
 
+def as_text(value: Any) -> str:
+    """Return a value as the text that `ConfigOption.parse` reads the same: for another process, a person, a file."""
+    if isinstance(value, timedelta):
+        return str(value // timedelta(milliseconds=1))
+    if isinstance(value, (list, tuple)):
+        items = [as_text(item) for item in value]
+        return ";".join(items) + (";" if len(items) == 1 and "," in items[0] else "")
+    return _text(value) if isinstance(value, (bool, Enum)) else str(value)
+
+
 def expectation(kind: Any) -> str:
     """Say in words what values an option of this type takes."""
     if isinstance(kind, type) and issubclass(kind, Enum):
@@ -158,7 +165,7 @@ def expectation(kind: Any) -> str:
         int: "a whole number",
         float: "a number",
         bool: "true or false",
-        Duration: "a length of time such as '10 s', '100 ms' or a number of milliseconds",
+        DurationType: "a length of time such as '10 s', '100 ms' or a number of milliseconds",
         MemorySize: "a size such as '64 mb' or a number of bytes",
     }
     return words.get(kind, "a list of texts, in one text separated by ';' or ','")
@@ -179,7 +186,7 @@ def convert(kind: Any, value: Any) -> Any:
         int: _whole,
         float: _number,
         bool: _truth,
-        Duration: _duration,
+        DurationType: _duration,
         MemorySize: _memory_size,
     }
     return converters[kind](value)

@@ -10,6 +10,11 @@ from typing import Any
 
 from holdfast.errors import ConfigurationError
 
+MIN_WATERMARK = -(2**63)
+"""Before the first one: nothing is known of event time."""
+MAX_WATERMARK = 2**63 - 1
+"""At the end of a bounded input: nothing comes any more."""
+
 NO_TIMESTAMP = -(2**63)
 """What an assigner is given as the timestamp of an element that has none."""
 

@@ -6,21 +6,21 @@ nothing onto the job and answer while it fails over. `QueryableStateClient` and 
 
 from __future__ import annotations
 
-from holdfast.queryable.async_client import AsyncQueryableStateClient
-from holdfast.queryable.client import QueryableStateClient, Scan
-from holdfast.queryable.consistency import Consistency, at_least, exactly, newest
-from holdfast.queryable.description import OpaqueValue, StateDescription
-from holdfast.queryable.location import (
+from holdfast.queryable.client.async_client import AsyncQueryableStateClient
+from holdfast.queryable.client.client import QueryableStateClient, Scan
+from holdfast.queryable.client.result import ManyResult, Origin, StateResult
+from holdfast.queryable.server.proxy import KvStateClientProxy, KvStateServer
+from holdfast.queryable.server.registry import KvStateRegistry, KvStateRegistryListener
+from holdfast.queryable.server.server import KvStateClientProxyImpl, StateServer
+from holdfast.queryable.server.server_settings import ServerSettings
+from holdfast.queryable.wire.consistency import Consistency, at_least, exactly, newest
+from holdfast.queryable.wire.description import OpaqueValue, StateDescription
+from holdfast.queryable.wire.location import (
     KvStateID,
     KvStateLocation,
     KvStateLocationOracle,
     KvStateLocationRegistry,
 )
-from holdfast.queryable.proxy import KvStateClientProxy, KvStateServer
-from holdfast.queryable.registry import KvStateRegistry, KvStateRegistryListener
-from holdfast.queryable.result import ManyResult, Origin, StateResult
-from holdfast.queryable.server import KvStateClientProxyImpl, StateServer
-from holdfast.queryable.server_settings import ServerSettings
 
 __all__ = [
     "AsyncQueryableStateClient",

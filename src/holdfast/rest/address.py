@@ -19,8 +19,8 @@ from typing import Final
 
 from holdfast.errors import HoldfastError, NotExistError
 from holdfast.kernel.ids import new_nonce
-from holdfast.storage.job_directory import JobDirectory
-from holdfast.storage.path import join
+from holdfast.storage.file_system.path import join
+from holdfast.storage.job.job_directory import JobDirectory
 
 DIRECTORY: Final = "rest"
 _NAME: Final = re.compile(r"([0-9]{19})-[0-9a-f]{12}\.json")
@@ -78,7 +78,7 @@ class AddressFile:
         for name in self._fs.list_names(self._directory):
             match = _NAME.fullmatch(name)
             if match and int(match[1]) < token:
-                self._fs.delete(join(self._directory, name))
+                self._fs.delete_in(self._directory, name)
 
     def withdraw(self) -> None:
         """This process listens no more."""

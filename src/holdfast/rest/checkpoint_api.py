@@ -8,20 +8,20 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Final
 
-from holdfast.checkpoint import statistics_report as report
-from holdfast.checkpoint.config import CoordinatorConfiguration
-from holdfast.checkpoint.disposal import dispose_savepoint
-from holdfast.checkpoint.options import CHECKPOINT_STORAGE, CHECKPOINTS_DIRECTORY, SAVEPOINT_DIRECTORY
-from holdfast.checkpoint.snapshot_type import SavepointFormatType
-from holdfast.checkpoint.statistics import CheckpointStats
+from holdfast.checkpoint.config.checkpoint_config import CoordinatorConfiguration
+from holdfast.checkpoint.config.options import CHECKPOINT_STORAGE, CHECKPOINTS_DIRECTORY, SAVEPOINT_DIRECTORY
+from holdfast.checkpoint.document.snapshot_type import SavepointFormatType
+from holdfast.checkpoint.recovery.disposal import dispose_savepoint
+from holdfast.checkpoint.statistics import report
+from holdfast.checkpoint.statistics.tracker import CheckpointStats
 from holdfast.kernel.configuration import Configuration
 from holdfast.rest.answer import Answer, RefusedError, Request
 from holdfast.rest.operation import AsyncOperations
-from holdfast.runtime.control import SnapshotRequest
-from holdfast.runtime.job_master import JobMaster
-from holdfast.runtime.rest_options import REST_STORE_DURATION
-from holdfast.state.options import STATE_BACKEND
-from holdfast.storage.path import is_absolute
+from holdfast.runtime.job.control import SnapshotRequest
+from holdfast.runtime.job.rest_options import REST_STORE_DURATION
+from holdfast.runtime.master.job_master import JobMaster
+from holdfast.state.declaration.options import STATE_BACKEND
+from holdfast.storage.file_system.path import is_absolute
 
 _ID: Final = re.compile("[0-9]{1,19}")
 _DIRECTORY: Final = ("target-directory", "targetDirectory")

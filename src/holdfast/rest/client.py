@@ -11,7 +11,7 @@ from urllib.parse import quote, urlsplit
 
 from holdfast.errors import HoldfastError
 from holdfast.rest.address import RestAddress, addresses
-from holdfast.storage.job_directory import JobDirectory
+from holdfast.storage.job.job_directory import JobDirectory
 
 _TIMEOUT: Final = 90.0
 _CONNECT_SECONDS: Final = 5.0

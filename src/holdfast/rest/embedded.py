@@ -6,12 +6,12 @@ import logging
 import secrets
 from typing import Final
 
-from holdfast.queryable.server_settings import parse_ports
+from holdfast.queryable.server.server_settings import parse_ports
 from holdfast.rest.address import AddressFile
 from holdfast.rest.server import RestServer, routes_of
-from holdfast.runtime.job_master import JobMaster
-from holdfast.runtime.job_observer import JobObserver
-from holdfast.runtime.rest_options import REST_PORT
+from holdfast.runtime.job.rest_options import REST_PORT
+from holdfast.runtime.master.job_master import JobMaster
+from holdfast.runtime.master.job_observer import JobObserver
 
 _log = logging.getLogger(__name__)
 _LINGER_SECONDS: Final = 5.0

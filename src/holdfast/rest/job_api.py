@@ -7,15 +7,15 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import Any, Final
 
 from holdfast.errors import HoldfastError
+from holdfast.kernel.secret import shown
 from holdfast.rest.answer import Answer, RefusedError, Request
 from holdfast.rest.metrics import metrics_of
 from holdfast.rest.operation import cause_of
-from holdfast.runtime.job_master import JobMaster
-from holdfast.runtime.plan import Step
-from holdfast.runtime.status import JobStatus
+from holdfast.runtime.graph.plan import Step
+from holdfast.runtime.job.status import JobStatus
+from holdfast.runtime.master.job_master import JobMaster
 
 RESCALE_SECONDS: Final = 60.0
-_SECRETS: Final = ("password", "secret", "token", "access-key", "access.key", "credential", "tls.key")
 _APPLICATION_STATUS: Final = {
     JobStatus.FINISHED: "SUCCEEDED",
     JobStatus.CANCELED: "CANCELED",
@@ -71,10 +71,7 @@ class JobApi:
 
     def config(self, request: Request) -> Answer:
         """GET /jobs/:jobid/config; secrets are left out."""
-        options = {
-            key: "******" if any(word in key for word in _SECRETS) else str(value)
-            for key, value in self._master.job.configuration.to_dict().items()
-        }
+        options = {key: shown(key, text) for key, text in self._master.job.configuration.to_texts().items()}
         return Answer(
             {
                 "jid": self._id,
@@ -186,6 +183,7 @@ class JobApi:
     def _summary(self) -> dict[str, Any]:
         master = self._master
         entered = master.history.entered
+        last = master.history.last_failure
         ended = entered.get(master.status, -1) if master.status.is_terminal_state() else -1
         return {
             "jid": self._id,
@@ -195,6 +193,9 @@ class JobApi:
             "end-time": ended,
             "duration": (ended if ended >= 0 else self._now()) - master.history.start_time,
             "last-modification": max(entered.values()),
+            "restarts": master.history.failure_count,
+            "tries-in-a-row": master.tries,
+            "last-failure": None if last is None else last.in_one_line,
         }
 
     def _progress(self) -> dict[str, Any] | None:
@@ -203,7 +204,7 @@ class JobApi:
 
     def _steps(self) -> list[Step]:
         attempt = self._master.attempt
-        return [] if attempt is None else [step for level in attempt.plan.levels for step in level.steps]
+        return [] if attempt is None else [step for stage in attempt.plan.stages for step in stage.steps]
 
     def _vertices(self) -> list[dict[str, Any]]:
         return [

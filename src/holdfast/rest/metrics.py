@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from holdfast.checkpoint.statistics import StatsSnapshot
-from holdfast.runtime.job_master import JobMaster
-from holdfast.runtime.status import JobStatus
+from holdfast.checkpoint.statistics.tracker import StatsSnapshot
+from holdfast.runtime.job.status import JobStatus
+from holdfast.runtime.master.job_master import JobMaster
 
 _NONE: Final = -1
 """What Flink says of a number that is not known yet."""
@@ -18,6 +18,7 @@ def metrics_of(master: JobMaster) -> dict[str, Any]:
     recent = master.progress.recent
     found: dict[str, Any] = {
         "numRestarts": master.history.failure_count,
+        "triesInARow": master.tries,
         "uptime": now - entered.get(JobStatus.RUNNING, now) if status is JobStatus.RUNNING else _NONE,
         "downtime": now - entered.get(status, now) if status is JobStatus.RESTARTING else 0,
         **_checkpoints(master.statistics.create_snapshot()),

@@ -9,6 +9,7 @@ from typing import Any
 
 from holdfast.errors import HoldfastError
 from holdfast.kernel.clock import Clock
+from holdfast.kernel.secret import without_credentials
 
 Start = Callable[[], "Future[Any]"]
 
@@ -89,4 +90,4 @@ def cause_of(error: BaseException) -> dict[str, str]:
     """Return an error as JSON."""
     kind = type(error).__name__
     notes = getattr(error, "__notes__", ()) if isinstance(error, HoldfastError) else ()
-    return {"class": kind, "message": " ".join([str(error), *notes])}
+    return {"class": kind, "message": without_credentials(" ".join([str(error), *notes]))}

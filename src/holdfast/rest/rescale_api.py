@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from holdfast.checkpoint.statistics import Summary
+from holdfast.checkpoint.statistics.tracker import Summary
 from holdfast.rest.answer import Answer, RefusedError, Request
-from holdfast.runtime.job_master import JobMaster
-from holdfast.runtime.rescaling import Rescale, RescaleHistory
+from holdfast.runtime.job.rescaling import Rescale, RescaleHistory
+from holdfast.runtime.master.job_master import JobMaster
 
 
 class RescaleApi:

@@ -21,7 +21,7 @@ from holdfast.rest.answer import Answer, RefusedError, Request
 from holdfast.rest.checkpoint_api import CheckpointApi
 from holdfast.rest.job_api import JobApi
 from holdfast.rest.rescale_api import RescaleApi
-from holdfast.runtime.job_master import JobMaster
+from holdfast.runtime.master.job_master import JobMaster
 
 _log = logging.getLogger(__name__)
 HOST: Final = "127.0.0.1"

@@ -1,4 +1,4 @@
-"""Epochs as Spark jobs: a streaming query feeds them through `foreachBatch`; each leg is one job with one action."""
+"""Epochs as Spark jobs: a streaming query feeds them through `foreachBatch`; each epoch job is one Spark action."""
 
 from __future__ import annotations
 
@@ -15,25 +15,26 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
-from holdfast.checkpoint.config import CoordinatorConfiguration
-from holdfast.errors import ConfigurationError, HoldfastError
+from holdfast.checkpoint.config.checkpoint_config import CoordinatorConfiguration
+from holdfast.errors import HoldfastError
 from holdfast.kernel import fault
 from holdfast.kernel.configuration import Configuration
-from holdfast.runtime.barrier import Barrier
-from holdfast.runtime.barrier_row import unpack
-from holdfast.runtime.descriptor import EpochDescriptor, JobDescriptor
-from holdfast.runtime.engine import Engine, EpochDriver, EpochInput, Outcome, StagedInput
-from holdfast.runtime.plan import JobPlan, Level
-from holdfast.spark.exchange import LegPlan
+from holdfast.runtime.exchange.barrier import Barrier
+from holdfast.runtime.exchange.barrier_row import unpack
+from holdfast.runtime.exchange.descriptor import EpochDescriptor, JobDescriptor
+from holdfast.runtime.graph.input_fitting import InputRules
+from holdfast.runtime.graph.plan import JobPlan, Stage
+from holdfast.runtime.job.engine import Engine, EpochDriver, EpochInput, Outcome, StagedInput
+from holdfast.spark.exchange import EpochJobPlan
 from holdfast.spark.failure import final_failures_told, translate
-from holdfast.spark.frame import arrow_files
-from holdfast.spark.positions import QueryDirectory
+from holdfast.spark.frame import arrow_files, map_in_arrow
+from holdfast.spark.input.positions import QueryDirectory
+from holdfast.spark.input.source import JobFrames, StagedFrames
 from holdfast.spark.query_log import start_with_plain_logs
 from holdfast.spark.session import epoch_settings, private_session
-from holdfast.spark.source import JobFrames, StagedFrames
-from holdfast.spark.trigger import Trigger
+from holdfast.spark.trigger import EpochTrigger
 from holdfast.spark.worker import task_function
-from holdfast.storage.job_directory import JobDirectory
+from holdfast.storage.job.job_directory import JobDirectory
 
 logger = logging.getLogger(__name__)
 
@@ -60,7 +61,7 @@ class SparkEngine(Engine):
         trigger: When Spark starts batches.
     """
 
-    def __init__(self, session: SparkSession, directory: JobDirectory, trigger: Trigger) -> None:
+    def __init__(self, session: SparkSession, directory: JobDirectory, trigger: EpochTrigger) -> None:
         self._user_session = session
         self._session = private_session(session)
         self._directory = directory
@@ -72,35 +73,33 @@ class SparkEngine(Engine):
         self._between_batches = threading.Event()
         self._between_batches.set()
 
-    def prepare(self, job: JobDescriptor, positions: Mapping[str, Any] | None, token: int) -> None:
+    def prepare(self, job: JobDescriptor, positions: Mapping[str, Any] | None, token: int, rules: InputRules) -> None:
         with final_failures_told("preparing the job"):
-            self._prepare(job, positions, token)
+            self._prepare(job, positions, token, rules)
 
-    def _prepare(self, job: JobDescriptor, positions: Mapping[str, Any] | None, token: int) -> None:
+    def _prepare(self, job: JobDescriptor, positions: Mapping[str, Any] | None, token: int, rules: InputRules) -> None:
         self._failure = None
         self._is_set_up = False
         options = Configuration(dict(job.configuration))
         checkpoints = CoordinatorConfiguration.from_options(options)
         goes_back = checkpoints.interval > 0 or checkpoints.tolerable_failures > 0
         self._frames = JobFrames(job.plan, self._session, goes_back=goes_back)
+        beginning = self._frames.identities.begin(positions, rules)
         self.reship(job)
-        self._static_consumed = bool(positions and positions.get("static_consumed"))
+        self._unread = beginning.unread
+        self._restored: dict[str, Any] = dict(positions or {})
         self._private = QueryDirectory(Path(tempfile.mkdtemp(prefix="holdfast-query-")), self._directory, token)
-        if positions and positions.get("streaming"):
-            if self._frames.streaming is None:
-                raise ConfigurationError(
-                    "the checkpoint has positions of streaming inputs, but this job has none: start with --fresh, or "
-                    "restore the inputs"
-                )
-            self._private.seed(positions["streaming"])
-        self._positions: dict[str, Any] = dict(positions or {})
+        if beginning.streaming is not None:
+            self._private.seed(beginning.streaming)
 
     def reship(self, job: JobDescriptor) -> None:
         self._job = job
         self._plan: JobPlan = job.plan
         with final_failures_told("shipping the job"):
-            self._leg_plans = [LegPlan(leg, self._session) for leg in job.plan.legs]
-            self._staged = {n: StagedFrames(leg, self._session) for n, leg in enumerate(job.plan.legs) if n}
+            self._epoch_job_plans = [EpochJobPlan(epoch_job, self._session) for epoch_job in job.plan.epoch_jobs]
+            self._staged = {
+                n: StagedFrames(epoch_job, self._session) for n, epoch_job in enumerate(job.plan.epoch_jobs) if n
+            }
             before, self._broadcast = self._broadcast, self._session.sparkContext.broadcast(job.to_bytes())
             if before is not None:
                 before.unpersist()
@@ -111,12 +110,9 @@ class SparkEngine(Engine):
 
     def _drive(self, driver: EpochDriver) -> Outcome:
         if self._frames.streaming is None:
-            if not self._static_consumed:
-                assert self._frames.static is not None
-                frame = self._leg_plans[0].prepared(self._frames.static)
-                driver.process(SparkEpochInput(frame, lambda: {"static_consumed": True}, is_last=True))
+            self._read_static(driver, is_last=True)
             return Outcome.STOPPED if driver.stopping else Outcome.ENDED
-        self._start_query(self._leg_plans[0].prepared(self._frames.streaming), driver)
+        self._start_query(self._epoch_job_plans[0].prepared(self._frames.streaming), driver)
         assert self._query is not None
         try:
             while self._query.isActive and not driver.stopping:
@@ -131,7 +127,26 @@ class SparkEngine(Engine):
             raise
         except Exception as error:
             raise translate(error, "running the streaming query") from error
-        return self._outcome(driver)
+        outcome = self._outcome(driver)
+        if outcome is Outcome.EXHAUSTED:
+            # No batch has come that they could have joined.
+            self._read_static(driver, is_last=False)
+        return outcome
+
+    def _read_static(self, driver: EpochDriver, *, is_last: bool) -> None:
+        """Reads the static inputs that have not been read in an epoch of their own; the streams stay where they are."""
+        static = self._frames.static(self._unread)
+        if static is None or driver.stopping:
+            return
+        streaming = self._restored.get("streaming")
+        positions = self._positions(None if self._frames.streaming is None else streaming)
+        driver.process(SparkEpochInput(self._epoch_job_plans[0].prepared(static), lambda: positions, is_last=is_last))
+        self._unread = frozenset()
+
+    def _positions(self, streaming: Mapping[str, Any] | None) -> dict[str, Any]:
+        """What a checkpoint has of the sources, when all static inputs have been read."""
+        static = [leaf.to_json() for leaf in self._frames.identities.static]
+        return {"static_consumed": True, "static": static, **({"streaming": streaming} if streaming else {})}
 
     def _outcome(self, driver: EpochDriver) -> Outcome:
         assert self._query is not None
@@ -174,15 +189,15 @@ class SparkEngine(Engine):
         if not self._is_set_up:
             epoch_settings(batch.sparkSession)
             self._is_set_up = True
-        frame = batch if self._static_consumed else self._frames.with_static(batch)
-        assert frame is not None
+        frame = self._frames.with_static(batch, self._unread)
 
         def positions() -> dict[str, Any]:
             streaming = private.positions(batch_id, driver.epoch)
-            return {"streaming": streaming, "static_consumed": True}
+            inputs = self._frames.identities.to_json(streaming["offsets"][str(batch_id)])
+            return self._positions({**streaming, "inputs": inputs})
 
         driver.process(SparkEpochInput(frame, positions, is_last=False))
-        self._static_consumed = True
+        self._unread = frozenset()
         with fault.point("spark.commit"):
             # Returning makes Spark write its own commit entry, which nothing of ours depends on.
             return
@@ -190,25 +205,25 @@ class SparkEngine(Engine):
     def execute(self, epoch: EpochDescriptor, epoch_input: EpochInput | StagedInput | None) -> list[Barrier]:
         session, number, sources = self._session, 0, None
         if isinstance(epoch_input, StagedInput):
-            number = epoch_input.leg
+            number = epoch_input.epoch_job
         elif epoch_input is not None:
             assert isinstance(epoch_input, SparkEpochInput)
             sources = epoch_input.frame
             session = session if self._frames.streaming is None else sources.sparkSession
-        tasks, plan = self._plan.legs[number].tasks, self._leg_plans[number]
+        tasks, plan = self._plan.epoch_jobs[number].tasks, self._epoch_job_plans[number]
 
-        def run_level(frame: DataFrame, level: Level, columns: StructType) -> DataFrame:
-            function = task_function(self._job.key, self._broadcast, epoch, level.index, tasks.get(level.index + 1, 0))
-            return frame.mapInArrow(function, columns)
+        def run_stage(frame: DataFrame, stage: Stage, columns: StructType) -> DataFrame:
+            function = task_function(self._job.key, self._broadcast, epoch, stage.index, tasks.get(stage.index + 1, 0))
+            return map_in_arrow(frame, function, columns)
 
-        leg = f", leg {number}" if number else ""
+        epoch_job = f", epoch job {number}" if number else ""
         try:
-            session.sparkContext.setJobDescription(f"{self._job.job_name}: epoch {epoch.epoch}{leg}")
+            session.sparkContext.setJobDescription(f"{self._job.job_name}: epoch {epoch.epoch}{epoch_job}")
             if isinstance(epoch_input, StagedInput):
                 sources = plan.prepared(self._staged[number].frame(epoch_input, epoch.epoch))
-            rows = plan.build(sources, session, run_level).collect()
+            rows = plan.build(sources, session, run_stage).collect()
         except Exception as error:
-            raise translate(error, f"running epoch {epoch.epoch}{leg}") from error
+            raise translate(error, f"running epoch {epoch.epoch}{epoch_job}") from error
         return [unpack(bytes(row[0]), self._directory) for row in rows]
 
     def process_all_available(self, ended: threading.Event) -> None:

@@ -1,4 +1,4 @@
-"""The Spark plan of one leg of an epoch: level after level, an exchange between each two.
+"""The Spark plan of one epoch job of an epoch: stage after stage, an exchange between each two.
 
 The key's hash, its key group and its subtask are computed in the JVM; rows are placed so that subtask i runs as
 partition i (`holdfast.spark.placement`). One tick row a task is added before the first exchange, because Spark drops
@@ -17,43 +17,43 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from holdfast.runtime.chunk import TIMESTAMP
-from holdfast.runtime.exchange import CONTROL, HASH, KEY, KEY_HASH, RESERVED, TARGET, EdgeLayout, SourceLayout
-from holdfast.runtime.plan import Edge, Leg, Level, Source
+from holdfast.runtime.exchange.chunk import TIMESTAMP
+from holdfast.runtime.exchange.layout import CONTROL, HASH, KEY, KEY_HASH, RESERVED, TARGET, EdgeLayout, SourceLayout
+from holdfast.runtime.graph.plan import Edge, EpochJob, Source, Stage
 from holdfast.spark.placement import place
-from holdfast.types.arrow import VALUE_COLUMN
-from holdfast.types.convert import to_type
-from holdfast.types.type_information import RowTypeInformation, TypeInformation
+from holdfast.types.conversion.arrow import VALUE_COLUMN
+from holdfast.types.conversion.convert import to_type
+from holdfast.types.information.type_information import RowTypeInformation, TypeInformation
 
 SUBTASK = f"{RESERVED}subtask"
 POSITION = f"{RESERVED}position"
 _TAG = f"{RESERVED}tag"
 
-Stage = Callable[[DataFrame, Level, StructType], DataFrame]
-"""Runs one level's tasks over a frame: (frame, level, output columns) -> frame."""
+RunStage = Callable[[DataFrame, Stage, StructType], DataFrame]
+"""Runs one stage's tasks over a frame: (frame, stage, output columns) -> frame."""
 
 _views = itertools.count()
 
 
-class LegPlan:
-    """What of the plan of a leg is the same in every epoch.
+class EpochJobPlan:
+    """What of the plan of an epoch job is the same in every epoch.
 
     Args:
-        leg: The leg.
+        epoch job: The epoch job.
         session: Any session; it parses types.
     """
 
-    def __init__(self, leg: Leg, session: SparkSession) -> None:
-        self._leg = leg
+    def __init__(self, epoch_job: EpochJob, session: SparkSession) -> None:
+        self._epoch_job = epoch_job
         self._view = f"{RESERVED}view_{next(_views)}"
-        self._outputs = {level.index: _struct_type(session, _output_ddl(level)) for level in leg.levels}
-        levels = [level for level in leg.levels if level.index > leg.base]
-        self._exchanges = [self._exchange(level, is_first=i == 0) for i, level in enumerate(levels)]
+        self._outputs = {stage.index: _struct_type(session, _output_ddl(stage)) for stage in epoch_job.stages}
+        stages = [stage for stage in epoch_job.stages if stage.index > epoch_job.base]
+        self._exchanges = [self._exchange(stage, is_first=i == 0) for i, stage in enumerate(stages)]
 
-    def _exchange(self, level: Level, *, is_first: bool) -> _Exchange | _KeyedInput:
-        if is_first and not self._leg.starts_in_python and _KeyedInput.suits(level):
-            return _KeyedInput(level)
-        return _Exchange(self._leg, level, self._view, is_first=is_first)
+    def _exchange(self, stage: Stage, *, is_first: bool) -> _Exchange | _KeyedInput:
+        if is_first and not self._epoch_job.starts_in_python and _KeyedInput.suits(stage):
+            return _KeyedInput(stage)
+        return _Exchange(self._epoch_job, stage, self._view, is_first=is_first)
 
     def prepared(self, sources: DataFrame) -> DataFrame:
         """The input with what can be computed of it before its epochs are known; `build` takes such frames.
@@ -61,42 +61,42 @@ class LegPlan:
         It is the same for every parallelism.
 
         Args:
-            sources: Input of the leg in the columns of `SourceLayout`, of one epoch or all.
+            sources: Input of the epoch job in the columns of `SourceLayout`, of one epoch or all.
         """
         first = self._exchanges[0] if self._exchanges else None
         return first.prepared(sources) if isinstance(first, _KeyedInput) else sources
 
-    def build(self, sources: DataFrame | None, session: SparkSession, run_level: Stage) -> DataFrame:
-        """The frame whose collection runs the leg; its rows are the barriers of the last level.
+    def build(self, sources: DataFrame | None, session: SparkSession, run_stage: RunStage) -> DataFrame:
+        """The frame whose collection runs the epoch job; its rows are the barriers of the last stage.
 
         Args:
             sources: What `prepared` made of the input; None for an epoch without input.
-            session: Session whose settings the leg's plan has (adaptive execution off).
-            run_level: Adds one Python stage.
+            session: Session whose settings the epoch job's plan has (adaptive execution off).
+            run_stage: Adds one Python stage.
         """
         frame = sources
-        first = self._leg.levels[0]
-        if self._leg.starts_in_python and (frame is not None or not self._exchanges):
-            start = session.createDataFrame([], source_ddl(self._leg)) if frame is None else frame
-            frame = run_level(start, first, self._outputs[first.index])
+        first = self._epoch_job.stages[0]
+        if self._epoch_job.starts_in_python and (frame is not None or not self._exchanges):
+            start = session.createDataFrame([], source_ddl(self._epoch_job)) if frame is None else frame
+            frame = run_stage(start, first, self._outputs[first.index])
         for exchange in self._exchanges:
             arriving = exchange.apply(frame, session)
-            frame = run_level(arriving, exchange.level, self._outputs[exchange.level.index])
+            frame = run_stage(arriving, exchange.stage, self._outputs[exchange.stage.index])
         assert frame is not None
         return frame
 
 
 class _Exchange:
-    """One exchange: the rows that leave one level, placed and ordered for the tasks of the next."""
+    """One exchange: the rows that leave one stage, placed and ordered for the tasks of the next."""
 
-    def __init__(self, leg: Leg, level: Level, view: str, *, is_first: bool) -> None:
-        self.level = level
+    def __init__(self, epoch_job: EpochJob, stage: Stage, view: str, *, is_first: bool) -> None:
+        self.stage = stage
         self._view = view
-        self._order = list(_order_of(level))
-        ticks = _ticks(level, bool(self._order)) if is_first else None
-        from_sources = is_first and not leg.starts_in_python
-        rows = _rows_of_sources(leg, level, view) if from_sources else f"select * from {view}"
-        placed = _placed(rows, level.arriving, bool(self._order))
+        self._order = list(_order_of(stage))
+        ticks = _ticks(stage, bool(self._order)) if is_first else None
+        from_sources = is_first and not epoch_job.starts_in_python
+        rows = _rows_of_sources(epoch_job, stage, view) if from_sources else f"select * from {view}"
+        placed = _placed(rows, stage.arriving, bool(self._order))
         self._with_rows = placed if ticks is None else f"{placed} union all {ticks}"
         self._without_rows = ticks
 
@@ -107,7 +107,7 @@ class _Exchange:
         else:
             frame.createOrReplaceTempView(self._view)
             placed = session.sql(self._with_rows)
-        arriving = place(placed, self.level.tasks, SUBTASK)
+        arriving = place(placed, self.stage.tasks, SUBTASK)
         if self._order:
             return arriving.sortWithinPartitions(*self._order, POSITION)
         return arriving
@@ -120,16 +120,16 @@ class _KeyedInput:
     each row once. Control rows have their place where the others have their hash.
     """
 
-    def __init__(self, level: Level) -> None:
-        self.level = level
-        (self._edge,) = level.arriving
-        self._order = list(_order_of(level))
+    def __init__(self, stage: Stage) -> None:
+        self.stage = stage
+        (self._edge,) = stage.arriving
+        self._order = list(_order_of(stage))
         self._ticks: DataFrame | None = None
 
     @staticmethod
-    def suits(level: Level) -> bool:
-        """Whether the rows that arrive at a level all have a key of columns, and nothing else arrives."""
-        keys = [edge.key for edge in level.arriving]
+    def suits(stage: Stage) -> bool:
+        """Whether the rows that arrive at a stage all have a key of columns, and nothing else arrives."""
+        keys = [edge.key for edge in stage.arriving]
         return len(keys) == 1 and keys[0] is not None and keys[0].spec.selector is None
 
     def prepared(self, sources: DataFrame) -> DataFrame:
@@ -145,14 +145,14 @@ class _KeyedInput:
             frame = frame.selectExpr("*", f"monotonically_increasing_id() as {POSITION}")
         rows = self._ticks if frame is None else frame.union(self._ticks)
         subtask = f"if({CONTROL} is null, {_subtask_of(self._edge, '')}, cast({HASH} as int))"
-        arriving = place(rows, self.level.tasks, subtask)
+        arriving = place(rows, self.stage.tasks, subtask)
         return arriving.sortWithinPartitions(*self._order, POSITION) if self._order else arriving
 
     def _ticks_text(self) -> str:
         nulls = "".join(f"cast(null as {kind}) as {name}, " for name, kind in _columns([self._edge]))
         position = f", cast(null as bigint) as {POSITION}" if self._order else ""
         columns = f"cast('' as binary) as {CONTROL}, {nulls}id as {HASH}{position}"
-        return f"select {columns} from range(0, {self.level.tasks}, 1, 1)"
+        return f"select {columns} from range(0, {self.stage.tasks}, 1, 1)"
 
 
 def layout_ddl(layout: EdgeLayout) -> str:
@@ -161,12 +161,12 @@ def layout_ddl(layout: EdgeLayout) -> str:
     return ", ".join(parts + [f"{name} {kind}" for name, kind in _columns(layout.edges)])
 
 
-def source_ddl(leg: Leg) -> str:
+def source_ddl(epoch_job: EpochJob) -> str:
     """The columns of `SourceLayout` as DDL."""
-    layout = SourceLayout(leg.sources)
+    layout = SourceLayout(epoch_job.sources)
     if layout.flat:
-        return ", ".join(f"{name} {kind}" for name, kind in _stamped_fields(leg.sources[0]))
-    structs = (_struct(_stamped_fields(source)) for source in leg.sources)
+        return ", ".join(f"{name} {kind}" for name, kind in _stamped_fields(epoch_job.sources[0]))
+    structs = (_struct(_stamped_fields(source)) for source in epoch_job.sources)
     return ", ".join(f"{layout.column(i)} {struct}" for i, struct in enumerate(structs))
 
 
@@ -205,26 +205,26 @@ def _struct(fields: Iterable[tuple[str, str]]) -> str:
     return f"struct<{', '.join(f'{name}: {kind}' for name, kind in fields)}>"
 
 
-def _output_ddl(level: Level) -> str:
-    return layout_ddl(EdgeLayout(level.leaving)) if level.leaving else f"{CONTROL} binary"
+def _output_ddl(stage: Stage) -> str:
+    return layout_ddl(EdgeLayout(stage.leaving)) if stage.leaving else f"{CONTROL} binary"
 
 
 def _struct_type(session: SparkSession, ddl: str) -> StructType:
     return session.createDataFrame([], ddl).schema
 
 
-def _rows_of_sources(leg: Leg, level: Level, view: str) -> str:
+def _rows_of_sources(epoch_job: EpochJob, stage: Stage, view: str) -> str:
     """Source columns as edge columns, without Python: a row is repeated for each edge and each target."""
-    layout, edges = SourceLayout(leg.sources), level.arriving
+    layout, edges = SourceLayout(epoch_job.sources), stage.arriving
     control = f"cast(null as binary) as {CONTROL}"
     if len(edges) == 1:
-        names = ", ".join(name for name, _ in _stamped_fields(leg.sources[0]))
-        return f"select {control}, {_target_of(edges[0], level)} as {TARGET}, {names} from {view}"
+        names = ", ".join(name for name, _ in _stamped_fields(epoch_job.sources[0]))
+        return f"select {control}, {_target_of(edges[0], stage)} as {TARGET}, {names} from {view}"
     structs = {}
-    for position, source in enumerate(leg.sources):
+    for position, source in enumerate(epoch_job.sources):
         names = ", ".join(name for name, _ in _stamped_fields(source))
         structs[source.uid] = f"struct({names})" if layout.flat else layout.column(position)
-    copies = [(edge, copy) for edge in edges for copy in _copies_of(edge, level)]
+    copies = [(edge, copy) for edge in edges for copy in _copies_of(edge, stage)]
     tags = "array()"
     for uid, struct in structs.items():
         numbers = ", ".join(str(i) for i, (edge, _) in enumerate(copies) if edge.origin.name == uid)
@@ -238,17 +238,17 @@ def _rows_of_sources(leg: Leg, level: Level, view: str) -> str:
     return f"select {control}, case {targets} end as {TARGET}, {', '.join(columns)} from ({tagged})"
 
 
-def _copies_of(edge: Edge, level: Level) -> list[str]:
+def _copies_of(edge: Edge, stage: Stage) -> list[str]:
     """The target of each copy of a row, as `Edge.targets` has them."""
-    if edge.broadcast and edge.to_level == level.index:
+    if edge.broadcast and edge.to_stage == stage.index:
         return [str(subtask) for subtask in range(edge.parallelism)]
-    return [_target_of(edge, level)]
+    return [_target_of(edge, stage)]
 
 
-def _target_of(edge: Edge, level: Level) -> str:
+def _target_of(edge: Edge, stage: Stage) -> str:
     if edge.key is not None:
         return "cast(null as int)"
-    tasks = edge.parallelism if edge.parallelism and edge.to_level == level.index else level.tasks
+    tasks = edge.parallelism if edge.parallelism and edge.to_stage == stage.index else stage.tasks
     return f"cast(pmod(spark_partition_id(), {tasks}) as int)"
 
 
@@ -286,21 +286,21 @@ def _subtask_of(edge: Edge, prefix: str) -> str | None:
     return f"cast({group} * {parallelism}L div {maximum}L as int)"
 
 
-def _ticks(level: Level, ordered: bool) -> str:
+def _ticks(stage: Stage, ordered: bool) -> str:
     """One control row for each task, in the columns that `_placed` gives."""
-    nulls = "".join(f"cast(null as {kind}), " for _, kind in _columns(level.arriving))
+    nulls = "".join(f"cast(null as {kind}), " for _, kind in _columns(stage.arriving))
     position = ", cast(null as bigint)" if ordered else ""
-    names = "".join(f"{name}, " for name, _ in _columns(level.arriving))
+    names = "".join(f"{name}, " for name, _ in _columns(stage.arriving))
     columns = f"{CONTROL}, {names}{HASH}, {SUBTASK}{', ' + POSITION if ordered else ''}"
     values = f"cast('' as binary), {nulls}cast(null as bigint), cast(id as int){position}"
-    return f"select * from (select {values} from range(0, {level.tasks}, 1, 1)) as ticks({columns})"
+    return f"select * from (select {values} from range(0, {stage.tasks}, 1, 1)) as ticks({columns})"
 
 
-def _order_of(level: Level) -> Iterable[str | Column]:
+def _order_of(stage: Stage) -> Iterable[str | Column]:
     """By what the rows of a task are sorted before their position: broadcast ones first, then what was asked for."""
-    edges = level.arriving
+    edges = stage.arriving
     for edge in edges:
-        if edge.broadcast and edge.to_level == level.index:
+        if edge.broadcast and edge.to_stage == stage.index:
             yield F.col(edge.name).isNull()
     for edge in edges:
         if edge.key is not None:

@@ -1,18 +1,35 @@
-"""What went wrong in Spark, in terms of our error tree."""
+"""What went wrong in Spark, in terms of our error tree, and what it comes from, in one sentence.
+
+Spark says that in a stack trace of Java with stack traces of Python inside, behind a first line such as `An error
+occurred while calling o1027.start`, whose number is another one each time.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Final
+from typing import Any, Final
 
 from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
 from pyspark import SparkContext
 from pyspark.errors import AnalysisException
 
-from holdfast.errors import ConfigurationError, HoldfastError
-from holdfast.runtime.engine import EngineError, EngineLostError, InputError
+from holdfast.errors import ConfigurationError, HoldfastError, RestoreError
+from holdfast.runtime.job.engine import (
+    EngineAwayError,
+    EngineError,
+    EngineLostError,
+    InputError,
+    InputGoneError,
+)
 from holdfast.spark.worker import error_in
+
+_DEEPEST: Final = 50
+_TRACEBACK: Final = "Traceback (most recent call last):"
+_TASK: Final = re.compile(r"[Mm]ost recent failure: Lost task .*?\(executor [^)]*\): (.+)")
+_LOST_TASK: Final = re.compile(r"(?:ost recent failure|reason): (?:Lost task [^:]*: )?(.+)")
+_NO_FORM: Final = "the exception has no text"
 
 _UNREADABLE: Final = (
     "FAILED_READ_FILE.FILE_NOT_EXIST",
@@ -28,8 +45,48 @@ Not `FAILED_READ_FILE` alone: that also stands for storage that does not answer 
 """
 
 
+FATAL_IN_SPARK: Final = (ConfigurationError, EngineLostError, InputGoneError, RestoreError)
+"""What no other attempt can cure."""
+
+_MISSING: Final = ("ModuleNotFoundError", "PACKAGE_NOT_INSTALLED", "UNSUPPORTED_PACKAGE_VERSION")
+"""How Python and PySpark say that a package is not there."""
+
+_GONE: Final = (
+    "KAFKA_DATA_LOSS",
+    'option "failOnDataLoss"',
+    "option `failOnDataLoss`",
+    "OffsetOutOfRangeException",
+    "Cannot fetch offset",
+    "Some data may have been lost",
+    "Some data may be lost",
+)
+"""How sources say that rows are gone which the job has not read."""
+
+_MISMATCH: Final = ("sources in the checkpoint offsets", "OFFSET_CHECKPOINT_MISMATCH")
+"""How Spark says that the positions in a checkpoint are of other inputs than the query has."""
+
+_ENDING: Final = ("SparkContext was shut down", "stopped SparkContext", "Shutdown in progress", "JVM says no more")
+"""How Spark says that its driver is ending, while it still answers."""
+
+_AWAY: Final = (
+    "ExecutorLostFailure",
+    "Executor heartbeat timed out",
+    "FetchFailed",
+    "Connection refused",
+    "Connection reset",
+    "Broken pipe",
+    "No route to host",
+    "UnknownHostException",
+    "SocketTimeoutException",
+    "TimeoutException",
+    "timed out",
+    "No space left on device",
+)
+"""How a failure of machines and networks looks, which others than the job's author mend."""
+
+
 def translate(failure: BaseException, doing: str) -> HoldfastError:
-    """The error to raise for an exception of Spark; raise it `from` the exception."""
+    """The error to raise for an exception of Spark; raise it `from` the exception, which holds the details."""
     if isinstance(failure, HoldfastError):
         return failure
     own = error_in(failure)
@@ -37,17 +94,46 @@ def translate(failure: BaseException, doing: str) -> HoldfastError:
         return own
     if _is_lost(failure):
         return _lost(failure, doing)
-    if "No module named 'holdfast'" in str(failure):
+    return _by_its_words(failure, doing)
+
+
+def _by_its_words(failure: BaseException, doing: str) -> HoldfastError:
+    text, root = text_of(failure), root_cause(failure)
+    both = f"{root}\n{text}"
+
+    def says(signs: tuple[str, ...], where: str = both) -> bool:
+        return any(sign in where for sign in signs)
+
+    if says(_ENDING):
+        return _lost(failure, doing)
+    if "No module named 'holdfast'" in text:
         return ConfigurationError(
             "the Python workers of Spark cannot import holdfast: set PYSPARK_PYTHON to a Python that has it before the "
             "session starts, or ship it with spark.submit.pyFiles or spark.archives"
         )
+    if isinstance(failure, ImportError) or says(_MISSING, root):
+        return ConfigurationError(
+            f"a package is missing (while {doing}): {root}; install it for the driver and for the Python of the "
+            "workers (PYSPARK_PYTHON)"
+        )
+    if says(_MISMATCH):
+        return RestoreError(
+            message="the positions in the checkpoint are of other inputs than the program has (while "
+            f"{doing}): {root}; give the program the inputs back, or start with --fresh"
+        )
+    if says(_GONE):
+        return InputGoneError(
+            f"rows of an input are gone that the job has not read (while {doing}): {root}; put them back, tell the "
+            "input to go on without them (Kafka: the option failOnDataLoss=false), or start with --fresh"
+        )
     if isinstance(failure, AnalysisException):
         # A new attempt would plan the same.
         return ConfigurationError(f"Spark cannot plan what the program asks for (while {doing}): {failure}")
-    if any(sign in str(failure) for sign in _UNREADABLE):
-        return InputError(f"Spark cannot read an input (while {doing}): {failure}")
-    return EngineError(f"Spark failed while {doing}: {failure}")
+    if says(_UNREADABLE):
+        return InputError(f"Spark cannot read an input (while {doing}): {root}")
+    if says(_AWAY, root):
+        return EngineAwayError(f"Spark failed while {doing}: {root}")
+    return EngineError(f"Spark failed while {doing}: {root}")
 
 
 @contextmanager
@@ -56,22 +142,25 @@ def final_failures_told(doing: str) -> Iterator[None]:
 
     Raises:
         EngineLostError: The JVM is gone.
-        ConfigurationError: Spark cannot plan what the program asks for.
+        ConfigurationError: Spark cannot plan what the program asks for, or a package is missing.
+        InputGoneError: Rows are gone that the job has not read.
+        RestoreError: The positions in the checkpoint are of other inputs.
     """
     try:
         yield
     except HoldfastError:
         raise
     except Exception as failure:
-        if _is_lost(failure) or isinstance(failure, AnalysisException):
-            raise translate(failure, doing) from failure
+        error = translate(failure, doing)
+        if isinstance(error, FATAL_IN_SPARK):
+            raise error from failure
         raise
 
 
 def _lost(failure: BaseException, doing: str) -> EngineLostError:
     return EngineLostError(
-        f"the Spark driver's JVM is gone (while {doing}: {type(failure).__name__}); run the job again, it resumes from "
-        "its last completed checkpoint"
+        f"the Spark driver's JVM is gone, or ending (while {doing}: {type(failure).__name__}); run the job again, it "
+        "resumes from its last completed checkpoint"
     )
 
 
@@ -92,3 +181,61 @@ def _answers() -> bool:
         return gateway is not None and gateway.jvm.java.lang.System.nanoTime() is not None
     except Exception:
         return False
+
+
+def root_cause(failure: BaseException) -> str:
+    """Kind and message of what an exception comes from, in one line."""
+    java = _java_of(failure)
+    if java is not None:
+        try:
+            return in_text(_deepest(java))
+        except Exception:  # the JVM is ending, and answers no more
+            return f"{type(failure).__name__}, of which the JVM says no more"
+    return f"{type(failure).__name__}: {in_text(text_of(failure))}"
+
+
+def text_of(failure: BaseException) -> str:
+    """All that an exception says; asking one of Java is a call, which fails if the JVM is ending."""
+    try:
+        return str(failure)
+    except Exception:
+        return _NO_FORM
+
+
+def in_text(text: str) -> str:
+    """The innermost cause in a text that may hold stack traces, in one line."""
+    if _TRACEBACK in text:
+        found = _raised(text[text.rindex(_TRACEBACK) + len(_TRACEBACK) :])
+        if found:
+            return found
+    if "Caused by: " in text:
+        text = text[text.rindex("Caused by: ") + len("Caused by: ") :]
+    else:
+        task = _TASK.search(text) or _LOST_TASK.search(text)
+        text = text if task is None else task.group(1)
+    return next((line.strip() for line in text.splitlines() if line.strip()), _NO_FORM)
+
+
+def _raised(after: str) -> str | None:
+    """The last line of a traceback of Python: the first one that is not indented."""
+    return next((line.strip() for line in after.splitlines() if line.strip() and not line[0].isspace()), None)
+
+
+def _java_of(failure: BaseException) -> Any:
+    """The exception of Java that an exception of Python stands for, None if it stands for none."""
+    if isinstance(failure, Py4JJavaError):
+        return failure.java_exception
+    origin = getattr(failure, "_origin", None)
+    if origin is not None:
+        return origin
+    cause = getattr(failure, "_cause", None)
+    return _java_of(cause) if isinstance(cause, BaseException) else None
+
+
+def _deepest(java: Any) -> str:
+    for _ in range(_DEEPEST):
+        cause = java.getCause()
+        if cause is None:
+            break
+        java = cause
+    return str(java.toString())

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Final
+
 import pyarrow as pa
 from pyspark.sql import DataFrame, DataFrameReader, SparkSession
+from pyspark.sql.types import StructType
+from pyspark.sql.udf import UserDefinedFunction
 
 from holdfast.errors import ConfigurationError
-from holdfast.runtime.graph import Node, SourceNode, transforms_of
-from holdfast.types.arrow import element_ddl, elements_to_batch
-from holdfast.types.convert import to_row_type
-from holdfast.types.type_information import RowTypeInformation
+from holdfast.runtime.graph.stream_graph import Node, SourceNode, transforms_of
+from holdfast.types.conversion.arrow import element_ddl, elements_to_batch
+from holdfast.types.conversion.convert import to_row_type
+from holdfast.types.information.type_information import RowTypeInformation
 
-_TAKES_TABLES = hasattr(DataFrame, "toArrow")
+_TAKES_TABLES = hasattr(DataFrame, "toArrow")  # since Spark 4.0
+_MAP_ARROW_ITER: Final = 207
+"""`PythonEvalType.SQL_MAP_ARROW_ITER_UDF`, which is in another module in Spark 3.5; it is said to the JVM."""
+
+ArrowFunction = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
 def element_type_of(frame: DataFrame) -> RowTypeInformation:
@@ -76,4 +85,27 @@ def frame_with(batch: pa.RecordBatch, ddl: str, session: SparkSession) -> DataFr
     """The rows of a batch as a frame. Spark takes Arrow tables since 4.0; before, a task brings the batch along."""
     if _TAKES_TABLES:
         return session.createDataFrame(pa.Table.from_batches([batch]), schema=ddl)
-    return session.range(0, 1, 1, 1).mapInArrow(lambda _: iter([batch]), ddl)
+    return map_in_arrow(session.range(0, 1, 1, 1), lambda _: iter([batch]), ddl)
+
+
+def map_in_arrow(frame: DataFrame, function: ArrowFunction, columns: StructType | str) -> DataFrame:
+    """`frame.mapInArrow(function, columns)`, which asks for pandas, although no batch of Arrow ever becomes pandas.
+
+    Every PySpark from 3.5 to 4.3 asks, because it makes the function by `pandas_udf`. Where pandas is missing, or too
+    old for it, the function is made and applied as `mapInArrow` itself does it from there on.
+    """
+    try:
+        return frame.mapInArrow(function, columns)
+    except ImportError:
+        return _without_pandas(frame, function, columns)
+
+
+def _without_pandas(frame: DataFrame, function: ArrowFunction, columns: StructType | str) -> DataFrame:
+    made = UserDefinedFunction(function, columns, evalType=_MAP_ARROW_ITER)
+    applied: Any = made(*[frame[name] for name in frame.columns])
+    java: Any = frame._jdf
+    if _TAKES_TABLES:
+        mapped = java.mapInArrow(applied._jc, False, None)
+    else:  # Spark 3.5
+        mapped = java.pythonMapInArrow(applied._jc.expr(), False)
+    return DataFrame(mapped, frame.sparkSession)

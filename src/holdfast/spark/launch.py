@@ -14,19 +14,19 @@ from pyspark.sql import SparkSession
 from holdfast.errors import ConfigurationError
 from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.ids import JobID
-from holdfast.runtime.graph import StreamGraph
-from holdfast.runtime.job import Job
-from holdfast.runtime.job_client import JobClient
-from holdfast.runtime.job_master import JobMaster
-from holdfast.runtime.job_root import checkpoint_root, job_directory
-from holdfast.runtime.leadership import open_register
-from holdfast.runtime.options import DEFAULT_PARALLELISM, EXECUTION_TRIGGER, JOB_ID
+from holdfast.runtime.graph.stream_graph import StreamGraph
+from holdfast.runtime.job.job import Job
+from holdfast.runtime.job.job_root import checkpoint_root, job_directory
+from holdfast.runtime.job.leadership import open_register
+from holdfast.runtime.job.options import DEFAULT_PARALLELISM, EXECUTION_TRIGGER, JOB_ID
+from holdfast.runtime.master.job_client import JobClient
+from holdfast.runtime.master.job_master import JobMaster
 from holdfast.spark.engine import SparkEngine
 from holdfast.spark.failure import final_failures_told
 from holdfast.spark.session import get_or_create, tell_what_has_no_effect
-from holdfast.spark.trigger import Trigger
-from holdfast.storage.file_system import file_system_for
-from holdfast.storage.s3_options import use_s3_options
+from holdfast.spark.trigger import EpochTrigger
+from holdfast.storage.file_system.s3_options import use_s3_options
+from holdfast.storage.file_system.scheme import file_system_for
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +50,7 @@ def _launch(graph: StreamGraph, job_name: str, configuration: Configuration, ses
     directory_set = checkpoint_root(configuration)
     session = session or get_or_create(configuration)
     tell_what_has_no_effect(session, configuration)
-    trigger = Trigger.parse(configuration.get(EXECUTION_TRIGGER))
+    trigger = EpochTrigger.parse(configuration.get(EXECUTION_TRIGGER))
     parallelism = configuration.get(DEFAULT_PARALLELISM)
     if parallelism is not None and parallelism < 1:
         raise ConfigurationError(f"Option 'parallelism.default': {parallelism} is not 1 or more.")

@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 
 from holdfast.errors import ConfigurationError
 from holdfast.kernel.configuration import Configuration
-from holdfast.runtime.options import JOB_NAME
+from holdfast.runtime.job.options import JOB_NAME
 from holdfast.spark.java import ensure_java
 
 logger = logging.getLogger(__name__)
@@ -39,16 +39,16 @@ def get_or_create(configuration: Configuration) -> SparkSession:
     # Spark starts its workers by this name; left alone it takes the first python3 of the path, whatever that has.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName(configuration.get(JOB_NAME) or "holdfast")
-    for key, value in configuration.to_dict().items():
+    for key, text in configuration.to_texts().items():
         if key.startswith("spark."):
-            builder = builder.config(key, value)
+            builder = builder.config(key, text)
     return builder.getOrCreate()
 
 
 def tell_what_has_no_effect(session: SparkSession, configuration: Configuration) -> None:
     """Says which `spark.*` options do not hold on a session, because it was there before the job."""
-    for key, value in sorted(configuration.to_dict().items()):
-        if key.startswith("spark.") and str(session.conf.get(key, None)).lower() != str(value).lower():
+    for key, text in sorted(configuration.to_texts().items()):
+        if key.startswith("spark.") and str(session.conf.get(key, None)).lower() != text.lower():
             logger.warning(
                 "option %s has no effect: the job runs on a session that was there before; set it where that is made",
                 key,

@@ -10,7 +10,7 @@ from holdfast.kernel.option import parse_duration
 
 
 @dataclass(frozen=True)
-class Trigger:
+class EpochTrigger:
     """A parsed trigger.
 
     Attributes:
@@ -22,7 +22,7 @@ class Trigger:
     interval: int = 0
 
     @classmethod
-    def parse(cls, text: str) -> Trigger:
+    def parse(cls, text: str) -> EpochTrigger:
         """Reads `continuous`, `available-now` or an interval such as `10 s`.
 
         Raises:

@@ -1,4 +1,4 @@
-"""The entry of a Python worker: one Spark task runs one level for one partition."""
+"""The entry of a Python worker: one Spark task runs one stage for one partition."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ import pyarrow as pa
 from pyspark import TaskContext
 
 from holdfast.errors import HoldfastError
-from holdfast.runtime.descriptor import EpochDescriptor
-from holdfast.runtime.task import LevelTask, TaskIdentity
-from holdfast.runtime.worker import load_job
+from holdfast.runtime.exchange.descriptor import EpochDescriptor
+from holdfast.runtime.task.identity import TaskIdentity
+from holdfast.runtime.task.stage_task import StageTask
+from holdfast.runtime.task.worker import load_job
 
 _MARK = "holdfast-error:"
 _MARKED = re.compile(_MARK + r"([A-Za-z0-9+/=]+):")
@@ -28,25 +29,25 @@ class TaskFailedError(Exception):
 
 
 def task_function(
-    key: str, broadcast: Any, epoch: EpochDescriptor, level: int, next_tasks: int
+    key: str, broadcast: Any, epoch: EpochDescriptor, stage: int, next_tasks: int
 ) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """The function for `mapInArrow`; it holds only the epoch: the job comes by broadcast, once a process."""
 
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return run_task(key, broadcast, epoch, level, next_tasks, batches)
+        return run_task(key, broadcast, epoch, stage, next_tasks, batches)
 
     return run
 
 
 def run_task(
-    key: str, broadcast: Any, epoch: EpochDescriptor, level: int, next_tasks: int, batches: Iterable[pa.RecordBatch]
+    key: str, broadcast: Any, epoch: EpochDescriptor, stage: int, next_tasks: int, batches: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     """Runs the task of this Spark partition."""
     try:
         context = TaskContext.get()
         assert context is not None
         job = load_job(key, lambda: broadcast.value)
-        task = LevelTask(job, epoch, TaskIdentity.fresh(level, context.partitionId()), next_tasks)
+        task = StageTask(job, epoch, TaskIdentity.fresh(stage, context.partitionId()), next_tasks)
         yield from task.run(batches)
     except HoldfastError as error:
         raise TaskFailedError(_portable(error)) from error
@@ -54,7 +55,10 @@ def run_task(
 
 def error_in(failure: BaseException) -> HoldfastError | None:
     """The error of ours inside a Spark exception, None if a task failed for another reason."""
-    found = _MARKED.search(str(failure))
+    try:
+        found = _MARKED.search(str(failure))
+    except Exception:  # one of Java, and the JVM is ending
+        return None
     if found is None:
         return None
     error = pickle.loads(base64.b64decode(found.group(1)))

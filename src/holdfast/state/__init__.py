@@ -1,6 +1,16 @@
 """State: descriptors, handles, timers, runs, versions and backends."""
 
-from holdfast.state.api import (
+from holdfast.state.backend import (
+    AbstractKeyedStateBackend,
+    OperatorStateBackend,
+    ResolvedCheckpoint,
+    StateBackend,
+    StateBackendFactory,
+    TaskKvStateRegistry,
+    load_state_backend,
+)
+from holdfast.state.columnar.state_backend import ColumnarStateBackend
+from holdfast.state.declaration.api import (
     AggregatingState,
     AppendingState,
     BroadcastState,
@@ -20,17 +30,7 @@ from holdfast.state.api import (
     StateSnapshotContext,
     ValueState,
 )
-from holdfast.state.backend import (
-    AbstractKeyedStateBackend,
-    OperatorStateBackend,
-    ResolvedCheckpoint,
-    StateBackend,
-    StateBackendFactory,
-    TaskKvStateRegistry,
-    load_state_backend,
-)
-from holdfast.state.columnar.state_backend import ColumnarStateBackend
-from holdfast.state.descriptor import (
+from holdfast.state.declaration.descriptor import (
     AggregatingStateDescriptor,
     FoldingStateDescriptor,
     ListStateDescriptor,
@@ -39,22 +39,22 @@ from holdfast.state.descriptor import (
     StateDescriptor,
     ValueStateDescriptor,
 )
-from holdfast.state.environment import Environment, TaskEnvironment
-from holdfast.state.function import AggregateFunction, FoldFunction, ReduceFunction
-from holdfast.state.hashmap.state_backend import (
-    FsStateBackend,
-    HashMapStateBackend,
-    HashMapStateBackendFactory,
-    MemoryStateBackend,
-)
-from holdfast.state.raw_state import (
+from holdfast.state.declaration.environment import Environment, TaskEnvironment
+from holdfast.state.declaration.function import AggregateFunction, FoldFunction, ReduceFunction
+from holdfast.state.declaration.raw_state import (
     KeyedStateCheckpointOutputStream,
     KeyGroupStatePartitionStreamProvider,
     OperatorStateCheckpointOutputStream,
     RawStateInitializationContext,
     RawStateSnapshotContext,
 )
-from holdfast.state.ttl_config import StateTtlConfig
+from holdfast.state.declaration.ttl_config import StateTtlConfig
+from holdfast.state.hashmap.state_backend import (
+    FsStateBackend,
+    HashMapStateBackend,
+    HashMapStateBackendFactory,
+    MemoryStateBackend,
+)
 
 __all__ = [
     "AbstractKeyedStateBackend",

@@ -8,8 +8,8 @@ from holdfast.errors import (
     PossibleInconsistentStateError,
     PossibleInconsistentStateException,
 )
-from holdfast.storage.file_system import FileStatus, FileSystem, LocalFileSystem, file_system_for
-from holdfast.storage.handle import (
+from holdfast.storage.file_system.scheme import FileStatus, FileSystem, LocalFileSystem, file_system_for
+from holdfast.storage.handle.state_handle import (
     DocumentSerializer,
     FileStateHandle,
     FileSystemStateStorageHelper,
@@ -18,13 +18,13 @@ from holdfast.storage.handle import (
     StateObject,
     StateSerializer,
 )
-from holdfast.storage.register import CheckpointPointer, FencedRegister, Lease, RegisterState
-from holdfast.storage.state_handle_store import (
+from holdfast.storage.handle.state_handle_store import (
     IntegerResourceVersion,
     ResourceVersion,
     StateHandleStore,
     StringResourceVersion,
 )
+from holdfast.storage.register.fenced_register import CheckpointPointer, FencedRegister, Lease, RegisterState
 
 __all__ = [
     "AlreadyExistError",

@@ -10,28 +10,28 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from holdfast.kernel.clock import ManualClock
-    from holdfast.testing.harness import OperatorHarness
-    from holdfast.testing.harness_output import HarnessSnapshot
-    from holdfast.testing.kubernetes import KubernetesApiServer
-    from holdfast.testing.leader_election_contract import LeaderElectionContract
-    from holdfast.testing.s3_server import S3Server
-    from holdfast.testing.state_backend_contract import StateBackendContract
-    from holdfast.testing.state_handle_store_contract import StateHandleStoreContract
-    from holdfast.testing.tcp_proxy import TcpProxy
-    from holdfast.testing.zookeeper import ZooKeeperEnsemble, ZooKeeperServer
+    from holdfast.testing.contract.leader_election_contract import LeaderElectionContract
+    from holdfast.testing.contract.state_backend_contract import StateBackendContract
+    from holdfast.testing.contract.state_handle_store_contract import StateHandleStoreContract
+    from holdfast.testing.harness.harness_output import HarnessSnapshot
+    from holdfast.testing.harness.operator_harness import OperatorHarness
+    from holdfast.testing.kubernetes.api_server import KubernetesApiServer
+    from holdfast.testing.server.s3_server import S3Server
+    from holdfast.testing.server.tcp_proxy import TcpProxy
+    from holdfast.testing.server.zookeeper import ZooKeeperEnsemble, ZooKeeperServer
 
 _MODULES = {
-    "HarnessSnapshot": "holdfast.testing.harness_output",
-    "KubernetesApiServer": "holdfast.testing.kubernetes",
-    "LeaderElectionContract": "holdfast.testing.leader_election_contract",
+    "HarnessSnapshot": "holdfast.testing.harness.harness_output",
+    "KubernetesApiServer": "holdfast.testing.kubernetes.api_server",
+    "LeaderElectionContract": "holdfast.testing.contract.leader_election_contract",
     "ManualClock": "holdfast.kernel.clock",
-    "OperatorHarness": "holdfast.testing.harness",
-    "S3Server": "holdfast.testing.s3_server",
-    "StateBackendContract": "holdfast.testing.state_backend_contract",
-    "StateHandleStoreContract": "holdfast.testing.state_handle_store_contract",
-    "TcpProxy": "holdfast.testing.tcp_proxy",
-    "ZooKeeperEnsemble": "holdfast.testing.zookeeper",
-    "ZooKeeperServer": "holdfast.testing.zookeeper",
+    "OperatorHarness": "holdfast.testing.harness.operator_harness",
+    "S3Server": "holdfast.testing.server.s3_server",
+    "StateBackendContract": "holdfast.testing.contract.state_backend_contract",
+    "StateHandleStoreContract": "holdfast.testing.contract.state_handle_store_contract",
+    "TcpProxy": "holdfast.testing.server.tcp_proxy",
+    "ZooKeeperEnsemble": "holdfast.testing.server.zookeeper",
+    "ZooKeeperServer": "holdfast.testing.server.zookeeper",
 }
 
 __all__ = [

@@ -1,5 +1,6 @@
 """Types of values: their Arrow form, their rows, keys and serializers."""
 
+from holdfast.types.information.type_information import RowTypeInformation, TypeInformation, Types
 from holdfast.types.row import Row
 from holdfast.types.serializer import (
     CompositeTypeSerializerSnapshot,
@@ -8,7 +9,6 @@ from holdfast.types.serializer import (
     TypeSerializerSchemaCompatibility,
     TypeSerializerSnapshot,
 )
-from holdfast.types.type_information import RowTypeInformation, TypeInformation, Types
 
 __all__ = [
     "CompositeTypeSerializerSnapshot",

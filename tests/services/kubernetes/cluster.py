@@ -24,9 +24,9 @@ from holdfast.errors import PossibleInconsistentStateError, StorageError
 from holdfast.ha.kubernetes import KubeClient, KubernetesConfigMap
 from holdfast.ha.kubernetes.connection import KubernetesConnection
 from holdfast.kernel.clock import SystemClock
-from holdfast.testing.kubernetes import KubernetesApiServer
-from holdfast.testing.state_handle_store_backend import Moment, ProcessDied
-from holdfast.testing.tcp_proxy import TcpProxy
+from holdfast.testing.contract.state_handle_store_backend import FaultMoment, ProcessDied
+from holdfast.testing.kubernetes.api_server import KubernetesApiServer
+from holdfast.testing.server.tcp_proxy import TcpProxy
 
 REAL = "HOLDFAST_TEST_KUBECONFIG"
 RBAC = "/apis/rbac.authorization.k8s.io/v1"
@@ -146,7 +146,7 @@ class StruckKubeClient(KubeClient):
         super().__init__(connection, **arguments)
         self._lasting = lasting
         self._away = 0
-        self.moment: Moment | None = None
+        self.moment: FaultMoment | None = None
         self.after = 0
         self.interruption: Callable[[], None] | None = None
 
@@ -186,20 +186,20 @@ class StruckKubeClient(KubeClient):
             self.after -= 1
             return write(config_map)
         self.moment = None
-        if self._lasting and moment in (Moment.SILENT, Moment.LOST):
+        if self._lasting and moment in (FaultMoment.SILENT, FaultMoment.LOST):
             self._away = self._max_retries
         match moment:
-            case Moment.REFUSED:
+            case FaultMoment.REFUSED:
                 request = httpx2.Request("PUT", "http://test")
                 refusal = httpx2.HTTPStatusError("refused", request=request, response=httpx2.Response(403))
                 raise StorageError("refused by a test") from refusal
-            case Moment.SILENT:
+            case FaultMoment.SILENT:
                 raise PossibleInconsistentStateError("The connection broke.") from httpx2.ReadError("broke")
-            case Moment.LOST:
+            case FaultMoment.LOST:
                 write(config_map)
                 raise PossibleInconsistentStateError("The connection broke.") from httpx2.ReadError("broke")
-            case Moment.DIED_BEFORE:
+            case FaultMoment.DIED_BEFORE:
                 raise ProcessDied
-            case Moment.DIED_AFTER:
+            case FaultMoment.DIED_AFTER:
                 write(config_map)
                 raise ProcessDied

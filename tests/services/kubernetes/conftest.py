@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.testing.kubernetes import KubernetesApiServer
+from holdfast.testing.kubernetes.api_server import KubernetesApiServer
 from tests.services.kubernetes.cluster import REAL, KubernetesCluster
 
 

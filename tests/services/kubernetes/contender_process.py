@@ -15,15 +15,16 @@ from pathlib import Path
 from lightkube import KubeConfig
 
 from holdfast.errors import ConflictError, FencedError, HoldfastError
-from holdfast.ha.kubernetes import KubeClient, KubernetesConfigMap, KubernetesLeaderElectionDriverFactory, LeaseTimes
+from holdfast.ha.election.leader_election import LeaderElectionListener
+from holdfast.ha.election.leader_information import LeaderInformation, LeaderInformationRegister
+from holdfast.ha.election.lease import LeaseTiming
+from holdfast.ha.kubernetes import KubeClient, KubernetesConfigMap, KubernetesLeaderElectionDriverFactory
 from holdfast.ha.kubernetes.connection import KubernetesConnection
 from holdfast.ha.kubernetes.register import KubernetesRegister
 from holdfast.ha.kubernetes.watch import ConfigMapWatcher
-from holdfast.ha.leader_election import LeaderElectionListener
-from holdfast.ha.leader_information import LeaderInformation, LeaderInformationRegister
-from holdfast.testing.register_contract import completing
+from tests.contract.register_contract import completing
 
-TIMES = LeaseTimes(lease_duration=3.0, renew_deadline=2.4, retry_period=0.4)
+TIMES = LeaseTiming(lease_duration=3.0, renew_deadline=2.4, retry_period=0.4)
 
 
 def say(*words: object) -> None:

@@ -13,7 +13,7 @@ import pytest
 from lightkube import Client, KubeConfig
 from lightkube.resources.core_v1 import ConfigMap
 
-from holdfast.testing.kubernetes import Fault, FaultKind, KubernetesApiServer
+from holdfast.testing.kubernetes.api_server import Fault, FaultKind, KubernetesApiServer
 from tests.services.kubernetes.cluster import KubernetesCluster
 
 pytestmark = pytest.mark.services

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 import pytest
 
 from holdfast.ha.kubernetes import KubernetesConfigMap, KubernetesRegister
-from holdfast.storage.register import RegisterState
-from holdfast.testing.contender import eventually
+from holdfast.storage.register.fenced_register import RegisterState
+from holdfast.testing.contract.contender import eventually
 from tests.services.kubernetes.cluster import KubernetesCluster
 
 pytestmark = [pytest.mark.services, pytest.mark.timeout(240)]

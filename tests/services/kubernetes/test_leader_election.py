@@ -12,28 +12,28 @@ from collections.abc import Iterator
 
 import pytest
 
+from holdfast.ha.election.leader_election import LeaderElectionDriverFactory, LeaderElectionListener
+from holdfast.ha.election.leader_information import LeaderInformation, LeaderInformationRegister
+from holdfast.ha.election.leader_retrieval import DefaultLeaderRetrievalService, LeaderRetrievalDriverFactory
+from holdfast.ha.election.lease import LeaseTiming
 from holdfast.ha.kubernetes import (
     LEADER_ANNOTATION,
     KubeClient,
     KubernetesConfigMap,
     KubernetesLeaderElectionDriver,
     KubernetesLeaderElectionDriverFactory,
-    LeaseTimes,
 )
 from holdfast.ha.kubernetes.leader_election import leader_information_of, leader_key
 from holdfast.ha.kubernetes.leader_retrieval import retrieval_driver_factory
 from holdfast.ha.kubernetes.watch import ConfigMapWatcher
-from holdfast.ha.leader_election import LeaderElectionDriverFactory, LeaderElectionListener
-from holdfast.ha.leader_information import LeaderInformation, LeaderInformationRegister
-from holdfast.ha.leader_retrieval import DefaultLeaderRetrievalService, LeaderRetrievalDriverFactory
-from holdfast.testing.contender import RecordingRetrievalListener, eventually
-from holdfast.testing.kubernetes import Fault, FaultKind, KubernetesApiServer
-from holdfast.testing.leader_election_contract import ElectionBackend, ElectionProcess, LeaderElectionContract
+from holdfast.testing.contract.contender import RecordingRetrievalListener, eventually
+from holdfast.testing.contract.leader_election_contract import ElectionBackend, ElectionProcess, LeaderElectionContract
+from holdfast.testing.kubernetes.api_server import Fault, FaultKind, KubernetesApiServer
 from tests.services.kubernetes.cluster import KubernetesCluster
 
 pytestmark = pytest.mark.services
 
-TIMES = LeaseTimes(lease_duration=3.0, renew_deadline=2.4, retry_period=0.4)
+TIMES = LeaseTiming(lease_duration=3.0, renew_deadline=2.4, retry_period=0.4)
 _numbers = itertools.count()
 
 
@@ -147,7 +147,7 @@ class Candidates:
         self._closing: list[KubernetesLeaderElectionDriver | ConfigMapWatcher | KubeClient] = []
 
     def join(
-        self, identity: str, times: LeaseTimes = TIMES, seconds: float = 2.0
+        self, identity: str, times: LeaseTiming = TIMES, seconds: float = 2.0
     ) -> tuple[KubernetesLeaderElectionDriver, Recorder]:
         client = KubeClient(self._cluster.connection(seconds=seconds), max_retries=3)
         watcher = ConfigMapWatcher(client.connection, self.name, watch_seconds=3)
@@ -210,7 +210,7 @@ def test_who_does_not_lead_publishes_and_deletes_nothing(cluster: KubernetesClus
 
 
 def test_a_closed_leader_gives_the_lease_back_at_once(candidates: Candidates) -> None:
-    slow = LeaseTimes(60.0, 50.0, 1.0)
+    slow = LeaseTiming(60.0, 50.0, 1.0)
     first, recorder = candidates.join("process-1", slow)
     eventually(lambda: recorder.leads, "the first leads")
     _, successor = candidates.join("process-2", slow)

@@ -21,10 +21,10 @@ from holdfast.errors import (
 from holdfast.ha.kubernetes import KubeClient, KubernetesConfigMap, KubernetesRegister
 from holdfast.ha.kubernetes.connection import KubernetesConnection
 from holdfast.kernel import fault
-from holdfast.storage.document import encode_document
-from holdfast.storage.register import FencedRegister
-from holdfast.testing.kubernetes import Fault, FaultKind, KubernetesApiServer
-from holdfast.testing.register_contract import Gate, RegisterContract, RegisterSite, completing, ids
+from holdfast.storage.handle.document import encode_document
+from holdfast.storage.register.fenced_register import FencedRegister
+from holdfast.testing.kubernetes.api_server import Fault, FaultKind, KubernetesApiServer
+from tests.contract.register_contract import Gate, RegisterContract, RegisterSite, completing, ids
 from tests.services.kubernetes.cluster import HastyClock, KubernetesCluster
 
 pytestmark = pytest.mark.services

@@ -17,18 +17,18 @@ from holdfast.errors import (
     StorageError,
 )
 from holdfast.ha.kubernetes import LEADER_ANNOTATION, KubeClient, KubernetesConfigMap, KubernetesStateHandleStore
-from holdfast.ha.kubernetes.lease_machine import LeaseRecord
-from holdfast.storage.handle import RetrievableStateStorageHelper
-from holdfast.testing.contender import eventually
-from holdfast.testing.kubernetes import Fault, FaultKind, KubernetesApiServer
-from holdfast.testing.state_handle_store_backend import (
+from holdfast.ha.kubernetes.lease_record import LeaseRecord
+from holdfast.storage.handle.state_handle import RetrievableStateStorageHelper
+from holdfast.testing.contract.contender import eventually
+from holdfast.testing.contract.state_handle_store_backend import (
+    FaultMoment,
     FlakyStorage,
-    Moment,
     StateHandleStoreBackend,
     Store,
     fail_storage,
 )
-from holdfast.testing.state_handle_store_contract import StateHandleStoreContract
+from holdfast.testing.contract.state_handle_store_contract import StateHandleStoreContract
+from holdfast.testing.kubernetes.api_server import Fault, FaultKind, KubernetesApiServer
 from tests.services.kubernetes.cluster import HastyClock, KubernetesCluster, StruckKubeClient
 
 pytestmark = pytest.mark.services
@@ -77,7 +77,7 @@ class ConfigMapBackend(StateHandleStoreBackend):
         text = LeaseRecord(lock_identity, 15).encode()
         self._admin.check_and_update_config_map(self.name, lambda map: map.with_annotation(LEADER_ANNOTATION, text))
 
-    def strike(self, store: Store, moment: Moment, after: int = 0) -> None:
+    def strike(self, store: Store, moment: FaultMoment, after: int = 0) -> None:
         client = self._stores[store]
         client.moment, client.after = moment, after
 

@@ -13,23 +13,23 @@ import yaml
 from lightkube import KubeConfig
 
 from holdfast.errors import StorageError
+from holdfast.ha.election.leader_information import LeaderInformation
+from holdfast.ha.election.leader_retrieval import DefaultLeaderRetrievalService
+from holdfast.ha.election.lease import LeaseTiming
 from holdfast.ha.kubernetes import (
     KubeClient,
     KubernetesConfigMap,
     KubernetesLeaderElectionDriver,
     KubernetesRegister,
-    LeaseTimes,
 )
 from holdfast.ha.kubernetes.connection import KubernetesConnection
 from holdfast.ha.kubernetes.leader_retrieval import retrieval_driver_factory
-from holdfast.ha.kubernetes.option import CONFIG_FILE
 from holdfast.ha.kubernetes.watch import ConfigMapWatcher
-from holdfast.ha.leader_information import LeaderInformation
-from holdfast.ha.leader_retrieval import DefaultLeaderRetrievalService
+from holdfast.ha.services.kubernetes_options import CONFIG_FILE
 from holdfast.kernel.configuration import Configuration
-from holdfast.testing.contender import RecordingRetrievalListener, eventually
-from holdfast.testing.kubernetes import Fault, FaultKind, KubernetesApiServer
-from holdfast.testing.register_contract import completing, ids
+from holdfast.testing.contract.contender import RecordingRetrievalListener, eventually
+from holdfast.testing.kubernetes.api_server import Fault, FaultKind, KubernetesApiServer
+from tests.contract.register_contract import completing, ids
 from tests.services.kubernetes.test_leader_election import Recorder
 
 pytestmark = pytest.mark.services
@@ -56,7 +56,7 @@ def client(kubeconfig: Path) -> Iterator[KubeClient]:
 def test_lead_publish_follow_and_leave(client: KubeClient) -> None:
     watcher = ConfigMapWatcher(client.connection, "lock", watch_seconds=30)
     recorder, listener = Recorder(), RecordingRetrievalListener()
-    times = LeaseTimes(3.0, 2.4, 0.4)
+    times = LeaseTiming(3.0, 2.4, 0.4)
     driver = KubernetesLeaderElectionDriver(client, watcher, KubernetesConfigMap("lock"), "me", times, recorder)
     retrieval = DefaultLeaderRetrievalService(retrieval_driver_factory(watcher, "dispatcher"))
     retrieval.start(listener)

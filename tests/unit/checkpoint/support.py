@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from holdfast.checkpoint import CheckpointFailureManager, ExecutionVertex, FailJobCallback
-from holdfast.checkpoint.epoch_coordinator import EpochCheckpointCoordinator
-from holdfast.checkpoint.metadata import CheckpointMetadata, OperatorMetadata
-from holdfast.checkpoint.recovery import recover_all
+from holdfast.checkpoint import (
+    CheckpointCoordinator,
+    CheckpointFailureManager,
+    ExecutionVertex,
+    FailJobCallback,
+    Wiring,
+)
+from holdfast.checkpoint.document.metadata import CheckpointMetadata, OperatorMetadata
+from holdfast.checkpoint.recovery.retained import recover_all
 from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.ids import JobID
-from holdfast.state.run import RunHandle
-from holdfast.storage.file_register import FileRegister
-from holdfast.storage.file_system import LocalFileSystem
-from holdfast.storage.job_directory import JobDirectory
-from holdfast.storage.naming import FileName
+from holdfast.state.run.run_file import RunHandle
+from holdfast.storage.file_system.scheme import LocalFileSystem
+from holdfast.storage.job.job_directory import JobDirectory
+from holdfast.storage.job.naming import FileName
+from holdfast.storage.register.file_register import FileRegister
 
 JOB = JobID.from_name("test")
 
@@ -100,16 +105,9 @@ class LocalJob:
         """Raise the token; return the lease and a coordinator."""
         lease = self.register.raise_token(owner)
         found = recover_all(self.directory, lease.state) if recovered is None else recovered
-        coordinator = EpochCheckpointCoordinator.create(
-            self.directory,
-            lease,
-            self.configuration,
-            CheckpointFailureManager(0, self.failures),
-            found,
-            clock=clock,
-            lineage="line",
-        )
-        return lease, coordinator
+        failures = CheckpointFailureManager(0, self.failures)
+        wiring = Wiring.of_lease(lease, self.directory, self.configuration, failures, found, clock=clock)
+        return lease, CheckpointCoordinator.for_epochs(wiring)
 
     def write_run(self, token, epoch, attempt=0, owner="abcd0123", subtask=0):
         """Write a file that looks like a run and return its handle."""

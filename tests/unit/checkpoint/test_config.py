@@ -6,10 +6,15 @@ from enum import Enum
 
 import pytest
 
-from holdfast.checkpoint import options
-from holdfast.checkpoint.config import NEVER, CheckpointConfig, CoordinatorConfiguration, load_checkpoint_storage
-from holdfast.checkpoint.options import CheckpointingMode, ExternalizedCheckpointCleanup
-from holdfast.checkpoint.snapshot_type import (
+from holdfast.checkpoint.config import options
+from holdfast.checkpoint.config.checkpoint_config import (
+    NEVER,
+    CheckpointConfig,
+    CoordinatorConfiguration,
+    load_checkpoint_storage,
+)
+from holdfast.checkpoint.config.options import CheckpointingMode, ExternalizedCheckpointCleanup
+from holdfast.checkpoint.document.snapshot_type import (
     CheckpointProperties,
     CheckpointRetentionPolicy,
     CheckpointType,
@@ -17,7 +22,7 @@ from holdfast.checkpoint.snapshot_type import (
     SnapshotSharing,
     SnapshotType,
 )
-from holdfast.checkpoint.storage import (
+from holdfast.checkpoint.storage.checkpoint_storage import (
     CheckpointStorageFactory,
     FileSystemCheckpointStorage,
     JobManagerCheckpointStorage,
@@ -380,8 +385,8 @@ queryable-state.client.network-threads 0 query.client.network-threads
 
 @pytest.mark.parametrize("line", FLINK.strip().splitlines())
 def test_every_option_of_flink_is_known_with_its_default_and_its_older_names(line):
-    importlib.import_module("holdfast.datastream.environment")
-    importlib.import_module("holdfast.runtime.query_options")
+    importlib.import_module("holdfast.datastream.environment.stream_execution_environment")
+    importlib.import_module("holdfast.runtime.job.query_options")
     key, default, *older = line.split()
     option = all_options()[key]
     if isinstance(option.default, bool) or option.default is None:

@@ -1,6 +1,5 @@
 """Stories of the coordinator with tasks that are triggered and acknowledge, in virtual time."""
 
-import random
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -21,7 +20,7 @@ from holdfast.checkpoint import (
     StandaloneCheckpointIDCounter,
     StandaloneCompletedCheckpointStore,
 )
-from holdfast.checkpoint.statistics import COMPLETED, FAILED
+from holdfast.checkpoint.statistics.tracker import COMPLETED, FAILED
 from holdfast.errors import (
     CheckpointError,
     CheckpointFailureReason,
@@ -84,7 +83,6 @@ class Setting:
             executor,
             CheckpointFailureManager(tolerable, self.failures),
             clock=self.clock,
-            rng=random.Random(1),
         )
         if not has_thread:
             self.coordinator._timer.close()

@@ -1,6 +1,5 @@
 """The coordinator against a model, in virtual time: requests, answers and failures in every order."""
 
-import random
 from collections import Counter
 
 from hypothesis import settings
@@ -19,7 +18,7 @@ from holdfast.checkpoint import (
     StandaloneCheckpointIDCounter,
     StandaloneCompletedCheckpointStore,
 )
-from holdfast.checkpoint.storage import MemoryCheckpointLocation, MemoryCheckpointStorageAccess
+from holdfast.checkpoint.storage.checkpoint_storage import MemoryCheckpointLocation, MemoryCheckpointStorageAccess
 from holdfast.errors import CheckpointError, CheckpointFailureReason, PossibleInconsistentStateError, StorageError
 from holdfast.kernel.clock import ManualClock
 from tests.unit.checkpoint.support import JOB, RecordingFailures, RecordingVertex
@@ -39,6 +38,11 @@ class MemoryAccess(MemoryCheckpointStorageAccess):
 
     def initialize_location_for_savepoint(self, checkpoint_id, external_location_pointer):
         return MemoryCheckpointLocation(checkpoint_id, 10**6)
+
+
+class MemoryStorage(JobManagerCheckpointStorage):
+    def create_checkpoint_storage(self, job_id, *, create_subdir=True):
+        return MemoryAccess(10**6)
 
 
 class UnreliableStore(StandaloneCompletedCheckpointStore):
@@ -69,7 +73,7 @@ class CoordinatorModel(RuleBasedStateMachine):
         config = CheckpointConfig()
         config.set_checkpoint_interval(interval).set_min_pause_between_checkpoints(pause)
         config.set_max_concurrent_checkpoints(concurrent).set_checkpoint_timeout(TIMEOUT)
-        config.set_checkpoint_storage(JobManagerCheckpointStorage())
+        config.set_checkpoint_storage(MemoryStorage())
         self.coordinator = CheckpointCoordinator(
             JOB,
             config,
@@ -83,8 +87,6 @@ class CoordinatorModel(RuleBasedStateMachine):
             None,
             CheckpointFailureManager(tolerable, self.failures),
             clock=self.clock,
-            storage=MemoryAccess(10**6),
-            rng=random.Random(0),
         )
         self.coordinator._timer.close()
         self.futures = []

@@ -5,14 +5,15 @@ import threading
 import pytest
 
 from holdfast.checkpoint import CheckpointFailureReason, CompletedCheckpoint
-from holdfast.checkpoint.adoption import adopt
-from holdfast.checkpoint.pending_checkpoint import Task
-from holdfast.checkpoint.recovery import load, newest
-from holdfast.checkpoint.snapshot_type import CheckpointProperties
-from holdfast.errors import CheckpointError, FencedError, PossibleInconsistentStateError, StateError
+from holdfast.checkpoint.document.snapshot_type import CheckpointProperties
+from holdfast.checkpoint.protocol.pending_checkpoint import Task
+from holdfast.checkpoint.recovery.adoption import adopt
+from holdfast.checkpoint.recovery.retained import load, newest
+from holdfast.errors import CheckpointError, FencedError, PossibleInconsistentStateError, StateError, StorageError
 from holdfast.kernel import fault
 from holdfast.kernel.clock import ManualClock
-from holdfast.storage.register_state import RegisterState
+from holdfast.storage.register.file_register import FileRegister
+from holdfast.storage.register.register_state import RegisterState
 from tests.unit.checkpoint.support import LocalJob, complete, document, run_handle
 
 TASKS = [Task("op-0", "op", 0, 2), Task("op-1", "op", 1, 2)]
@@ -142,6 +143,34 @@ def test_a_leader_learns_at_the_begin_that_it_was_deposed_when_it_needs_new_ids(
         coordinator.begin(1)
 
 
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_a_leader_that_never_learns_whether_its_ids_were_reserved_ends_and_none_is_used_twice(job, moment):
+    class Silent(FileRegister):
+        is_silent = False
+
+        def _load(self):
+            if self.is_silent:
+                raise StorageError("no route to host")
+            return super()._load()
+
+        def _swap(self, base, new):
+            if not self.is_silent or moment == "after":
+                super()._swap(base, new)
+            if self.is_silent:
+                raise PossibleInconsistentStateError("no answer")
+
+    job.register = Silent(job.directory.fs, job.directory.register_dir)
+    _, coordinator = job.lead()
+    job.register.is_silent = True
+    with pytest.raises(PossibleInconsistentStateError):
+        coordinator.begin(1)
+    job.register.is_silent = False
+    first_free = job.register.read().next_checkpoint_id
+    assert (first_free > 1) == (moment == "after")
+    _, successor = job.lead()
+    assert complete(successor, 1).checkpoint_id == first_free
+
+
 def test_a_checkpoint_needs_all_acknowledgements_and_its_own_document(job):
     _, coordinator = job.lead()
     pending = coordinator.begin(1, TASKS)
@@ -171,7 +200,7 @@ def test_an_epoch_that_takes_too_long_fails_its_checkpoint(tmp_path):
 def test_an_epoch_that_failed_gives_its_checkpoint_up(job):
     _, coordinator = job.lead()
     pending = coordinator.begin(1, TASKS)
-    coordinator.abort(pending, CheckpointFailureReason.TASK_FAILURE_DURING_CHECKPOINT)
+    coordinator.abort(pending, CheckpointError(CheckpointFailureReason.TASK_FAILURE_DURING_CHECKPOINT))
     with pytest.raises(CheckpointError):
         coordinator.complete(pending, document(pending.checkpoint_id))
     again = coordinator.begin(1, force=True)
@@ -204,7 +233,7 @@ def test_ids_are_unique_however_often_leaders_change(job):
 def test_that_everybody_was_told_is_recorded_with_the_next_pointer(job):
     _, coordinator = job.lead()
     first = complete(coordinator, 1)
-    coordinator.mark_notified(first.checkpoint_id)
+    coordinator.get_checkpoint_store().mark_notified(first.checkpoint_id)
     assert job.register.read().notified == 0
     complete(coordinator, 2)
     assert job.register.read().notified == 1
@@ -224,12 +253,8 @@ def test_that_everybody_was_told_is_recorded_with_the_next_pointer(job):
 def test_what_is_kept_when_the_job_ends(tmp_path, status, policy, kept):
     job = LocalJob(tmp_path, **{"execution.checkpointing.externalized-checkpoint-retention": policy})
     _, coordinator = job.lead()
-    complete(
-        coordinator, 1, properties=CheckpointProperties.for_checkpoint(coordinator._configuration.policy).to_json()
-    )
-    complete(
-        coordinator, 2, properties=CheckpointProperties.for_checkpoint(coordinator._configuration.policy).to_json()
-    )
+    for epoch in (1, 2):
+        complete(coordinator, epoch)
     coordinator.get_checkpoint_store().shutdown(status)
     state = job.register.read()
     assert [pointer.checkpoint_id for pointer in state.checkpoints] == kept
@@ -250,7 +275,10 @@ def test_a_restored_savepoint_is_what_the_next_recovery_starts_from(tmp_path):
     complete(coordinator, 3)
     found = load(savepoint.get_external_pointer() + "/")
     unclaimed = CheckpointProperties.for_unclaimed_snapshot()
-    coordinator.adopt(CompletedCheckpoint(found.metadata, found.path, found.pointer, properties=unclaimed))
+    coordinator.get_checkpoint_store().add_checkpoint_and_subsume_oldest_one(
+        CompletedCheckpoint(found.metadata, found.path, found.pointer, properties=unclaimed)
+    )
+    coordinator.get_checkpoint_id_counter().set_count(savepoint.checkpoint_id + 1)
     assert newest(job.directory, job.register.read()).path == savepoint.path
     assert adopt(found, job.directory, lease.token).operators[0].runs[0].path != handle.path
     first = coordinator.begin(9)
@@ -279,6 +307,24 @@ def test_requests_of_other_threads_are_served_at_the_ends_of_epochs(job):
         while pending := coordinator.begin(epoch):
             coordinator.complete(pending, document(pending.checkpoint_id, epoch))
     assert len(set(results)) == 15
+
+
+def test_who_begins_a_checkpoint_gets_it_also_when_another_thread_does_the_work(job):
+    _, coordinator = job.lead()
+    begun = []
+    driver = threading.Thread(target=lambda: begun.append(coordinator.begin(2, force=True)), daemon=True)
+
+    def begin_the_next_epoch(_):
+        driver.start()
+        driver.join(0.2)  # it finds this thread at work, and leaves the work to it
+
+    coordinator.trigger_checkpoint().add_done_callback(begin_the_next_epoch)
+    given_up = coordinator.begin(1)
+    coordinator.abort(given_up, CheckpointError(CheckpointFailureReason.TASK_FAILURE_DURING_CHECKPOINT))
+    driver.join(60)
+    [pending] = begun
+    assert pending.checkpoint_id == given_up.checkpoint_id + 1
+    assert coordinator.complete(pending, document(pending.checkpoint_id, 2)).metadata.epoch == 2
 
 
 @pytest.mark.parametrize(

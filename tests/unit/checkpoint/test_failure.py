@@ -2,7 +2,7 @@
 
 import pytest
 
-from holdfast.checkpoint.failure import UNLIMITED_TOLERABLE_FAILURE_NUMBER, CheckpointFailureManager
+from holdfast.checkpoint.config.failure import UNLIMITED_TOLERABLE_FAILURE_NUMBER, CheckpointFailureManager
 from holdfast.errors import CheckpointError, CheckpointFailureReason
 from tests.unit.checkpoint.support import RecordingFailures
 
@@ -13,6 +13,8 @@ COUNTED = {
     Reason.CHECKPOINT_DECLINED,
     Reason.CHECKPOINT_EXPIRED,
     Reason.FINALIZE_CHECKPOINT_FAILURE,
+    Reason.CHECKPOINT_DECLINED_TIME_OUT,  # only hooks of the driver fail so
+    Reason.MASTER_HOOK_FAILURE,
 }
 
 

@@ -4,10 +4,10 @@ import threading
 
 import pytest
 
-from holdfast.checkpoint.id_counter import RegisterCheckpointIDCounter, StandaloneCheckpointIDCounter
+from holdfast.checkpoint.store.id_counter import RegisterCheckpointIDCounter, StandaloneCheckpointIDCounter
 from holdfast.errors import FencedError
-from holdfast.storage.embedded_register import EmbeddedRegister
-from holdfast.testing.register_contract import completing
+from holdfast.storage.register.embedded_register import EmbeddedRegister
+from tests.contract.register_contract import completing
 
 
 @pytest.fixture(params=["standalone", "register"])

@@ -1,12 +1,15 @@
 """Hooks on the job master's side take part in checkpoints."""
 
+import threading
+import time
 from concurrent.futures import Future
 
 import pytest
 
-from holdfast.checkpoint.master_hook import MasterHooks, MasterTriggerRestoreHook
+from holdfast.checkpoint.coordination.hook_thread import SilentHookError
+from holdfast.checkpoint.coordination.master_hook import MasterHooks, MasterTriggerRestoreHook
 from holdfast.errors import CheckpointError, CheckpointFailureReason, StateError
-from holdfast.storage.handle import DocumentSerializer
+from holdfast.storage.handle.state_handle import DocumentSerializer
 from tests.unit.checkpoint.support import LocalJob, complete, document
 
 
@@ -70,9 +73,37 @@ def test_a_future_is_waited_for():
 def test_a_hook_that_does_not_answer_in_time_declines_for_the_driver():
     hooks = MasterHooks()
     hooks.add(Hook("slow", Future()))
-    with pytest.raises(CheckpointError, match="'slow' has not answered in") as caught:
+    with pytest.raises(CheckpointError, match="'slow': it has not answered in") as caught:
         hooks.trigger("slow", 1, 0, None, 0.01)
     assert caught.value.reason is CheckpointFailureReason.CHECKPOINT_DECLINED_TIME_OUT
+
+
+def test_a_hook_whose_method_never_returns_is_given_up_until_it_comes_back():
+    hooks, released = MasterHooks(), threading.Event()
+
+    class Stuck(Hook):
+        def trigger_checkpoint(self, checkpoint_id, timestamp, executor):
+            if checkpoint_id == 1:
+                released.wait()
+            return super().trigger_checkpoint(checkpoint_id, timestamp, executor)
+
+    hooks.add(Stuck("stuck", "state"))
+    hooks.timeout = 60
+    with pytest.raises(CheckpointError, match="'stuck': it has not answered in") as caught:
+        hooks.trigger("stuck", 1, 0, None, 0.01)
+    assert caught.value.reason is CheckpointFailureReason.CHECKPOINT_DECLINED_TIME_OUT
+    with pytest.raises(CheckpointError, match="'stuck': it has not come back from an earlier call"):
+        hooks.trigger("stuck", 2, 0, None, 60)
+    with pytest.raises(SilentHookError, match=r"'stuck', reset\(\): it has not come back"):
+        hooks.reset()
+    released.set()
+    while True:
+        try:
+            assert hooks.trigger("stuck", 3, 0, None, 60) is not None
+            break
+        except CheckpointError:  # its thread is on the way
+            time.sleep(0.01)
+    hooks.close()
 
 
 def test_a_name_is_needed_and_the_first_one_stays():
@@ -94,7 +125,7 @@ def test_a_hook_that_fails_or_has_no_serializer_fails_the_trigger(tmp_path):
     future = coordinator.trigger_checkpoint()
     with pytest.raises(CheckpointError, match="Master hook 'a'"):
         coordinator.begin(1)
-    assert future.exception().reason is CheckpointFailureReason.TRIGGER_CHECKPOINT_FAILURE
+    assert future.exception().reason is CheckpointFailureReason.MASTER_HOOK_FAILURE
     hook.state, hook.serializer = "state", None
     with pytest.raises(CheckpointError, match="serializer"):
         coordinator.master_hooks.trigger("a", 1, 0, None, 1)

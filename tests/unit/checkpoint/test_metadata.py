@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.checkpoint.metadata import CheckpointMetadata, OperatorMetadata, decode, encode
+from holdfast.checkpoint.document.metadata import CheckpointMetadata, OperatorMetadata, decode, encode
 from holdfast.errors import CorruptFileError, FormatVersionError
-from holdfast.storage.document import encode_document
+from holdfast.storage.handle.document import encode_document
 from tests.unit.checkpoint.support import document, run_handle, with_operator
 
 PATH = "/checkpoints/job/chk-7/_metadata"

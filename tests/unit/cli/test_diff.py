@@ -11,7 +11,7 @@ import pytest
 
 from holdfast.datastream import KeyedProcessFunction, RuntimeContext
 from holdfast.datastream.state import MapStateDescriptor, ValueStateDescriptor
-from holdfast.runtime.control import SnapshotRequest
+from holdfast.runtime.job.control import SnapshotRequest
 from tests.stories import tidiness
 from tests.stories.functions import Numbering
 from tests.stories.journal import Journal
@@ -49,7 +49,7 @@ def run(place: Path, batches: Sequence[Sequence[str]], *, grown: bool = False, s
     job = master(program, place / "job", epochs("in", batches), OPTIONS)
     asked: list[Any] = []
 
-    def ask(level: int, partition: int) -> None:
+    def ask(stage: int, partition: int) -> None:
         if savepoint is not None and not asked:
             asked.append(job.control.request(SnapshotRequest(is_savepoint=True, directory=str(savepoint))))
 

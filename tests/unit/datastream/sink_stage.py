@@ -11,11 +11,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from holdfast.kernel.clock import ManualClock
-from holdfast.runtime.committing import CommitReport, Committing
-from holdfast.runtime.sink import Sink, WriterInitContext
-from holdfast.storage.naming import FileName
-from holdfast.types.arrow import elements_to_batch
-from holdfast.types.convert import to_type
+from holdfast.runtime.commit.committing import CommitReport, Committing
+from holdfast.runtime.function.sink import Sink, WriterInitContext
+from holdfast.storage.job.naming import FileName
+from holdfast.types.conversion.arrow import elements_to_batch
+from holdfast.types.conversion.convert import to_type
 
 JOB = "ab" * 16
 UID = "out"

@@ -16,8 +16,8 @@ from holdfast.datastream import (
     MemoryStateBackend,
     StreamExecutionEnvironment,
 )
-from holdfast.datastream.environment import _script_name
-from holdfast.datastream.launch import launching
+from holdfast.datastream.environment.launch import ProgramPlanned, launching, planning
+from holdfast.datastream.environment.stream_execution_environment import _script_name
 from holdfast.errors import ConfigurationError
 
 get_environment = StreamExecutionEnvironment.get_execution_environment
@@ -92,7 +92,7 @@ def test_a_missing_uid_is_derived_unless_the_option_says_otherwise(caplog: pytes
     env.from_collection([1, 2], "bigint").print()
     with caplog.at_level(logging.WARNING):
         (sink,) = env.get_stream_graph().sinks
-    assert sink.uid == "print-1"
+    assert sink.uid.startswith("printsink-")
     assert "no uid was set for 'print'" in caplog.text
 
     strict = get_environment({"pipeline.auto-generate-uids": False})
@@ -125,3 +125,31 @@ def test_a_job_without_a_name_has_that_of_its_script(monkeypatch: pytest.MonkeyP
 def test_lengths_of_time_are_written_as_in_pyflink() -> None:
     assert Time.minutes(2).to_milliseconds() == 120_000
     assert Configuration({"execution.checkpointing.interval": Time.seconds(3)}).to_dict()
+
+
+def name_of_next_job(env: StreamExecutionEnvironment, name: str | None = None) -> str:
+    env.from_collection([1], "bigint").print()
+    with planning(), pytest.raises(ProgramPlanned) as planned:
+        env.execute(name)
+    return planned.value.program.name
+
+
+def test_each_execute_without_a_name_is_a_job_of_its_own_and_a_rerun_finds_each(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["/jobs/tides.py"])
+    for _ in range(2):
+        env = get_environment()
+        given = [None, None, "named", "named", "tides-3", None]
+        names = [name_of_next_job(env, name) for name in given]
+        assert names == ["tides", "tides-2", "named", "named", "tides-3", "tides-4"]
+    env = get_environment({"pipeline.name": "night"})
+    assert [name_of_next_job(env) for _ in range(3)] == ["night", "night-2", "night-3"]
+
+
+def test_an_id_is_that_of_one_job() -> None:
+    env = get_environment({"pipeline.job-id": "0" * 32})
+    assert [name_of_next_job(env, "a"), name_of_next_job(env, "a")] == ["a", "a"]
+    env.from_collection([1], "bigint").print()
+    with planning(), pytest.raises(ConfigurationError, match=r"executes 'a' and then 'b': remove the option"):
+        env.execute("b")

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pyarrow.dataset as ds
 import pytest
 
+from holdfast.common import Duration
 from holdfast.datastream import (
+    CheckpointingMode,
     DataStream,
+    ExternalizedCheckpointCleanup,
     KeyedProcessFunction,
     OutputTag,
     ParquetFileSink,
@@ -21,8 +25,8 @@ from holdfast.datastream import (
 )
 from holdfast.datastream.state import ValueStateDescriptor
 from holdfast.errors import JobExecutionError
-from holdfast.runtime.status import JobStatus
-from holdfast.testing.epoch_runner import LocalEngine, run_job
+from holdfast.runtime.job.status import JobStatus
+from holdfast.testing.epoch.epoch_runner import LocalEngine, run_job
 
 WORDS = [["kelp", "rock"], ["kelp", "sand", "kelp"], ["rock"]]
 NO_RESTART = {"restart-strategy.type": "none"}
@@ -179,3 +183,18 @@ def test_printed_once_although_the_job_runs_again(tmp_path: Path, capsys: pytest
     program.run(build)
 
     assert len(capsys.readouterr().out.splitlines()) == 6
+
+
+def test_a_program_sets_options_as_pyflink_programs_do(tmp_path: Path) -> None:
+    env = StreamExecutionEnvironment.get_execution_environment()
+    env.enable_checkpointing(1000, CheckpointingMode.EXACTLY_ONCE)
+    config = env.get_checkpoint_config()
+    config.enable_externalized_checkpoints(ExternalizedCheckpointCleanup.RETAIN_ON_CANCELLATION)
+    config.set_aligned_checkpoint_timeout(Duration.of_seconds(30))
+    env.configure({"execution.checkpointing.timeout": timedelta(minutes=5), "pipeline.jars": ["a", "b"]})
+    counted(env.from_collection([], "word string").uid("words")).sink_to(ParquetFileSink(tmp_path / "out"))
+
+    engine = LocalEngine([{"words": [(word,) for word in epoch]} for epoch in WORDS])
+    options = env.get_configuration().to_dict() | NO_RESTART
+    assert run_job(env.get_stream_graph(), tmp_path / "checkpoints", engine, options).run() is JobStatus.SUSPENDED
+    assert rows_of(tmp_path / "out") == EXPECTED

@@ -19,9 +19,9 @@ from holdfast.datastream import (
     ReduceFunction,
     RichMapFunction,
 )
-from holdfast.datastream.operation import check_function, declared_type, key_spec, operator_spec
+from holdfast.datastream.stream.operation import check_function, declared_type, key_spec, operator_spec
 from holdfast.errors import ConfigurationError
-from holdfast.types.type_information import PickledTypeInformation, TypeInformation
+from holdfast.types.information.type_information import PickledTypeInformation, TypeInformation
 
 ROWS = declared_type("word string, n bigint", "test")
 

@@ -19,8 +19,8 @@ import pytest
 from holdfast.datastream import ParquetFileSink
 from holdfast.errors import ConfigurationError, StorageError
 from holdfast.kernel import fault
-from holdfast.runtime import staging as staging_module
-from holdfast.storage.naming import FileName
+from holdfast.runtime.function import staging as staging_module
+from holdfast.storage.job.naming import FileName
 from tests.unit.datastream.sink_stage import Stage
 
 
@@ -108,7 +108,7 @@ def test_a_file_that_is_missing_in_the_first_commit_of_its_epoch_is_an_error_tha
     (committable,) = stage.write(1, [("kelp", 1)])
     (out / committable["value"]["staged"]).unlink()
 
-    with pytest.raises(ConfigurationError, match=r"just staged 1 rows in .* the directory is not shared") as caught:
+    with pytest.raises(ConfigurationError, match=r"has staged 1 rows in .* the directory is not shared") as caught:
         stage.commit([committable])
 
     assert committable["value"]["staged"] in str(caught.value)
@@ -242,6 +242,6 @@ def test_every_compression_is_readable(tmp_path: Path, compression: str) -> None
 
 
 def _batch(stage: Stage, rows: list[tuple[Any, ...]]) -> Any:
-    from holdfast.types.arrow import elements_to_batch
+    from holdfast.types.conversion.arrow import elements_to_batch
 
     return elements_to_batch(rows, stage.type, "out")

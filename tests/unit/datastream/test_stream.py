@@ -17,7 +17,7 @@ from holdfast.datastream import (
     StreamExecutionEnvironment,
 )
 from holdfast.errors import ConfigurationError, OutputTypeError
-from holdfast.runtime.graph import KeyedNode, NarrowNode, SideOutputNode, SinkNode, SourceNode, UnionNode
+from holdfast.runtime.graph.stream_graph import KeyedNode, NarrowNode, SideOutputNode, SinkNode, SourceNode, UnionNode
 
 COLUMNS = "word string, n bigint"
 
@@ -136,7 +136,7 @@ def test_a_sink_must_be_an_instance_and_must_be_able_to_write_the_type(words: Da
         undeclared.sink_to(ParquetFileSink(tmp_path))
     with pytest.raises(ConfigurationError, match="for_each_epoch writes columns"):
         undeclared.for_each_epoch(lambda df, epoch: None)
-    with pytest.raises(ConfigurationError, match=r"takes a function write\(df, epoch\)"):
+    with pytest.raises(ConfigurationError, match=r"takes a function write\(df, epoch, incarnation\)"):
         words.for_each_epoch("write")  # type: ignore[arg-type]
     undeclared.print()
 

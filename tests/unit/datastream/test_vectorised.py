@@ -12,17 +12,17 @@ from hypothesis import strategies as st
 
 from holdfast.datastream.sinks import ParquetFileSink
 from holdfast.errors import ConfigurationError, OutputTypeError, StateError, UserFunctionError
-from holdfast.runtime.function import KeyedProcessFunction
+from holdfast.runtime.function.user_function import KeyedProcessFunction
 from holdfast.runtime.operator import OperatorSubtask, SubtaskInfo
-from holdfast.runtime.operator.opened import OpenedOperator
+from holdfast.runtime.operator.operator_instance import OperatorInstance
 from holdfast.runtime.operator.vectorised import BatchFunction
 from holdfast.state import ColumnarStateBackend, HashMapStateBackend
-from holdfast.state.cache import STATE_CACHE
-from holdfast.state.descriptor import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
-from holdfast.testing.state_epochs import StateEpochs
-from holdfast.types.arrow import batch_to_elements, elements_to_batch
-from holdfast.types.ddl import parse_type
-from holdfast.types.type_information import OpaqueTypeInformation, RowTypeInformation, Types
+from holdfast.state.backend.cache import STATE_CACHE
+from holdfast.state.declaration.descriptor import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
+from holdfast.testing.state_contract.state_epochs import StateEpochs
+from holdfast.types.conversion.arrow import batch_to_elements, elements_to_batch
+from holdfast.types.conversion.ddl import parse_type
+from holdfast.types.information.type_information import OpaqueTypeInformation, RowTypeInformation, Types
 from tests.contract.plain_state_backend import PlainStateBackendFactory
 from tests.stories import ledger
 from tests.stories.local import Program, run
@@ -129,7 +129,7 @@ class Driven:
         self.spec = spec
         self.epochs = StateEpochs(backend, directory, max_parallelism=128, **settings)
         self.info = SubtaskInfo("op", max_parallelism=128)
-        self.opened = OpenedOperator(spec, self.info, self.epochs.new_backend())
+        self.opened = OperatorInstance(spec, self.info, self.epochs.new_backend())
 
     def epoch(self, batches):
         task = self.epochs.open()
@@ -293,9 +293,9 @@ def test_what_rows_have_written_batches_read_and_the_other_way_round(tmp_path):
     driven = Driven(row_form, HashMapStateBackend(), str(tmp_path))
     events = [(key, 0, 0.0, "") for key in "aab"]
     assert driven.epoch([events]) == [("a", 1), ("a", 2), ("b", 1)]
-    driven.spec, driven.opened = batch_form, OpenedOperator(batch_form, driven.info, driven.epochs.new_backend())
+    driven.spec, driven.opened = batch_form, OperatorInstance(batch_form, driven.info, driven.epochs.new_backend())
     assert sorted(driven.epoch([events])) == [("a", 4), ("b", 2)]
-    driven.spec, driven.opened = row_form, OpenedOperator(row_form, driven.info, driven.epochs.new_backend())
+    driven.spec, driven.opened = row_form, OperatorInstance(row_form, driven.info, driven.epochs.new_backend())
     assert driven.epoch([events]) == [("a", 5), ("a", 6), ("b", 3)]
 
 

@@ -11,9 +11,9 @@ import pytest
 from examples.own_sink import JsonLinesSink
 from holdfast.common import Row
 from holdfast.errors import StorageError
-from holdfast.runtime.committing import CommitReport, Committing
-from holdfast.runtime.sink import WriterInitContext
-from holdfast.types.convert import to_type
+from holdfast.runtime.commit.committing import CommitReport, Committing
+from holdfast.runtime.function.sink import WriterInitContext
+from holdfast.types.conversion.convert import to_type
 
 JOB = "cd" * 16
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import ast
+import hashlib
+import json
 import math
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,8 +19,9 @@ import pytest
 
 from examples import read_checkpoint
 from holdfast.datastream import CheckpointedFunction, KeyedProcessFunction, RichMapFunction
+from holdfast.errors import StorageError
 from holdfast.kernel.clock import ManualClock
-from holdfast.runtime.control import SnapshotRequest
+from holdfast.runtime.job.control import SnapshotRequest
 from holdfast.state import (
     ListStateDescriptor,
     MapStateDescriptor,
@@ -25,7 +29,9 @@ from holdfast.state import (
     StateTtlConfig,
     ValueStateDescriptor,
 )
-from holdfast.types.type_information import Types
+from holdfast.storage.file_system.scheme import LocalFileSystem
+from holdfast.storage.register.file_register import FileRegister
+from holdfast.types.information.type_information import Types
 from tests.stories.local import Program, master
 
 EVENT = "key string, n bigint"
@@ -237,6 +243,86 @@ def test_the_reader_notices_a_flipped_bit(job: Path, tmp_path: Path) -> None:
         damaged.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
         with pytest.raises((SystemExit, ValueError)):
             read_checkpoint.Run(tmp_path, handle)
+
+
+@pytest.fixture
+def copied(job: Path, tmp_path: Path) -> Path:
+    """The job's directory, to be damaged."""
+    return Path(shutil.copytree(job, tmp_path / "copied"))
+
+
+def test_the_document_is_compared_with_its_pointer(copied: Path) -> None:
+    """A document that is whole by itself is not what was completed if the pointer says otherwise."""
+    place = read_checkpoint.newest(copied)
+    before = sorted(copied.glob("chk-*"), key=lambda path: int(path.name[4:]))[-2]
+    whole = place.read_bytes()
+    place.write_bytes((before / "_metadata").read_bytes())
+    with pytest.raises(SystemExit, match="is not what was completed"):
+        read(copied)
+    place.write_bytes(whole + b" ")
+    with pytest.raises(SystemExit, match="is not what was completed"):
+        read(copied)
+    place.write_bytes(whole)
+    assert read(copied)
+
+
+def test_a_version_of_the_register_counts_only_if_the_one_before_it_proves_it(copied: Path) -> None:
+    """A writer that slept has made a version in a hole: there is none before it, or another one than it names."""
+    folder = copied / "register"
+    newest = max(folder.glob("v-*"))
+    number = int(newest.name[2:])
+    assert read_checkpoint.register(copied)["version"] == number > 1
+
+    body = json.loads(newest.read_bytes())
+    other = {**body, "version": number + 1, "history": ["0" * 12, "1" * 12, *body["history"]]}
+    phantom = folder / f"v-{number + 1:020}"
+    phantom.write_bytes(sealed(other))
+    with pytest.raises(SystemExit, match="is not proved by the one before it"):
+        read_checkpoint.register(copied)
+    with pytest.raises(StorageError, match="has no version before it"):
+        FileRegister(LocalFileSystem(), str(folder)).read()
+
+    phantom.write_bytes(sealed({**other, "history": ["0" * 12, *body["history"]]}))
+    assert read_checkpoint.register(copied)["version"] == number + 1
+    newest.unlink()
+    with pytest.raises(SystemExit, match="is not proved by the one before it"):
+        read_checkpoint.register(copied)
+
+
+def test_the_first_version_of_a_register_counts_unless_it_may_have_been_deleted(tmp_path: Path) -> None:
+    register = FileRegister(LocalFileSystem(), str(tmp_path / "register"))
+    register.raise_token("writer")
+    assert read_checkpoint.register(tmp_path)["version"] == 1
+    with pytest.raises(SystemExit, match="no checkpoint of"):
+        read_checkpoint.newest(tmp_path)
+    (tmp_path / "register" / "trimmed").touch()
+    with pytest.raises(SystemExit, match="is not proved by the one before it"):
+        read_checkpoint.register(tmp_path)
+
+
+def sealed(fields: dict[str, Any]) -> bytes:
+    """A document with its checksum, as the page says."""
+    rest = {name: value for name, value in fields.items() if name != "checksum"}
+    body = b"," + json.dumps(rest).encode()[1:] + b"\n"
+    return b'{"checksum":"sha256:' + hashlib.sha256(body).hexdigest().encode() + b'"' + body
+
+
+def test_a_register_in_another_store_is_not_looked_for_in_files(copied: Path) -> None:
+    (copied / "register.json").write_text("{}")
+    with pytest.raises(SystemExit, match="is in another store"):
+        read(copied)
+
+
+def test_keys_that_python_finds_equal_stay_apart(tmp_path: Path) -> None:
+    program = Program()
+    keyed = program.source("in").key_by(lambda element: element)
+    keyed.map(Seen(), output_type="bigint").uid("seen").print().uid("out")
+    running = master(program, tmp_path, [{"in": [1, 1, True, 1.0]}], parallelism=1)
+    running.run()
+    counted = read(Path(running.job.directory.path))["n"]
+    assert sorted(counted.values()) == [1, 1, 2]
+    decoded = {repr(key if not isinstance(key, bytes) else read_checkpoint.decode_tagged(key, 0)[0]) for key in counted}
+    assert decoded == {"1", "True", "1.0"}
 
 
 def test_the_reader_is_a_strangers_program(job: Path) -> None:

@@ -12,16 +12,16 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from holdfast.errors import StorageError
-from holdfast.ha.election_service import LeaderElectionService
-from holdfast.ha.leader_election import (
+from holdfast.ha.election.election_service import LeaderElectionService
+from holdfast.ha.election.leader_election import (
     LeaderElection,
     LeaderElectionDriver,
     LeaderElectionDriverFactory,
     LeaderElectionError,
     LeaderElectionListener,
 )
-from holdfast.ha.leader_information import LeaderInformation, LeaderInformationRegister
-from holdfast.testing.contender import RecordingContender
+from holdfast.ha.election.leader_information import LeaderInformation, LeaderInformationRegister
+from holdfast.testing.contract.contender import RecordingContender
 
 COMPONENTS = ("dispatcher", "resource_manager", "rest_server")
 

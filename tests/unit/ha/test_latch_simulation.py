@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 from holdfast.ha.zookeeper.latch_machine import (
     Create,
     Delete,
-    Grant,
+    GrantLeadership,
     Instruction,
     LatchMachine,
     List,
-    Revoke,
-    Watch,
+    RevokeLeadership,
+    WatchNode,
 )
 from holdfast.ha.zookeeper.latch_nodes import sequence_number
 
@@ -103,7 +103,7 @@ class Candidate:
                 self.wake()
             case Delete(name):
                 self.server.delete(name)
-            case Watch(name):
+            case WatchNode(name):
                 if name in self.server.nodes:
                     self.server.watchers.append((name, self))
                 else:
@@ -119,10 +119,10 @@ class Candidate:
 
     def take(self, instructions: list[Instruction]) -> None:
         for instruction in instructions:
-            if isinstance(instruction, Grant):
+            if isinstance(instruction, GrantLeadership):
                 assert not self.granted, "granted twice"
                 self.granted = True
-            elif isinstance(instruction, Revoke):
+            elif isinstance(instruction, RevokeLeadership):
                 assert self.granted, "revoked without a grant"
                 self.granted = False
             else:

@@ -3,12 +3,14 @@
 import heapq
 import random
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.ha.lease import Grant, Lease, LeaseMachine, LeaseTiming, Revoke, Write
+from holdfast.ha.election.lease import Grant, LeaseMachine, LeaseTiming, Revoke, Write
+from holdfast.ha.file_system.lease_file import LeaderLease, LeaderLeaseForm
 
 TIMING = LeaseTiming(lease_duration=15.0, renew_deadline=10.0, retry_period=2.0)
 
@@ -18,10 +20,10 @@ class Document:
     """The shared lease: a version and a content, changed by compare-and-set."""
 
     version: int = 0
-    lease: Lease | None = None
+    lease: LeaderLease | None = None
     terms: list[tuple[int, str]] = field(default_factory=list)
 
-    def swap(self, base: int, lease: Lease) -> bool:
+    def swap(self, base: int, lease: LeaderLease) -> bool:
         if base != self.version:
             return False
         self.version += 1
@@ -60,13 +62,14 @@ class Candidate:
     def start(self) -> None:
         """Begin anew, as a process that was killed and started again."""
         self.incarnation += 1
-        self.machine = LeaseMachine(f"{self.name}-{self.incarnation}", TIMING)
+        form = LeaderLeaseForm(lambda: uuid.UUID(int=self.rng.getrandbits(128)))
+        self.machine = LeaseMachine(f"{self.name}-{self.incarnation}", TIMING, form)
         self.base = 0
-        self.seen: tuple[int, Lease | None] = (0, None)
-        self.write: Write | None = None
+        self.seen: tuple[int, LeaderLease | None] = (0, None)
+        self.write: Write[LeaderLease] | None = None
         self.recorded = False
         self.granted: uuid.UUID | None = None
-        self.in_flight: list[tuple[int, Lease]] = []  # requests that reach the store later
+        self.in_flight: list[tuple[int, LeaderLease]] = []  # requests that reach the store later
         self.steps = [self.read, self.observe, self.decide, self.send, self.hear]
         self.next = 0
 
@@ -92,7 +95,7 @@ class Candidate:
 
     def decide(self, now: float, fate: str) -> None:
         self.write, self.recorded = None, False
-        for instruction in self.machine.decide(now, uuid.UUID(int=self.rng.getrandbits(128))):
+        for instruction in self.machine.decide(now):
             if isinstance(instruction, Write):
                 self.write = instruction
             else:
@@ -107,13 +110,13 @@ class Candidate:
     def hear(self, now: float, fate: str) -> None:
         if self.write is not None and self.recorded and fate == "done":
             self.base += 1
-            self.note(self.machine.wrote(now, self.base, self.write.lease))
+            self.note(self.machine.wrote(now, self.base, self.write))
 
-    def note(self, reports: list[Grant | Revoke]) -> None:
+    def note(self, reports: Sequence[Grant[LeaderLease] | Revoke]) -> None:
         for report in reports:
             if isinstance(report, Grant):
                 assert self.granted is None, "granted twice"
-                self.granted = report.session_id
+                self.granted = report.lease.session_id
             else:
                 assert self.granted is not None, "revoked without a grant"
                 self.granted = None
@@ -208,6 +211,29 @@ def test_a_released_lease_is_taken_at_once() -> None:
     assert [term for term, _ in document.terms] == [1, 2]
 
 
+def test_a_release_that_was_refused_is_tried_again_on_the_version_that_came_between() -> None:
+    document = Document()
+    (leader,) = candidates(document, "leader")
+    leader.round(0.0)
+    (publication,) = leader.machine.change(0.1, lambda lease: lease.with_information("rest_server", "here"))
+    (release,) = leader.machine.resign()
+    assert document.swap(leader.base, publication.lease)
+    assert not document.swap(leader.base, release.lease)
+    leader.machine.observe(0.2, document.version, document.lease)
+    (release,) = leader.machine.resign()
+    assert document.swap(document.version, release.lease)
+    assert document.lease is not None and document.lease.released
+
+
+def test_a_leader_whose_renewal_failed_tries_again_some_time_later_and_not_at_once() -> None:
+    document = Document()
+    (leader,) = candidates(document, "leader")
+    leader.round(0.0)
+    for _ in range(5):
+        leader.step(2.0, "never")
+    assert leader.machine.pause(2.0 + leader.offset) == TIMING.retry_period
+
+
 def test_a_leader_that_cannot_renew_stops_before_others_take_over() -> None:
     document = Document()
     old, new = candidates(document, "old", "new")
@@ -232,7 +258,7 @@ def test_a_leader_that_reads_another_name_in_the_lease_is_revoked() -> None:
     document = Document()
     (old,) = candidates(document, "old")
     old.round(0.0)
-    assert document.swap(1, Lease("usurper", 2, uuid.uuid4(), 15.0))
+    assert document.swap(1, LeaderLease("usurper", 2, uuid.uuid4(), 15.0))
     old.round(1.0)
     assert old.granted is None and not old.believes(1.0)
     assert document.version == 2, "it renewed the lease of somebody else"

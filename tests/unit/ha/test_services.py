@@ -33,11 +33,11 @@ from holdfast.ha import (
     ha_type,
 )
 from holdfast.ha.embedded.election import EmbeddedElection, EmbeddedLeaderElectionDriverFactory
-from holdfast.ha.execution_plan_watcher import ExecutionPlanListener
+from holdfast.ha.job_manager_store.execution_plan_watcher import ExecutionPlanListener
 from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.ids import JobID
-from holdfast.storage.document import encode_document
-from holdfast.testing.contender import RecordingContender, RecordingRetrievalListener, eventually
+from holdfast.storage.handle.document import encode_document
+from holdfast.testing.contract.contender import RecordingContender, RecordingRetrievalListener, eventually
 
 JOB = JobID.from_name("a job")
 
@@ -60,9 +60,9 @@ def configuration(tmp_path: Path, **values: Any) -> Configuration:
             "high-availability.type": "filesystem",
             "high-availability.storageDir": str(tmp_path / "ha"),
             "high-availability.cluster-id": "/one",
-            "high-availability.filesystem.leader-election.lease-duration": "800 ms",
-            "high-availability.filesystem.leader-election.renew-deadline": "600 ms",
-            "high-availability.filesystem.leader-election.retry-period": "50 ms",
+            "high-availability.filesystem.leader-election.lease-duration": "3 s",
+            "high-availability.filesystem.leader-election.renew-deadline": "2400 ms",
+            "high-availability.filesystem.leader-election.retry-period": "100 ms",
             "execution.checkpointing.dir": str(tmp_path / "checkpoints"),
             **{key.replace("__", "."): value for key, value in values.items()},
         }
@@ -358,6 +358,34 @@ def test_everything_of_a_cluster_can_be_deleted(tmp_path: Path, executor: Execut
     again.close()
 
 
+def test_a_clean_up_that_failed_at_the_marker_leaves_the_cluster_whole_and_can_be_repeated(
+    tmp_path: Path, executor: Executor
+) -> None:
+    services = FileSystemHaServices(configuration(tmp_path), executor)
+    contender = RecordingContender("x:1")
+    election = services.get_dispatcher_leader_election()
+    election.start_leader_election(contender)
+    eventually(lambda: contender.leads, "it leads")
+    store = services.get_execution_plan_store()
+    store.start(Silent())
+    plan = ExecutionPlan(JOB, "a job", {})
+    store.put_execution_plan(plan)
+    store.stop()
+    election.close()
+    marker = tmp_path / "ha" / "one" / "cluster.json"
+    marker.unlink()
+    marker.mkdir()  # which no file system deletes as a file
+    with pytest.raises(StorageError, match="the blobs are kept as well"):
+        services.cleanup_all_data()
+    kept = services.get_execution_plan_store()
+    kept.start(Silent())
+    assert kept.recover_execution_plan(JOB) == plan
+    kept.stop()
+    marker.rmdir()
+    services.close_with_optional_clean(True)
+    assert not (tmp_path / "ha" / "one").exists()
+
+
 # Bad input.
 
 
@@ -398,7 +426,9 @@ def test_a_directory_in_which_nothing_can_be_created_exclusively_is_refused(
 def test_times_with_which_two_could_lead_are_refused(tmp_path: Path, executor: Executor) -> None:
     key = "high-availability.filesystem.leader-election.renew-deadline"
     with pytest.raises(ConfigurationError, match="renew deadline"):
-        FileSystemHaServices(configuration(tmp_path, **{key: "1 s"}), executor)
+        FileSystemHaServices(configuration(tmp_path, **{key: "4 s"}), executor)
+    with pytest.raises(ConfigurationError, match="must be shorter than"):
+        FileSystemHaServices(configuration(tmp_path, **{key: "3 s"}), executor)
 
 
 def test_a_directory_of_another_cluster_is_refused(tmp_path: Path, executor: Executor) -> None:

@@ -11,27 +11,50 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from holdfast.errors import ConfigurationError
-from holdfast.ha.kubernetes.lease_machine import LeaseMachine, LeaseRecord, LeaseTimes
+from holdfast.ha.election.lease import LeaseMachine, LeaseTiming, Write
+from holdfast.ha.kubernetes.lease_record import LeaseRecord, LeaseRecordForm
+from holdfast.kernel.clock import SystemClock
 
-TIMES = LeaseTimes(15.0, 15.0, 5.0)
-
-
-def candidate(name: str, times: LeaseTimes = TIMES) -> LeaseMachine:
-    return LeaseMachine(name, times)
+TIMES = LeaseTiming(15.0, 15.0, 5.0)
 
 
-def campaign(machine: LeaseMachine, text: str | None, now: float) -> tuple[str | None, bool, bool]:
+class WallClock(SystemClock):
+    """The time of day on one machine, which stands still until somebody sets it."""
+
+    time_of_day_ms = 0
+
+    def now_ms(self) -> int:
+        return self.time_of_day_ms
+
+
+def candidate(name: str, times: LeaseTiming = TIMES, wall: WallClock | None = None) -> LeaseMachine[LeaseRecord]:
+    return LeaseMachine(name, times, LeaseRecordForm(wall or WallClock()))
+
+
+def look(machine: LeaseMachine[LeaseRecord], text: str | None, now: float) -> tuple[bool, Write[LeaseRecord] | None]:
+    """Read the annotation: whether the lease was lost by that, and what is to be written."""
+    instructions = [*machine.observe(now, text, LeaseRecord.parse(text)), *machine.decide(now)]
+    writes = [instruction for instruction in instructions if isinstance(instruction, Write)]
+    return len(writes) < len(instructions), writes[0] if writes else None
+
+
+def hear(machine: LeaseMachine[LeaseRecord], write: Write[LeaseRecord], now: float) -> bool:
+    """The answer to a write arrives; returns whether that made a leader."""
+    return bool(machine.wrote(now, write.lease.encode(), write))
+
+
+def campaign(machine: LeaseMachine[LeaseRecord], text: str | None, now: float) -> tuple[str | None, bool, bool]:
     """One look without a hitch: the annotation after it, whether it was lost, whether it was granted."""
-    lost, record = machine.observe(text, now, 0)
-    if record is None:
+    lost, write = look(machine, text, now)
+    if write is None:
         return text, lost, False
-    return record.encode(), lost, machine.wrote(record, now, now)
+    return write.lease.encode(), lost, hear(machine, write, now)
 
 
 def test_the_first_candidate_takes_a_lease_that_nobody_has() -> None:
     first = candidate("first")
     text, lost, granted = campaign(first, None, 100.0)
-    assert (lost, granted, first.leading) == (False, True, True)
+    assert (lost, granted, first.is_leading) == (False, True, True)
     record = json.loads(text or "")
     assert (record["holderIdentity"], record["leaseDurationSeconds"], record["leaderTransitions"]) == ("first", 15, 0)
 
@@ -51,7 +74,7 @@ def test_a_renewal_starts_the_waiting_again() -> None:
     text, _, _ = campaign(first, None, 0.0)
     campaign(second, text, 1.0)
     text, lost, granted = campaign(first, text, 14.0)
-    assert (lost, granted, first.leading) == (False, False, True)
+    assert (lost, granted, first.is_leading) == (False, False, True)
     for now in (16.0, 30.0):
         assert campaign(second, text, now) == (text, False, False)
 
@@ -70,23 +93,23 @@ def test_a_leader_that_does_not_renew_stops_at_its_deadline() -> None:
     assert not first.expire(14.9)
     assert first.expire(15.0)
     assert not first.expire(16.0)
-    assert not first.leading
+    assert not first.is_leading
 
 
 def test_the_deadline_counts_from_before_the_write_was_sent() -> None:
     first = candidate("first")
-    _, record = first.observe(None, 0.0, 0)
-    assert record is not None
-    assert first.wrote(record, 0.0, 14.0)
+    _, write = look(first, None, 0.0)
+    assert write is not None
+    assert hear(first, write, 14.0)
     assert first.expire(15.0)
 
 
 def test_an_answer_that_comes_after_the_deadline_grants_nothing() -> None:
     first = candidate("first")
-    _, record = first.observe(None, 0.0, 0)
-    assert record is not None
-    assert not first.wrote(record, 0.0, 15.0)
-    assert not first.leading
+    _, write = look(first, None, 0.0)
+    assert write is not None
+    assert not hear(first, write, 15.0)
+    assert not first.is_leading
 
 
 def test_a_leader_that_reads_another_holder_is_deposed_at_once() -> None:
@@ -94,22 +117,23 @@ def test_a_leader_that_reads_another_holder_is_deposed_at_once() -> None:
     campaign(first, None, 0.0)
     text, _, _ = campaign(second, None, 0.0)
     assert campaign(first, text, 1.0) == (text, True, False)
-    assert not first.leading
+    assert not first.is_leading
 
 
 def test_a_released_lease_is_taken_without_waiting() -> None:
     first, second = candidate("first"), candidate("second")
     text, _, _ = campaign(first, None, 0.0)
     campaign(second, text, 0.5)
-    free = first.released().encode()
+    (release,) = first.resign()
+    free = release.lease.encode()
     assert json.loads(free)["holderIdentity"] == ""
     _, _, granted = campaign(second, free, 1.0)
     assert granted
 
 
 def test_the_longer_of_two_lease_durations_counts() -> None:
-    patient = candidate("patient", LeaseTimes(60.0, 50.0, 5.0))
-    hasty = candidate("hasty", LeaseTimes(4.0, 3.0, 1.0))
+    patient = candidate("patient", LeaseTiming(60.0, 50.0, 5.0))
+    hasty = candidate("hasty", LeaseTiming(4.0, 3.0, 1.0))
     text, _, _ = campaign(patient, None, 0.0)
     campaign(hasty, text, 1.0)
     assert campaign(hasty, text, 50.0) == (text, False, False)
@@ -129,7 +153,7 @@ def test_a_record_of_another_client_can_be_read() -> None:
     )
     record = LeaseRecord.parse(go)
     assert record is not None
-    assert (record.holder, record.lease_seconds, record.transitions) == ("pod-7", 15.0, 2)
+    assert (record.holder, record.duration, record.transitions) == ("pod-7", 15.0, 2)
     assert LeaseRecord.parse(record.encode()) == record
 
 
@@ -138,7 +162,7 @@ def test_a_record_of_another_client_can_be_read() -> None:
 )
 def test_times_with_which_two_could_lead_are_refused(times: tuple[float, float, float]) -> None:
     with pytest.raises(ConfigurationError, match="leader election"):
-        LeaseTimes(*times)
+        LeaseTiming(*times)
 
 
 class ElectionModel(RuleBasedStateMachine):
@@ -154,19 +178,21 @@ class ElectionModel(RuleBasedStateMachine):
         self.text: str | None = None
         self.version = 0
         self.names = 0
-        self.machines: dict[str, LeaseMachine] = {}
+        self.machines: dict[str, LeaseMachine[LeaseRecord]] = {}
         self.offsets: dict[str, float] = {}
         self.stopped: set[str] = set()
-        self.read: dict[str, tuple[int, LeaseRecord]] = {}
-        self.flying: list[tuple[str, int, LeaseRecord, float]] = []
-        self.answers: list[tuple[str, LeaseRecord, float]] = []
+        self.walls: dict[str, WallClock] = {}
+        self.read: dict[str, tuple[int, Write[LeaseRecord]]] = {}
+        self.flying: list[tuple[str, int, Write[LeaseRecord]]] = []
+        self.answers: list[tuple[str, Write[LeaseRecord]]] = []
         for _ in range(3):
             self._join(chance.uniform(0, 1e6))
 
     def _join(self, offset: float) -> None:
         self.names += 1
         name = f"process-{self.names}"
-        self.machines[name] = candidate(name)
+        self.walls[name] = WallClock()
+        self.machines[name] = candidate(name, wall=self.walls[name])
         self.offsets[name] = offset
 
     def _now(self, name: str) -> float:
@@ -182,10 +208,11 @@ class ElectionModel(RuleBasedStateMachine):
         if not names:
             return
         name = names[which % len(names)]
-        _, record = self.machines[name].observe(self.text, self._now(name), wall)
+        self.walls[name].time_of_day_ms = wall
+        _, write = look(self.machines[name], self.text, self._now(name))
         self.read.pop(name, None)
-        if record is not None:
-            self.read[name] = (self.version, record)
+        if write is not None:
+            self.read[name] = (self.version, write)
 
     @rule(which=st.integers(0, 9))
     def send(self, which: int) -> None:
@@ -194,28 +221,27 @@ class ElectionModel(RuleBasedStateMachine):
         if not names:
             return
         name = names[which % len(names)]
-        version, record = self.read.pop(name)
-        self.flying.append((name, version, record, self._now(name)))
+        self.flying.append((name, *self.read.pop(name)))
 
     @precondition(lambda self: getattr(self, "flying", None))
     @rule(which=st.integers(0, 9), lost=st.booleans(), answered=st.booleans())
     def arrive(self, which: int, lost: bool, answered: bool) -> None:
         """A request arrives or gets lost; its answer sets out or does not."""
-        name, version, record, started = self.flying.pop(which % len(self.flying))
+        name, version, write = self.flying.pop(which % len(self.flying))
         if lost or version != self.version:
             return
         self.version += 1
-        self.text = record.encode()
+        self.text = write.lease.encode()
         if answered:
-            self.answers.append((name, record, started))
+            self.answers.append((name, write))
 
     @precondition(lambda self: getattr(self, "answers", None))
     @rule(which=st.integers(0, 9))
     def answer(self, which: int) -> None:
         """An answer reaches a candidate that still runs."""
-        name, record, started = self.answers.pop(which % len(self.answers))
+        name, write = self.answers.pop(which % len(self.answers))
         if name in self.machines and name not in self.stopped:
-            self.machines[name].wrote(record, started, self._now(name))
+            hear(self.machines[name], write, self._now(name))
 
     @rule(seconds=st.sampled_from([0.1, 1.0, 4.9, 5.0, 10.0, 14.9, 15.0, 15.1, 40.0]))
     def pass_time(self, seconds: float) -> None:
@@ -254,7 +280,7 @@ class ElectionModel(RuleBasedStateMachine):
     def at_most_one_of_those_that_run_leads(self) -> None:
         if not hasattr(self, "machines"):
             return
-        leaders = [name for name in self._running() if self.machines[name].leading]
+        leaders = [name for name in self._running() if self.machines[name].is_leading]
         assert len(leaders) <= 1, leaders
 
     def teardown(self) -> None:
@@ -267,12 +293,12 @@ class ElectionModel(RuleBasedStateMachine):
             self.pass_time(5.0)
             for name in self._running():
                 version, text = self.version, self.text
-                _, record = self.machines[name].observe(text, self._now(name), 0)
-                if record is not None and version == self.version:
+                _, write = look(self.machines[name], text, self._now(name))
+                if write is not None and version == self.version:
                     self.version += 1
-                    self.text = record.encode()
-                    self.machines[name].wrote(record, self._now(name), self._now(name))
-        assert sum(machine.leading for machine in self.machines.values()) == 1
+                    self.text = write.lease.encode()
+                    hear(self.machines[name], write, self._now(name))
+        assert sum(machine.is_leading for machine in self.machines.values()) == 1
 
 
 TestElection = ElectionModel.TestCase
@@ -285,6 +311,6 @@ TestElection.settings = settings(
 def test_the_next_look_is_never_far(start: float, later: float) -> None:
     first, second = candidate("first"), candidate("second")
     text, _, _ = campaign(first, None, start)
-    second.observe(text, start, 0)
+    look(second, text, start)
     for machine in (first, second):
-        assert 0 < machine.next_look(start + later) <= TIMES.retry_period
+        assert 0 < machine.pause(start + later) <= TIMES.retry_period

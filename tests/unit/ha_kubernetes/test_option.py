@@ -8,8 +8,8 @@ import sys
 import pytest
 
 from holdfast.errors import ConfigurationError
-from holdfast.ha.kubernetes import option
-from holdfast.ha.kubernetes.option import (
+from holdfast.ha.services import kubernetes_options as option
+from holdfast.ha.services.kubernetes_options import (
     check_cluster_id,
     cluster_config_map_name,
     config_map_labels,
@@ -62,7 +62,7 @@ def test_the_options_are_known_without_the_kubernetes_client() -> None:
     """The client is an extra: who does not have it can still read and check a configuration."""
     program = (
         "import sys; sys.modules['lightkube'] = None; sys.modules['httpx2'] = None\n"
-        "import holdfast.ha.kubernetes.option\n"
+        "import holdfast.ha.services.kubernetes_options\n"
         "from holdfast.errors import ConfigurationError\n"
         "try:\n"
         "    from holdfast.ha.kubernetes import KubeClient\n"

@@ -14,7 +14,7 @@ from holdfast.kernel import option as registry
 from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.option import (
     ConfigOption,
-    Duration,
+    DurationType,
     MemorySize,
     all_options,
     parse_duration,
@@ -32,7 +32,7 @@ TEXT = ConfigOption("test.text", str, "x", "A text.")
 NUMBER = ConfigOption("test.number", int, 3, "A number.", deprecated_keys=("test.old-number", "test.older"))
 RATIO = ConfigOption("test.ratio", float, 0.5, "A ratio.")
 SWITCH = ConfigOption("test.switch", bool, False, "A switch.", fallback_keys=("test.master-switch",))
-PAUSE = ConfigOption("test.pause", Duration, 1000, "A pause.")
+PAUSE = ConfigOption("test.pause", DurationType, 1000, "A pause.")
 SIZE = ConfigOption("test.size", MemorySize, 20480, "A size.")
 CHOICE = ConfigOption("test.mode", Mode, Mode.NO_CLAIM, "A choice.")
 NAMES = ConfigOption("test.names", list[str], [], "Names.")

@@ -5,7 +5,7 @@ from contextlib import ExitStack
 import pytest
 
 from holdfast.queryable import QueryableStateClient, ServerSettings, StateServer
-from holdfast.queryable.server import whole
+from holdfast.queryable.server.server import whole
 
 
 class Bench:

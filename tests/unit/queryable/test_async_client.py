@@ -14,7 +14,7 @@ from holdfast.queryable import (
     at_least,
     exactly,
 )
-from holdfast.queryable.errors import (
+from holdfast.queryable.wire.errors import (
     CheckpointNotAvailableError,
     LimitExceededError,
     QueryConnectionError,
@@ -22,10 +22,10 @@ from holdfast.queryable.errors import (
     UnknownKeyOrNamespaceError,
     WrongKeyTypeError,
 )
-from holdfast.queryable.frame import FrameType, encode
-from holdfast.queryable.limits import Limits
-from holdfast.state.descriptor import ListStateDescriptor, ValueStateDescriptor
-from holdfast.testing.written_job import WrittenJob
+from holdfast.queryable.wire.frame import FrameType, encode
+from holdfast.queryable.wire.limits import Limits
+from holdfast.state.declaration.descriptor import ListStateDescriptor, ValueStateDescriptor
+from tests.programs.written_job import WrittenJob
 
 
 @pytest.fixture
@@ -270,8 +270,7 @@ def test_both_clients_raise_the_same_errors(job, bench):
 
 def test_a_server_that_says_nothing_is_not_waited_for_longer_than_asked(monkeypatch):
     """It takes the greeting, and hangs."""
-    monkeypatch.setattr("holdfast.queryable.client._PATIENCE", 0.2)
-    monkeypatch.setattr("holdfast.queryable.async_client._PATIENCE", 0.2)
+    monkeypatch.setattr("holdfast.queryable.client.client_core.PATIENCE", 0.2)
 
     async def story():
         async def greet(reader, writer):

@@ -7,18 +7,19 @@ from pathlib import Path
 import pytest
 
 from holdfast.kernel.clock import ManualClock
-from holdfast.queryable import at_least, checkpoint_view, exactly, newest
-from holdfast.queryable.errors import (
+from holdfast.queryable import at_least, exactly, newest
+from holdfast.queryable.replica import checkpoint_view
+from holdfast.queryable.replica.follower import CheckpointFollower
+from holdfast.queryable.server.server import whole
+from holdfast.queryable.wire.errors import (
     BadRequestError,
     CheckpointNotAvailableError,
     QueryTimeoutError,
     ServerFailureError,
     UnknownKvStateLocationError,
 )
-from holdfast.queryable.follower import CheckpointFollower
-from holdfast.queryable.server import whole
-from holdfast.state.descriptor import ListStateDescriptor, ValueStateDescriptor
-from holdfast.testing.written_job import WrittenJob
+from holdfast.state.declaration.descriptor import ListStateDescriptor, ValueStateDescriptor
+from tests.programs.written_job import WrittenJob
 from tests.unit.queryable.live_job import until
 
 KEYS = [f"account-{i}" for i in range(20)]

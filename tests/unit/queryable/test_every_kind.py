@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 
 from holdfast.kernel.key_group import KeyGroupRange
 from holdfast.queryable import OpaqueValue, at_least, exactly
-from holdfast.queryable.errors import (
+from holdfast.queryable.wire.errors import (
     BadRequestError,
     ReadOnlyStateError,
     UnknownKeyOrNamespaceError,
     WrongKeyTypeError,
     WrongStateKindError,
 )
-from holdfast.state.descriptor import (
+from holdfast.state.declaration.descriptor import (
     AggregatingStateDescriptor,
     FoldingStateDescriptor,
     ListStateDescriptor,
@@ -25,9 +25,9 @@ from holdfast.state.descriptor import (
     ReducingStateDescriptor,
     ValueStateDescriptor,
 )
-from holdfast.state.function import AggregateFunction
-from holdfast.testing.written_job import WrittenJob
-from holdfast.types.type_information import Types
+from holdfast.state.declaration.function import AggregateFunction
+from holdfast.types.information.type_information import Types
+from tests.programs.written_job import WrittenJob
 
 
 class Mean(AggregateFunction):

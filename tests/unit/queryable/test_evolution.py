@@ -6,9 +6,9 @@ import pytest
 
 from holdfast.errors import HoldfastError
 from holdfast.queryable import OpaqueValue, at_least
-from holdfast.state.descriptor import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
-from holdfast.testing.evolving_serializer import PriceSerializer
-from holdfast.testing.state_evolution_contract import (
+from holdfast.state.declaration.descriptor import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
+from holdfast.testing.state_contract.evolving_serializer import PriceSerializer
+from holdfast.testing.state_contract.state_evolution_contract import (
     ANOTHER,
     NEW_AVRO,
     NEW_ROW,
@@ -19,9 +19,9 @@ from holdfast.testing.state_evolution_contract import (
     After,
     Before,
 )
-from holdfast.testing.written_job import WrittenJob
+from holdfast.types.information.type_information import Types
 from holdfast.types.row import Row
-from holdfast.types.type_information import Types
+from tests.programs.written_job import WrittenJob
 
 
 def states(row, dataclass, avro, number):

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.queryable.errors import LimitExceededError, ProtocolError, QueryError
-from holdfast.queryable.frame import MAX_HEADER, VERSION, Frame, FrameReader, FrameType, encode
+from holdfast.queryable.wire.errors import LimitExceededError, ProtocolError, QueryError
+from holdfast.queryable.wire.frame import MAX_HEADER, VERSION, Frame, FrameReader, FrameType, encode
 
 FRAMES = st.builds(
     Frame, st.integers(0, 255), st.integers(0, 2**64 - 1), st.binary(max_size=200), st.binary(max_size=2000)

@@ -10,12 +10,12 @@ import pytest
 from holdfast.errors import ConfigurationError
 from holdfast.kernel.configuration import Configuration
 from holdfast.queryable import at_least
-from holdfast.queryable.embedded import settings_from
-from holdfast.queryable.errors import LimitExceededError
-from holdfast.queryable.frame import FrameReader, FrameType, encode, to_header
-from holdfast.queryable.limits import Limits
+from holdfast.queryable.server.embedded import settings_from
+from holdfast.queryable.wire.errors import LimitExceededError
+from holdfast.queryable.wire.frame import FrameReader, FrameType, encode, to_header
+from holdfast.queryable.wire.limits import Limits
 from tests.unit.queryable.live_job import until
-from tests.unit.queryable.test_safety import a_get, frames_from, job, memory, plain_connection
+from tests.unit.queryable.test_safety import a_get, frames_from, frames_of_each, job, memory, plain_connection
 
 __all__ = ["job"]
 WAITS = {"consistency": ["at_least", 2], "deadline": 60}
@@ -36,11 +36,11 @@ def test_requests_that_wait_on_many_connections_are_limited_together(job, bench)
     connections = [greeted(server) for _ in range(10)]
     for connection in connections:
         connection.sendall(a_get(job, ["y" * 90_000], **WAITS))
-    refused = [errors(frames_from(connection, until_closed=False)) for connection in connections]
+    refused = [errors(frames) for frames in frames_of_each(connections, 4)]
     assert sorted(refused) == [[]] * 6 + [["LimitExceededError"]] * 4
     client = bench.client(server)
     job.checkpoint([("k1", lambda states: states.text.update("new"))])
-    found = [frames_from(c, until_closed=False) for c, before in zip(connections, refused, strict=True) if not before]
+    found = frames_of_each([c for c, before in zip(connections, refused, strict=True) if not before], 6)
     assert all(frame.type == FrameType.RESULT for [frame] in found)
     assert client.get_kv_state("job", "text", "k1", consistency=at_least(2)).value == "new"
 
@@ -51,7 +51,7 @@ def test_many_small_requests_that_wait_count_as_well(job, bench):
     connections = [greeted(server) for _ in range(4)]
     for connection in connections:
         connection.sendall(b"".join(a_get(job, number=number + 1, **WAITS) for number in range(60)))
-    refused = [errors(frames_from(connection, until_closed=False)) for connection in connections]
+    refused = [errors(frames) for frames in frames_of_each(connections, 116)]
     assert 115 < sum(map(len, refused)) < 130
 
 
@@ -69,7 +69,7 @@ def test_many_who_read_nothing_hold_no_more_than_the_room(job, bench):
     assert memory() - before < 100 << 20
     with pytest.raises(LimitExceededError, match=r"queryable-state\.max-waiting-size.*Try again later"):
         bench.client(server).get_kv_state("job", "text", "k1")
-    found = [frames_from(connection, until_closed=False) for connection in connections]
+    found = frames_of_each(connections, 15)
     assert 2 <= [frame.type for [frame] in found].count(FrameType.RESULT) <= 8
     assert errors(frame for [frame] in found) == ["LimitExceededError"] * len([None for [f] in found if not f.body])
     assert bench.client(server).get_kv_state("job", "text", "k1").value == "x" * 10_000
@@ -99,7 +99,7 @@ def test_who_is_refused_while_he_sends_hears_why(job, bench):
     server = bench.server(job, limits=Limits(all_bytes=16 << 20))
     holder = greeted(server)
     holder.sendall(a_get(job, ["y" * (15 << 20)], **WAITS))
-    until(lambda: server._room._total > 15 << 20)
+    until(lambda: server._budget._total > 15 << 20)
     client = greeted(server)
     client.sendall(a_get(job, ["y" * (15 << 20)]))
     assert errors(frames_from(client)) == ["LimitExceededError"]
@@ -113,7 +113,7 @@ def test_a_scan_that_has_begun_waits_for_room(job, bench):
     holders = [greeted(server) for _ in range(2)]
     for holder in holders:
         holder.sendall(b"".join(a_get(job, ["y" * 50_000], number + 1, **WAITS) for number in range(40)))
-    until(server._room.is_full)
+    until(server._budget.is_full)
     with pytest.raises(LimitExceededError):
         bench.client(server).scan("job", "text")
     timer = threading.Timer(0.5, lambda: [holder.close() for holder in holders])
@@ -147,21 +147,21 @@ def test_the_room_is_free_again_when_everybody_has_gone(job, bench):
         for connection in connections:
             connection.sendall(a_get(job, ["y" * 90_000], **WAITS))
             connection.sendall(a_get(job, ["y" * 90_000])[:-10])
-        until(lambda: server._room._total > 800_000)
+        until(lambda: server._budget._total > 800_000)
         for connection in connections:
             connection.close()
-        until(lambda: server._room._total == 0)
-    assert not server._room._held
+        until(lambda: server._budget._total == 0)
+    assert not server._budget._held
 
 
 def test_options_set_the_limits_of_all(tmp_path):
     def limits(**options):
         return settings_from(Configuration({f"queryable-state.{key}": value for key, value in options.items()})).limits
 
-    assert limits() == Limits() and limits().room_bytes == 256 << 20 and limits().connections == 1000
-    assert limits(**{"max-message-size": "1 mb"}).room_bytes == 16 << 20
+    assert limits() == Limits() and limits().budget_bytes == 256 << 20 and limits().connections == 1000
+    assert limits(**{"max-message-size": "1 mb"}).budget_bytes == 16 << 20
     given = limits(**{"max-waiting-size": "1 gb", "max-connections": "7"})
-    assert (given.room_bytes, given.connections) == (1 << 30, 7)
+    assert (given.budget_bytes, given.connections) == (1 << 30, 7)
     with pytest.raises(ConfigurationError, match=r"max-waiting-size.*has no room for one message"):
         limits(**{"max-waiting-size": "1 mb"})
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import threading
-import time
 from concurrent.futures import Future
 
 import pytest
@@ -11,10 +10,10 @@ from holdfast.errors import StateError
 from holdfast.kernel.ids import JobID, JobVertexID
 from holdfast.kernel.key_group import KeyGroupRange
 from holdfast.queryable import KvStateClientProxyImpl, KvStateID, KvStateLocation, KvStateLocationOracle
-from holdfast.queryable.errors import UnknownJobError, UnknownKvStateLocation, UnknownLocationError
-from holdfast.queryable.location import KvStateLocationRegistry
-from holdfast.queryable.proxy import LocationCache, Oracles
-from holdfast.queryable.registry import KvStateRegistry
+from holdfast.queryable.server.proxy import LocationCache, Oracles
+from holdfast.queryable.server.registry import KvStateRegistry
+from holdfast.queryable.wire.errors import UnknownJobError, UnknownKvStateLocation, UnknownLocationError
+from holdfast.queryable.wire.location import KvStateLocationRegistry
 
 JOB, VERTEX, OTHER = JobID.from_name("job"), JobVertexID(), JobVertexID()
 LOW, HIGH = KeyGroupRange(0, 63), KeyGroupRange(64, 127)
@@ -87,21 +86,16 @@ def test_a_range_is_not_empty_and_there_are_as_many_key_groups_as_there_can_be()
     assert registry.get_kv_state_location("state") is None
 
 
-def test_what_one_registration_costs_does_not_grow_with_the_number_of_others():
-    """Tens of thousands would have taken minutes, in which the leader answers nobody."""
-
-    def seconds(count):
-        registry, held = KvStateLocationRegistry(JOB), KvStateRegistry()
-        ids, begin = [KvStateID() for _ in range(count)], time.process_time()
-        for number, known_as in enumerate(ids):
-            one = KeyGroupRange(number, number)
-            registry.notify_kv_state_registered(VERTEX, 32768, one, "state", known_as, HERE)
-            held.register_kv_state(JOB, VERTEX, 32768, one, "state")
-        registry.notify_server_lost(THERE)
-        assert len(registry.get_kv_state_location("state").placements) == count == len(held.registrations(JOB))
-        return time.process_time() - begin
-
-    assert min(seconds(8_000) for _ in range(2)) < 30 * max(seconds(1_000), 0.005)
+def test_tens_of_thousands_of_registrations_do_not_wait_for_each_other():
+    """If one cost what all before it cost together, these would take longer than any test may."""
+    count = 30_000
+    registry, held = KvStateLocationRegistry(JOB), KvStateRegistry()
+    for number in range(count):
+        one, known_as = KeyGroupRange(number, number), KvStateID()
+        registry.notify_kv_state_registered(VERTEX, 32768, one, "state", known_as, HERE)
+        held.register_kv_state(JOB, VERTEX, 32768, one, "state")
+    registry.notify_server_lost(THERE)
+    assert len(registry.get_kv_state_location("state").placements) == count == len(held.registrations(JOB))
 
 
 def test_a_location_is_the_same_object_until_it_changes():

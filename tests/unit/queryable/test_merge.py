@@ -5,11 +5,11 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.queryable.layer import Layer, empty_layer
-from holdfast.queryable.merge import merge
-from holdfast.queryable.state_view import MAX_LAYERS, _stretches, compacted
-from holdfast.state.descriptor import StateKind
-from holdfast.state.layout import Op
+from holdfast.queryable.replica.layer import ReplicaLayer, empty_layer
+from holdfast.queryable.replica.merge import merge
+from holdfast.queryable.replica.state_view import MAX_LAYERS, _stretches, compacted
+from holdfast.state.declaration.descriptor import StateKind
+from holdfast.state.layout.column_layout import Op
 
 KEYS = [f"key-{i}" for i in range(6)]
 # Some keys share a hash: keys are told apart by themselves.
@@ -37,7 +37,7 @@ def layer_from(run, rows, value_type, spaced, with_map_keys=False):
         return empty_layer((run,))
     order = sorted(range(len(rows)), key=lambda i: (int(HASHES[rows[i][0]]), rows[i][0], rows[i][1]))
     rows = [rows[i] for i in order]
-    return Layer(
+    return ReplicaLayer(
         (run,),
         np.array([HASHES[row[0]] for row in rows], np.uint64),
         np.array([row[3] for row in rows], np.int8),
@@ -145,7 +145,7 @@ def test_compaction_keeps_few_layers_and_loses_nothing(sizes):
     for number, size in enumerate(sizes):
         hashes = np.arange(size, dtype=np.uint64) * np.uint64(1000) + np.uint64(number)
         keys = pa.array([f"{number}-{i}" for i in range(size)])
-        new = Layer(
+        new = ReplicaLayer(
             (str(number),), hashes, np.zeros(size, np.int8), keys, None, None, pa.array(range(size), pa.int64())
         )
         before = (*layers, new if size else empty_layer((str(number),)))
@@ -161,7 +161,7 @@ def test_stretches_are_short_and_have_all_rows_of_a_hash(hashes, rows):
     for number, some in enumerate(hashes):
         ids = np.array(sorted(some), np.uint64)
         values = pa.array(range(len(ids)), pa.int64())
-        layers.append(Layer((str(number),), ids, np.zeros(len(ids), np.int8), values, None, None, values))
+        layers.append(ReplicaLayer((str(number),), ids, np.zeros(len(ids), np.int8), values, None, None, values))
 
     last, found = -1, []
     for stretch in _stretches(layers, rows):

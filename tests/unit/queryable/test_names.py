@@ -2,14 +2,14 @@
 
 import pytest
 
-from holdfast.datastream.queryable_state import NoOutput
+from holdfast.datastream.stream.queryable_state import NoOutput
 from holdfast.errors import ConfigurationError
-from holdfast.runtime.function import KeyedProcessFunction
-from holdfast.runtime.graph import KeyedNode, KeySpec, OperatorSpec, SinkNode, SourceNode, StreamGraph
-from holdfast.runtime.status import JobStatus
-from holdfast.state.descriptor import ValueStateDescriptor
-from holdfast.testing.epoch_runner import LocalEngine, run_job
-from holdfast.types.ddl import parse_schema
+from holdfast.runtime.function.user_function import KeyedProcessFunction
+from holdfast.runtime.graph.stream_graph import KeyedNode, KeySpec, OperatorSpec, SinkNode, SourceNode, StreamGraph
+from holdfast.runtime.job.status import JobStatus
+from holdfast.state.declaration.descriptor import ValueStateDescriptor
+from holdfast.testing.epoch.epoch_runner import LocalEngine, run_job
+from holdfast.types.conversion.ddl import parse_schema
 
 ELEMENT = parse_schema("word string, n bigint")
 

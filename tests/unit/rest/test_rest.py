@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 import stat
+import threading
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -19,7 +21,7 @@ from holdfast.kernel.clock import ManualClock
 from holdfast.rest.answer import Request
 from holdfast.rest.job_api import JobApi
 from holdfast.rest.operation import AsyncOperations
-from holdfast.runtime.status import JobStatus
+from holdfast.runtime.job.status import JobStatus
 from tests.stories.served import SECONDS, Running, holdfast, refused, until
 
 
@@ -83,15 +85,47 @@ def test_what_is_known_of_checkpoints_survives_a_restart_and_tells_of_it(tmp_pat
     assert overview["latest"]["restored"]["id"] == 1
     (failure,) = running.client.get("exceptions")["exceptionHistory"]["entries"]
     assert "the disk is on fire" in failure["stacktrace"]
+    details = running.client.get()
+    assert (details["restarts"], details["tries-in-a-row"]) == (1, 0), "a checkpoint has completed since"
+    assert details["last-failure"] == "StorageError: the disk is on fire"
     (address,) = (running.directory / "rest").iterdir()
     assert address.name.startswith("0000000000000000002-"), "the file of the first term is gone"
+    running.end()
+
+
+def test_a_job_that_restarts_again_and_again_shows_how_often_and_why(tmp_path: Path) -> None:
+    delay = {f"restart-strategy.exponential-delay.{name}": "10 ms" for name in ("initial-backoff", "max-backoff")}
+    running = Running(tmp_path, **{"restart-strategy.type": "exponential-delay"}, **delay)
+
+    burning = threading.Event()
+    burning.set()
+
+    def always(stage: int, partition: int) -> None:
+        if burning.is_set():
+            raise StorageError("the disk is on fire\nand here is a stack trace")
+
+    running.engine._interceptor = always
+    running.say("rock")
+    until(lambda: running.client.get()["tries-in-a-row"] >= 3)
+    details = running.client.get()
+    assert details["restarts"] == details["tries-in-a-row"] >= 3
+    assert details["last-failure"] == "StorageError: the disk is on fire"
+    [metric] = running.client.get("metrics?get=triesInARow")
+    assert int(metric["value"]) >= 3
+    listed = holdfast("list", running.directory)
+    assert re.search(r"(RESTARTING|RUNNING|CREATED) \(\d+ failed\)", listed.output), listed.output
+    as_json = json.loads(holdfast("list", running.directory, "--json").output)
+    assert as_json["tries_in_a_row"] >= 3
+    assert as_json["last_failure"] == "StorageError: the disk is on fire"
+    burning.clear()
+    until(lambda: running.client.get()["tries-in-a-row"] == 0)
     running.end()
 
 
 def fails_once() -> Callable[[int, int], None]:
     left = ["the disk is on fire"]
 
-    def interceptor(level: int, partition: int) -> None:
+    def interceptor(stage: int, partition: int) -> None:
         if left:
             raise StorageError(left.pop())
 

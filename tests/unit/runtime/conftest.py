@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from holdfast.kernel import fault
-from holdfast.runtime import worker
-from holdfast.state.cache import STATE_CACHE
-from holdfast.state.run import forget_runs
+from holdfast.runtime.task import worker
+from holdfast.state.backend.cache import STATE_CACHE
+from holdfast.state.run.run_file import forget_runs
 
 MEMORY = Path("/dev/shm")
 

@@ -14,7 +14,7 @@ import pytest
 from holdfast.datastream import KeyedProcessFunction, RichMapFunction
 from holdfast.errors import JobExecutionError, UserFunctionError
 from holdfast.kernel import fault
-from holdfast.state.descriptor import ListStateDescriptor, ValueStateDescriptor
+from holdfast.state.declaration.descriptor import ListStateDescriptor, ValueStateDescriptor
 from tests.stories import journal
 from tests.stories.journal import Journal
 from tests.stories.local import RESTARTING, Program, epochs, run
@@ -74,7 +74,7 @@ def test_cold_workers_and_warm_ones_write_the_same_pages(place: Path) -> None:
 def test_what_a_failed_attempt_left_in_self_does_not_show(place: Path, amnesia: bool) -> None:
     failures = iter(range(1000))
 
-    def strike(level: int, partition: int) -> None:
+    def strike(stage: int, partition: int) -> None:
         # Each second task of the first tries fails, after the first one has left its garbage.
         if partition == 1 and next(failures) % 3 == 0:
             raise fault.FaultInjectedError("the second task fails")

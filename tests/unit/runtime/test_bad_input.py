@@ -19,7 +19,7 @@ from holdfast.errors import (
     StateError,
     UserFunctionError,
 )
-from holdfast.state.descriptor import (
+from holdfast.state.declaration.descriptor import (
     ListStateDescriptor,
     MapStateDescriptor,
     ReducingStateDescriptor,

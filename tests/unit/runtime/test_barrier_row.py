@@ -11,11 +11,11 @@ import pytest
 
 from holdfast.errors import CorruptFileError, NotExistError
 from holdfast.kernel.ids import JobID
-from holdfast.runtime.barrier import Barrier, StepReport
-from holdfast.runtime.barrier_row import LONGEST_ROW, pack, unpack
-from holdfast.storage.file_system import file_system_for
-from holdfast.storage.job_directory import JobDirectory
-from holdfast.storage.naming import FileName
+from holdfast.runtime.exchange.barrier import Barrier, StepReport
+from holdfast.runtime.exchange.barrier_row import LONGEST_ROW, pack, unpack
+from holdfast.storage.file_system.scheme import file_system_for
+from holdfast.storage.job.job_directory import JobDirectory
+from holdfast.storage.job.naming import FileName
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from holdfast.datastream.functions import (
 )
 from holdfast.errors import ConfigurationError, JobExecutionError
 from holdfast.kernel.clock import ManualClock
-from holdfast.state.descriptor import MapStateDescriptor, ValueStateDescriptor
+from holdfast.state.declaration.descriptor import MapStateDescriptor, ValueStateDescriptor
 from tests.stories import journal
 from tests.stories.journal import Journal
 from tests.stories.local import Program, run
@@ -132,7 +132,7 @@ def test_timers_read_the_rules_and_rules_reach_all_keys_of_a_subtask(place: Path
     stream = job.source("events", EVENT).key_by("key").connect(job.source("rules", RULE).broadcast(RULES))
     stream.process(Timed(), OUT).uid("timed").set_parallelism(1).sink_to(Journal(place / "out"))
     inputs = [{"events": [("x", 3), ("y", 4)]}, {"rules": [("a", 7)]}]
-    run(job, place / "job", inputs, clock=clock, interceptor=lambda level, partition: clock.advance(20))
+    run(job, place / "job", inputs, clock=clock, interceptor=lambda stage, partition: clock.advance(20))
     found = sorted((key, result) for key, _, result in journal.read(place / "out"))
     assert found == [("total", 7), ("x", 7), ("y", 7)]
 

@@ -11,9 +11,9 @@ from holdfast.datastream.functions import CheckpointListener, RichMapFunction
 from holdfast.errors import CheckpointError, JobExecutionError
 from holdfast.kernel import fault
 from holdfast.kernel.clock import ManualClock
-from holdfast.runtime.control import SnapshotRequest
-from holdfast.runtime.job_client import JobClient
-from holdfast.runtime.status import JobStatus
+from holdfast.runtime.job.control import SnapshotRequest
+from holdfast.runtime.job.status import JobStatus
+from holdfast.runtime.master.job_client import JobClient
 from tests.stories import journal, ledger, tidiness
 from tests.stories.functions import Numbering
 from tests.stories.journal import Journal
@@ -45,8 +45,8 @@ class Observer:
         self.place, self.clock = place, clock
         self.started: list[int] = []
 
-    def __call__(self, level: int, partition: int) -> None:
-        if (level, partition) != (0, 0):
+    def __call__(self, stage: int, partition: int) -> None:
+        if (stage, partition) != (0, 0):
             return
         self.clock.advance(3000)
         checkpoints = tidiness.retained(tidiness.job_directory(self.place / "job"))
@@ -74,9 +74,9 @@ def test_a_crash_rolls_back_to_the_last_checkpoint(place: Path) -> None:
     clock = ManualClock(1_000_000)
     observer = Observer(place, clock)
 
-    def crash_once(level: int, partition: int) -> None:
-        observer(level, partition)
-        if level == 1 and len(observer.started) == 7:
+    def crash_once(stage: int, partition: int) -> None:
+        observer(stage, partition)
+        if stage == 1 and len(observer.started) == 7:
             raise fault.FaultInjectedError("epoch 7 fails, and takes 5 and 6 with it")
 
     options = {**RESTARTING, **EVERY_10_S}
@@ -93,8 +93,8 @@ def test_a_checkpoint_that_is_asked_for_completes_at_the_end_of_the_running_epoc
     clock = ManualClock(1_000_000)
     asked: list[Any] = []
 
-    def ask(level: int, partition: int) -> None:
-        if (level, partition) == (0, 0) and not asked:
+    def ask(stage: int, partition: int) -> None:
+        if (stage, partition) == (0, 0) and not asked:
             asked.append(job.control.request(SnapshotRequest()))
 
     job = master(

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from holdfast.checkpoint.statistics import StatsSnapshot
-from holdfast.checkpoint.statistics_report import entry, subtask_details
+from holdfast.checkpoint.statistics.report import entry, subtask_details
+from holdfast.checkpoint.statistics.tracker import StatsSnapshot
 from holdfast.datastream.functions import CheckpointedFunction, RichMapFunction
-from holdfast.runtime.control import SnapshotRequest
-from holdfast.runtime.progress import EpochProgress
-from holdfast.state.descriptor import ListStateDescriptor, ValueStateDescriptor
+from holdfast.runtime.job.control import SnapshotRequest
+from holdfast.runtime.job.progress import EpochProgress
+from holdfast.state.declaration.descriptor import ListStateDescriptor, ValueStateDescriptor
 from tests.stories import local
 
 SAVING_SECONDS = 0.03

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from holdfast.errors import FencedError, StorageError
 from holdfast.kernel import fault
 from holdfast.kernel.clock import ManualClock
-from holdfast.runtime.committing import CommitReport, Committing
-from holdfast.runtime.sink import (
+from holdfast.runtime.commit.committing import CommitReport, Committing
+from holdfast.runtime.function.sink import (
     BatchSinkWriter,
     CommitRequest,
     Committer,
@@ -24,7 +24,7 @@ from holdfast.runtime.sink import (
     SinkWriter,
     WriterInitContext,
 )
-from holdfast.storage.naming import FileName
+from holdfast.storage.job.naming import FileName
 
 
 class Outside:

@@ -14,17 +14,17 @@ import pytest
 
 from holdfast.errors import HoldfastError, StorageError
 from holdfast.kernel import fault
-from holdfast.runtime import compaction as compaction_module
-from holdfast.runtime.compaction_executor import CompactionExecutor, ProcessExecutor, ThreadExecutor
-from holdfast.runtime.status import JobStatus
+from holdfast.runtime.compaction import background as compaction_module
+from holdfast.runtime.compaction.executor import CompactionExecutor, ProcessExecutor, ThreadExecutor
+from holdfast.runtime.job.status import JobStatus
 from holdfast.state import HashMapStateBackend
 from holdfast.state.compaction.layer import depth
 from holdfast.state.compaction.merge import compact
 from holdfast.state.compaction.plan import CompactionPlan, Output
-from holdfast.state.descriptor import ValueStateDescriptor
-from holdfast.state.run import open_run
-from holdfast.storage.file_system import LocalFileSystem
-from holdfast.testing.state_epochs import StateEpochs
+from holdfast.state.declaration.descriptor import ValueStateDescriptor
+from holdfast.state.run.run_file import open_run
+from holdfast.storage.file_system.scheme import LocalFileSystem
+from holdfast.testing.state_contract.state_epochs import StateEpochs
 from tests.stories import ledger, tidiness
 from tests.stories.local import RESTARTING, master, run
 from tests.stories.weather import Weather
@@ -116,7 +116,7 @@ def test_every_retained_checkpoint_stays_whole_while_its_runs_are_replaced(place
     files = LocalFileSystem()
     payments = ledger.payments(40, ROWS, ACCOUNTS, seed=4)
 
-    def read_all(level, partition):
+    def read_all(stage, partition):
         directory = tidiness.job_directory(place / "job")
         for checkpoint in tidiness.retained(directory):
             for operator in checkpoint.metadata.operators:
@@ -169,7 +169,7 @@ def test_a_compactor_that_is_killed_again_and_again_is_started_again(place, exec
     made = executor(ProcessExecutor())
     killed = []
 
-    def strike(level, partition):
+    def strike(stage, partition):
         pid = made.pid
         if pid is not None and pid not in killed and len(killed) < 2:
             killed.append(pid)
@@ -271,8 +271,8 @@ def test_results_that_come_after_a_rescaling_fit_or_are_dropped(place, executor,
     payments = ledger.payments(60, ROWS, ACCOUNTS, seed=5)
     calls = []
 
-    def strike(level, partition):
-        calls.append(level)
+    def strike(stage, partition):
+        calls.append(stage)
         if len(calls) % 9 == 0:
             job.control.rescale({"": 1 + len(calls) % 4})
         if len(calls) % 7 == 0:
@@ -303,7 +303,7 @@ def test_a_deposed_leaders_compaction_harms_nobody_and_is_swept(place, executor)
     plan, _ = held.plans[0]
     executor(ThreadExecutor)
 
-    def wake_up(level, partition):
+    def wake_up(stage, partition):
         if not woken:
             woken.append(held.carry_out(0))
 

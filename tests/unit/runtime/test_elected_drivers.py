@@ -27,14 +27,14 @@ from holdfast.ha import (
 )
 from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.ids import JobID
-from holdfast.runtime.job_master import JobMaster
-from holdfast.runtime.status import JobStatus
-from holdfast.storage.document import encode_document
-from holdfast.storage.file_register import FileRegister
-from holdfast.storage.file_system import LocalFileSystem
-from holdfast.storage.register_state import RegisterState
-from holdfast.testing.contender import RecordingRetrievalListener, eventually
-from holdfast.testing.epoch_runner import LocalEngine, run_job
+from holdfast.runtime.job.status import JobStatus
+from holdfast.runtime.master.job_master import JobMaster
+from holdfast.storage.file_system.scheme import LocalFileSystem
+from holdfast.storage.handle.document import encode_document
+from holdfast.storage.register.file_register import FileRegister
+from holdfast.storage.register.register_state import RegisterState
+from holdfast.testing.contract.contender import RecordingRetrievalListener, eventually
+from holdfast.testing.epoch.epoch_runner import LocalEngine, run_job
 from tests.stories import ledger
 from tests.stories.gate import Gate, GatedEngine, Leader
 from tests.stories.local import OPTIONS

@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 
 from holdfast.common import Duration, TimestampAssigner, WatermarkStrategy
 from holdfast.datastream import KeyedProcessFunction, OutputTag, ParquetFileSink, ProcessFunction, Sink, SinkWriter
-from holdfast.datastream.stream import DataStream
+from holdfast.datastream.stream.data_stream import DataStream
 from holdfast.errors import ConfigurationError, JobExecutionError
 from holdfast.kernel.clock import ManualClock
-from holdfast.runtime.engine import EngineError
-from holdfast.runtime.status import JobStatus
-from holdfast.state.descriptor import MapStateDescriptor
-from holdfast.testing.epoch_runner import LocalEngine
+from holdfast.runtime.job.engine import EngineError
+from holdfast.runtime.job.status import JobStatus
+from holdfast.state.declaration.descriptor import MapStateDescriptor
+from holdfast.testing.epoch.epoch_runner import LocalEngine
 from tests.stories import ledger
 from tests.stories.local import RESTARTING, Program, epochs, run
 from tests.unit.runtime.test_transforms import transformed
@@ -118,10 +118,10 @@ BATCHES: list[list[Reading]] = [
 
 
 def test_event_time_is_right_though_a_task_fails(place: Path) -> None:
-    """The second task of the second epoch's last level; nothing of that epoch was late against the one before."""
+    """The second task of the second epoch's last stage; nothing of that epoch was late against the one before."""
     struck = iter([False] * 7 + [True] + [False] * 30)
 
-    def strike(level: int, partition: int) -> None:
+    def strike(stage: int, partition: int) -> None:
         if next(struck):
             raise EngineError("struck")
 

@@ -11,9 +11,9 @@ import pytest
 
 from holdfast.datastream import ForEachEpochSink, ParquetFileSink
 from holdfast.errors import ConfigurationError, FencedError, JobExecutionError, StorageError, UserFunctionError
-from holdfast.runtime.committing import COMMITTER_RETRIES
-from holdfast.runtime.sink import CommitRequest, Committer, CommitterInitContext
-from holdfast.runtime.status import JobStatus
+from holdfast.runtime.commit.committing import COMMITTER_RETRIES
+from holdfast.runtime.function.sink import CommitRequest, Committer, CommitterInitContext
+from holdfast.runtime.job.status import JobStatus
 from tests.stories import journal, ledger, tidiness
 from tests.stories.journal import Journal
 from tests.stories.local import RESTARTING, HurriedClock, Program, master, run

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.datastream import DataStream, OutputTag, ParquetFileSink, ProcessFunction
-from holdfast.runtime.status import JobStatus
+from holdfast.runtime.job.status import JobStatus
 from tests.stories import journal, ledger
 from tests.stories.functions import Numbering
 from tests.stories.journal import Journal, as_tuples
@@ -55,7 +55,7 @@ def test_two_keyed_operators_on_one_stream(place: Path) -> None:
 
 
 def test_a_stream_united_with_one_that_is_derived_from_it_by_a_key(place: Path) -> None:
-    """One edge spans two exchanges: the level in between hands its elements on untouched."""
+    """One edge spans two exchanges: the stage in between hands its elements on untouched."""
     program = Program()
     sales = program.source("sales", SALE)
     first = sales.key_by("shop", order_by="id").process(

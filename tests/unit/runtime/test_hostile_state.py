@@ -11,15 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.checkpoint.completed_checkpoint import pointer_for
-from holdfast.checkpoint.metadata import KIND, CheckpointMetadata, encode
+from holdfast.checkpoint.document.completed_checkpoint import pointer_for
+from holdfast.checkpoint.document.metadata import KIND, CheckpointMetadata, encode
 from holdfast.errors import CorruptFileError, FormatVersionError, HoldfastError
-from holdfast.runtime import worker
-from holdfast.state.cache import STATE_CACHE
-from holdfast.state.run import forget_runs, handle_of
-from holdfast.state.run_footer import TRAILER_SIZE
-from holdfast.storage.document import decode_document, encode_document
-from holdfast.storage.file_register import FileRegister
+from holdfast.runtime.task import worker
+from holdfast.state.backend.cache import STATE_CACHE
+from holdfast.state.run.run_file import forget_runs, handle_of
+from holdfast.state.run.run_footer import TRAILER_SIZE
+from holdfast.storage.handle.document import decode_document, encode_document
+from holdfast.storage.register.file_register import FileRegister
 from tests.stories import ledger, tidiness
 from tests.stories.local import OPTIONS, RESTARTING, run
 
@@ -53,6 +53,7 @@ def refusal(place: Path, error: type[HoldfastError] = CorruptFileError) -> Holdf
     for path, content in files.items():
         assert path.read_bytes() == content, f"{path} was changed"
     assert caught.type is error
+    assert caught.value.__cause__ is not caught.value
     return caught.value
 
 
@@ -167,7 +168,7 @@ def test_damage_that_is_met_in_the_middle_of_a_job_is_refused_too(history: Path)
     path = runs_of(history, HISTORY)[0]
     whole = path.read_bytes()
 
-    def strike(level: int, partition: int) -> None:
+    def strike(stage: int, partition: int) -> None:
         if len(tidiness.retained(directory)) and tidiness.retained(directory)[-1].metadata.epoch > HISTORY:
             path.write_bytes(flip(200, 1)(whole))
 
@@ -288,7 +289,7 @@ def test_a_register_of_a_newer_release_is_refused(history: Path) -> None:
     path = newest_version(history)
 
     def as_newer(whole: bytes) -> bytes:
-        return encode_document("register", 99, decode_document(whole, "", "register", 1))
+        return encode_document("register", 99, decode_document(whole, "", "register", 2))
 
     with damaged(path, as_newer):
         error = refusal(history, FormatVersionError)

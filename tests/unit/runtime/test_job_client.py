@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from holdfast.errors import ConfigurationError
-from holdfast.runtime.control import SnapshotRequest
-from holdfast.runtime.job_client import JobClient
-from holdfast.runtime.job_master import JobMaster
-from holdfast.runtime.sink import Committer
+from holdfast.runtime.function.sink import Committer
+from holdfast.runtime.job.control import SnapshotRequest
+from holdfast.runtime.master.job_client import JobClient
+from holdfast.runtime.master.job_master import JobMaster
 from tests.stories.functions import Numbering
 from tests.stories.journal import Journal
 from tests.stories.local import Program, WaitingEngine, epochs, master

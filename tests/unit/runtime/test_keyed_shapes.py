@@ -19,14 +19,14 @@ from holdfast.datastream import (
     RichMapFunction,
     RichReduceFunction,
 )
-from holdfast.state.descriptor import (
+from holdfast.state.declaration.descriptor import (
     AggregatingStateDescriptor,
     ListStateDescriptor,
     MapStateDescriptor,
     ReducingStateDescriptor,
     ValueStateDescriptor,
 )
-from holdfast.state.function import AggregateFunction
+from holdfast.state.declaration.function import AggregateFunction
 from tests.stories import journal
 from tests.stories.journal import Journal
 from tests.stories.local import Program, epochs, run

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from holdfast.datastream import KeyedProcessFunction
-from holdfast.state.cache import STATE_CACHE
-from holdfast.state.descriptor import ValueStateDescriptor
+from holdfast.state.backend.cache import STATE_CACHE
+from holdfast.state.declaration.descriptor import ValueStateDescriptor
 from tests.stories import journal, tidiness
 from tests.stories.journal import Journal
 from tests.stories.local import Program, epochs, run

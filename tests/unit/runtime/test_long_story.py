@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.kernel import fault
-from holdfast.runtime.status import JobStatus
+from holdfast.runtime.job.status import JobStatus
 from tests.stories import ledger, tidiness
 from tests.stories.local import RESTARTING, run
 from tests.stories.weather import Weather
@@ -28,9 +28,9 @@ def test_500_epochs_with_random_failures_leave_the_right_output_and_nothing_else
     payments = ledger.payments(EPOCHS, ROWS, ACCOUNTS, seed)
     weather, workers = Weather(seed, rate=0.02), Workers(seed)
 
-    def intercept(level: int, partition: int) -> None:
-        workers(level, partition)
-        weather(level, partition)
+    def intercept(stage: int, partition: int) -> None:
+        workers(stage, partition)
+        weather(stage, partition)
 
     graph = ledger.graph(place / "out", two_stages=True)
     status = run(graph, place / "job", ledger.inputs(payments), RESTARTING, interceptor=intercept)
@@ -54,7 +54,7 @@ def test_an_attempt_that_finds_nothing_to_do_tidies_up_after_those_that_failed(
     """The failure comes after the last pointer write: the next attempt has no epoch, but still commits and sweeps."""
     payments = ledger.payments(6, ROWS, ACCOUNTS, seed=3)
 
-    def strike(level: int, partition: int) -> None:
+    def strike(stage: int, partition: int) -> None:
         newest = tidiness.register_of(directory).newest
         if newest is not None and tidiness.retained(directory)[-1].metadata.epoch == 5:
             fault.install(f"{moment}:{point}:1=raise")

@@ -7,6 +7,7 @@ job that forgot it, or restored a wrong one, would write a file twice or leave o
 from __future__ import annotations
 
 import base64
+import threading
 import time
 from concurrent.futures import Executor, Future
 from dataclasses import replace
@@ -15,18 +16,20 @@ from typing import Any
 
 import pytest
 
-from holdfast.checkpoint.metadata import CheckpointMetadata, decode, encode
+from holdfast.checkpoint.document.metadata import CheckpointMetadata, decode, encode
 from holdfast.datastream import MasterTriggerRestoreHook, RichMapFunction, WithMasterCheckpointHook
 from holdfast.errors import ConfigurationError, CorruptFileError, JobExecutionError, RestoreError
 from holdfast.kernel import fault
-from holdfast.runtime.control import SnapshotRequest
-from holdfast.runtime.status import JobStatus
+from holdfast.runtime.job.control import SnapshotRequest
+from holdfast.runtime.job.status import JobStatus
 from holdfast.storage import DocumentSerializer, StateSerializer
 from tests.stories import journal, tidiness
 from tests.stories.journal import Journal
 from tests.stories.local import RESTARTING, Program, epochs, master, run
 
 PATH = "execution.state-recovery.path"
+TOLERABLE = "execution.checkpointing.tolerable-failed-checkpoints"
+ONE_IS_TOLERATED = {TOLERABLE: 1}
 BATCHES = [["a"], ["b"], ["c"], ["d"]]
 
 
@@ -143,7 +146,7 @@ def test_its_state_travels_in_a_savepoint_to_another_job(place: Path) -> None:
     job = master(program(place, Told(place, "service")), place / "job", epochs("in", BATCHES[:2]))
     asked: list[Any] = []
 
-    def ask(level: int, partition: int) -> None:
+    def ask(stage: int, partition: int) -> None:
         if not asked:
             asked.append(job.control.request(SnapshotRequest(is_savepoint=True, directory=str(place / "savepoints"))))
 
@@ -168,15 +171,69 @@ def test_state_of_one_that_the_program_no_longer_has_is_refused_or_dropped(place
 
 def test_one_that_fails_once_costs_a_checkpoint_and_no_element(place: Path) -> None:
     told = program(place, Told(place, "service", "second"))
-    assert run(told, place / "job", epochs("in", BATCHES)) is JobStatus.SUSPENDED
+    assert run(told, place / "job", epochs("in", BATCHES), ONE_IS_TOLERATED) is JobStatus.SUSPENDED
     assert log(place) == ["reset", "checkpoint 1: 1", "trouble", "checkpoint 3: 2", "checkpoint 4: 3", "closed"]
     assert journal.read(place / "out") == ["a", "b", "c", "d"]
 
 
 def test_one_that_always_fails_lets_nothing_be_committed_and_fails_the_job_at_its_end(place: Path) -> None:
-    with pytest.raises(JobExecutionError, match="Master hook 'service': the service is down"):
-        run(program(place, Told(place, "service", "always")), place / "job", epochs("in", BATCHES))
+    tolerant = {TOLERABLE: 100}
+    with pytest.raises(JobExecutionError, match=r"last of the job.*Master hook 'service': the service is down"):
+        run(program(place, Told(place, "service", "always")), place / "job", epochs("in", BATCHES), tolerant)
     assert journal.read(place / "out") == []
+
+
+@pytest.mark.parametrize("tolerated", [0, 2])
+def test_one_that_always_fails_ends_a_job_that_has_no_end_at_what_is_tolerated(place: Path, tolerated: int) -> None:
+    """Before, the job ran for ever without a checkpoint and without output, and all that it said was a warning."""
+    told = program(place, Told(place, "service", "always"))
+    job = master(told, place / "job", epochs("in", [["a"]] * 100), {TOLERABLE: tolerated})
+    with pytest.raises(JobExecutionError, match=r"A master hook failed. Master hook 'service': the service is down"):
+        job.run()
+    assert job.statistics.create_snapshot().counts.failed == tolerated + 1
+    assert journal.read(place / "out") == []
+
+
+class NeverAnswers(Service):
+    def trigger_checkpoint(self, checkpoint_id: int, timestamp: int, executor: Executor | None) -> Any:
+        if self._trouble == "blocks":
+            threading.Event().wait()
+        return Future()
+
+
+class ToldNever(Told):
+    def create_master_trigger_restore_hook(self) -> Service:
+        return NeverAnswers(*self._hook)
+
+
+@pytest.mark.parametrize("trouble", ["blocks", "gives a future that nobody completes"])
+def test_one_that_never_answers_ends_the_job_by_its_name(place: Path, trouble: str) -> None:
+    told = program(place, ToldNever(place, "service", trouble))
+    options = {"execution.checkpointing.timeout": "50 ms"}
+    with pytest.raises(JobExecutionError, match=r"Master hook 'service': it has not answered in 0.05 s"):
+        run(told, place / "job", epochs("in", [["a"]] * 100), options)
+    assert journal.read(place / "out") == []
+    run(program(place, Told(place, "service")), place / "job", epochs("in", [["a"]] * 3))
+    assert journal.read(place / "out") == ["a", "a", "a"]
+
+
+@pytest.mark.parametrize("method", ["reset", "restore_checkpoint"])
+def test_one_that_never_takes_its_state_back_ends_the_job_by_its_name(place: Path, method: str) -> None:
+    if method == "restore_checkpoint":
+        run(program(place, Told(place, "service")), place / "job", epochs("in", BATCHES[:1]))
+
+    class Stuck(Service):
+        pass
+
+    setattr(Stuck, method, lambda self, *_: threading.Event().wait())
+
+    class ToldStuck(Told):
+        def create_master_trigger_restore_hook(self) -> Service:
+            return Stuck(*self._hook)
+
+    options = {"execution.checkpointing.timeout": "50 ms"}
+    with pytest.raises(JobExecutionError, match=rf"Master hook 'service', {method}\(\): it has not answered"):
+        run(program(place, ToldStuck(place, "service")), place / "job", epochs("in", BATCHES), options)
 
 
 @pytest.mark.parametrize(
@@ -237,7 +294,7 @@ def test_one_that_does_not_answer_in_time_fails_the_checkpoint_and_not_the_job(p
             return Silent(place, "service", "")
 
     started = time.monotonic()
-    options = {"execution.checkpointing.timeout": "300 ms"}
+    options = {**ONE_IS_TOLERATED, "execution.checkpointing.timeout": "300 ms"}
     run(program(place, ToldSilent(place, "service")), place / "job", epochs("in", BATCHES[:2]), options)
     assert time.monotonic() - started >= 0.3
     assert journal.read(place / "out") == ["a", "b"]

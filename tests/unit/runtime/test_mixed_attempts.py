@@ -11,12 +11,12 @@ import pytest
 
 from holdfast.datastream import KeyedProcessFunction, ParquetFileSink
 from holdfast.errors import InconsistentEpochError, JobExecutionError
-from holdfast.runtime.descriptor import EpochDescriptor
-from holdfast.runtime.epoch import MAX_TRIES
-from holdfast.runtime.plan import Level
-from holdfast.runtime.status import JobStatus
-from holdfast.state.descriptor import ValueStateDescriptor
-from holdfast.testing.epoch_runner import Batches, LocalEngine
+from holdfast.runtime.epoch.epoch_runner import MAX_TRIES
+from holdfast.runtime.exchange.descriptor import EpochDescriptor
+from holdfast.runtime.graph.plan import Stage
+from holdfast.runtime.job.status import JobStatus
+from holdfast.state.declaration.descriptor import ValueStateDescriptor
+from holdfast.testing.epoch.epoch_runner import Batches, LocalEngine
 from tests.stories import ledger, tidiness
 from tests.stories.local import RESTARTING, Program, master
 
@@ -49,13 +49,13 @@ class MixingEngine(LocalEngine):
 
     Args:
         mix: `below -> (reads the first attempt, reads the second one)`.
-        level: The level of the task that runs twice.
+        stage: The stage of the task that runs twice.
         times: In how many attempts at epochs.
     """
 
-    def __init__(self, inputs: Any, *, mix: Any, level: int = 1, times: int = 1, **settings: Any) -> None:
+    def __init__(self, inputs: Any, *, mix: Any, stage: int = 1, times: int = 1, **settings: Any) -> None:
         super().__init__(inputs, **settings)
-        self.mix, self.level, self.times = mix, level, times
+        self.mix, self.stage, self.times = mix, stage, times
         self.attempts: list[tuple[int, int]] = []
         self._second: list[Batches] = []
 
@@ -63,26 +63,26 @@ class MixingEngine(LocalEngine):
         self.attempts.append((epoch.epoch, epoch.attempt))
         return super().execute(epoch, epoch_input)
 
-    def _run_level(
-        self, level: Level, epoch: EpochDescriptor, inputs: Sequence[Batches], next_tasks: int
+    def _run_stage(
+        self, stage: Stage, epoch: EpochDescriptor, inputs: Sequence[Batches], next_tasks: int
     ) -> list[Batches]:
-        first = super()._run_level(level, epoch, inputs, next_tasks)
+        first = super()._run_stage(stage, epoch, inputs, next_tasks)
         self._second = []
-        if level.index == self.level and self.times and epoch.epoch > 2:
+        if stage.index == self.stage and self.times and epoch.epoch > 2:
             self.times -= 1
-            self._second = [list(self._run_task(level, epoch, 0, inputs[0], next_tasks)), *first[1:]]
+            self._second = [list(self._run_task(stage, epoch, 0, inputs[0], next_tasks)), *first[1:]]
         return first
 
-    def hand_over(self, level: Level, crossing: Sequence[Batches]) -> Sequence[Batches]:
-        placed = super().hand_over(level, crossing)
-        if level.index != self.level + 1 or not self._second:
+    def hand_over(self, stage: Stage, crossing: Sequence[Batches]) -> Sequence[Batches]:
+        placed = super().hand_over(stage, crossing)
+        if stage.index != self.stage + 1 or not self._second:
             return placed
-        other = super().hand_over(level, [self._second[0]])
-        without = super().hand_over(level, crossing[1:])
+        other = super().hand_over(stage, [self._second[0]])
+        without = super().hand_over(stage, crossing[1:])
         mixed = []
-        for task in range(level.tasks):
+        for task in range(stage.tasks):
             first, second = self.mix(task)
-            only_first = super().hand_over(level, crossing[:1])[task] if first else []
+            only_first = super().hand_over(stage, crossing[:1])[task] if first else []
             mixed.append([*only_first, *(other[task] if second else []), *without[task]])
         return mixed
 
@@ -132,9 +132,9 @@ def audit(place: Path) -> None:
 
 
 @pytest.mark.parametrize("mix", [either, both, one_reads_both, one_reads_none])
-@pytest.mark.parametrize("level", [0, 1])
-def test_an_epoch_of_mixed_attempts_is_refused_and_run_again(place: Path, mix: Any, level: int) -> None:
-    running = job(place, mix=mix, times=2) if level else job_that_starts_in_python(place, mix=mix, times=2)
+@pytest.mark.parametrize("stage", [0, 1])
+def test_an_epoch_of_mixed_attempts_is_refused_and_run_again(place: Path, mix: Any, stage: int) -> None:
+    running = job(place, mix=mix, times=2) if stage else job_that_starts_in_python(place, mix=mix, times=2)
     assert running.run() is JobStatus.SUSPENDED
     again = [attempt for attempt in running.job.engine.attempts if attempt[1] > 0]
     assert again == [(3, 1), (3, 2)]
@@ -149,7 +149,7 @@ def job_that_starts_in_python(place: Path, **engine: Any) -> Any:
     counted = routed.uid("dice").key_by("route").process(Count(), f"{ROUTED}, count bigint")
     counted.uid("count").sink_to(ParquetFileSink(place / "out"))
     inputs = ledger.inputs(PAYMENTS)
-    return master(program, place / "job", inputs, engine=MixingEngine, level=0, **engine)
+    return master(program, place / "job", inputs, engine=MixingEngine, stage=0, **engine)
 
 
 def test_an_attempt_that_all_have_read_counts_and_its_twin_leaves_nothing(place: Path) -> None:
@@ -184,7 +184,7 @@ def test_two_acknowledgements_of_one_last_task_are_refused(place: Path) -> None:
     counted.key_by("route").process(Count(), f"{ROUTED}, count bigint").uid("count").sink_to(
         ParquetFileSink(place / "out")
     )
-    running = master(program, place / "job", ledger.inputs(PAYMENTS), engine=Twice, mix=the_second, level=-1, times=4)
+    running = master(program, place / "job", ledger.inputs(PAYMENTS), engine=Twice, mix=the_second, stage=-1, times=4)
     assert running.run() is JobStatus.SUSPENDED
     assert [attempt for attempt in running.job.engine.attempts if attempt[1]] == [(3, n) for n in range(1, 5)]
     audit(place)

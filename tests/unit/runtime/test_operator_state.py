@@ -21,12 +21,12 @@ from hypothesis import strategies as st
 from holdfast.datastream.functions import CheckpointedFunction, CheckpointListener, RichMapFunction
 from holdfast.errors import ConfigurationError, JobExecutionError, RestoreError, UserFunctionError
 from holdfast.kernel import fault
-from holdfast.runtime import task
-from holdfast.runtime.barrier import Barrier
-from holdfast.runtime.barrier_row import pack
-from holdfast.state.descriptor import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
-from holdfast.storage.job_directory import JobDirectory
-from holdfast.storage.naming import FileName
+from holdfast.runtime.exchange.barrier import Barrier
+from holdfast.runtime.exchange.barrier_row import pack
+from holdfast.runtime.task import stage_task as task
+from holdfast.state.declaration.descriptor import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
+from holdfast.storage.job.job_directory import JobDirectory
+from holdfast.storage.job.naming import FileName
 from tests.stories import journal
 from tests.stories.journal import Journal
 from tests.stories.local import RESTARTING, Program, epochs, master, run
@@ -219,7 +219,7 @@ def test_a_running_job_deals_its_lists_out_when_it_is_rescaled(place: Path) -> N
     job = master(keeping(place / "out", 2, keyed=False), place / "job", epochs("in", batches), source_tasks=5)
     wanted = iter([3, 1, 5, 4])
 
-    def rescale(level: int, partition: int) -> None:
+    def rescale(stage: int, partition: int) -> None:
         if partition == 0 and (parallelism := next(wanted, None)) is not None:
             job.control.rescale({"keeper": parallelism})
 
@@ -334,7 +334,7 @@ def test_a_listener_hears_in_the_next_epoch_that_a_checkpoint_is_complete(place:
 
 
 class BarrierRows:
-    """The length of the longest barrier row of each level, and how many barriers went to files."""
+    """The length of the longest barrier row of each stage, and how many barriers went to files."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.sizes: Counter[int] = Counter()
@@ -347,7 +347,7 @@ class BarrierRows:
             return name()
 
         content = pack(barrier, directory, counted)
-        self.sizes[barrier.level] = max(self.sizes[barrier.level], len(content))
+        self.sizes[barrier.stage] = max(self.sizes[barrier.stage], len(content))
         return content
 
 

@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 
 from holdfast.errors import FencedError
-from holdfast.runtime.graph import StreamGraph
-from holdfast.runtime.job_master import JobMaster
-from holdfast.runtime.status import JobStatus
-from holdfast.storage.file_system import LocalFileSystem
-from holdfast.testing.epoch_runner import run_job
-from holdfast.testing.gated_file_system import GatedFileSystem
+from holdfast.runtime.graph.stream_graph import StreamGraph
+from holdfast.runtime.job.status import JobStatus
+from holdfast.runtime.master.job_master import JobMaster
+from holdfast.storage.file_system.scheme import LocalFileSystem
+from holdfast.testing.epoch.epoch_runner import run_job
 from tests.stories import ledger, tidiness
 from tests.stories.gate import Gate, GatedEngine, GatedParquetSink, Leader
+from tests.stories.gated_file_system import GatedFileSystem
 from tests.stories.local import OPTIONS, run
 
 EPOCHS, ROWS, ACCOUNTS, SEED = 18, 12, 5, 11
@@ -24,8 +24,8 @@ DOCUMENT, POINTER = "after create_exclusive _metadata", "create_exclusive v-"
 STEPS = {
     "before planning": ("epoch",),
     "before the first task": ("epoch", "before tasks"),
-    "between the tasks of a level": ("epoch", "task 1 1"),
-    "between two levels": ("epoch", "task 2 0"),
+    "between the tasks of a stage": ("epoch", "task 1 1"),
+    "between two stages": ("epoch", "task 2 0"),
     "before the last task": ("epoch", "task 2 1"),
     "after the last task": ("epoch", "after tasks"),
     "while positions are taken": ("epoch", "before positions"),

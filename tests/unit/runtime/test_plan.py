@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from holdfast.errors import ConfigurationError
-from holdfast.runtime.compiler import compile_graph
-from holdfast.runtime.function import CheckpointedFunction
-from holdfast.runtime.graph import (
+from holdfast.runtime.function.user_function import CheckpointedFunction
+from holdfast.runtime.graph.compiler import compile_graph
+from holdfast.runtime.graph.plan import JobPlan
+from holdfast.runtime.graph.stream_graph import (
     BroadcastNode,
     FrameTransformNode,
     KeyedNode,
@@ -22,8 +23,7 @@ from holdfast.runtime.graph import (
     StreamGraph,
     UnionNode,
 )
-from holdfast.runtime.plan import JobPlan
-from holdfast.types.ddl import parse_schema, parse_type
+from holdfast.types.conversion.ddl import parse_schema, parse_type
 
 ROW = parse_schema("id bigint, name string")
 
@@ -60,8 +60,8 @@ def plan(*sinks: SinkNode, parallelism: int = 4) -> JobPlan:
 
 def shape(job: JobPlan) -> list[tuple[int, int, list[str], list[str]]]:
     return [
-        (level.index, level.tasks, [s.uid for s in level.steps], [e.consumer for e in level.leaving])
-        for level in job.levels
+        (stage.index, stage.tasks, [s.uid for s in stage.steps], [e.consumer for e in stage.leaving])
+        for stage in job.stages
     ]
 
 
@@ -82,17 +82,17 @@ def test_a_python_key_selector_needs_python_before_the_exchange() -> None:
     ]
 
 
-def test_two_keyed_operators_of_one_stream_share_the_tasks_of_a_level() -> None:
+def test_two_keyed_operators_of_one_stream_share_the_tasks_of_a_stage() -> None:
     start = source()
     job = plan(sink(keyed("a", start), "sa"), sink(keyed("b", start, parallelism=2), "sb"))
     assert shape(job) == [(1, 4, ["a", "sa", "b", "sb"], [])]
 
 
-def test_an_edge_that_spans_two_exchanges_is_handed_on_by_the_level_between() -> None:
+def test_an_edge_that_spans_two_exchanges_is_handed_on_by_the_stage_between() -> None:
     start = source()
     job = plan(sink(keyed("second", start, keyed("first", start))))
     assert shape(job) == [(1, 4, ["first"], ["second", "second"]), (2, 4, ["second", "sink"], [])]
-    assert [edge.from_level for edge in job.levels[1].arriving] == [0, 1]
+    assert [edge.from_stage for edge in job.stages[1].arriving] == [0, 1]
 
 
 class Keeping(CheckpointedFunction):
@@ -121,7 +121,7 @@ def test_a_broadcast_goes_to_every_subtask_at_the_last_exchange_only() -> None:
     second = BroadcastNode(inputs=(rules,), name="b", uid="b", element_type=ROW)
     job = plan(sink(keyed("second", first, second, parallelism=2)))
     [edge] = [edge for edge in job.edges if edge.broadcast]
-    assert (edge.origin.name, edge.from_level, edge.to_level, edge.key) == ("rules", 0, 2, None)
+    assert (edge.origin.name, edge.from_stage, edge.to_stage, edge.key) == ("rules", 0, 2, None)
     assert list(edge.targets(1, 4, 3)) == [3]
     assert list(edge.targets(2, 2, 3)) == [0, 1]
 
@@ -134,7 +134,7 @@ def test_a_union_is_no_step_of_its_own() -> None:
     ]
 
 
-def test_a_job_without_keys_is_one_level_on_the_sources_partitions() -> None:
+def test_a_job_without_keys_is_one_stage_on_the_sources_partitions() -> None:
     assert shape(plan(sink(mapped(source(), "m")))) == [(0, 0, ["m", "sink"], [])]
 
 
@@ -142,21 +142,25 @@ def transformed(before: Node, uid: str) -> FrameTransformNode:
     return FrameTransformNode(inputs=(before,), name=uid, uid=uid, element_type=ROW, function=lambda df: df)
 
 
-def legs(job: JobPlan) -> list[tuple[int, list[int], list[tuple[str, tuple[str, ...]]]]]:
+def epoch_jobs(job: JobPlan) -> list[tuple[int, list[int], list[tuple[str, tuple[str, ...]]]]]:
     return [
-        (leg.base, [level.index for level in leg.levels], [(source.uid, source.staged) for source in leg.sources])
-        for leg in job.legs
+        (
+            epoch_job.base,
+            [stage.index for stage in epoch_job.stages],
+            [(source.uid, source.staged) for source in epoch_job.sources],
+        )
+        for epoch_job in job.epoch_jobs
     ]
 
 
-def test_a_transform_of_an_input_is_part_of_its_leg() -> None:
+def test_a_transform_of_an_input_is_part_of_its_epoch_job() -> None:
     job = plan(sink(keyed("count", transformed(transformed(source(), "a"), "b"))))
-    assert legs(job) == [(0, [1], [("b", ())])]
+    assert epoch_jobs(job) == [(0, [1], [("b", ())])]
 
 
-def test_a_transform_after_a_python_operator_begins_a_leg_that_reads_what_is_staged() -> None:
+def test_a_transform_after_a_python_operator_begins_an_epoch_job_that_reads_what_is_staged() -> None:
     job = plan(sink(keyed("count", transformed(keyed("first", mapped(source(), "m")), "t"))))
-    assert legs(job) == [(0, [0, 1], [("source", ())]), (2, [3], [("t", ("first (staged)",))])]
+    assert epoch_jobs(job) == [(0, [0, 1], [("source", ())]), (2, [3], [("t", ("first (staged)",))])]
     assert shape(job) == [
         (0, 0, ["m"], ["first"]),
         (1, 4, ["first", "first (staged)"], []),
@@ -166,24 +170,24 @@ def test_a_transform_after_a_python_operator_begins_a_leg_that_reads_what_is_sta
     assert [step.uid for step in job.sinks()] == ["sink"]
 
 
-def test_transforms_of_transforms_share_a_leg_unless_python_stands_between() -> None:
+def test_transforms_of_transforms_share_an_epoch_job_unless_python_stands_between() -> None:
     first = transformed(transformed(mapped(source(), "m"), "a"), "b")
     second = transformed(mapped(first, "n"), "c")
     job = plan(sink(second))
-    assert legs(job) == [
+    assert epoch_jobs(job) == [
         (0, [0], [("source", ())]),
         (1, [1], [("b", ("m (staged)",))]),
         (2, [2], [("c", ("n (staged)",))]),
     ]
 
 
-def test_a_stream_that_joins_a_later_leg_is_staged_once_where_it_is_made() -> None:
+def test_a_stream_that_joins_a_later_epoch_job_is_staged_once_where_it_is_made() -> None:
     start = source()
     early = keyed("early", start)
     late = transformed(mapped(start, "m"), "t")
     merged = UnionNode(inputs=(early, late), name="union", uid="union", element_type=ROW)
     job = plan(sink(keyed("a", merged), "sa"), sink(keyed("b", early, late), "sb"), sink(keyed("c", early), "sc"))
-    assert legs(job)[1] == (3, [4], [("t", ("m (staged)",)), ("early (staged)", ("early (staged)",))])
+    assert epoch_jobs(job)[1] == (3, [4], [("t", ("m (staged)",)), ("early (staged)", ("early (staged)",))])
     assert shape(job) == [
         (0, 0, ["m", "m (staged)"], ["early"]),
         (1, 4, ["early", "early (staged)"], ["c"]),
@@ -197,7 +201,7 @@ def test_a_stream_that_is_united_with_itself_before_a_transform_is_staged_twice(
     inner = UnionNode(inputs=(before, source("other")), name="u", uid="u", element_type=ROW)
     outer = UnionNode(inputs=(before, inner), name="v", uid="v", element_type=ROW)
     job = plan(sink(transformed(outer, "t")))
-    assert legs(job)[1][2] == [("t", ("m (staged)", "m (staged 2)", "other (staged)"))]
+    assert epoch_jobs(job)[1][2] == [("t", ("m (staged)", "m (staged 2)", "other (staged)"))]
 
 
 @pytest.mark.parametrize(
@@ -231,7 +235,14 @@ def test_a_uid_is_unique_and_a_missing_one_can_be_an_error() -> None:
     nameless.uid = None
     with pytest.raises(ConfigurationError, match="no uid"):
         StreamGraph([sink(nameless)], auto_generate_uids=False)
-    assert StreamGraph([sink(nameless)]).nodes[1].identity == "count-1"
+    assert StreamGraph([sink(nameless)]).nodes[1].identity.startswith("process-")
+
+
+def test_an_impossible_parallelism_names_the_uid() -> None:
+    wide = keyed("count", source())
+    wide.parallelism, wide.max_parallelism = 8, 4
+    with pytest.raises(ConfigurationError, match="parallelism 8 of 'count' is above its max parallelism 4"):
+        StreamGraph([sink(wide)])
 
 
 def test_a_job_without_a_sink_is_refused() -> None:

@@ -7,7 +7,7 @@ import logging
 
 import pytest
 
-from holdfast.runtime.progress import EpochProgress, ProgressReporter
+from holdfast.runtime.job.progress import EpochProgress, ProgressReporter
 
 FIRST = EpochProgress(1, 7, 1200, 400.0, 12.4, 3.0, 3 << 20, "batch 0")
 SECOND = EpochProgress(2, None, 0, 0.0, 0.0, 0.0, 3 << 20, "batch 1")

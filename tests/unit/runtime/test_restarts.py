@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from holdfast.errors import JobExecutionError, UserFunctionError
-from holdfast.runtime.graph import KeyedNode, StreamGraph
-from holdfast.runtime.status import JobStatus
-from holdfast.testing.epoch_runner import LocalEngine, run_job
+from holdfast.errors import HoldfastError, JobExecutionError, StorageError, UserFunctionError
+from holdfast.runtime.graph.stream_graph import KeyedNode, StreamGraph
+from holdfast.runtime.job.engine import EngineAwayError, EngineError, EngineLostError, InputError, InputGoneError
+from holdfast.runtime.job.status import JobStatus
+from holdfast.testing.epoch.epoch_runner import LocalEngine, run_job
 from tests.stories import ledger
 
 FAST = {"restart-strategy.type": "exponential-delay"} | {
@@ -68,7 +72,7 @@ def test_failures_with_progress_between_them_are_not_in_a_row(tmp_path: Path) ->
     master, payments = job(tmp_path, failures=0)
     failed: set[int] = set()
 
-    def fail_once_an_epoch(level: int, partition: int) -> None:
+    def fail_once_an_epoch(stage: int, partition: int) -> None:
         epoch = len(list((tmp_path / "out").glob("*.parquet")))
         if epoch not in failed:
             failed.add(epoch)
@@ -78,3 +82,130 @@ def test_failures_with_progress_between_them_are_not_in_a_row(tmp_path: Path) ->
     assert master.run() is JobStatus.SUSPENDED
     assert len(failed) == len(payments)
     ledger.audit(tmp_path / "out", payments)
+
+
+def broken(tmp_path: Path, failures: Iterator[HoldfastError], **options: Any) -> tuple[Any, Any]:
+    """A job whose engine fails in these ways, one attempt after the other, and then no more."""
+    master, payments = job(tmp_path, failures=0, **options)
+
+    def fail(stage: int, partition: int) -> None:
+        error = next(failures, None)
+        if error is not None:
+            raise error
+
+    master.job.engine._interceptor = fail
+    return master, payments
+
+
+def of_spark(kind: type[HoldfastError] = EngineError) -> Iterator[HoldfastError]:
+    """The same failure again and again, as Spark tells of it: with numbers and ids that are others each time."""
+    for number in itertools.count(1):
+        yield kind(
+            f"Spark failed while running batch {number}: java.lang.IllegalStateException: o{1000 + number} broke"
+        )
+
+
+def test_a_failure_of_unknown_kind_that_comes_ten_times_fails_the_job(tmp_path: Path) -> None:
+    master, _ = broken(tmp_path, of_spark())
+    with pytest.raises(JobExecutionError, match=r"10 times in a row .*identical-unknown-failures.*o1010 broke"):
+        master.run()
+    assert master.status is JobStatus.FAILED
+    assert master.history.failure_count == master.tries == 10
+
+
+def test_failures_of_unknown_kinds_that_differ_are_not_counted_together(tmp_path: Path) -> None:
+    kinds = (EngineError(f"Spark failed: {'x' * number}") for number in range(1, 25))
+    master, payments = broken(tmp_path, kinds)
+    assert master.run() is JobStatus.SUSPENDED
+    ledger.audit(tmp_path / "out", payments)
+
+
+def test_the_rule_for_unknown_failures_can_be_left_to_the_strategy(tmp_path: Path) -> None:
+    failures = itertools.islice(of_spark(), 25)
+    master, payments = broken(tmp_path, failures, **{"restart-strategy.identical-unknown-failures": 0})
+    assert master.run() is JobStatus.SUSPENDED
+    ledger.audit(tmp_path / "out", payments)
+
+
+@pytest.mark.parametrize("kind", [StorageError, EngineAwayError])
+def test_what_the_job_runs_on_may_be_away_as_long_as_it_takes(tmp_path: Path, kind: type[HoldfastError]) -> None:
+    master, payments = broken(tmp_path, itertools.islice(of_spark(kind), 25))
+    assert master.run() is JobStatus.SUSPENDED
+    ledger.audit(tmp_path / "out", payments)
+
+
+def test_what_cannot_get_better_ends_the_job_at_once(tmp_path: Path) -> None:
+    master, _ = broken(tmp_path, of_spark(InputGoneError))
+    with pytest.raises(InputGoneError):
+        master.run()
+    assert master.status is JobStatus.FAILED
+    assert master.history.failure_count == 1
+
+
+def test_the_line_of_a_restart_tells_the_cause_in_one_sentence(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    master, _ = broken(tmp_path, iter([EngineError("Spark failed: the root of it\n\tat java.lang.Thread.run")]))
+    master.run()
+    [line] = [record.getMessage() for record in caplog.records if "restarts in" in record.getMessage()]
+    assert line.endswith("after 1 failure(s) in a row: EngineError: Spark failed: the root of it")
+
+
+def test_how_many_attempts_have_failed_in_a_row_is_told_until_a_checkpoint_completes(tmp_path: Path) -> None:
+    seen: list[int] = []
+    failures = itertools.islice(of_spark(), 3)
+    master, _ = job(tmp_path, failures=0)
+
+    def fail(stage: int, partition: int) -> None:
+        seen.append(master.tries)
+        error = next(failures, None)
+        if error is not None:
+            raise error
+
+    master.job.engine._interceptor = fail
+    master.run()
+    assert seen[:4] == [0, 1, 2, 3]
+    assert seen[-1] == master.tries == 0
+    assert master.history.failure_count == 3
+
+
+@pytest.mark.parametrize("kind", [EngineLostError, EngineError])
+def test_an_engine_that_ends_while_the_job_is_stopped_is_no_failure(tmp_path: Path, kind: type[HoldfastError]) -> None:
+    """SIGTERM to the process group reaches the JVM and the workers too."""
+    master, payments = job(tmp_path, failures=0)
+
+    def end(stage: int, partition: int) -> None:
+        master.control.stop()
+        raise kind("gone")
+
+    master.job.engine._interceptor = end
+    assert master.run() is JobStatus.SUSPENDED
+    again, _ = job(tmp_path, failures=0)
+    assert again.run() is JobStatus.SUSPENDED
+    ledger.audit(tmp_path / "out", payments)
+
+
+def test_an_engine_may_learn_of_the_signal_first(tmp_path: Path) -> None:
+    master, _ = broken(tmp_path, of_spark(EngineLostError))
+    signal = threading.Timer(0.2, master.control.stop)
+    signal.start()
+    assert master.run() is JobStatus.SUSPENDED
+
+
+def test_an_engine_that_is_lost_without_a_signal_fails_the_job(tmp_path: Path) -> None:
+    master, _ = broken(tmp_path, of_spark(EngineLostError))
+    with pytest.raises(EngineLostError):
+        master.run()
+    assert master.status is JobStatus.FAILED
+
+
+def test_an_input_that_cannot_be_read_fails_a_job_that_is_being_stopped(tmp_path: Path) -> None:
+    master, _ = job(tmp_path, failures=0)
+
+    def end(stage: int, partition: int) -> None:
+        master.control.stop()
+        raise InputError("damaged")
+
+    master.job.engine._interceptor = end
+    with pytest.raises(JobExecutionError, match="while it was being stopped: damaged"):
+        master.run()

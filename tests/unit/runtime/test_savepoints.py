@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from holdfast.checkpoint.disposal import dispose_savepoint
-from holdfast.checkpoint.metadata import decode, encode
-from holdfast.checkpoint.snapshot_type import SavepointFormatType
+from holdfast.checkpoint.document.metadata import decode, encode
+from holdfast.checkpoint.document.snapshot_type import SavepointFormatType
+from holdfast.checkpoint.recovery.disposal import dispose_savepoint
 from holdfast.datastream.functions import CheckpointedFunction, KeyedProcessFunction
 from holdfast.errors import (
     ConfigurationError,
@@ -28,13 +28,13 @@ from holdfast.errors import (
     StorageError,
 )
 from holdfast.kernel import fault
-from holdfast.runtime.control import SnapshotRequest
-from holdfast.runtime.engine import EpochDriver, Outcome
-from holdfast.runtime.job_master import JobMaster
-from holdfast.runtime.status import JobStatus
-from holdfast.state.descriptor import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
-from holdfast.storage.local import LocalFileSystem
-from holdfast.testing.epoch_runner import LocalEngine
+from holdfast.runtime.job.control import SnapshotRequest
+from holdfast.runtime.job.engine import EpochDriver, Outcome
+from holdfast.runtime.job.status import JobStatus
+from holdfast.runtime.master.job_master import JobMaster
+from holdfast.state.declaration.descriptor import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
+from holdfast.storage.file_system.local import LocalFileSystem
+from holdfast.testing.epoch.epoch_runner import LocalEngine
 from tests.stories import journal, tidiness
 from tests.stories.functions import Numbering
 from tests.stories.journal import Journal
@@ -102,7 +102,7 @@ def savepoint_of(place: Path, kind: SavepointFormatType = CANONICAL, backend: st
     job = master(program(place / "out"), place / "job", epochs("in", WORDS[:3]), options)
     asked: list[Any] = []
 
-    def ask(level: int, partition: int) -> None:
+    def ask(stage: int, partition: int) -> None:
         if not asked:
             wanted = SnapshotRequest(is_savepoint=True, directory=str(place / "savepoints"), format_type=kind)
             asked.append(job.control.request(wanted))
@@ -175,18 +175,18 @@ def test_deleted_it_takes_nothing_else_along(place: Path) -> None:
 DISPOSE = """
 import os, signal, sys
 from holdfast.cli import main
-from holdfast.storage.local import LocalFileSystem
+from holdfast.storage.file_system.local import LocalFileSystem
 
-delete, moment = LocalFileSystem.delete, sys.argv.pop()
+delete, moment = LocalFileSystem.delete_in, sys.argv.pop()
 
-def dies(fs, path):
-    if moment == "never" or not path.endswith("/_metadata"):
-        return delete(fs, path)
+def dies(fs, directory, name):
+    if moment == "never" or name != "_metadata":
+        return delete(fs, directory, name)
     if moment == "after":
-        delete(fs, path)
+        delete(fs, directory, name)
     os.kill(os.getpid(), signal.SIGKILL)
 
-LocalFileSystem.delete = dies
+LocalFileSystem.delete_in = dies
 sys.argv.insert(1, "savepoint")
 sys.argv.insert(2, "--dispose")
 main()
@@ -221,21 +221,21 @@ def test_one_that_is_still_being_written_is_not_taken_for_one_that_is_being_dele
 @pytest.mark.parametrize("name", ["_disposal", "_metadata"])
 def test_whoever_never_hears_the_answer_can_ask_again(place: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     savepoint = savepoint_of(place)
-    create, delete = LocalFileSystem.create_exclusive, LocalFileSystem.delete
+    create, delete = LocalFileSystem.create_exclusive, LocalFileSystem.delete_in
 
     def creates(self: LocalFileSystem, path: str, data: bytes) -> None:
         create(self, path, data)
         if path.endswith(name):
             raise PossibleInconsistentStateError(f"{path!r}: the answer was lost")
 
-    def deletes(self: LocalFileSystem, path: str) -> bool:
-        was_there = delete(self, path)
-        if path.endswith(name):
-            raise StorageError(f"{path!r}: the answer was lost")
+    def deletes(self: LocalFileSystem, directory: str, file: str) -> bool:
+        was_there = delete(self, directory, file)
+        if file == name:
+            raise StorageError(f"{file!r}: the answer was lost")
         return was_there
 
     monkeypatch.setattr(LocalFileSystem, "create_exclusive", creates)
-    monkeypatch.setattr(LocalFileSystem, "delete", deletes)
+    monkeypatch.setattr(LocalFileSystem, "delete_in", deletes)
     with pytest.raises(StorageError, match="the answer was lost"):
         dispose_savepoint(str(savepoint))
     monkeypatch.undo()
@@ -310,14 +310,14 @@ def test_what_is_no_savepoint_is_refused_and_stays(place: Path) -> None:
 def test_one_file_that_cannot_be_deleted_keeps_none_of_the_others(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     savepoint = savepoint_of(place)
     files = sorted((savepoint / "shared").iterdir())
-    delete = LocalFileSystem.delete
+    delete = LocalFileSystem.delete_in
 
-    def fails_for_two(self: LocalFileSystem, path: str) -> bool:
-        if path in map(str, files[:2]):
-            raise StorageError(f"{path!r} is on a disk that has gone away")
-        return delete(self, path)
+    def fails_for_two(self: LocalFileSystem, directory: str, name: str) -> bool:
+        if Path(directory, name) in files[:2]:
+            raise StorageError(f"{name!r} is on a disk that has gone away")
+        return delete(self, directory, name)
 
-    monkeypatch.setattr(LocalFileSystem, "delete", fails_for_two)
+    monkeypatch.setattr(LocalFileSystem, "delete_in", fails_for_two)
     with pytest.raises(StorageError, match=files[0].name) as failed:
         dispose_savepoint(str(savepoint))
     assert files[1].name in failed.value.__notes__[0]
@@ -361,7 +361,7 @@ def stopped(
     job = master(program(place / "out"), place / "job", epochs("in", WORDS), restarting, engine=engine)
     asked: list[Any] = []
 
-    def ask(level: int, partition: int) -> None:
+    def ask(stage: int, partition: int) -> None:
         if not asked:
             wanted = SnapshotRequest(is_savepoint=True, directory=str(place / "savepoints"), stop=True, drain=drain)
             asked.append(job.control.request(wanted))

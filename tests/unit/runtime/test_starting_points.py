@@ -16,8 +16,8 @@ from holdfast.errors import (
     StateMigrationError,
 )
 from holdfast.kernel import fault
-from holdfast.runtime.control import SnapshotRequest
-from holdfast.runtime.status import JobStatus
+from holdfast.runtime.job.control import SnapshotRequest
+from holdfast.runtime.job.status import JobStatus
 from tests.stories import journal, tidiness
 from tests.stories.functions import Numbering
 from tests.stories.journal import Journal
@@ -84,7 +84,7 @@ def test_a_finished_job_is_not_run_again_unless_somebody_says_so(place: Path) ->
 
 def test_a_cancelled_job_keeps_its_checkpoints_and_goes_on_when_it_is_run_again(place: Path) -> None:
     job = master(program(place / "out"), place / "job", epochs("in", BATCHES))
-    job.job.engine._interceptor = lambda level, partition: job.control.cancel()  # type: ignore[attr-defined]
+    job.job.engine._interceptor = lambda stage, partition: job.control.cancel()  # type: ignore[attr-defined]
     assert job.run() is JobStatus.CANCELED
     directory = tidiness.job_directory(place / "job")
     assert tidiness.register_of(directory).terminal == "CANCELED"
@@ -96,7 +96,7 @@ def test_a_cancelled_job_keeps_its_checkpoints_and_goes_on_when_it_is_run_again(
 
 def test_a_stopped_job_ends_suspended_after_the_running_epoch(place: Path) -> None:
     job = master(program(place / "out"), place / "job", epochs("in", BATCHES))
-    job.job.engine._interceptor = lambda level, partition: job.control.stop()  # type: ignore[attr-defined]
+    job.job.engine._interceptor = lambda stage, partition: job.control.stop()  # type: ignore[attr-defined]
     assert job.run() is JobStatus.SUSPENDED
     assert rows(place / "out") == numbered(BATCHES[:1])
 
@@ -150,7 +150,7 @@ def test_started_from_a_savepoint_that_was_moved(place: Path) -> None:
     job = master(program(place / "out"), place / "job", epochs("in", BATCHES[:4]))
     asked: list[Any] = []
 
-    def ask(level: int, partition: int) -> None:
+    def ask(stage: int, partition: int) -> None:
         if not asked:
             asked.append(job.control.request(SnapshotRequest(is_savepoint=True, directory=str(place / "savepoints"))))
 
@@ -243,10 +243,14 @@ def test_another_max_parallelism_is_refused(place: Path) -> None:
     assert "16" in str(error) and "32" in str(error)
 
 
-def test_the_max_parallelism_of_the_state_is_kept_whatever_the_default_says(place: Path) -> None:
+def test_the_max_parallelism_of_the_state_is_kept_whatever_the_default_says(
+    place: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     first_run(place, max_parallelism=16)
     options = {"pipeline.max-parallelism": "64"}
     run(program(place / "out"), place / "job", epochs("in", BATCHES), options)
+    assert "pipeline.max-parallelism is 64, but has no effect on state" in caplog.text
+    assert "'count' keeps 16" in caplog.text
     assert rows(place / "out") == numbered(BATCHES)
     newest = tidiness.retained(tidiness.job_directory(place / "job"))[-1].metadata
     operator = newest.operator("count")
@@ -280,8 +284,8 @@ def test_rescaled_while_it_runs(place: Path) -> None:
     wanted = [1, 7, 2, 5, 3, 4, 6, 9]
     futures = []
 
-    def rescale(level: int, partition: int) -> None:
-        if (level, partition) == (1, 0) and wanted:
+    def rescale(stage: int, partition: int) -> None:
+        if (stage, partition) == (1, 0) and wanted:
             futures.append(job.control.rescale({"": wanted.pop(0)}))
 
     job.job.engine._interceptor = rescale  # type: ignore[attr-defined]

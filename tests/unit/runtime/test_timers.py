@@ -12,13 +12,13 @@ from holdfast.common.watermark_strategy import WatermarkStrategy
 from holdfast.datastream import KeyedProcessFunction, OutputTag
 from holdfast.kernel import fault
 from holdfast.kernel.clock import ManualClock
-from holdfast.runtime.control import SnapshotRequest
-from holdfast.runtime.engine import EpochDriver, Outcome
-from holdfast.runtime.function import TimeDomain
-from holdfast.runtime.status import JobStatus
-from holdfast.state.cache import STATE_CACHE
-from holdfast.state.descriptor import ListStateDescriptor, ValueStateDescriptor
-from holdfast.testing.epoch_runner import LocalEngine, LocalInput
+from holdfast.runtime.function.user_function import TimeDomain
+from holdfast.runtime.job.control import SnapshotRequest
+from holdfast.runtime.job.engine import EpochDriver, Outcome
+from holdfast.runtime.job.status import JobStatus
+from holdfast.state.backend.cache import STATE_CACHE
+from holdfast.state.declaration.descriptor import ListStateDescriptor, ValueStateDescriptor
+from holdfast.testing.epoch.epoch_runner import LocalEngine, LocalInput
 from tests.stories import journal, tidiness
 from tests.stories.functions import Numbering
 from tests.stories.journal import Journal
@@ -118,8 +118,8 @@ def test_a_timer_that_is_deleted_does_not_fire(place: Path) -> None:
 def test_a_due_timer_fires_at_the_end_of_an_epoch_with_input_too(place: Path) -> None:
     clock = ManualClock(START)
 
-    def work_for_6_seconds(level: int, partition: int) -> None:
-        if partition == 0 and level == 1:
+    def work_for_6_seconds(stage: int, partition: int) -> None:
+        if partition == 0 and stage == 1:
             clock.advance(6000)
 
     running = play(place, scripted([("a", 1)], [("b", 1)], [("c", 1)]), clock, interceptor=work_for_6_seconds)
@@ -307,7 +307,7 @@ def drained(place: Path, target: Path) -> Any:
     job = master(telling(place), place / "job", [{"in": [("a", n)]} for n in (10, 20, 30, 40)])
     asked: list[Any] = []
 
-    def ask(level: int, partition: int) -> None:
+    def ask(stage: int, partition: int) -> None:
         if not asked and job.progress.recent:
             asked.append(job.control.request(SnapshotRequest(True, str(target), stop=True, drain=True)))
 
@@ -338,7 +338,7 @@ def test_a_drain_ends_event_time_and_a_mere_stop_does_not(place: Path) -> None:
         running = master(closing(place), place / "job", inputs)
         asked: list[Any] = []
 
-        def ask(level: int, partition: int, job: Any = running, asked: Any = asked, drain: bool = drain) -> None:
+        def ask(stage: int, partition: int, job: Any = running, asked: Any = asked, drain: bool = drain) -> None:
             if not asked:
                 request = SnapshotRequest(is_savepoint=True, directory=str(place / "s"), stop=True, drain=drain)
                 asked.append(job.control.request(request))

@@ -13,15 +13,15 @@ import pyarrow.compute as pc
 import pytest
 
 from holdfast.datastream import KeyedProcessFunction, ParquetFileSink
-from holdfast.datastream.stream import DataStream
+from holdfast.datastream.stream.data_stream import DataStream
 from holdfast.errors import ConfigurationError, JobExecutionError
 from holdfast.kernel.clock import ManualClock
-from holdfast.runtime.engine import EngineError
-from holdfast.runtime.graph import FrameTransformNode
-from holdfast.runtime.status import JobStatus
-from holdfast.state.descriptor import ValueStateDescriptor
-from holdfast.testing.epoch_runner import LocalEngine
-from holdfast.types.ddl import parse_schema
+from holdfast.runtime.graph.stream_graph import FrameTransformNode
+from holdfast.runtime.job.engine import EngineError
+from holdfast.runtime.job.status import JobStatus
+from holdfast.state.declaration.descriptor import ValueStateDescriptor
+from holdfast.testing.epoch.epoch_runner import LocalEngine
+from holdfast.types.conversion.ddl import parse_schema
 from tests.stories import ledger, tidiness
 from tests.stories.local import RESTARTING, Program, epochs, master, run
 
@@ -92,12 +92,12 @@ def test_an_aggregation_between_two_keyed_operators(place: Path) -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_tasks_of_either_leg_fail_at_random_and_nothing_shows(place: Path, seed: int) -> None:
+def test_tasks_of_either_epoch_job_fail_at_random_and_nothing_shows(place: Path, seed: int) -> None:
     rng = random.Random(seed)
 
-    def strike(level: int, partition: int) -> None:
+    def strike(stage: int, partition: int) -> None:
         if rng.random() < 0.12:
-            raise EngineError(f"task {partition} of level {level} was struck")
+            raise EngineError(f"task {partition} of stage {stage} was struck")
 
     program = Program()
     balances(place, program.source("payments", ledger.PAYMENT))
@@ -108,7 +108,7 @@ def test_tasks_of_either_leg_fail_at_random_and_nothing_shows(place: Path, seed:
 
 
 class DoubtfulEngine(LocalEngine):
-    """Loses an answer of a leg now and then, so that the attempt at the epoch is refused."""
+    """Loses an answer of an epoch job now and then, so that the attempt at the epoch is refused."""
 
     doubts = 3
 
@@ -120,10 +120,10 @@ class DoubtfulEngine(LocalEngine):
         return barriers
 
     def _is_struck(self, epoch_input: Any) -> bool:
-        return hasattr(epoch_input, "leg")
+        return hasattr(epoch_input, "epoch_job")
 
 
-def test_an_epoch_is_refused_after_its_first_leg_was_accepted(place: Path) -> None:
+def test_an_epoch_is_refused_after_its_first_epoch_job_was_accepted(place: Path) -> None:
     program = Program()
     balances(place, program.source("payments", ledger.PAYMENT))
     running = master(program, place / "job", ledger.inputs(PAYMENTS), engine=DoubtfulEngine)
@@ -146,7 +146,7 @@ def test_a_transform_of_a_transform_and_one_behind_another_python_operator(place
     tidiness.inspect(place / "job", outputs=(place / "out",))
 
 
-def test_a_union_of_a_transform_with_streams_of_the_leg_before(place: Path) -> None:
+def test_a_union_of_a_transform_with_streams_of_the_epoch_job_before(place: Path) -> None:
     """An input, what a keyed operator emits and a transform meet in one keyed operator, each element once."""
     program = Program()
     source = program.source("payments", SUMS)
@@ -218,9 +218,9 @@ class Numbering(KeyedProcessFunction):
         yield self.seq.value(), value.rows
 
 
-def test_side_outputs_reach_a_transform_and_a_drain_ends_event_time_in_every_leg(place: Path) -> None:
+def test_side_outputs_reach_a_transform_and_a_drain_ends_event_time_in_every_epoch_job(place: Path) -> None:
     from holdfast.datastream import OutputTag, ProcessFunction
-    from holdfast.types.type_information import Types
+    from holdfast.types.information.type_information import Types
 
     tag = OutputTag("odd", Types.ROW_NAMED(["n"], [Types.LONG()]))
 

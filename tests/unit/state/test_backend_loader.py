@@ -13,7 +13,7 @@ from holdfast.state import (
     ValueStateDescriptor,
     load_state_backend,
 )
-from holdfast.testing.state_epochs import StateEpochs
+from holdfast.testing.state_contract.state_epochs import StateEpochs
 from tests.contract.plain_state_backend import PlainStateBackend
 
 PLAIN = "tests.contract.plain_state_backend"

@@ -14,8 +14,8 @@ from holdfast.state import (
     ReducingStateDescriptor,
     ValueStateDescriptor,
 )
-from holdfast.testing.state_access_contract import Reversed
-from holdfast.types.type_information import Types
+from holdfast.testing.state_contract.state_access_contract import Reversed
+from holdfast.types.information.type_information import Types
 
 
 def test_types_may_be_written_in_many_ways():

@@ -3,9 +3,9 @@
 import pytest
 
 from holdfast.state import HashMapStateBackend, ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
-from holdfast.state.cache import STATE_CACHE, StateCache
-from holdfast.state.options import HASHMAP_MEMORY
-from holdfast.testing.state_epochs import JOB, StateEpochs
+from holdfast.state.backend.cache import STATE_CACHE, StateCache
+from holdfast.state.declaration.options import HASHMAP_MEMORY
+from holdfast.testing.state_contract.state_epochs import JOB, StateEpochs
 from tests.contract.compacting import compact_layers
 
 COUNT = ValueStateDescriptor("count", "bigint")

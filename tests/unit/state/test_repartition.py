@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.errors import StateError
-from holdfast.state.operator_snapshot import Chunk, Mode, OperatorSnapshot, StoredState
-from holdfast.state.repartition import RoundRobinOperatorStateRepartitioner
+from holdfast.state.operator.operator_snapshot import Mode, OperatorSnapshot, SnapshotChunk, StoredState
+from holdfast.state.operator.repartition import RoundRobinOperatorStateRepartitioner
 
 Offsets = dict[str, list[int]]
 Layout = list[dict[str, Offsets]]
@@ -27,8 +27,8 @@ def snapshots(layout: Layout, mode: Mode) -> list[OperatorSnapshot | None]:
     ]
 
 
-def chunks(handles: Offsets) -> tuple[Chunk, ...]:
-    return tuple(Chunk({"path": h}, 0, 1, len(offsets), 0, len(offsets)) for h, offsets in handles.items())
+def chunks(handles: Offsets) -> tuple[SnapshotChunk, ...]:
+    return tuple(SnapshotChunk({"path": h}, 0, 1, len(offsets), 0, len(offsets)) for h, offsets in handles.items())
 
 
 def layout(parts: list[OperatorSnapshot | None]) -> Layout:
@@ -38,7 +38,7 @@ def layout(parts: list[OperatorSnapshot | None]) -> Layout:
     ]
 
 
-def offsets(found: tuple[Chunk, ...]) -> Offsets:
+def offsets(found: tuple[SnapshotChunk, ...]) -> Offsets:
     result: Offsets = {}
     for chunk in found:
         if chunk.count:

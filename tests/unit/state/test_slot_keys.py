@@ -15,9 +15,9 @@ from holdfast.errors import NullKeyError
 from holdfast.state.hashmap.growing_array import GrowingArray
 from holdfast.state.hashmap.key_table import KeyTable
 from holdfast.state.hashmap.slot_keys import SlotKeys
-from holdfast.types.arrived_keys import ArrivedKeys, arrived_keys
-from holdfast.types.ddl import parse_type
-from holdfast.types.key import key_codec_for
+from holdfast.types.conversion.ddl import parse_type
+from holdfast.types.key.arrived_keys import ArrivedKeys, arrived_keys
+from holdfast.types.key.key_codec import key_codec_for
 
 STRINGS = key_codec_for(parse_type("string"))
 

@@ -4,10 +4,10 @@ import pytest
 
 from holdfast.errors import StateError, StateMigrationError
 from holdfast.state import HashMapStateBackend
-from holdfast.state.namespace import VoidNamespaceSerializer
-from holdfast.state.timer_queue import TimerQueue
-from holdfast.testing.state_epochs import StateEpochs
-from holdfast.testing.state_registration_contract import WindowSerializer
+from holdfast.state.layout.namespace import VoidNamespaceSerializer
+from holdfast.state.timer.timer_queue import TimerQueue
+from holdfast.testing.state_contract.state_epochs import StateEpochs
+from holdfast.testing.state_contract.state_registration_contract import WindowSerializer
 
 
 @pytest.fixture

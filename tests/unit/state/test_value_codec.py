@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.errors import OutputTypeError
-from holdfast.state.value_codec import CopyCodec, Encoded, OpaqueCodec, SharedCodec, value_codec_for
-from holdfast.types.convert import to_type
+from holdfast.state.layout.value_codec import CopyCodec, Encoded, OpaqueCodec, SharedCodec, value_codec_for
+from holdfast.types.conversion.convert import to_type
 from holdfast.types.row import Row
 from holdfast.types.serializer import TypeSerializer
 

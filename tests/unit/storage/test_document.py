@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.errors import CorruptFileError, FormatVersionError
-from holdfast.storage.document import decode_document, encode_document
+from holdfast.storage.handle.document import decode_document, encode_document
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),

@@ -6,11 +6,11 @@ import pytest
 
 from holdfast.errors import FencedError
 from holdfast.kernel.ids import new_nonce
-from holdfast.storage.embedded_register import EmbeddedRegister
-from holdfast.storage.file_register import FileRegister
-from holdfast.storage.file_system import LocalFileSystem
-from holdfast.testing.gated_file_system import GatedFileSystem
-from holdfast.testing.register_contract import GatedRegister, RegisterContract, RegisterSite, completing, ids
+from holdfast.storage.file_system.scheme import LocalFileSystem
+from holdfast.storage.register.embedded_register import EmbeddedRegister
+from holdfast.storage.register.file_register import FileRegister
+from tests.contract.register_contract import GatedRegister, RegisterContract, RegisterSite, completing, ids
+from tests.stories.gated_file_system import GatedFileSystem
 
 
 class FileSite(RegisterSite):

@@ -16,11 +16,11 @@ from holdfast.errors import (
     StorageError,
 )
 from holdfast.kernel import fault
-from holdfast.storage.document import encode_document
-from holdfast.storage.file_register import FileRegister
-from holdfast.storage.file_system import LocalFileSystem
-from holdfast.storage.local import temporary_name
-from holdfast.testing.register_contract import completing, ids
+from holdfast.storage.file_system.local import temporary_name
+from holdfast.storage.file_system.scheme import LocalFileSystem
+from holdfast.storage.handle.document import encode_document
+from holdfast.storage.register.file_register import FileRegister
+from tests.contract.register_contract import completing, ids
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def test_only_the_window_of_versions_is_kept(register, directory):
     for number in range(1, 201):
         lease.write(completing(number, retained=3))
     assert len(list(directory.glob("v-*"))) == 64
-    assert (directory / "trimmed").exists()
+    assert (directory / "trimmed").read_bytes() == b"Version 1 of the register was deleted.\n"
 
 
 def test_a_bit_flipped_anywhere_in_the_newest_version_is_told_with_the_file(register, directory):
@@ -175,9 +175,9 @@ def test_only_writes_of_pointers_arrive_at_the_fault_point(register):
 
 KILLED = """
 import sys
-from holdfast.storage.file_register import FileRegister
-from holdfast.storage.file_system import LocalFileSystem
-from holdfast.testing.register_contract import completing
+from holdfast.storage.register.file_register import FileRegister
+from holdfast.storage.file_system.scheme import LocalFileSystem
+from tests.contract.register_contract import completing
 lease = FileRegister(LocalFileSystem(), sys.argv[1]).raise_token("victim")
 lease.write(completing(1))
 print("one", flush=True)

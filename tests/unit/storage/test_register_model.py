@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from holdfast.errors import ConflictError, FencedError, PossibleInconsistentStateError
-from holdfast.storage.file_register import FileRegister
-from holdfast.storage.file_system import LocalFileSystem
-from holdfast.storage.register import CheckpointPointer
-from holdfast.testing.gated_file_system import GatedFileSystem
-from holdfast.testing.register_contract import Crash, Gate, ids
+from holdfast.storage.file_system.scheme import LocalFileSystem
+from holdfast.storage.register.fenced_register import CheckpointPointer
+from holdfast.storage.register.file_register import FileRegister
+from tests.contract.register_contract import Crash, Gate, ids
+from tests.stories.gated_file_system import GatedFileSystem
 
 
 class RegisterModel(RuleBasedStateMachine):

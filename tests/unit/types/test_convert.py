@@ -7,16 +7,16 @@ import pytest
 from hypothesis import given
 
 from holdfast.errors import ConfigurationError
-from holdfast.types.convert import to_row_type, to_type
-from holdfast.types.ddl import parse_type
-from holdfast.types.serializer import TypeSerializer
-from holdfast.types.type_information import (
+from holdfast.types.conversion.convert import to_row_type, to_type
+from holdfast.types.conversion.ddl import parse_type
+from holdfast.types.information.type_information import (
     CharTypeInformation,
     CollatedStringTypeInformation,
     PickledTypeInformation,
     SerializerTypeInformation,
     Types,
 )
+from holdfast.types.serializer import TypeSerializer
 from tests.unit.types.type_strategies import tables
 
 

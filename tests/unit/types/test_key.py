@@ -16,10 +16,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.errors import ConfigurationError, CorruptFileError, NullKeyError, OutputTypeError
-from holdfast.types.ddl import parse_schema, parse_type
-from holdfast.types.key import codec_from_json, key_codec_for
+from holdfast.types.conversion.ddl import parse_schema, parse_type
+from holdfast.types.information.type_information import RowTypeInformation, Types
+from holdfast.types.key.key_codec import codec_from_json, key_codec_for
 from holdfast.types.row import Row
-from holdfast.types.type_information import RowTypeInformation, Types
 from tests.unit.types.test_tagged import KEYS
 from tests.unit.types.type_strategies import ATOMIC, FIELD_NAMES
 

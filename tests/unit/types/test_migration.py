@@ -15,14 +15,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from holdfast.errors import ConfigurationError, MissingClassError, OutputTypeError
-from holdfast.testing.evolving_serializer import CodeSerializer, PriceSerializer
-from holdfast.types.avro import avro_type
-from holdfast.types.convert import to_type
-from holdfast.types.key import key_codec_for
-from holdfast.types.migration import migrate_column, reconfigured
-from holdfast.types.row import Row
-from holdfast.types.serializer import load_class, snapshot_from_json
-from holdfast.types.type_information import (
+from holdfast.testing.state_contract.evolving_serializer import CodeSerializer, PriceSerializer
+from holdfast.types.conversion.avro import avro_type
+from holdfast.types.conversion.convert import to_type
+from holdfast.types.conversion.migration import migrate_column, reconfigured
+from holdfast.types.information.type_information import (
     ListTypeInformation,
     MapTypeInformation,
     RowTypeInformation,
@@ -32,6 +29,9 @@ from holdfast.types.type_information import (
     Types,
     type_from_json,
 )
+from holdfast.types.key.key_codec import key_codec_for
+from holdfast.types.row import Row
+from holdfast.types.serializer import load_class, snapshot_from_json
 from tests.unit.types.type_strategies import ATOMIC, FIELD_NAMES, typed_columns
 
 WIDER = {
@@ -239,7 +239,7 @@ def test_a_class_of_the_script_is_found_where_the_script_is_not(tmp_path):
             import sys
             import cloudpickle
             from holdfast.types.serializer import *
-            from holdfast.types.convert import to_type
+            from holdfast.types.conversion.convert import to_type
 
             class Old(TypeSerializer):
                 def serialize(self, value): return b"old" + value.encode()

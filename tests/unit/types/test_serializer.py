@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 
 from holdfast.errors import CorruptFileError, OutputTypeError, StateError, StateMigrationError, UserFunctionError
-from holdfast.types.convert import to_type
-from holdfast.types.ddl import parse_type
+from holdfast.types.conversion.convert import to_type
+from holdfast.types.conversion.ddl import parse_type
+from holdfast.types.information.type_information import SerializerTypeInformation, TupleTypeInformation, Types
 from holdfast.types.row import Row
 from holdfast.types.serializer import (
     CompositeTypeSerializerSnapshot,
@@ -19,7 +20,6 @@ from holdfast.types.serializer import (
     TypeSerializerSnapshot,
     snapshot_from_json,
 )
-from holdfast.types.type_information import SerializerTypeInformation, TupleTypeInformation, Types
 from tests.unit.types.type_strategies import typed_columns
 
 Compatibility = TypeSerializerSchemaCompatibility

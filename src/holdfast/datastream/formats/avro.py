@@ -1,11 +1,11 @@
-"""Avro records as elements and state, under PyFlink's names; see `holdfast.types.avro`."""
+"""Avro records as elements and state, under PyFlink's names; see `holdfast.types.conversion.avro`."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from holdfast.types.avro import avro_type
-from holdfast.types.record_type import AvroRecordTypeInformation
+from holdfast.types.conversion.avro import avro_type
+from holdfast.types.information.record_type import AvroRecordTypeInformation
 
 __all__ = ["AvroSchema", "GenericRecordAvroTypeInfo", "avro_type"]
 

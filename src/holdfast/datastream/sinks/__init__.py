@@ -1,9 +1,9 @@
-"""Sinks: where streams end. All of them stand on the public interface of `holdfast.runtime.sink`."""
+"""Sinks: where streams end. All of them stand on the public interface of `holdfast.runtime.function.sink`."""
 
 from holdfast.datastream.sinks.epoch import ForEachEpochSink
 from holdfast.datastream.sinks.parquet import ParquetFileSink
 from holdfast.datastream.sinks.printing import PrintSink
-from holdfast.runtime.sink import (
+from holdfast.runtime.function.sink import (
     BatchSinkWriter,
     CommitRequest,
     Committer,
@@ -13,7 +13,7 @@ from holdfast.runtime.sink import (
     WriterContext,
     WriterInitContext,
 )
-from holdfast.storage.naming import FileName
+from holdfast.storage.job.naming import FileName
 
 __all__ = [
     "BatchSinkWriter",

@@ -12,11 +12,11 @@ from typing import Any, Final
 
 from holdfast.datastream.sinks.task_owned import staged_paths, sweep_task_owned
 from holdfast.kernel.ids import new_nonce
-from holdfast.runtime.sink import CommitRequest, Committer, CommitterInitContext, Sink, WriterInitContext
-from holdfast.runtime.staging import ParquetStaging, read_staged
-from holdfast.storage.naming import FileName
-from holdfast.types.arrow import batch_to_elements
-from holdfast.types.type_information import TypeInformation
+from holdfast.runtime.function.sink import CommitRequest, Committer, CommitterInitContext, Sink, WriterInitContext
+from holdfast.runtime.function.staging import ParquetStaging, read_staged
+from holdfast.storage.job.naming import FileName
+from holdfast.types.conversion.arrow import batch_to_elements
+from holdfast.types.information.type_information import TypeInformation
 
 SUFFIX: Final = ".collected"
 CAPACITY: Final = 64

@@ -1,15 +1,19 @@
 """`for_each_epoch(write)`: any Spark writer, after the commit point, exactly over the rows of one epoch.
 
 Tasks stage the rows in Parquet files in the job's own directory. When the checkpoint that names them is complete, the
-driver calls `write(df, epoch)` with a frame over exactly these files, and repeats it until it returns. So `write` sees
-the same bytes under the same epoch number every time, and is exactly once in effect if it writes idempotently by
-epoch.
+driver calls `write(df, epoch, incarnation)` with a frame over exactly these files, and repeats it until it returns. So
+`write` sees the same bytes under the same epoch and incarnation every time, and is exactly once in effect if it skips
+what is at most the last epoch that it wrote of this incarnation.
+
+A function of two parameters is called with frame and epoch alone. That is enough for nothing that outlives the job's
+directory, because another incarnation counts its epochs anew.
 
 `write` is not called for an epoch that has no rows: tick epochs would call it for nothing.
 """
 
 from __future__ import annotations
 
+import inspect
 import logging
 import traceback
 from collections.abc import Callable, Sequence
@@ -17,10 +21,10 @@ from typing import Any, Final
 
 from holdfast.datastream.sinks.task_owned import staged_paths, sweep_task_owned
 from holdfast.errors import ConfigurationError, UserFunctionError
-from holdfast.runtime.sink import CommitRequest, Committer, CommitterInitContext, Sink, WriterInitContext
-from holdfast.runtime.staging import ParquetStaging, require_columns
-from holdfast.storage.naming import FileName
-from holdfast.types.type_information import TypeInformation
+from holdfast.runtime.function.sink import CommitRequest, Committer, CommitterInitContext, Sink, WriterInitContext
+from holdfast.runtime.function.staging import ParquetStaging, require_columns
+from holdfast.storage.job.naming import FileName
+from holdfast.types.information.type_information import TypeInformation
 
 logger = logging.getLogger(__name__)
 
@@ -28,21 +32,24 @@ READ_PARQUET: Final = "read_parquet"
 """The service that this sink needs of the engine: `read_parquet(paths) -> frame`."""
 
 SUFFIX: Final = ".parquet"
+INCARNATION: Final = "incarnation"
+_POSITIONAL: Final = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
 class ForEachEpochSink(Sink):
     """Calls a function in the driver with the rows of each epoch.
 
     Args:
-        write: `write(df, epoch)`; what it returns is ignored.
+        write: `write(df, epoch, incarnation)`, or `write(df, epoch)`; what it returns is ignored. A third parameter
+            that has a default and another name than `incarnation` is left alone.
 
     Raises:
         ConfigurationError: It is not callable.
     """
 
-    def __init__(self, write: Callable[[Any, int], Any]) -> None:
+    def __init__(self, write: Callable[..., Any]) -> None:
         if not callable(write):
-            raise ConfigurationError(f"for_each_epoch takes a function write(df, epoch), not {write!r}.")
+            raise ConfigurationError(f"for_each_epoch takes a function write(df, epoch, incarnation), not {write!r}.")
         self.write = write
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -68,8 +75,8 @@ class ForEachEpochSink(Sink):
 
 
 class _CallingCommitter(Committer):
-    def __init__(self, write: Callable[[Any, int], Any], context: CommitterInitContext) -> None:
-        self._write = write
+    def __init__(self, write: Callable[..., Any], context: CommitterInitContext) -> None:
+        self._write = _of_three(write)
         self._context = context
 
     def commit(self, requests: Sequence[CommitRequest]) -> None:
@@ -77,12 +84,27 @@ class _CallingCommitter(Committer):
         paths = staged_paths(self._context, requests)
         frame = self._context.services[READ_PARQUET](paths)
         try:
-            self._write(frame, epoch)
+            self._write(frame, epoch, requests[0].incarnation)
         except Exception as error:
             logger.warning("for_each_epoch of %r failed for epoch %d", self._context.uid, epoch, exc_info=True)
             failure = _user_error(self._context.uid, epoch, error)
             for request in requests:
                 request.retry_later(failure)
+
+
+def _of_three(write: Callable[..., Any]) -> Callable[[Any, int, str], Any]:
+    """The user's function, whether or not it wants to know the incarnation."""
+    try:
+        parameters = inspect.signature(write).parameters
+    except (TypeError, ValueError):  # one that is not written in Python does not tell
+        return lambda frame, epoch, _: write(frame, epoch)
+    named = parameters.get(INCARNATION)
+    if named is not None and named.kind is not named.POSITIONAL_ONLY:
+        return lambda frame, epoch, incarnation: write(frame, epoch, incarnation=incarnation)
+    required = [p for p in parameters.values() if p.kind in _POSITIONAL and p.default is p.empty]
+    if len(required) >= 3:
+        return write
+    return lambda frame, epoch, _: write(frame, epoch)
 
 
 def _user_error(uid: str, epoch: int, error: Exception) -> UserFunctionError:

@@ -4,14 +4,13 @@ A task writes into a hidden folder of the output directory, under a name without
 (Spark, pyarrow, DuckDB, Polars); after the commit point the driver moves each file, within the file system, to its
 final name::
 
-    <path>/.holdfast/<job>-<sink>/<token>-<epoch>-...staged    ->    <path>/part-<epoch>-<subtask>-<nonce>.parquet
+    <path>/.holdfast/<incarnation>-<sink>/<token>-<epoch>-...staged -> <path>/part-<epoch>-<subtask>-<nonce>.parquet
 
 No reader ever sees a row of an epoch whose checkpoint is not complete. The files of one epoch appear one after the
 other, so a reader may see a part of them while they are being committed.
 
-Commits may be repeated for ever: in the commit of a restored checkpoint a staged file that is gone was committed, also
-if a consumer has taken the final one since. Not so in the first commit of an epoch, whose files were staged a moment
-ago: if they are not there, the driver looks at another disk than the tasks.
+Commits may be repeated for ever, also when a consumer has taken a file since: what was committed is told by a ledger
+beside the output (`output_directory`), and never by a file that is not there.
 """
 
 from __future__ import annotations
@@ -19,20 +18,22 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import Any, Final
 
+from holdfast.datastream.sinks.output_directory import HIDDEN_FOLDER, CommitLedger, OutputDirectory
 from holdfast.errors import AlreadyExistError, ConfigurationError
-from holdfast.runtime.sink import CommitRequest, Committer, CommitterInitContext, Sink, WriterInitContext
-from holdfast.runtime.staging import ParquetFormat, ParquetStaging, require_columns
-from holdfast.storage.file_system import FileSystem, file_system_for, join, local_path
-from holdfast.storage.naming import FileName
-from holdfast.types.type_information import TypeInformation
+from holdfast.runtime.function.sink import CommitRequest, Committer, CommitterInitContext, Sink, WriterInitContext
+from holdfast.runtime.function.staging import ParquetFormat, ParquetStaging, require_columns
+from holdfast.storage.file_system.path import parent
+from holdfast.storage.file_system.scheme import FileSystem, file_system_for, join, local_path
+from holdfast.storage.job.naming import FileName
+from holdfast.types.information.type_information import TypeInformation
 
 logger = logging.getLogger(__name__)
 
-STAGING_FOLDER: Final = ".holdfast"
 STAGED_SUFFIX: Final = ".staged"
 
 
@@ -66,32 +67,45 @@ class ParquetFileSink(Sink):
         """Refuses a stream of undeclared type."""
         require_columns("ParquetFileSink", element_type)
 
+    def prepare(self, context: CommitterInitContext, kept: Any) -> Any:
+        """Makes sure that the directory is the one it was; one that no checkpoint knows gets an identity."""
+        directory = OutputDirectory(self.path)
+        if kept is None or kept["path"] != self.path:
+            return {"path": self.path, "identity": directory.make_identity()}
+        directory.require(kept["identity"])
+        return kept
+
     def create_writer(self, context: WriterInitContext) -> ParquetStaging:
         """Stages a file in the hidden folder."""
         staged = context.file_name(STAGED_SUFFIX)
         name = FileName.parse(staged)
         assert name is not None
+        folder = folder_of(context.incarnation or context.job_id, context.owner)
         committable = {
             "directory": self.path,
-            "staged": join(folder_of(context.job_id, context.owner), staged),
+            "staged": join(folder, staged),
             "final": f"part-{context.epoch:09d}-{context.subtask:05d}-{name.nonce}.parquet",
         }
-        directory = join(self.path, folder_of(context.job_id, context.owner))
-        return ParquetStaging(directory, staged, committable, self.format)
+        check = None
+        if context.target is not None:
+            identity = committable["identity"] = context.target["identity"]
+            check = partial(OutputDirectory(self.path).require, identity)
+        return ParquetStaging(join(self.path, folder), staged, committable, self.format, check)
 
     def create_committer(self, context: CommitterInitContext) -> Committer:
         """Moves staged files to their final names."""
-        return _MovingCommitter()
+        return _MovingCommitter(self.path, context)
 
     def sweep(self, context: CommitterInitContext, is_dead: Callable[[FileName], bool]) -> int:
-        """Deletes the staged files of dead attempts of this sink in this job."""
-        directory = join(self.path, folder_of(context.job_id, context.owner))
-        fs = file_system_for(directory)
+        """Deletes the staged files of dead attempts of this sink in this job, and nothing of other jobs."""
         swept = 0
-        for listed in fs.list_names(directory):
-            name = FileName.parse(listed)
-            if name is not None and is_dead(name):
-                swept += fs.delete(join(directory, listed))
+        for name in (context.job_id, *context.incarnations):
+            directory = join(self.path, folder_of(name, context.owner))
+            fs = file_system_for(directory)
+            for listed in fs.list_names(directory):
+                found = FileName.parse(listed)
+                if found is not None and is_dead(found):
+                    swept += fs.delete_in(directory, listed)
         return swept
 
     def __repr__(self) -> str:
@@ -99,14 +113,54 @@ class ParquetFileSink(Sink):
 
 
 class _MovingCommitter(Committer):
+    def __init__(self, path: str, context: CommitterInitContext) -> None:
+        self._path = path
+        self._context = context
+
     def commit(self, requests: Sequence[CommitRequest]) -> None:
         # The directory is the one that the writer used, which may not be where the sink writes today.
         for directory, group in groupby(requests, key=lambda request: str(request.committable["directory"])):
-            _move_all(file_system_for(directory), list(group))
+            listed = list(group)
+            if "identity" in listed[0].committable:
+                _commit(OutputDirectory(directory), listed)
+            else:
+                _move_all(file_system_for(directory), listed)
+
+    def last_epoch(self, incarnation: str) -> int | None:
+        folder = folder_of(incarnation, self._context.owner)
+        return CommitLedger(OutputDirectory(self._path), folder).last_epoch() if incarnation else None
+
+
+def _commit(directory: OutputDirectory, requests: Sequence[CommitRequest]) -> None:
+    """Commits the files of one epoch of one incarnation.
+
+    Raises:
+        StorageError: The directory is not there.
+        ConfigurationError: A staged file is not there, and nothing says that it was committed.
+    """
+    first = requests[0]
+    directory.require(first.committable["identity"])
+    moves = [(str(r.committable["staged"]), str(r.committable["final"])) for r in requests]
+    ledger = CommitLedger(directory, parent(moves[0][0]))
+    last = ledger.last_epoch()
+    was_done = (last is not None and last > first.epoch) or ledger.is_done(first.epoch)
+    if not was_done:
+        has_begun = ledger.has_begun(first.epoch, moves)
+        if not has_begun:
+            missing = set(directory.missing(moves))
+            for request, (staged, _) in zip(requests, moves, strict=True):
+                if staged in missing:
+                    raise _missing(request.committable, join(directory.path, staged))
+            ledger.begin(first.epoch, moves)
+        directory.move(moves)
+        ledger.finish(first.epoch)
+    if was_done:
+        for request in requests:
+            request.signal_already_committed()
 
 
 def _move_all(fs: FileSystem, requests: Sequence[CommitRequest]) -> None:
-    """Moves staged files to their final names, and says which of them were moved before.
+    """Commits what a version of Holdfast without ledgers has staged: a file that is gone then was committed.
 
     Raises:
         ConfigurationError: A file is not there that no earlier process can have committed.
@@ -134,16 +188,16 @@ def _names(committable: dict[str, Any]) -> tuple[str, str]:
 
 def _missing(committable: dict[str, Any], staged: str) -> ConfigurationError:
     return ConfigurationError(
-        f"A task has just staged {committable['rows']} rows in {staged!r}, but the driver does not find this file: the "
-        "directory is not shared between the hosts, or somebody has deleted the file. Let all hosts have the directory "
-        "mounted under the same path, and before the job runs again bring the file to its place: from then on a staged "
-        "file that is gone counts as committed."
+        f"A task has staged {committable['rows']} rows in {staged!r}, but the driver does not find this file, and "
+        "nothing says that it was committed: the directory is not shared between the hosts, or somebody has deleted "
+        "the file. Nothing of its epoch was committed. Let all hosts have the directory mounted under the same path, "
+        "and bring the file to its place; then start the job again."
     )
 
 
-def folder_of(job_id: str, owner: str) -> str:
-    """Where one sink of one job stages, relative to the output directory."""
-    return join(STAGING_FOLDER, f"{job_id}-{owner}")
+def folder_of(name: str, owner: str) -> str:
+    """Where one sink of one incarnation stages, relative to the output directory."""
+    return join(HIDDEN_FOLDER, f"{name}-{owner}")
 
 
 def absolute(path: str) -> str:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from holdfast.runtime.sink import CommitRequest, CommitterInitContext
-from holdfast.storage.file_system import file_system_for, join
-from holdfast.storage.naming import FileName
+from holdfast.runtime.function.sink import CommitRequest, CommitterInitContext
+from holdfast.storage.file_system.scheme import file_system_for, join
+from holdfast.storage.job.naming import FileName
 
 
 def staged_paths(context: CommitterInitContext, requests: Sequence[CommitRequest]) -> list[str]:
@@ -25,5 +25,5 @@ def sweep_task_owned(context: CommitterInitContext, is_dead: Callable[[FileName]
     for listed in fs.list_names(context.staging_dir):
         name = FileName.parse(listed)
         if name is not None and name.owner == context.owner and is_dead(name):
-            swept += fs.delete(join(context.staging_dir, listed))
+            swept += fs.delete_in(context.staging_dir, listed)
     return swept

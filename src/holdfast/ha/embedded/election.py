@@ -6,14 +6,14 @@ import threading
 import uuid
 from collections.abc import Callable
 
-from holdfast.ha.entry_map import Leadership
-from holdfast.ha.leader_election import (
+from holdfast.ha.election.leader_election import (
     LeaderElectionDriver,
     LeaderElectionDriverFactory,
     LeaderElectionListener,
 )
-from holdfast.ha.leader_information import LeaderInformation, LeaderInformationRegister
-from holdfast.ha.leader_retrieval import LeaderRetrievalDriver, LeaderRetrievalEventHandler
+from holdfast.ha.election.leader_information import LeaderInformation, LeaderInformationRegister
+from holdfast.ha.election.leader_retrieval import LeaderRetrievalDriver, LeaderRetrievalEventHandler
+from holdfast.ha.job_manager_store.entry_map import Leadership
 
 
 class EmbeddedElection(Leadership):

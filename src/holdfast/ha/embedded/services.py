@@ -8,27 +8,22 @@ from concurrent.futures import Executor
 from functools import partial
 from typing import Any
 
-from holdfast.ha.abstract_services import AbstractHaServices, process_name
-from holdfast.ha.blob_store import VoidBlobStore
-from holdfast.ha.checkpoint_recovery import (
-    CheckpointRecoveryFactory,
-    RegisterCheckpointRecoveryFactory,
-    job_directories,
-)
+from holdfast.ha.election.leader_retrieval import DefaultLeaderRetrievalService, LeaderRetrievalService
 from holdfast.ha.embedded.election import (
     EmbeddedElection,
     EmbeddedLeaderElectionDriverFactory,
     EmbeddedLeaderRetrievalDriver,
 )
 from holdfast.ha.embedded.store import EmbeddedStateHandleStore, MemoryEntryMapBackend
-from holdfast.ha.execution_plan import ExecutionPlan
-from holdfast.ha.execution_plan_store import DefaultExecutionPlanStore
-from holdfast.ha.job_result_store import EmbeddedJobResultStore
-from holdfast.ha.leader_retrieval import DefaultLeaderRetrievalService, LeaderRetrievalService
+from holdfast.ha.job_manager_store.blob_store import VoidBlobStore
+from holdfast.ha.job_manager_store.execution_plan import ExecutionPlan
+from holdfast.ha.job_manager_store.execution_plan_store import DefaultExecutionPlanStore
+from holdfast.ha.job_manager_store.job_result_store import EmbeddedJobResultStore
+from holdfast.ha.services.cluster_services import RegisterHaServices, new_lock_identity
 from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.ids import JobID
-from holdfast.storage.embedded_register import EmbeddedRegister
-from holdfast.storage.handle import RetrievableStateHandle, RetrievableStateStorageHelper
+from holdfast.storage.handle.state_handle import RetrievableStateHandle, RetrievableStateStorageHelper
+from holdfast.storage.register.embedded_register import EmbeddedRegister
 
 
 class EmbeddedCluster:
@@ -48,11 +43,9 @@ class EmbeddedCluster:
             return self._registers.setdefault(job_id, EmbeddedRegister())
 
     def remove_register(self, job_id: JobID) -> None:
-        """Forget the register of a job, unless it names checkpoints that are kept."""
+        """Forget the register of a job."""
         with self._lock:
-            register = self._registers.get(job_id)
-            if register is not None and not register.read().checkpoints:
-                del self._registers[job_id]
+            self._registers.pop(job_id, None)
 
     def remove_all(self) -> None:
         """Forget plans and registers."""
@@ -62,7 +55,7 @@ class EmbeddedCluster:
         self.plan_states.clear()
 
 
-class EmbeddedHaServices(AbstractHaServices):
+class EmbeddedHaServices(RegisterHaServices):
     """One contender of an embedded cluster; each has services of its own.
 
     Args:
@@ -73,7 +66,7 @@ class EmbeddedHaServices(AbstractHaServices):
 
     def __init__(self, config: Configuration, io_executor: Executor, cluster: EmbeddedCluster | None = None) -> None:
         self._cluster = cluster or EmbeddedCluster()
-        self._lock_identity = str(uuid.uuid4())
+        self._lock_identity = new_lock_identity()
         super().__init__(
             config,
             EmbeddedLeaderElectionDriverFactory(self._cluster.election, self._lock_identity),
@@ -88,11 +81,9 @@ class EmbeddedHaServices(AbstractHaServices):
             partial(EmbeddedLeaderRetrievalDriver, self._cluster.election, leader_name)
         )
 
-    def create_checkpoint_recovery_factory(self) -> CheckpointRecoveryFactory:
-        """Make a factory over the cluster's registers."""
-        return RegisterCheckpointRecoveryFactory(
-            self._cluster.register_for, job_directories(self.configuration), process_name()
-        )
+    def register_for(self, job_id: JobID) -> EmbeddedRegister:
+        """The register of a job in the cluster's memory."""
+        return self._cluster.register_for(job_id)
 
     def create_execution_plan_store(self) -> DefaultExecutionPlanStore:
         """Make a store over the cluster's plans."""
@@ -113,24 +104,9 @@ class EmbeddedHaServices(AbstractHaServices):
         self._cluster.remove_all()
 
     def internal_cleanup_job_data(self, job_id: JobID) -> None:
-        """Forget the job's register."""
-        self._cluster.remove_register(job_id)
-
-    def get_leader_path_for_resource_manager(self) -> str:
-        """The name of the resource manager."""
-        return "resource_manager"
-
-    def get_leader_path_for_dispatcher(self) -> str:
-        """The name of the dispatcher."""
-        return "dispatcher"
-
-    def get_leader_path_for_job_manager(self, job_id: JobID) -> str:
-        """The name of a job's job master."""
-        return f"job-{job_id}"
-
-    def get_leader_path_for_rest_server(self) -> str:
-        """The name of the REST endpoint."""
-        return "rest_server"
+        """Forget the job's register, unless it names checkpoints that are kept for the user."""
+        if not self.keeps_register(job_id):
+            self._cluster.remove_register(job_id)
 
 
 class _MemoryHandle(RetrievableStateHandle[ExecutionPlan]):

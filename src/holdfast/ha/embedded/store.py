@@ -6,9 +6,9 @@ import threading
 from typing import TypeVar
 
 from holdfast.errors import ConflictError
-from holdfast.ha.entry_map import EMPTY, EntryMap, EntryMapBackend, Leadership
-from holdfast.ha.entry_map_store import EntryMapStateHandleStore
-from holdfast.storage.handle import RetrievableStateStorageHelper
+from holdfast.ha.job_manager_store.entry_map import EMPTY, EntryMap, EntryMapBackend, Leadership
+from holdfast.ha.job_manager_store.entry_map_store import EntryMapStateHandleStore
+from holdfast.storage.handle.state_handle import RetrievableStateStorageHelper
 
 T = TypeVar("T")
 

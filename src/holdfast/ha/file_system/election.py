@@ -4,29 +4,30 @@ from __future__ import annotations
 
 import logging
 import threading
-import uuid
 from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
 from holdfast.errors import ConflictError, HoldfastError, NotExistError, PossibleInconsistentStateError, StorageError
-from holdfast.ha.file_system.lease_file import LeaseFile
-from holdfast.ha.file_system.versioned_file import NEVER_WRITTEN
-from holdfast.ha.leader_election import (
+from holdfast.ha.election.leader_election import (
     LeaderElectionDriver,
     LeaderElectionDriverFactory,
     LeaderElectionListener,
 )
-from holdfast.ha.leader_information import LeaderInformation, LeaderInformationRegister
-from holdfast.ha.lease import Grant, Lease, LeaseMachine, LeaseTiming, Revoke, Write
+from holdfast.ha.election.leader_information import LeaderInformation, LeaderInformationRegister
+from holdfast.ha.election.lease import Grant, LeaseMachine, LeaseTiming, Revoke, Write
+from holdfast.ha.file_system.lease_file import LeaderLease, LeaderLeaseForm, LeaseFile
+from holdfast.ha.file_system.versioned_file import NEVER_WRITTEN
 from holdfast.kernel.clock import Clock, SystemClock
 
 _log = logging.getLogger(__name__)
 # Of these a later attempt may know better; any other error of storage is damage, and campaigning ends.
 _PASSING: Final = (ConflictError, NotExistError, PossibleInconsistentStateError, StorageError)
 _PUBLISH_ATTEMPTS: Final = 10
+_Report = Grant[LeaderLease] | Revoke
 
 
-def information_of(lease: Lease | None) -> LeaderInformationRegister:
+def information_of(lease: LeaderLease | None) -> LeaderInformationRegister:
     """What the components of a lease's holder confirmed."""
     if lease is None or lease.released:
         return LeaderInformationRegister.empty()
@@ -58,9 +59,9 @@ class FileSystemLeaderElectionDriver(LeaderElectionDriver):
         self._listener = listener
         self._clock = clock or SystemClock()
         self._lock = threading.Lock()  # guards machine and base, and is held while files are read and written
-        self._machine = LeaseMachine(lock_identity, timing)
+        self._machine = LeaseMachine(lock_identity, timing, LeaderLeaseForm())
         self._base = NEVER_WRITTEN
-        self._reports: list[Grant | Revoke] = []
+        self._reports: list[_Report] = []
         self._wake = threading.Event()
         self._is_closed = False
         self._thread = threading.Thread(target=self._campaign, name=f"lease-{lock_identity[:8]}", daemon=True)
@@ -80,11 +81,12 @@ class FileSystemLeaderElectionDriver(LeaderElectionDriver):
 
     def publish_leader_information(self, component_id: str, leader_information: LeaderInformation) -> None:
         """Write the information into the lease if this process holds it."""
+        text = leader_information.encode()
         with self._lock:
             for _ in range(_PUBLISH_ATTEMPTS):
                 now = self._clock.monotonic()
                 try:
-                    self._carry_out(self._machine.publish(now, component_id, leader_information.encode()))
+                    self._carry_out(self._machine.change(now, lambda lease: lease.with_information(component_id, text)))
                     return
                 except (ConflictError, PossibleInconsistentStateError):
                     self._look()
@@ -120,7 +122,7 @@ class FileSystemLeaderElectionDriver(LeaderElectionDriver):
             with self._lock:
                 error = self._step()
                 reports, self._reports = self._reports, []
-                register = information_of(self._machine.lease) if self._machine.term is not None else None
+                register = information_of(self._machine.lease) if self._machine.is_leading else None
                 pause = self._machine.pause(self._clock.monotonic())
             for report in reports:
                 self._report(report)
@@ -142,7 +144,7 @@ class FileSystemLeaderElectionDriver(LeaderElectionDriver):
         except HoldfastError as error:
             end = error
         try:
-            self._carry_out(self._machine.decide(self._clock.monotonic(), uuid.uuid4()))
+            self._carry_out(self._machine.decide(self._clock.monotonic()))
         except ConflictError:
             _log.debug("Somebody else was faster in %s.", self._file)
         except _PASSING as error:
@@ -156,26 +158,26 @@ class FileSystemLeaderElectionDriver(LeaderElectionDriver):
         self._base = version
         self._note(self._machine.observe(self._clock.monotonic(), version.number, lease))
 
-    def _carry_out(self, instructions: Sequence[Grant | Revoke | Write]) -> None:
+    def _carry_out(self, instructions: Sequence[Revoke | Write[LeaderLease]]) -> None:
         for instruction in instructions:
             if isinstance(instruction, Write):
                 self._base = self._file.write(self._base, instruction.lease)
                 now = self._clock.monotonic()
-                self._note(self._machine.wrote(now, self._base.number, instruction.lease))
+                self._note(self._machine.wrote(now, self._base.number, instruction))
             else:
                 self._note([instruction])
 
-    def _note(self, reports: Sequence[Grant | Revoke]) -> None:
+    def _note(self, reports: Sequence[_Report]) -> None:
         """Keep reports for the campaigning thread, so that the listener hears them in order."""
         if reports:
             self._reports += reports
             self._wake.set()
 
-    def _report(self, report: Grant | Revoke) -> None:
+    def _report(self, report: _Report) -> None:
         if isinstance(report, Revoke):
             self._listener.on_revoke_leadership()
             return
-        self._listener.on_grant_leadership(report.session_id)
+        self._listener.on_grant_leadership(report.lease.session_id)
         try:
             self._file.sweep()
         except HoldfastError as error:
@@ -188,13 +190,8 @@ class FileSystemLeaderElectionDriverFactory(LeaderElectionDriverFactory):
     def __init__(
         self, lease_file: LeaseFile, lock_identity: str, timing: LeaseTiming, clock: Clock | None = None
     ) -> None:
-        self._lease_file = lease_file
-        self._lock_identity = lock_identity
-        self._timing = timing
-        self._clock = clock
+        self._make = partial(FileSystemLeaderElectionDriver, lease_file, lock_identity, timing, clock=clock)
 
     def create(self, leader_election_listener: LeaderElectionListener) -> FileSystemLeaderElectionDriver:
         """Make a driver and let it campaign."""
-        return FileSystemLeaderElectionDriver(
-            self._lease_file, self._lock_identity, self._timing, leader_election_listener, self._clock
-        )
+        return self._make(leader_election_listener)

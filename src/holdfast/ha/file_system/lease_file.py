@@ -2,16 +2,97 @@
 
 from __future__ import annotations
 
-from typing import Final
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
 
 from holdfast.errors import CorruptFileError
-from holdfast.ha.entry_map import Leadership
+from holdfast.ha.election.lease import LeaseForm
 from holdfast.ha.file_system.versioned_file import FileVersion, VersionedFile
-from holdfast.ha.lease import Lease
-from holdfast.storage.file_system import FileSystem
+from holdfast.ha.job_manager_store.entry_map import Leadership
+from holdfast.storage.file_system.scheme import FileSystem
 
 _KIND: Final = "leader-lease"
 _FORMAT_VERSION: Final = 1
+
+
+@dataclass(frozen=True)
+class LeaderLease:
+    """What the lease document says.
+
+    Attributes:
+        holder: Who leads, or led before the release.
+        term: Counts the leaders; it never goes back.
+        session_id: The leader's session id.
+        duration: For how long it may be left without a renewal, in seconds.
+        released: Whether the holder gave it up.
+        information: What the components of the leader confirmed, as text by component.
+    """
+
+    holder: str
+    term: int
+    session_id: uuid.UUID
+    duration: float
+    released: bool = False
+    information: Mapping[str, str] = field(default_factory=dict)
+
+    def with_information(self, component_id: str, text: str) -> LeaderLease:
+        """A lease that says this of one component; empty text withdraws what it says."""
+        information = {**self.information, component_id: text}
+        if not text:
+            del information[component_id]
+        return replace(self, information=information)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the lease as JSON."""
+        return {
+            "holder": self.holder,
+            "term": self.term,
+            "session_id": str(self.session_id),
+            "duration": self.duration,
+            "released": self.released,
+            "information": dict(self.information),
+        }
+
+    @classmethod
+    def from_json(cls, body: Mapping[str, Any]) -> LeaderLease:
+        """Read a lease.
+
+        Raises:
+            KeyError, TypeError or ValueError: It is not one.
+        """
+        return cls(
+            str(body["holder"]),
+            int(body["term"]),
+            uuid.UUID(body["session_id"]),
+            float(body["duration"]),
+            bool(body["released"]),
+            {str(component): str(text) for component, text in body["information"].items()},
+        )
+
+
+class LeaderLeaseForm(LeaseForm[LeaderLease]):
+    """A term has a session id; the number of the file's version makes each renewal another one.
+
+    Args:
+        new_session_id: Draws the session id of a term.
+    """
+
+    def __init__(self, new_session_id: Callable[[], uuid.UUID] = uuid.uuid4) -> None:
+        self._new_session_id = new_session_id
+
+    def acquired(self, identity: str, before: LeaderLease | None, duration: float) -> LeaderLease:
+        """A new term, also after one's own."""
+        return LeaderLease(identity, before.term + 1 if before is not None else 1, self._new_session_id(), duration)
+
+    def renewed(self, lease: LeaderLease, duration: float) -> LeaderLease:
+        """The same lease."""
+        return replace(lease, duration=duration)
+
+    def given_up(self, lease: LeaderLease) -> LeaderLease:
+        """The same term without a leader that could be reached."""
+        return replace(lease, released=True, information={})
 
 
 class LeaseFile(Leadership):
@@ -20,7 +101,7 @@ class LeaseFile(Leadership):
     def __init__(self, fs: FileSystem, directory: str) -> None:
         self._file = VersionedFile(fs, directory, _KIND, _FORMAT_VERSION)
 
-    def read(self) -> tuple[FileVersion, Lease | None]:
+    def read(self) -> tuple[FileVersion, LeaderLease | None]:
         """Read the newest version; the lease is None if nobody has ever led.
 
         Raises:
@@ -32,11 +113,11 @@ class LeaseFile(Leadership):
         if found.number == 0:
             return found, None
         try:
-            return found, Lease.from_json(found.body)
+            return found, LeaderLease.from_json(found.body)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise CorruptFileError(self._file.directory, None, f"a field is missing or wrong: {error!r}.") from error
 
-    def write(self, base: FileVersion, lease: Lease) -> FileVersion:
+    def write(self, base: FileVersion, lease: LeaderLease) -> FileVersion:
         """Write the next version if the base is still the newest.
 
         Raises:

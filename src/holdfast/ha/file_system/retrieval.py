@@ -6,11 +6,10 @@ import logging
 import threading
 
 from holdfast.errors import HoldfastError, NotExistError, StorageError
+from holdfast.ha.election.leader_information import LeaderInformation
+from holdfast.ha.election.leader_retrieval import LeaderRetrievalDriver, LeaderRetrievalEventHandler
 from holdfast.ha.file_system.election import information_of
-from holdfast.ha.file_system.lease_file import LeaseFile
-from holdfast.ha.leader_information import LeaderInformation
-from holdfast.ha.leader_retrieval import LeaderRetrievalDriver, LeaderRetrievalEventHandler
-from holdfast.ha.lease import Lease
+from holdfast.ha.file_system.lease_file import LeaderLease, LeaseFile
 from holdfast.kernel.clock import Clock, SystemClock
 
 _log = logging.getLogger(__name__)
@@ -37,7 +36,7 @@ class FileSystemLeaderRetrievalDriver(LeaderRetrievalDriver):
         self._clock = clock or SystemClock()
         self._stop = threading.Event()
         self._version = -1
-        self._lease: Lease | None = None
+        self._lease: LeaderLease | None = None
         self._seen_at = 0.0
         self._thread = threading.Thread(target=self._follow, name=f"leader-of-{component_id}", daemon=True)
         self._thread.start()

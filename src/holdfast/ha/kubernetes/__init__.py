@@ -10,8 +10,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import ConfigurationError
-from holdfast.storage.handle import RetrievableStateHandle, RetrievableStateStorageHelper
-from holdfast.storage.state_handle_store import StringResourceVersion
+from holdfast.storage.handle.state_handle import RetrievableStateHandle, RetrievableStateStorageHelper
+from holdfast.storage.handle.state_handle_store import StringResourceVersion
 
 if TYPE_CHECKING:
     from holdfast.ha.kubernetes.client import FlinkKubeClient, KubeClient
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
         KubernetesLeaderElectionDriverFactory,
     )
     from holdfast.ha.kubernetes.leader_retrieval import KubernetesLeaderRetrievalDriver
-    from holdfast.ha.kubernetes.lease_machine import LeaseTimes
     from holdfast.ha.kubernetes.register import KubernetesRegister
     from holdfast.ha.kubernetes.services import KubernetesClientHaServices, KubernetesLeaderElectionHaServices
     from holdfast.ha.kubernetes.state_handle_store import KubernetesStateHandleStore
@@ -38,7 +37,6 @@ _MODULES = {
     "KubernetesLeaderRetrievalDriver": "leader_retrieval",
     "KubernetesRegister": "register",
     "KubernetesStateHandleStore": "state_handle_store",
-    "LeaseTimes": "lease_machine",
 }
 
 __all__ = [
@@ -53,7 +51,6 @@ __all__ = [
     "KubernetesLeaderRetrievalDriver",
     "KubernetesRegister",
     "KubernetesStateHandleStore",
-    "LeaseTimes",
     "RetrievableStateHandle",
     "RetrievableStateStorageHelper",
     "StringResourceVersion",

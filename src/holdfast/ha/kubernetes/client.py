@@ -36,8 +36,8 @@ from holdfast.errors import (
 )
 from holdfast.ha.kubernetes.config_map import KubernetesConfigMap
 from holdfast.ha.kubernetes.connection import KubernetesConnection
-from holdfast.ha.kubernetes.failure import Outcome, describe, is_forbidden, is_unauthorized, outcome_of
-from holdfast.ha.kubernetes.option import MAX_RETRIES, REQUEST_TIMEOUT
+from holdfast.ha.kubernetes.failure import WriteOutcome, describe, is_forbidden, is_unauthorized, outcome_of
+from holdfast.ha.services.kubernetes_options import MAX_RETRIES, REQUEST_TIMEOUT
 from holdfast.kernel.clock import Clock, SystemClock
 from holdfast.kernel.configuration import Configuration
 
@@ -106,7 +106,7 @@ class KubeClient:
         try:
             return KubernetesConfigMap.of(self._connection.requests.get(ConfigMap, name))
         except Exception as error:
-            if outcome_of(error) is Outcome.MISSING:
+            if outcome_of(error) is WriteOutcome.MISSING:
                 return None
             raise self._failed("read", name, error) from error
 
@@ -122,7 +122,7 @@ class KubeClient:
             return KubernetesConfigMap.of(self._connection.requests.create(config_map.to_object()))
         except Exception as error:
             outcome = outcome_of(error)
-            if outcome is Outcome.EXISTS:
+            if outcome is WriteOutcome.EXISTS:
                 raise AlreadyExistError(
                     f"ConfigMap {config_map.name!r} exists already in {self.namespace!r}."
                 ) from error
@@ -140,7 +140,7 @@ class KubeClient:
             return KubernetesConfigMap.of(self._connection.requests.replace(config_map.to_object()))
         except Exception as error:
             outcome = outcome_of(error)
-            if outcome in (Outcome.CONFLICT, Outcome.MISSING):
+            if outcome in (WriteOutcome.CONFLICT, WriteOutcome.MISSING):
                 raise ConflictError(f"ConfigMap {config_map.name!r} was changed or deleted meanwhile.") from error
             raise self._write_failed("update", config_map.name, outcome, error) from error
 
@@ -153,7 +153,7 @@ class KubeClient:
         try:
             self._connection.requests.delete(ConfigMap, name)
         except Exception as error:
-            if outcome_of(error) is not Outcome.MISSING:
+            if outcome_of(error) is not WriteOutcome.MISSING:
                 raise self._failed("delete", name, error) from error
 
     def check_and_update_config_map(self, name: str, change: Change) -> bool:
@@ -246,7 +246,7 @@ class KubeClient:
                     f"The Kubernetes API server {self._connection.server!r} does not accept this client's credentials: "
                     f"{describe(error)}. Renew the token or certificate of the kubeconfig."
                 ) from error
-            if isinstance(error, ApiError) and outcome_of(error) in (Outcome.REFUSED, Outcome.MISSING):
+            if isinstance(error, ApiError) and outcome_of(error) in (WriteOutcome.REFUSED, WriteOutcome.MISSING):
                 return None
             raise self._failed("ask for the rights on", name or resource, error) from error
         return bool(answer.status is not None and answer.status.allowed)
@@ -277,9 +277,9 @@ class KubeClient:
             advice = " The server does not accept this client's credentials; renew them."
         return StorageError(f"Could not {what} {name!r} {where}: {describe(error)}.{advice}")
 
-    def _write_failed(self, what: str, name: str, outcome: Outcome, error: Exception) -> HoldfastError:
+    def _write_failed(self, what: str, name: str, outcome: WriteOutcome, error: Exception) -> HoldfastError:
         failed = self._failed(what, name, error)
-        if outcome is Outcome.UNKNOWN:
+        if outcome is WriteOutcome.UNKNOWN:
             return PossibleInconsistentStateError(f"{failed} It is not known whether it happened.")
         return failed
 
@@ -295,4 +295,4 @@ def _unknown(name: str, error: HoldfastError) -> PossibleInconsistentStateError:
 
 def _is_final(cause: BaseException) -> bool:
     """Whether trying again is of no use."""
-    return isinstance(cause, Exception) and outcome_of(cause) is Outcome.REFUSED
+    return isinstance(cause, Exception) and outcome_of(cause) is WriteOutcome.REFUSED

@@ -8,7 +8,7 @@ from typing import Final
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import ConfigMap
 
-from holdfast.ha.kubernetes.lease_machine import LeaseRecord
+from holdfast.ha.kubernetes.lease_record import LeaseRecord
 
 LEADER_ANNOTATION: Final = "control-plane.alpha.kubernetes.io/leader"
 

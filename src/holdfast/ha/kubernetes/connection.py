@@ -12,7 +12,7 @@ from lightkube.config.models import User
 from lightkube.core.exceptions import ConfigError
 
 from holdfast.errors import ConfigurationError
-from holdfast.ha.kubernetes.option import CONFIG_FILE, CONTEXT, NAMESPACE
+from holdfast.ha.services.kubernetes_options import CONFIG_FILE, CONTEXT, NAMESPACE
 from holdfast.kernel.configuration import Configuration
 
 

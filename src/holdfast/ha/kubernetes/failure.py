@@ -8,7 +8,7 @@ import httpx2
 from lightkube.core.exceptions import ApiError
 
 
-class Outcome(enum.Enum):
+class WriteOutcome(enum.Enum):
     """What is known about a write after its request failed."""
 
     MISSING = "missing"
@@ -29,26 +29,26 @@ class Outcome(enum.Enum):
 _NOT_SENT = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout, httpx2.UnsupportedProtocol)
 
 
-def outcome_of(error: Exception) -> Outcome:
+def outcome_of(error: Exception) -> WriteOutcome:
     """Judge an error of lightkube or of the HTTP client under it.
 
     A 5xx is of unknown outcome, because a server answers so also when its storage gave no answer in time.
     """
     if isinstance(error, _NOT_SENT):
-        return Outcome.NOT_SENT
+        return WriteOutcome.NOT_SENT
     if not isinstance(error, httpx2.HTTPStatusError):
-        return Outcome.UNKNOWN
+        return WriteOutcome.UNKNOWN
     code = error.response.status_code
     if code == 404:
-        return Outcome.MISSING
+        return WriteOutcome.MISSING
     if code == 409:
         exists = isinstance(error, ApiError) and error.status.reason == "AlreadyExists"
-        return Outcome.EXISTS if exists else Outcome.CONFLICT
+        return WriteOutcome.EXISTS if exists else WriteOutcome.CONFLICT
     if code == 429:
-        return Outcome.NOT_SENT
+        return WriteOutcome.NOT_SENT
     if code == 408 or code >= 500:
-        return Outcome.UNKNOWN
-    return Outcome.REFUSED
+        return WriteOutcome.UNKNOWN
+    return WriteOutcome.REFUSED
 
 
 def is_unauthorized(error: Exception) -> bool:

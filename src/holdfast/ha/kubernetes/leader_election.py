@@ -9,16 +9,21 @@ from __future__ import annotations
 import logging
 import threading
 import uuid
-from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from holdfast.errors import AlreadyExistError, ConflictError, HoldfastError, StorageError
+from holdfast.ha.election.leader_election import (
+    LeaderElectionDriver,
+    LeaderElectionDriverFactory,
+    LeaderElectionListener,
+)
+from holdfast.ha.election.leader_information import LeaderInformation, LeaderInformationRegister
+from holdfast.ha.election.lease import LeaseMachine, LeaseTiming, Revoke, Write
 from holdfast.ha.kubernetes.client import KubeClient
 from holdfast.ha.kubernetes.config_map import LEADER_ANNOTATION, KubernetesConfigMap
-from holdfast.ha.kubernetes.lease_machine import LeaseMachine, LeaseRecord, LeaseTimes
+from holdfast.ha.kubernetes.lease_record import LeaseRecord, LeaseRecordForm
 from holdfast.ha.kubernetes.watch import ConfigMapHandler, ConfigMapWatcher
-from holdfast.ha.leader_election import LeaderElectionDriver, LeaderElectionDriverFactory, LeaderElectionListener
-from holdfast.ha.leader_information import LeaderInformation, LeaderInformationRegister
 from holdfast.kernel.clock import Clock, SystemClock
 
 _logger = logging.getLogger(__name__)
@@ -54,7 +59,7 @@ class KubernetesLeaderElectionDriver(LeaderElectionDriver, ConfigMapHandler):
         watcher: Follows the cluster's ConfigMap.
         template: The ConfigMap to be created if there is none.
         lock_identity: Who this process is.
-        times: The lease's times.
+        timing: How the lease is held.
         listener: Told of grants, revocations and foreign changes.
         clock: Measures the lease.
     """
@@ -65,7 +70,7 @@ class KubernetesLeaderElectionDriver(LeaderElectionDriver, ConfigMapHandler):
         watcher: ConfigMapWatcher,
         template: KubernetesConfigMap,
         lock_identity: str,
-        times: LeaseTimes,
+        timing: LeaseTiming,
         listener: LeaderElectionListener,
         clock: Clock | None = None,
     ) -> None:
@@ -73,10 +78,10 @@ class KubernetesLeaderElectionDriver(LeaderElectionDriver, ConfigMapHandler):
         self._template = template
         self._name = template.name
         self._identity = lock_identity
-        self._times = times
+        self._timing = timing
         self._listener = listener
         self._clock = clock or SystemClock()
-        self._machine = LeaseMachine(lock_identity, times)
+        self._machine = LeaseMachine(lock_identity, timing, LeaseRecordForm(self._clock))
         self._lock = threading.Lock()
         self._closed = threading.Event()
         self._renewed = threading.Event()
@@ -98,7 +103,7 @@ class KubernetesLeaderElectionDriver(LeaderElectionDriver, ConfigMapHandler):
         while True:
             with self._lock:
                 self._expire()
-                if not self._machine.leading or self._closed.is_set():
+                if not self._machine.is_leading or self._closed.is_set():
                     return False
             try:
                 current = self._client.get_config_map(self._name)
@@ -154,7 +159,7 @@ class KubernetesLeaderElectionDriver(LeaderElectionDriver, ConfigMapHandler):
     def on_config_map(self, config_map: KubernetesConfigMap | None) -> None:
         """Let the service write back what it confirmed, if somebody else changed it; campaign if the lease is free."""
         with self._lock:
-            if not self._machine.leading or self._closed.is_set():
+            if not self._machine.is_leading or self._closed.is_set():
                 record = LeaseRecord.parse(config_map.annotations.get(LEADER_ANNOTATION)) if config_map else None
                 if record is None or not record.holder:
                     self._wake.set()
@@ -176,7 +181,7 @@ class KubernetesLeaderElectionDriver(LeaderElectionDriver, ConfigMapHandler):
     def on_watch_error(self, error: HoldfastError) -> None:
         """Pass the error on while leading."""
         with self._lock:
-            leading = self._machine.leading
+            leading = self._machine.is_leading
         if leading:
             self._listener.on_error(error)
 
@@ -193,7 +198,7 @@ class KubernetesLeaderElectionDriver(LeaderElectionDriver, ConfigMapHandler):
                 _logger.exception("The campaign for ConfigMap %r failed.", self._name)
                 self._listener.on_error(error)
             with self._lock:
-                pause = self._machine.next_look(self._clock.monotonic())
+                pause = self._machine.pause(self._clock.monotonic())
             self._clock.sleep(pause, self._wake)
             self._wake.clear()
 
@@ -203,48 +208,44 @@ class KubernetesLeaderElectionDriver(LeaderElectionDriver, ConfigMapHandler):
             if self._closed.is_set():
                 return
             current = self._client.get_config_map(self._name)
-            lost, record = self._observe(current.annotations.get(LEADER_ANNOTATION) if current is not None else None)
+            lost, write = self._observe(current)
             if lost and current is None:
                 # It is made again below, maybe before the watch tells that it had gone.
                 self._tell_deleted()
-            if record is None:
-                return
-            if current is not None:
-                attempt = self._client.replace_config_map
-                wanted = current.with_annotation(LEADER_ANNOTATION, record.encode())
-            else:
-                attempt = self._client.create_config_map
-                wanted = self._template.with_annotation(LEADER_ANNOTATION, record.encode())
-            if self._try_write(attempt, wanted, record):
+            if write is None or self._try_write(current, write):
                 return
 
-    def _try_write(
-        self,
-        attempt: Callable[[KubernetesConfigMap], KubernetesConfigMap],
-        wanted: KubernetesConfigMap,
-        record: LeaseRecord,
-    ) -> bool:
-        started = self._clock.monotonic()
+    def _try_write(self, current: KubernetesConfigMap | None, write: Write[LeaseRecord]) -> bool:
+        text = write.lease.encode()
         try:
-            attempt(wanted)
+            if current is not None:
+                self._client.replace_config_map(current.with_annotation(LEADER_ANNOTATION, text))
+            else:
+                self._client.create_config_map(self._template.with_annotation(LEADER_ANNOTATION, text))
         except (ConflictError, AlreadyExistError):
             return False
         with self._lock:
-            if self._closed.is_set():
-                # Granting nothing any more; `close` gives back what was just written.
-                self._machine.wrote(record, started, self._clock.monotonic())
-            elif self._machine.wrote(record, started, self._clock.monotonic()):
+            granted = self._machine.wrote(self._clock.monotonic(), text, write)
+            # Once closed it grants nothing any more; `close` gives back what was just written.
+            if granted and not self._closed.is_set():
                 self._listener.on_grant_leadership(uuid.uuid4())
         self._renewed.set()
         return True
 
-    def _observe(self, text: str | None) -> tuple[bool, LeaseRecord | None]:
+    def _observe(self, current: KubernetesConfigMap | None) -> tuple[bool, Write[LeaseRecord] | None]:
         """Return whether this process has just lost the lease, and what is to be written, if anything."""
         with self._lock:
-            lost, record = self._machine.observe(text, self._clock.monotonic(), self._clock.now_ms())
+            instructions = [*self._note(current), *self._machine.decide(self._clock.monotonic())]
+            writes = [instruction for instruction in instructions if isinstance(instruction, Write)]
+            lost = len(writes) < len(instructions)
             if lost and not self._closed.is_set():
                 self._listener.on_revoke_leadership()
-        return lost, record
+        return lost, writes[0] if writes else None
+
+    def _note(self, current: KubernetesConfigMap | None) -> list[Revoke]:
+        """Show the machine what was read; call it with the lock held."""
+        text = current.annotations.get(LEADER_ANNOTATION) if current is not None else None
+        return self._machine.observe(self._clock.monotonic(), text, LeaseRecord.parse(text))
 
     def _guard(self) -> None:
         while not self._closed.is_set():
@@ -252,7 +253,7 @@ class KubernetesLeaderElectionDriver(LeaderElectionDriver, ConfigMapHandler):
             with self._lock:
                 self._expire()
                 left = self._machine.deadline - self._clock.monotonic()
-            self._clock.sleep(min(left, self._times.renew_deadline), self._renewed)
+            self._clock.sleep(min(left, self._timing.renew_deadline), self._renewed)
 
     def _expire(self) -> None:
         """Revoke if the deadline is over; call it with the lock held."""
@@ -263,12 +264,14 @@ class KubernetesLeaderElectionDriver(LeaderElectionDriver, ConfigMapHandler):
             self._listener.on_revoke_leadership()
 
     def _release(self) -> None:
-        with self._lock:
-            record = self._machine.released()
         try:
             current = self._client.get_config_map(self._name)
-            if current is not None and current.is_led_by(self._identity):
-                self._client.replace_config_map(current.with_annotation(LEADER_ANNOTATION, record.encode()))
+            with self._lock:
+                self._note(current)
+                writes = self._machine.resign()
+            if current is not None and writes:
+                text = writes[0].lease.encode()
+                self._client.replace_config_map(current.with_annotation(LEADER_ANNOTATION, text))
         except HoldfastError as error:
             _logger.warning(
                 "The lease in ConfigMap %r was not given back and runs out by itself: %s", self._name, error
@@ -289,7 +292,7 @@ class KubernetesLeaderElectionDriverFactory(LeaderElectionDriverFactory):
         watcher: Follows the cluster's ConfigMap.
         template: The ConfigMap to be created if there is none.
         lock_identity: Who this process is.
-        times: The lease's times.
+        timing: How the lease is held.
         clock: Measures the lease.
     """
 
@@ -299,24 +302,13 @@ class KubernetesLeaderElectionDriverFactory(LeaderElectionDriverFactory):
         watcher: ConfigMapWatcher,
         template: KubernetesConfigMap,
         lock_identity: str,
-        times: LeaseTimes,
+        timing: LeaseTiming,
         clock: Clock | None = None,
     ) -> None:
-        self._client = client
-        self._watcher = watcher
-        self._template = template
-        self._lock_identity = lock_identity
-        self._times = times
-        self._clock = clock
+        self._make = partial(
+            KubernetesLeaderElectionDriver, client, watcher, template, lock_identity, timing, clock=clock
+        )
 
     def create(self, leader_election_listener: LeaderElectionListener) -> KubernetesLeaderElectionDriver:
         """Make a driver; it campaigns at once, in its own threads."""
-        return KubernetesLeaderElectionDriver(
-            self._client,
-            self._watcher,
-            self._template,
-            self._lock_identity,
-            self._times,
-            leader_election_listener,
-            self._clock,
-        )
+        return self._make(leader_election_listener)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from holdfast.errors import HoldfastError
-from holdfast.ha.kubernetes.config_map import KubernetesConfigMap
-from holdfast.ha.kubernetes.leader_election import leader_information_of
-from holdfast.ha.kubernetes.watch import ConfigMapHandler, ConfigMapWatcher
-from holdfast.ha.leader_retrieval import (
+from holdfast.ha.election.leader_retrieval import (
     LeaderRetrievalDriver,
     LeaderRetrievalDriverFactory,
     LeaderRetrievalEventHandler,
 )
+from holdfast.ha.kubernetes.config_map import KubernetesConfigMap
+from holdfast.ha.kubernetes.leader_election import leader_information_of
+from holdfast.ha.kubernetes.watch import ConfigMapHandler, ConfigMapWatcher
 
 
 class KubernetesLeaderRetrievalDriver(LeaderRetrievalDriver, ConfigMapHandler):

@@ -24,7 +24,7 @@ from holdfast.errors import (
 )
 from holdfast.ha.kubernetes.client import KubeClient
 from holdfast.ha.kubernetes.config_map import KubernetesConfigMap
-from holdfast.storage.register import GENESIS, FencedRegister, RegisterRecord
+from holdfast.storage.register.fenced_register import GENESIS, FencedRegister, RegisterRecord
 
 REGISTER_KEY: Final = "register"
 COUNTER_KEY: Final = "counter"

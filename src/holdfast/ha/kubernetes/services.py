@@ -6,29 +6,32 @@
                                         pointers to submitted plans
     <cluster id>-<job id>-config-map    the job's fenced register
 
-State goes to ``high-availability.storageDir``; see ``holdfast.ha.cluster_storage``. The ConfigMaps have no owner, so
-they outlive every deployment.
+State goes to ``high-availability.storageDir``; see ``holdfast.ha.services.cluster_storage``. The ConfigMaps have no
+owner, so they outlive every deployment.
 """
 
 from __future__ import annotations
 
-import uuid
 from concurrent.futures import Executor
 from typing import Final
 
 from holdfast.errors import AlreadyExistError, PossibleInconsistentStateError, StorageError
-from holdfast.ha import options
-from holdfast.ha.abstract_services import AbstractHaServices, process_name
-from holdfast.ha.checkpoint_recovery import RegisterCheckpointRecoveryFactory, job_directories
-from holdfast.ha.cluster_storage import ClusterStorage
-from holdfast.ha.execution_plan_store import DefaultExecutionPlanStore
+from holdfast.ha.election.leader_retrieval import DefaultLeaderRetrievalService, LeaderRetrievalService
+from holdfast.ha.election.lease import LeaseTiming
+from holdfast.ha.job_manager_store.execution_plan_store import DefaultExecutionPlanStore
 from holdfast.ha.kubernetes.access import check_access
 from holdfast.ha.kubernetes.client import KubeClient
 from holdfast.ha.kubernetes.config_map import KubernetesConfigMap
 from holdfast.ha.kubernetes.leader_election import KubernetesLeaderElectionDriverFactory
 from holdfast.ha.kubernetes.leader_retrieval import retrieval_driver_factory
-from holdfast.ha.kubernetes.lease_machine import LeaseTimes
-from holdfast.ha.kubernetes.option import (
+from holdfast.ha.kubernetes.register import KubernetesRegister
+from holdfast.ha.kubernetes.state_handle_store import KubernetesStateHandleStore
+from holdfast.ha.kubernetes.watch import ConfigMapWatcher
+from holdfast.ha.services import options
+from holdfast.ha.services.cluster_services import ClusterHaServices, new_lock_identity
+from holdfast.ha.services.cluster_storage import ClusterStorage
+from holdfast.ha.services.ha_services import ClientHighAvailabilityServices, do_all
+from holdfast.ha.services.kubernetes_options import (
     CLUSTER_ID,
     LEASE_DURATION,
     RENEW_DEADLINE,
@@ -38,36 +41,30 @@ from holdfast.ha.kubernetes.option import (
     config_map_labels,
     job_config_map_name,
 )
-from holdfast.ha.kubernetes.register import KubernetesRegister
-from holdfast.ha.kubernetes.state_handle_store import KubernetesStateHandleStore
-from holdfast.ha.kubernetes.watch import ConfigMapWatcher
-from holdfast.ha.leader_retrieval import DefaultLeaderRetrievalService, LeaderRetrievalService
-from holdfast.ha.services import ClientHighAvailabilityServices, raise_all
 from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.ids import JobID
 
 _TYPE: Final = "kubernetes"
-_REST_SERVER: Final = "restserver"
 _CLUSTER_KEY: Final = "cluster"
 _PLAN_PREFIX: Final = "executionPlan-"
 _RECALL_TRIES: Final = 20
 _LONGEST_WATCH: Final = 30.0
 
 
-def lease_times(configuration: Configuration) -> LeaseTimes:
+def lease_timing(configuration: Configuration) -> LeaseTiming:
     """How the lease is held.
 
     Raises:
         ConfigurationError: Two could lead at once with these times.
     """
-    return LeaseTimes(
+    return LeaseTiming(
         lease_duration=configuration.get(LEASE_DURATION) / 1000,
         renew_deadline=configuration.get(RENEW_DEADLINE) / 1000,
         retry_period=configuration.get(RETRY_PERIOD) / 1000,
     )
 
 
-class KubernetesLeaderElectionHaServices(AbstractHaServices):
+class KubernetesLeaderElectionHaServices(ClusterHaServices):
     """High availability over ConfigMaps. Blocks until the API server has answered.
 
     Args:
@@ -82,44 +79,41 @@ class KubernetesLeaderElectionHaServices(AbstractHaServices):
         FormatVersionError: The cluster was made by a newer version.
     """
 
+    RESOURCE_MANAGER = "resourcemanager"
+    REST_SERVER = "restserver"
+
     def __init__(self, config: Configuration, io_executor: Executor, client: KubeClient | None = None) -> None:
         self._cluster_id = check_cluster_id(config.get(CLUSTER_ID))
         self._name = cluster_config_map_name(self._cluster_id)
-        times = lease_times(config)
+        timing = lease_timing(config)
         # With `high-availability.cluster-id` unset the files, too, go by the name that the ConfigMaps have.
         named = config.get(options.HA_CLUSTER_ID) if config.contains(options.HA_CLUSTER_ID) else self._cluster_id
-        self._storage = ClusterStorage(config, named)
+        storage = ClusterStorage(config, named)
         # Two requests must fit into the time that a leader has for renewing its lease.
-        self._client = client or KubeClient.from_configuration(config, request_seconds=times.renew_deadline / 2)
+        self._client = client or KubeClient.from_configuration(config, request_seconds=timing.renew_deadline / 2)
         self._labels = config_map_labels(self._cluster_id)
         try:
             check_access(self._client, self._name)
-            self._storage.open(_TYPE, self._recall)
+            storage.open(_TYPE, self._recall)
         except BaseException:
             self._client.close()
             raise
-        self._lock_identity = str(uuid.uuid4())
-        watch_seconds = min(_LONGEST_WATCH, 2 * times.lease_duration)
+        self._lock_identity = new_lock_identity()
+        watch_seconds = min(_LONGEST_WATCH, 2 * timing.lease_duration)
         self._watcher = ConfigMapWatcher(self._client.connection, self._name, watch_seconds=watch_seconds)
-        super().__init__(
-            config,
-            KubernetesLeaderElectionDriverFactory(
-                self._client, self._watcher, self._template, self._lock_identity, times
-            ),
-            io_executor,
-            self._storage.blob_store(),
-            self._storage.job_result_store(io_executor),
+        drivers = KubernetesLeaderElectionDriverFactory(
+            self._client, self._watcher, self._template, self._lock_identity, timing
         )
+        super().__init__(config, drivers, io_executor, storage)
 
     def create_leader_retrieval_service(self, leader_name: str) -> LeaderRetrievalService:
         """Make a service that follows the leader of this name."""
         return DefaultLeaderRetrievalService(retrieval_driver_factory(self._watcher, leader_name))
 
-    def create_checkpoint_recovery_factory(self) -> RegisterCheckpointRecoveryFactory:
-        """Make a factory over the registers in the jobs' ConfigMaps."""
-        return RegisterCheckpointRecoveryFactory(
-            self._register_for, job_directories(self.configuration), process_name()
-        )
+    def register_for(self, job_id: JobID) -> KubernetesRegister:
+        """The register in the job's ConfigMap."""
+        template = KubernetesConfigMap(job_config_map_name(self._cluster_id, job_id), labels=self._labels)
+        return KubernetesRegister(self._client, template)
 
     def create_execution_plan_store(self) -> DefaultExecutionPlanStore:
         """Make a store of submitted plans that only the leader changes."""
@@ -138,50 +132,18 @@ class KubernetesLeaderElectionHaServices(AbstractHaServices):
 
     def internal_close(self) -> None:
         """Stop following the ConfigMap and close the connections."""
-        errors: list[Exception] = []
-        for action in (self._watcher.close, self._client.close):
-            try:
-                action()
-            except Exception as error:
-                errors.append(error)
-        raise_all(errors, f"Could not leave the Kubernetes API server {self._client.connection.server!r}")
+        what = f"Could not leave the Kubernetes API server {self._client.connection.server!r}"
+        do_all((self._watcher.close, self._client.close), what)
 
-    def internal_cleanup(self) -> None:
-        """Delete the ConfigMap of the cluster, then the states behind its pointers; a job's goes with the job."""
+    def remove_pointers(self) -> None:
+        """Delete the ConfigMap of the cluster; a job's goes with the job."""
         self._watcher.close()
-        self._storage.forget()
         self._client.delete_config_map(self._name)
-        self._storage.remove_states()
 
     def internal_cleanup_job_data(self, job_id: JobID) -> None:
-        """Delete the job's ConfigMap, unless its register names checkpoints that are kept for the user.
-
-        Whoever ran a job of that id next would otherwise not know that their files are still needed.
-        """
-        if self._register_for(job_id).read().checkpoints:
-            self.logger.info("The register of job %s is kept, because it names retained checkpoints.", job_id)
-            return
-        self._client.delete_config_map(job_config_map_name(self._cluster_id, job_id))
-
-    def get_leader_path_for_resource_manager(self) -> str:
-        """The name of the resource manager."""
-        return "resourcemanager"
-
-    def get_leader_path_for_dispatcher(self) -> str:
-        """The name of the dispatcher."""
-        return "dispatcher"
-
-    def get_leader_path_for_job_manager(self, job_id: JobID) -> str:
-        """The name of a job's job master."""
-        return f"job-{job_id}"
-
-    def get_leader_path_for_rest_server(self) -> str:
-        """The name of the REST endpoint."""
-        return _REST_SERVER
-
-    def _register_for(self, job_id: JobID) -> KubernetesRegister:
-        template = KubernetesConfigMap(job_config_map_name(self._cluster_id, job_id), labels=self._labels)
-        return KubernetesRegister(self._client, template)
+        """Delete the job's ConfigMap, unless its register names checkpoints that are kept for the user."""
+        if not self.keeps_register(job_id):
+            self._client.delete_config_map(job_config_map_name(self._cluster_id, job_id))
 
     def _recall(self, document: bytes) -> bytes:
         """Put the cluster's document into its ConfigMap, which is made if need be, unless there is one; return it."""
@@ -230,7 +192,8 @@ class KubernetesClientHaServices(ClientHighAvailabilityServices):
 
     def get_cluster_rest_endpoint_leader_retriever(self) -> LeaderRetrievalService:
         """Get the leader retriever of the REST endpoint."""
-        return DefaultLeaderRetrievalService(retrieval_driver_factory(self._watcher, _REST_SERVER))
+        rest_server = KubernetesLeaderElectionHaServices.REST_SERVER
+        return DefaultLeaderRetrievalService(retrieval_driver_factory(self._watcher, rest_server))
 
     def close(self) -> None:
         """Stop following the ConfigMap and close the connections."""

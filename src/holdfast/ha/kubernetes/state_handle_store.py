@@ -24,11 +24,11 @@ from holdfast.errors import (
     NotExistError,
     PossibleInconsistentStateError,
 )
+from holdfast.ha.job_manager_store.pointer import decode_marked, encode_marked
 from holdfast.ha.kubernetes.client import KubeClient
 from holdfast.ha.kubernetes.config_map import KubernetesConfigMap
-from holdfast.ha.pointer import decode_marked, encode_marked
-from holdfast.storage.handle import RetrievableStateHandle, RetrievableStateStorageHelper
-from holdfast.storage.state_handle_store import StateHandleStore, StringResourceVersion
+from holdfast.storage.handle.state_handle import RetrievableStateHandle, RetrievableStateStorageHelper
+from holdfast.storage.handle.state_handle_store import StateHandleStore, StringResourceVersion
 
 _logger = logging.getLogger(__name__)
 T = TypeVar("T")

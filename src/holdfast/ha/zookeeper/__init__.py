@@ -8,7 +8,7 @@ from holdfast.ha.zookeeper.register import ZooKeeperRegister
 from holdfast.ha.zookeeper.retrieval import ZooKeeperLeaderRetrievalDriver
 from holdfast.ha.zookeeper.services import ZooKeeperClientHaServices, ZooKeeperLeaderElectionHaServices
 from holdfast.ha.zookeeper.store import ZooKeeperStateHandleStore
-from holdfast.storage.state_handle_store import IntegerResourceVersion
+from holdfast.storage.handle.state_handle_store import IntegerResourceVersion
 
 __all__ = [
     "IntegerResourceVersion",

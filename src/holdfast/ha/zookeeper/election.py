@@ -15,14 +15,23 @@ from kazoo.exceptions import NoNodeError
 from kazoo.protocol.states import KazooState
 
 from holdfast.errors import HoldfastError, PossibleInconsistentStateError, StorageError
-from holdfast.ha.leader_election import (
+from holdfast.ha.election.leader_election import (
     LeaderElectionDriver,
     LeaderElectionDriverFactory,
     LeaderElectionListener,
 )
-from holdfast.ha.leader_information import LeaderInformation
+from holdfast.ha.election.leader_information import LeaderInformation
 from holdfast.ha.zookeeper.connection import NoAnswerError, ZooKeeperConnection
-from holdfast.ha.zookeeper.latch_machine import Create, Delete, Grant, Instruction, LatchMachine, List, Revoke, Watch
+from holdfast.ha.zookeeper.latch_machine import (
+    Create,
+    Delete,
+    GrantLeadership,
+    Instruction,
+    LatchMachine,
+    List,
+    RevokeLeadership,
+    WatchNode,
+)
 from holdfast.ha.zookeeper.latch_nodes import LatchNodes
 from holdfast.ha.zookeeper.leader_tree import LeaderTree
 
@@ -157,9 +166,9 @@ class ZooKeeperLeaderElectionDriver(LeaderElectionDriver):
                 return ()
             instructions = event()
             for instruction in instructions:
-                if isinstance(instruction, Grant):
+                if isinstance(instruction, GrantLeadership):
                     self._listener.on_grant_leadership(instruction.session_id)
-                elif isinstance(instruction, Revoke):
+                elif isinstance(instruction, RevokeLeadership):
                     self._listener.on_revoke_leadership()
         return instructions
 
@@ -219,9 +228,9 @@ class ZooKeeperLeaderElectionDriver(LeaderElectionDriver):
                     self._create(prefix)
                 case Delete(name):
                     self._delete(name)
-                case Watch(name):
+                case WatchNode(name):
                     self._watch(name)
-                case Grant():
+                case GrantLeadership():
                     self._report_information()
 
     def _create(self, prefix: str) -> None:

@@ -49,25 +49,25 @@ class Delete:
 
 
 @dataclass(frozen=True)
-class Watch:
+class WatchNode:
     """Wait for the end of a node, then list; list at once if it is gone already."""
 
     name: str
 
 
 @dataclass(frozen=True)
-class Grant:
+class GrantLeadership:
     """Tell the process that it leads under this session."""
 
     session_id: uuid.UUID
 
 
 @dataclass(frozen=True)
-class Revoke:
+class RevokeLeadership:
     """Tell the process that it leads no more."""
 
 
-Instruction = List | Create | Delete | Watch | Grant | Revoke
+Instruction = List | Create | Delete | WatchNode | GrantLeadership | RevokeLeadership
 
 
 class LatchMachine:
@@ -130,14 +130,14 @@ class LatchMachine:
         instructions: list[Instruction] = [Delete(name) for name in own[1:]]
         before = [name for name in names if sequence_number(name) < sequence_number(self.node)]
         if before:
-            instructions += [*self._revoke(), Watch(before[-1])]
+            instructions += [*self._revoke(), WatchNode(before[-1])]
         elif not self.leads:
             self.leads = True
-            instructions.append(Grant(session_id))
+            instructions.append(GrantLeadership(session_id))
         return instructions
 
     def _revoke(self) -> list[Instruction]:
         if not self.leads:
             return []
         self.leads = False
-        return [Revoke()]
+        return [RevokeLeadership()]

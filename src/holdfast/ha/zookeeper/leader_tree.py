@@ -15,7 +15,7 @@ from kazoo.client import TransactionRequest
 from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError, NotEmptyError
 
 from holdfast.errors import ConflictError
-from holdfast.ha.leader_information import LeaderInformation, LeaderInformationRegister
+from holdfast.ha.election.leader_information import LeaderInformation, LeaderInformationRegister
 from holdfast.ha.zookeeper.connection import TransactionRefusedError, ZooKeeperConnection, storage_error
 
 LATCH: Final = "latch"

@@ -11,8 +11,8 @@ from typing import Any, Final
 from kazoo.protocol.states import KazooState
 
 from holdfast.errors import HoldfastError, StorageError
-from holdfast.ha.leader_information import LeaderInformation
-from holdfast.ha.leader_retrieval import LeaderRetrievalDriver, LeaderRetrievalEventHandler
+from holdfast.ha.election.leader_information import LeaderInformation
+from holdfast.ha.election.leader_retrieval import LeaderRetrievalDriver, LeaderRetrievalEventHandler
 from holdfast.ha.zookeeper.connection import ZooKeeperConnection
 from holdfast.ha.zookeeper.leader_tree import LeaderTree
 

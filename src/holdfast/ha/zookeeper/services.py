@@ -9,12 +9,11 @@
         /execution-plans/<job id>       pointers to submitted plans
         /jobs/<job id>/register         the job's fenced register
 
-State goes to ``high-availability.storageDir``; see ``holdfast.ha.cluster_storage``.
+State goes to ``high-availability.storageDir``; see ``holdfast.ha.services.cluster_storage``.
 """
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable
 from concurrent.futures import Executor
 from contextlib import suppress
@@ -24,18 +23,13 @@ from typing import Any, Final
 from kazoo.exceptions import NodeExistsError, NoNodeError, NotEmptyError
 
 from holdfast.errors import ConfigurationError
-from holdfast.ha import options
-from holdfast.ha.abstract_services import AbstractHaServices, process_name
-from holdfast.ha.checkpoint_recovery import (
-    CheckpointRecoveryFactory,
-    RegisterCheckpointRecoveryFactory,
-    job_directories,
-)
-from holdfast.ha.cluster_storage import ClusterStorage, cluster_path
-from holdfast.ha.execution_plan_store import DefaultExecutionPlanStore
-from holdfast.ha.execution_plan_watcher import NamesWatcher
-from holdfast.ha.leader_retrieval import DefaultLeaderRetrievalService, LeaderRetrievalService
-from holdfast.ha.services import ClientHighAvailabilityServices
+from holdfast.ha.election.leader_retrieval import DefaultLeaderRetrievalService, LeaderRetrievalService
+from holdfast.ha.job_manager_store.execution_plan_store import DefaultExecutionPlanStore
+from holdfast.ha.job_manager_store.execution_plan_watcher import NamesWatcher
+from holdfast.ha.services import options
+from holdfast.ha.services.cluster_services import ClusterHaServices, new_lock_identity
+from holdfast.ha.services.cluster_storage import ClusterStorage, cluster_path
+from holdfast.ha.services.ha_services import ClientHighAvailabilityServices
 from holdfast.ha.zookeeper.connection import ZooKeeperConnection
 from holdfast.ha.zookeeper.election import ZooKeeperLeaderElectionDriverFactory
 from holdfast.ha.zookeeper.latch_nodes import LatchNodes
@@ -47,7 +41,6 @@ from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.ids import JobID
 
 _TYPE: Final = "zookeeper"
-_REST_SERVER: Final = "rest_server"
 
 
 def namespace_of(configuration: Configuration) -> str:
@@ -66,7 +59,7 @@ def namespace_of(configuration: Configuration) -> str:
     return namespace
 
 
-class ZooKeeperLeaderElectionHaServices(AbstractHaServices):
+class ZooKeeperLeaderElectionHaServices(ClusterHaServices):
     """High availability over ZooKeeper. Blocks until it is connected.
 
     Args:
@@ -84,38 +77,31 @@ class ZooKeeperLeaderElectionHaServices(AbstractHaServices):
         self, config: Configuration, io_executor: Executor, connection: ZooKeeperConnection | None = None
     ) -> None:
         self._namespace = namespace_of(config)
-        self._storage = ClusterStorage(config)
+        storage = ClusterStorage(config)
         self._connection = connection or ZooKeeperConnection.from_configuration(config)
         if connection is None:
             self._connection.start()
         try:
-            self._storage.open(_TYPE, self._recall)
+            storage.open(_TYPE, self._recall)
         except BaseException:
             self._connection.close()
             raise
         self._client = self._connection.client
         self._tolerates_suspension = config.get(options.ZOOKEEPER_TOLERATE_SUSPENDED_CONNECTIONS)
         self._tree = LeaderTree(self._connection, f"{self._namespace}/leader")
-        self._lock_identity = str(uuid.uuid4())
-        super().__init__(
-            config,
-            ZooKeeperLeaderElectionDriverFactory(
-                self._connection, self._tree, self._lock_identity, self._tolerates_suspension
-            ),
-            io_executor,
-            self._storage.blob_store(),
-            self._storage.job_result_store(io_executor),
+        self._lock_identity = new_lock_identity()
+        drivers = ZooKeeperLeaderElectionDriverFactory(
+            self._connection, self._tree, self._lock_identity, self._tolerates_suspension
         )
+        super().__init__(config, drivers, io_executor, storage)
 
     def create_leader_retrieval_service(self, leader_name: str) -> LeaderRetrievalService:
         """Make a service that follows the leader of this name."""
         return _retrieval(self._connection, self._tree, leader_name, self._tolerates_suspension)
 
-    def create_checkpoint_recovery_factory(self) -> CheckpointRecoveryFactory:
-        """Make a factory over the registers in ZooKeeper."""
-        return RegisterCheckpointRecoveryFactory(
-            self._register_for, job_directories(self.configuration), process_name()
-        )
+    def register_for(self, job_id: JobID) -> ZooKeeperRegister:
+        """The register in the job's node."""
+        return ZooKeeperRegister(self._connection, f"{self._job_path(job_id)}/register")
 
     def create_execution_plan_store(self) -> DefaultExecutionPlanStore:
         """Make a store of submitted plans that only the leader changes."""
@@ -143,9 +129,8 @@ class ZooKeeperLeaderElectionHaServices(AbstractHaServices):
         """End the session."""
         self._connection.close()
 
-    def internal_cleanup(self) -> None:
-        """Delete the cluster's nodes, and those above them that are empty; then the states behind the pointers."""
-        self._storage.forget()
+    def remove_pointers(self) -> None:
+        """Delete the cluster's nodes, and those above them that are empty."""
         # By name, because the node of a cluster "a/b" is below that of a cluster "a".
         plans = self.configuration.get(options.HA_ZOOKEEPER_EXECUTION_PLANS_PATH)
         for child in (plans, "jobs", "leader", "cluster"):
@@ -159,39 +144,14 @@ class ZooKeeperLeaderElectionHaServices(AbstractHaServices):
             except NotEmptyError:
                 break
             path = path.rpartition("/")[0]
-        self._storage.remove_states()
 
     def internal_cleanup_job_data(self, job_id: JobID) -> None:
-        """Delete the job's node, unless its register names checkpoints that are kept for the user.
-
-        Whoever ran a job of that id next would otherwise not know that their files are still needed.
-        """
-        if self._register_for(job_id).read().checkpoints:
-            self.logger.info("The register of job %s is kept, because it names retained checkpoints.", job_id)
-            return
-        self._delete_tree(self._job_path(job_id))
-
-    def get_leader_path_for_resource_manager(self) -> str:
-        """The name of the resource manager."""
-        return "resource_manager"
-
-    def get_leader_path_for_dispatcher(self) -> str:
-        """The name of the dispatcher."""
-        return "dispatcher"
-
-    def get_leader_path_for_job_manager(self, job_id: JobID) -> str:
-        """The name of a job's job master."""
-        return f"job-{job_id}"
-
-    def get_leader_path_for_rest_server(self) -> str:
-        """The name of the REST endpoint."""
-        return _REST_SERVER
+        """Delete the job's node, unless its register names checkpoints that are kept for the user."""
+        if not self.keeps_register(job_id):
+            self._delete_tree(self._job_path(job_id))
 
     def _job_path(self, job_id: JobID) -> str:
         return f"{self._namespace}/jobs/{job_id}"
-
-    def _register_for(self, job_id: JobID) -> ZooKeeperRegister:
-        return ZooKeeperRegister(self._connection, f"{self._job_path(job_id)}/register")
 
     def _delete_tree(self, path: str) -> None:
         """Delete a node and everything below it; again if somebody adds something meanwhile."""
@@ -228,7 +188,8 @@ class ZooKeeperClientHaServices(ClientHighAvailabilityServices):
 
     def get_cluster_rest_endpoint_leader_retriever(self) -> LeaderRetrievalService:
         """Get the leader retriever of the REST endpoint."""
-        return _retrieval(self._connection, self._tree, _REST_SERVER, self._tolerates_suspension)
+        rest_server = ZooKeeperLeaderElectionHaServices.REST_SERVER
+        return _retrieval(self._connection, self._tree, rest_server, self._tolerates_suspension)
 
     def close(self) -> None:
         """End the session."""

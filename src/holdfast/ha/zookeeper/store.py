@@ -31,11 +31,11 @@ from holdfast.errors import (
     NotExistError,
     PossibleInconsistentStateError,
 )
-from holdfast.ha.pointer import decode_marked, encode_marked
+from holdfast.ha.job_manager_store.pointer import decode_marked, encode_marked
 from holdfast.ha.zookeeper.connection import TransactionRefusedError, ZooKeeperConnection, storage_error
 from holdfast.ha.zookeeper.latch_nodes import LatchNodes, fenced
-from holdfast.storage.handle import RetrievableStateHandle, RetrievableStateStorageHelper
-from holdfast.storage.state_handle_store import IntegerResourceVersion, StateHandleStore
+from holdfast.storage.handle.state_handle import RetrievableStateHandle, RetrievableStateStorageHelper
+from holdfast.storage.handle.state_handle_store import IntegerResourceVersion, StateHandleStore
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")

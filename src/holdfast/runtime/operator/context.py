@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NoReturn
 
 from holdfast.errors import ConfigurationError
-from holdfast.runtime.function import KeyedProcessFunction, OutputTag, ProcessFunction, RuntimeContext, TimerService
+from holdfast.kernel.watermark import MIN_WATERMARK
+from holdfast.runtime.function.user_function import (
+    KeyedProcessFunction,
+    OutputTag,
+    ProcessFunction,
+    RuntimeContext,
+    TimerService,
+)
 from holdfast.state.backend import AbstractKeyedStateBackend
 
 BACKEND = "holdfast.backend"
 CONTEXT = "holdfast.context"
 """Keys of a deep copy's memo under which handles and contexts find the task they are re-bound to."""
-
-MIN_WATERMARK = -(2**63)
-MAX_WATERMARK = 2**63 - 1
 
 
 @dataclass(frozen=True)
@@ -119,7 +123,9 @@ class ElementContext(KeyedProcessFunction.OnTimerContext, ProcessFunction.Contex
     def __init__(self, info: SubtaskInfo, backend: AbstractKeyedStateBackend | None) -> None:
         self._info = info
         self._backend = backend
-        self._timers = None if backend is None else SubtaskTimerService(info, backend)
+        self._timers: SubtaskTimerService = (
+            UnkeyedTimerService(info) if backend is None else KeyedTimerService(info, backend)
+        )
         self.side_outputs: dict[str, list[Any]] = {}
         self.element_timestamp: int | None = None
         self.domain: Any = None
@@ -136,11 +142,11 @@ class ElementContext(KeyedProcessFunction.OnTimerContext, ProcessFunction.Contex
         return self._backend.get_current_key()
 
     def timer_service(self) -> TimerService:
-        if self._timers is None:
-            raise ConfigurationError(
-                f"operator {self._info.uid!r} asked for timers, but its stream is not keyed: call key_by() before it"
-            )
         return self._timers
+
+    def watermark_has_reached(self, watermark: int) -> None:
+        """Lets the function see this watermark from now on."""
+        self._timers.watermark = watermark
 
     def time_domain(self) -> Any:
         return self.domain
@@ -150,18 +156,25 @@ class ElementContext(KeyedProcessFunction.OnTimerContext, ProcessFunction.Contex
 
 
 class SubtaskTimerService(TimerService):
-    """Timers of the current key. The processing time is that of the epoch and stands still within it."""
+    """The times of a task. The processing time is that of the epoch and stands still within it."""
 
-    def __init__(self, info: SubtaskInfo, backend: AbstractKeyedStateBackend) -> None:
-        self._backend = backend
-        self._processing_time = info.processing_time
+    def __init__(self, info: SubtaskInfo) -> None:
+        self._info = info
         self.watermark = info.watermark
 
     def current_processing_time(self) -> int:
-        return self._processing_time
+        return self._info.processing_time
 
     def current_watermark(self) -> int:
         return self.watermark
+
+
+class KeyedTimerService(SubtaskTimerService):
+    """The times of a task, and timers of the current key."""
+
+    def __init__(self, info: SubtaskInfo, backend: AbstractKeyedStateBackend) -> None:
+        super().__init__(info)
+        self._backend = backend
 
     def register_processing_time_timer(self, timestamp: int) -> None:
         self._backend.timers.register_processing_time_timer(timestamp)
@@ -174,3 +187,25 @@ class SubtaskTimerService(TimerService):
 
     def delete_event_time_timer(self, timestamp: int) -> None:
         self._backend.timers.delete_event_time_timer(timestamp)
+
+
+class UnkeyedTimerService(SubtaskTimerService):
+    """The times of a task without keys, as in Flink: a timer belongs to a key, so there are none."""
+
+    def register_processing_time_timer(self, timestamp: int) -> None:
+        self._refuse("set a timer")
+
+    def register_event_time_timer(self, timestamp: int) -> None:
+        self._refuse("set a timer")
+
+    def delete_processing_time_timer(self, timestamp: int) -> None:
+        self._refuse("deleted a timer")
+
+    def delete_event_time_timer(self, timestamp: int) -> None:
+        self._refuse("deleted a timer")
+
+    def _refuse(self, what: str) -> NoReturn:
+        raise ConfigurationError(
+            f"operator {self._info.uid!r} {what}, but its stream is not keyed: call key_by() before it. Without keys "
+            "there are only the current times"
+        )

@@ -6,13 +6,17 @@ import io
 from collections.abc import Callable, Iterable
 from typing import BinaryIO, Final
 
-from holdfast.checkpoint.location import CheckpointedStateScope, CheckpointStateOutputStream, CheckpointStreamFactory
-from holdfast.checkpoint.stream import BufferedStream, InlineStateHandle
+from holdfast.checkpoint.storage.location import (
+    CheckpointedStateScope,
+    CheckpointStateOutputStream,
+    CheckpointStreamFactory,
+)
+from holdfast.checkpoint.storage.stream import BufferedStream, InlineStateHandle
 from holdfast.errors import StateError, StateMigrationError
-from holdfast.state.api import StatePartitionStreamProvider
 from holdfast.state.backend import AbstractKeyedStateBackend, OperatorStateBackend
-from holdfast.state.descriptor import ListStateDescriptor
-from holdfast.state.raw_state import (
+from holdfast.state.declaration.api import StatePartitionStreamProvider
+from holdfast.state.declaration.descriptor import ListStateDescriptor
+from holdfast.state.declaration.raw_state import (
     RAW_KEYED,
     KeyedStateCheckpointOutputStream,
     KeyGroupStatePartitionStreamProvider,

@@ -10,7 +10,7 @@ from itertools import repeat
 from typing import Any
 
 from holdfast.errors import HoldfastError
-from holdfast.runtime.function import TimeDomain
+from holdfast.runtime.function.user_function import TimeDomain
 from holdfast.runtime.operator.subtask import OperatorSubtask
 
 Stamps = list[int | None]

@@ -5,22 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from holdfast.checkpoint.location import CheckpointStreamFactory
+from holdfast.checkpoint.storage.location import CheckpointStreamFactory
 from holdfast.errors import ConfigurationError, StateError
-from holdfast.runtime.broadcast import KeyedBroadcastProcessFunction
-from holdfast.runtime.function import OutputTag
+from holdfast.runtime.function.broadcast import KeyedBroadcastProcessFunction
+from holdfast.runtime.function.user_function import OutputTag
 from holdfast.runtime.operator.context import ElementContext, SubtaskInfo
 from holdfast.runtime.operator.raw_state import RawState
-from holdfast.state.api import (
+from holdfast.state.backend import AbstractKeyedStateBackend
+from holdfast.state.backend.keyed import NoCurrentKey
+from holdfast.state.declaration.api import (
     BroadcastState,
     KeyedStateStore,
     OperatorStateStore,
     ReadOnlyBroadcastState,
     StatePartitionStreamProvider,
 )
-from holdfast.state.backend import AbstractKeyedStateBackend
-from holdfast.state.backend.keyed import NoCurrentKey
-from holdfast.state.raw_state import (
+from holdfast.state.declaration.raw_state import (
     KeyedStateCheckpointOutputStream,
     KeyGroupStatePartitionStreamProvider,
     OperatorStateCheckpointOutputStream,
@@ -124,7 +124,7 @@ class ReaderContext(ElementContext, KeyedBroadcastProcessFunction.OnTimerContext
         return self._info.processing_time
 
     def current_watermark(self) -> int:
-        return self._info.watermark if self._timers is None else self._timers.watermark
+        return self._timers.watermark
 
 
 class BroadcastSideContext(KeyedBroadcastProcessFunction.Context):

@@ -13,10 +13,10 @@ from typing import Any
 import pyarrow as pa
 
 from holdfast.errors import HoldfastError, UserFunctionError
-from holdfast.runtime.function import CheckpointedFunction, CheckpointListener, OutputTag, TimeDomain
+from holdfast.runtime.function.user_function import CheckpointedFunction, CheckpointListener, OutputTag, TimeDomain
 from holdfast.runtime.operator.context import ElementContext, SubtaskContext, SubtaskInfo
 from holdfast.runtime.operator.failure import user_error
-from holdfast.runtime.operator.opened import OpenedOperator
+from holdfast.runtime.operator.operator_instance import OperatorInstance
 from holdfast.runtime.operator.raw_state import RawState
 from holdfast.runtime.operator.state_context import (
     BroadcastSideContext,
@@ -28,7 +28,7 @@ from holdfast.runtime.operator.state_context import (
 )
 from holdfast.runtime.operator.vectorised import BatchContext, as_one_batch
 from holdfast.state.backend import AbstractKeyedStateBackend, OperatorStateBackend
-from holdfast.state.descriptor import ValueStateDescriptor
+from holdfast.state.declaration.descriptor import ValueStateDescriptor
 
 REDUCE_STATE = "_reduce"
 
@@ -48,7 +48,7 @@ class OperatorSubtask:
 
     def __init__(
         self,
-        opened: OpenedOperator,
+        instance: OperatorInstance,
         info: SubtaskInfo,
         backend: AbstractKeyedStateBackend | None = None,
         operator_state: OperatorStateBackend | None = None,
@@ -56,7 +56,7 @@ class OperatorSubtask:
         self.info = info
         self.backend = backend
         self.operator_state = operator_state
-        self._spec = opened.spec
+        self._spec = instance.spec
         self.context = ElementContext(info, backend)
         if self._spec.broadcast is not None:
             assert operator_state is not None
@@ -64,7 +64,7 @@ class OperatorSubtask:
             self.context = ReaderContext(info, backend, states)
             self._broadcast_side = BroadcastSideContext(info, backend, states, self.context)
         context = SubtaskContext(info, backend)
-        self.function, self._call = opened.bind(context, backend)
+        self.function, self._call = instance.bind(context, backend)
         self._raw = None if operator_state is None else RawState(info.uid, operator_state, backend)
         if isinstance(self.function, CheckpointedFunction):
             assert operator_state is not None and self._raw is not None
@@ -110,7 +110,8 @@ class OperatorSubtask:
 
         Args:
             elements: The batch.
-            dict_keys: Canonical key of each element (see `holdfast.types.key`); None for operators without keys.
+            dict_keys: Canonical key of each element (see `holdfast.types.key.key_codec`); None for operators without
+                keys.
             hashes: Hash of each key, a uint64 array.
             timestamps: Event time of each element in milliseconds, None for one without; for a `StampedSubtask`.
 
@@ -193,10 +194,9 @@ class OperatorSubtask:
 
     def advance_watermark(self, watermark: int) -> list[Any]:
         """Fires the event-time timers up to `watermark` and returns what they emitted."""
-        timers = self.context._timers
-        if self.backend is None or timers is None:
+        self.context.watermark_has_reached(watermark)
+        if self.backend is None:
             return []
-        timers.watermark = watermark
         return self._fire(TimeDomain.EVENT_TIME, lambda fire: self.backend.timers.advance_watermark(watermark, fire))  # type: ignore[union-attr]
 
     def fire_processing_time(self, now: int) -> list[Any]:

@@ -12,14 +12,14 @@ import pyarrow as pa
 
 from holdfast.errors import ConfigurationError, OutputTypeError, StateError
 from holdfast.kernel.key_group import key_groups_of
-from holdfast.runtime.function import RichFunction, RuntimeContext
+from holdfast.runtime.function.user_function import RichFunction, RuntimeContext
 from holdfast.state.backend import AbstractKeyedStateBackend
-from holdfast.state.descriptor import ValueStateDescriptor
-from holdfast.state.hashmap.column import pick
+from holdfast.state.declaration.descriptor import ValueStateDescriptor
 from holdfast.state.hashmap.handle import CellHandle
-from holdfast.types.arrived_keys import arrived_keys
-from holdfast.types.arrow import element_schema
-from holdfast.types.type_information import OpaqueTypeInformation, TypeInformation
+from holdfast.state.hashmap.placement import pick
+from holdfast.types.conversion.arrow import element_schema
+from holdfast.types.information.type_information import OpaqueTypeInformation, TypeInformation
+from holdfast.types.key.arrived_keys import arrived_keys
 
 Keys: TypeAlias = "pa.Array | pa.ChunkedArray | pa.RecordBatch | Sequence[pa.Array] | None"
 

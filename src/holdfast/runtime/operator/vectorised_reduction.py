@@ -15,12 +15,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.errors import OutputTypeError
-from holdfast.runtime.function import RuntimeContext
+from holdfast.runtime.function.user_function import RuntimeContext
 from holdfast.runtime.operator.vectorised import BatchContext, BatchFunction
 from holdfast.runtime.operator.vectorised_groups import Groups, latest_marked, running
-from holdfast.state.descriptor import ValueStateDescriptor
-from holdfast.types.ddl import parse_type
-from holdfast.types.type_information import TypeInformation
+from holdfast.state.declaration.descriptor import ValueStateDescriptor
+from holdfast.types.conversion.ddl import parse_type
+from holdfast.types.information.type_information import TypeInformation
 
 _SAFE_SUM: Final = 2.0**62
 

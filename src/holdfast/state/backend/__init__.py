@@ -2,14 +2,14 @@
 
 from holdfast.state.backend.handle import BACKEND_MEMO_KEY, StateHandle
 from holdfast.state.backend.interface import (
-    OperatorStateBackend,
     ResolvedCheckpoint,
     StateBackend,
     StateBackendFactory,
-    TaskKvStateRegistry,
 )
 from holdfast.state.backend.keyed import AbstractKeyedStateBackend
+from holdfast.state.backend.kv_state_registry import TaskKvStateRegistry
 from holdfast.state.backend.loader import load_state_backend
+from holdfast.state.operator.operator_state_backend import OperatorStateBackend
 
 __all__ = [
     "BACKEND_MEMO_KEY",

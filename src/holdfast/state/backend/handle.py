@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import Any, Final, NoReturn, Protocol
 
 from holdfast.errors import OutputTypeError, StateError, UserFunctionError
-from holdfast.state.api import State
-from holdfast.state.descriptor import StateDescriptor
-
-if TYPE_CHECKING:
-    from holdfast.state.backend.keyed import AbstractKeyedStateBackend
+from holdfast.state.declaration.api import State
+from holdfast.state.declaration.descriptor import StateDescriptor
 
 BACKEND_MEMO_KEY: Final = "holdfast.backend"
 """Key in the memo of `copy.deepcopy` under which the backend stands that copied handles are to work on."""
+
+
+class HandleOwner(Protocol):
+    """What a handle needs of the backend that it belongs to.
+
+    Attributes:
+        operator_identifier: Uid of the operator.
+    """
+
+    operator_identifier: str
+
+    def get_current_key(self) -> Any:
+        """Return the current key as a user has it."""
+
+    def bind(self, handle: StateHandle) -> StateHandle:
+        """Return this backend's handle of the state of another backend's handle."""
 
 
 class StateHandle(State):
@@ -28,7 +41,7 @@ class StateHandle(State):
     """
 
     def __init__(
-        self, backend: AbstractKeyedStateBackend, descriptor: StateDescriptor[Any], namespace_serializer: Any = None
+        self, backend: HandleOwner, descriptor: StateDescriptor[Any], namespace_serializer: Any = None
     ) -> None:
         self.backend = backend
         self.descriptor = descriptor
@@ -58,7 +71,7 @@ class StateHandle(State):
         )
 
     def __deepcopy__(self, memo: dict[Any, Any]) -> StateHandle:
-        backend: AbstractKeyedStateBackend | None = memo.get(BACKEND_MEMO_KEY)
+        backend: HandleOwner | None = memo.get(BACKEND_MEMO_KEY)
         return self if backend is None else backend.bind(self)
 
     def __copy__(self) -> StateHandle:

@@ -5,59 +5,20 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from holdfast.errors import ConfigurationError, NotExistError
 from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.key_group import KeyGroupRange
-from holdfast.state.api import OperatorStateStore
-from holdfast.state.environment import Environment
-from holdfast.state.operator_snapshot import OperatorSnapshot, SnapshotStore
-from holdfast.storage.file_system import file_system_for, join
-from holdfast.storage.job_directory import METADATA_NAME
-from holdfast.types.key import KeyCodec
-
-if TYPE_CHECKING:
-    from holdfast.state.backend.keyed import AbstractKeyedStateBackend
+from holdfast.state.backend.keyed import AbstractKeyedStateBackend
+from holdfast.state.backend.kv_state_registry import TaskKvStateRegistry
+from holdfast.state.declaration.environment import Environment
+from holdfast.state.operator.operator_state_backend import OperatorStateBackend
+from holdfast.storage.file_system.scheme import file_system_for, join
+from holdfast.storage.job.job_directory import METADATA_NAME
+from holdfast.types.key.key_codec import KeyCodec
 
 S = TypeVar("S", bound="StateBackend", covariant=True)
-
-
-class TaskKvStateRegistry(ABC):
-    """Told which queryable states a task has."""
-
-    @abstractmethod
-    def register_kv_state(self, key_group_range: KeyGroupRange, registration_name: str, state_name: str) -> None:
-        """A state can be queried under a name, for these key groups."""
-
-    @abstractmethod
-    def unregister_all(self) -> None:
-        """The task has ended."""
-
-
-class OperatorStateBackend(OperatorStateStore):
-    """The state of one subtask that belongs to no key."""
-
-    @abstractmethod
-    def snapshot(self, store: SnapshotStore | None = None) -> OperatorSnapshot | None:
-        """Return all registered states, which later changes do not touch; None if none is registered.
-
-        Args:
-            store: Where their elements go; None keeps them in the snapshot itself.
-        """
-
-    @abstractmethod
-    def restore(self, snapshot: OperatorSnapshot, store: SnapshotStore | None = None) -> None:
-        """Take over the states of a snapshot, before any is asked for.
-
-        Args:
-            snapshot: The part of this subtask.
-            store: Where their elements are read from; None if all are in the snapshot itself.
-        """
-
-    @abstractmethod
-    def dispose(self) -> None:
-        """Let go of everything."""
 
 
 @dataclass(frozen=True)

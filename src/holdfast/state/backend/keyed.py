@@ -11,7 +11,9 @@ import numpy.typing as npt
 
 from holdfast.errors import StateError
 from holdfast.kernel.key_group import KeyGroupRange
-from holdfast.state.api import (
+from holdfast.state.backend.handle import StateHandle
+from holdfast.state.backend.kv_state_registry import TaskKvStateRegistry
+from holdfast.state.declaration.api import (
     AggregatingState,
     FoldingState,
     KeyedStateStore,
@@ -20,16 +22,14 @@ from holdfast.state.api import (
     ReducingState,
     ValueState,
 )
-from holdfast.state.backend.handle import StateHandle
-from holdfast.state.backend.interface import TaskKvStateRegistry
-from holdfast.state.descriptor import StateDescriptor
-from holdfast.state.environment import Environment
-from holdfast.state.namespace import is_void
-from holdfast.state.run import RunHandle
-from holdfast.state.timer import TimerService
-from holdfast.state.version import StateVersion
-from holdfast.storage.file_system import FileSystem
-from holdfast.types.key import KeyCodec
+from holdfast.state.declaration.descriptor import StateDescriptor
+from holdfast.state.declaration.environment import Environment
+from holdfast.state.layout.namespace import is_void
+from holdfast.state.run.run_file import RunHandle
+from holdfast.state.run.version import StateVersion
+from holdfast.state.timer.timer_service import SimpleTimerService
+from holdfast.storage.file_system.scheme import FileSystem
+from holdfast.types.key.key_codec import KeyCodec
 
 
 class NoCurrentKey:
@@ -89,7 +89,7 @@ class AbstractKeyedStateBackend(KeyedStateStore):
 
     @property
     @abstractmethod
-    def timers(self) -> TimerService:
+    def timers(self) -> SimpleTimerService:
         """The timers of user functions."""
 
     @abstractmethod

@@ -9,7 +9,7 @@ from typing import Any, Final
 from holdfast.errors import ConfigurationError, HoldfastError
 from holdfast.kernel.configuration import Configuration
 from holdfast.state.backend.interface import StateBackend, StateBackendFactory
-from holdfast.state.options import STATE_BACKEND
+from holdfast.state.declaration.options import STATE_BACKEND
 
 logger = logging.getLogger(__name__)
 

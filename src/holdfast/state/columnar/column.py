@@ -9,14 +9,14 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.state.columnar.stored_list import StoredList
-from holdfast.state.columnar.stored_map import Part, StoredMap
-from holdfast.state.descriptor import StateKind
+from holdfast.state.columnar.stored_map import MapPart, StoredMap
+from holdfast.state.declaration.descriptor import StateKind
 from holdfast.state.hashmap.collection_column import ListColumn, MapColumn
 from holdfast.state.hashmap.column import Column, ScalarColumn
 from holdfast.state.hashmap.placement import Cells
-from holdfast.state.layout import OP, Op, StateLayout
-from holdfast.state.probe import KEY, Hashes, Stretch, Wanted
-from holdfast.types.key import KeyCodec
+from holdfast.state.layout.column_layout import OP, Op, StateLayout
+from holdfast.state.run.probe import KEY, Hashes, Stretch, Wanted
+from holdfast.types.key.key_codec import KeyCodec
 
 _SMALL_MAP: Final = 256
 """Maps of fewer rows are read whole, many in one go, which costs less than looking for a few entries one by one."""
@@ -78,7 +78,7 @@ class StoredMapColumn(MapColumn):
             if codec.from_storage(ends) != [key, key]:
                 return None
             is_cleared = stretch.segment.table.column(OP).chunk(0)[first].as_py() == Op.CLEAR
-            parts.append(Part(stretch.segment, first + is_cleared, end))
+            parts.append(MapPart(stretch.segment, first + is_cleared, end))
             if is_cleared:
                 break
         reader = _Reader(MapColumn(self.layout), stretches, codec, key, hash64)

@@ -7,7 +7,7 @@ from holdfast.state.hashmap.column import Column
 from holdfast.state.hashmap.keyed_backend import HashMapKeyedStateBackend
 from holdfast.state.hashmap.placement import Cells
 from holdfast.state.hashmap.store import Store
-from holdfast.state.layout import StateLayout
+from holdfast.state.layout.column_layout import StateLayout
 
 
 class ColumnarKeyedStateBackend(HashMapKeyedStateBackend):

@@ -6,17 +6,14 @@ from typing import Any
 
 from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.key_group import KeyGroupRange
-from holdfast.state.backend.interface import (
-    OperatorStateBackend,
-    StateBackend,
-    StateBackendFactory,
-    TaskKvStateRegistry,
-)
-from holdfast.state.cache import StateCache
+from holdfast.state.backend.cache import StateCache
+from holdfast.state.backend.interface import StateBackend, StateBackendFactory
+from holdfast.state.backend.kv_state_registry import TaskKvStateRegistry
 from holdfast.state.columnar.keyed_backend import ColumnarKeyedStateBackend
-from holdfast.state.environment import Environment
-from holdfast.state.operator_state import DefaultOperatorStateBackend
-from holdfast.types.key import KeyCodec
+from holdfast.state.declaration.environment import Environment
+from holdfast.state.operator.operator_state import DefaultOperatorStateBackend
+from holdfast.state.operator.operator_state_backend import OperatorStateBackend
+from holdfast.types.key.key_codec import KeyCodec
 
 
 class ColumnarStateBackend(StateBackend):

@@ -10,13 +10,13 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from holdfast.state.layout import MAP_KEY, OP, Op, StateLayout
-from holdfast.state.run import Segment
+from holdfast.state.layout.column_layout import MAP_KEY, OP, Op, StateLayout
+from holdfast.state.run.run_file import Segment
 
 GONE: Final = object()
 
 
-class Part:
+class MapPart:
     """The entries of one map in one run, in the order of their map keys.
 
     Args:
@@ -66,7 +66,7 @@ class StoredMap:
         read: Reads all entries.
     """
 
-    def __init__(self, layout: StateLayout, parts: Sequence[Part], read: Callable[[], dict[Any, Any]]) -> None:
+    def __init__(self, layout: StateLayout, parts: Sequence[MapPart], read: Callable[[], dict[Any, Any]]) -> None:
         assert layout.map_key is not None
         self._layout = layout
         self._codec = layout.map_key

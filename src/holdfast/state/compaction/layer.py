@@ -13,8 +13,8 @@ from functools import cached_property
 from itertools import pairwise
 
 from holdfast.kernel.key_group import KeyGroupRange
-from holdfast.state.lineage import Lineage
-from holdfast.state.run import RunHandle
+from holdfast.state.run.lineage import Lineage
+from holdfast.state.run.run_file import RunHandle
 
 
 @dataclass(frozen=True)

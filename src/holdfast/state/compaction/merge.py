@@ -10,12 +10,12 @@ from holdfast.state.compaction.layer import common_lineage, layers
 from holdfast.state.compaction.merge_state import merge_state
 from holdfast.state.compaction.merge_timer import fired_through, merge_timers
 from holdfast.state.compaction.plan import CompactionPlan, Output
-from holdfast.state.lineage import Lineage
-from holdfast.state.run import RunHandle, RunReader, open_run
-from holdfast.state.run_footer import RunMeta
-from holdfast.state.run_writer import SegmentData, write_run
-from holdfast.state.timer import TIMER_PREFIX
-from holdfast.storage.file_system import FileSystem
+from holdfast.state.run.lineage import Lineage
+from holdfast.state.run.run_file import RunHandle, RunReader, open_run
+from holdfast.state.run.run_footer import RunMeta
+from holdfast.state.run.run_writer import SegmentData, write_run
+from holdfast.state.timer.timer_service import TIMER_PREFIX
+from holdfast.storage.file_system.scheme import FileSystem
 
 COMPRESSED_UP_TO: Final = 4 * 1024 * 1024
 """Up to which size in memory the result of a merge is compressed.
@@ -85,7 +85,7 @@ def _merged(
 ) -> SegmentData | None:
     if name.startswith(TIMER_PREFIX):
         return merge_timers(name, runs, key_groups, plan.is_oldest)
-    found = [segment for segment in (run.segment(name) for run in runs) if segment is not None]
+    found = [segment for run in runs for segment in run.newest_first(name)]
     parts = [(segment, segment.range(key_groups)) for segment in found]
     # The newest segment says in which form the result is, also where it has no rows.
     parts = [(segment, rows) for at, (segment, rows) in enumerate(parts) if not at or rows.stop > rows.start]

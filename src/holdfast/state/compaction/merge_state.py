@@ -11,12 +11,12 @@ import pyarrow.compute as pc
 
 from holdfast.errors import StateMigrationError
 from holdfast.state.compaction.rows import Mask, Positions, Sorted, parts_by_hash
-from holdfast.state.descriptor import StateKind
-from holdfast.state.evolution import TTL, Conversion, conversion, forms_of
-from holdfast.state.layout import MAP_KEY, NAMESPACE, OP, STAMP, TIME_TO_LIVE, VALUE, Op
-from holdfast.state.probe import KEY
-from holdfast.state.run import HASH, Segment
-from holdfast.state.run_writer import SegmentData
+from holdfast.state.declaration.descriptor import StateKind
+from holdfast.state.layout.column_layout import MAP_KEY, NAMESPACE, OP, STAMP, TIME_TO_LIVE, VALUE, Op
+from holdfast.state.layout.evolution import TTL, Conversion, conversion, forms_of
+from holdfast.state.run.probe import KEY
+from holdfast.state.run.run_file import HASH, Segment
+from holdfast.state.run.run_writer import SegmentData
 
 _MUST_AGREE: Final = ("kind", "map_key", "namespace")
 

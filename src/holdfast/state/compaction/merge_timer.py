@@ -11,11 +11,11 @@ import pyarrow as pa
 from holdfast.errors import StateMigrationError
 from holdfast.kernel.key_group import KeyGroupRange, key_groups_of
 from holdfast.state.compaction.rows import Sorted
-from holdfast.state.layout import NAMESPACE, OP, Op
-from holdfast.state.probe import KEY
-from holdfast.state.run import HASH, RunReader
-from holdfast.state.run_writer import SegmentData
-from holdfast.state.timer_queue import MIN_TIME, TIMESTAMP
+from holdfast.state.layout.column_layout import NAMESPACE, OP, Op
+from holdfast.state.run.probe import KEY
+from holdfast.state.run.run_file import HASH, RunReader
+from holdfast.state.run.run_writer import SegmentData
+from holdfast.state.timer.timer_queue import MIN_TIME, TIMESTAMP
 
 _GROUP = "key_group"
 
@@ -44,8 +44,7 @@ def merge_timers(
     tables: list[pa.Table] = []
     schema = None
     for run in runs:
-        segment = run.segment(name)
-        if segment is not None:
+        for segment in run.newest_first(name):
             if schema is not None and schema != segment.entry.schema:
                 raise StateMigrationError(f"The runs of timers {name!r} have different namespaces; see {run.path!r}.")
             schema = segment.entry.schema

@@ -9,8 +9,8 @@ from typing import Any, Final
 
 from holdfast.kernel.key_group import KeyGroupRange
 from holdfast.state.compaction.layer import Layer, pieces
-from holdfast.state.run import RunHandle
-from holdfast.state.version import StateVersion
+from holdfast.state.run.run_file import RunHandle
+from holdfast.state.run.version import StateVersion
 
 LARGEST_PIECE: Final = 64 * 1024 * 1024
 """About how many bytes of input one output is made of: a merge holds one output in memory at a time."""

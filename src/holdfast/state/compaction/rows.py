@@ -10,9 +10,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.state.layout import OP
-from holdfast.state.probe import KEY
-from holdfast.state.run import HASH, Segment
+from holdfast.state.layout.column_layout import OP
+from holdfast.state.run import batch
+from holdfast.state.run.probe import KEY
+from holdfast.state.run.run_file import HASH, Segment
 
 Positions = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
@@ -29,7 +30,9 @@ class Sorted:
     """
 
     def __init__(self, tables: Sequence[pa.Table], by: Sequence[str]) -> None:
-        self._joined = pa.concat_tables(tables).combine_chunks()
+        joined = pa.concat_tables(tables)
+        # What one key has may be too much for one array, and is not cut.
+        self._joined = joined.combine_chunks() if joined.nbytes <= batch.BATCH_BYTES else joined
         age = np.repeat(np.arange(len(tables)), [table.num_rows for table in tables])
         names = [name for name in by if not (name == KEY and by[0] == HASH and self._hashes_tell_keys())]
         codes = [_codes(self._joined.column(name)) for name in names]
@@ -72,7 +75,7 @@ class Sorted:
 
     def table(self, keep: Mask | None = None) -> pa.Table:
         """Return the rows, or those that are marked."""
-        return self._joined.take(pa.array(self._order if keep is None else self._order[keep]))
+        return batch.taken(self._joined, self._order if keep is None else self._order[keep])
 
 
 def _codes(column: pa.ChunkedArray) -> npt.NDArray[Any]:
@@ -102,11 +105,30 @@ def parts_by_hash(segments: Sequence[tuple[Segment, slice]]) -> Iterator[list[pa
     tables = [segment.table for segment, _ in segments]  # whole first: all of their columns are needed
     hashes = [segment.hash[rows] for segment, rows in segments]
     longest = max(hashes, key=len)
-    step = max(1, len(longest) * _ROWS_AT_ONCE // max(1, total))
+    size = max(1, sum(table.nbytes for table in tables))
+    rows_at_once = min(_ROWS_AT_ONCE, total * (batch.BATCH_BYTES // 2) // size)
+    step = max(1, len(longest) * rows_at_once // max(1, total))
     bounds = np.unique(longest[step::step])
     cuts = [np.concatenate([[0], np.searchsorted(part, bounds), [len(part)]]) for part in hashes]
     for at in range(len(bounds) + 1):
-        yield [
-            table.slice(rows.start + int(cut[at]), int(cut[at + 1] - cut[at]))
-            for table, (_, rows), cut in zip(tables, segments, cuts, strict=True)
-        ]
+        yield from _small(
+            [
+                table.slice(rows.start + int(cut[at]), int(cut[at + 1] - cut[at]))
+                for table, (_, rows), cut in zip(tables, segments, cuts, strict=True)
+            ]
+        )
+
+
+def _small(tables: list[pa.Table]) -> Iterator[list[pa.Table]]:
+    """Cut rows again where they are much larger than others."""
+    if sum(table.nbytes for table in tables) <= batch.BATCH_BYTES:
+        yield tables
+        return
+    hashes = [table.column(HASH).to_numpy() for table in tables]
+    distinct = np.unique(np.concatenate(hashes))
+    if len(distinct) < 2:
+        yield tables
+        return
+    cuts = [int(np.searchsorted(part, distinct[len(distinct) // 2])) for part in hashes]
+    yield from _small([table.slice(0, cut) for table, cut in zip(tables, cuts, strict=True)])
+    yield from _small([table.slice(cut) for table, cut in zip(tables, cuts, strict=True)])

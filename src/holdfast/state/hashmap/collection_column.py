@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.errors import HoldfastError, OutputTypeError
-from holdfast.state.hashmap.column import Column, Mask, pick
-from holdfast.state.hashmap.placement import Cells
-from holdfast.state.layout import MAP_KEY, OP, Op, StateLayout
-from holdfast.state.run import Segment
-from holdfast.state.run_writer import SegmentData
-
-if TYPE_CHECKING:
-    from holdfast.state.hashmap.store import Store
+from holdfast.state.hashmap.column import CellOwner, Column, Mask
+from holdfast.state.hashmap.placement import Cells, pick
+from holdfast.state.layout.column_layout import MAP_KEY, OP, Op, StateLayout
+from holdfast.state.layout.value_size import average_size
+from holdfast.state.run.batch import made_in_pieces, taken
+from holdfast.state.run.run_file import Segment
+from holdfast.state.run.run_writer import SegmentData
 
 REWRITTEN: Final = -1
 """Marks a list of which not only the end has changed."""
@@ -60,7 +59,7 @@ class ListColumn(Column):
         """Return the cells that were written."""
         return np.array(sorted(self.pending), np.int64)
 
-    def snapshot(self, store: Store, uid: str) -> SegmentData | None:
+    def snapshot(self, store: CellOwner, uid: str) -> SegmentData | None:
         """Return one row for each cell that was written: put, append, or delete."""
         cells = store.sort(self.changed(), self.placement)
         stored = self._is_stored(cells)
@@ -80,8 +79,13 @@ class ListColumn(Column):
             return None
         kept = pick(lists, np.flatnonzero(keep).tolist())
         cells, codes = cells[keep], codes[keep]
-        columns = self._encoded(store, uid, kept, self.placement.slots_of(cells), lists=True)
-        return self._data(store, cells, codes, columns)
+
+        def rows(at: Cells) -> pa.Table:
+            some = cells[at]
+            columns = self._encoded(store, uid, pick(kept, at.tolist()), self.placement.slots_of(some), lists=True)
+            return self._rows(store, some, codes[at], columns)
+
+        return self._segment(made_in_pieces(np.arange(len(cells)), len(kept) * average_size(kept), rows))
 
     def settle(self) -> None:
         """The last snapshot was written."""
@@ -147,14 +151,11 @@ class MapColumn(Column):
         """Return the cells that were written."""
         return np.array(sorted(self.pending), np.int64)
 
-    def snapshot(self, store: Store, uid: str) -> SegmentData | None:
+    def snapshot(self, store: CellOwner, uid: str) -> SegmentData | None:
         """Return a row for each entry that was written, after a clear where the map was emptied."""
         cells = store.sort(self.changed(), self.placement)
-        ranks: list[int] = []
-        keys: list[Any] = []
-        values: list[Any] = []
-        ops: list[int] = []
         clears: list[int] = []
+        entries = _Entries([], [], [], [])
         for rank, (cell, known) in enumerate(zip(cells.tolist(), self._is_stored(cells).tolist(), strict=True)):
             cleared = cell in self.cleared
             if cleared and known:
@@ -164,40 +165,36 @@ class MapColumn(Column):
                 value = content.get(key, _GONE)
                 if value is _GONE and (cleared or not known):
                     continue
-                ranks.append(rank)
-                keys.append(key)
-                values.append(None if value is _GONE else value)
-                ops.append(Op.DELETE if value is _GONE else Op.PUT)
-        if not ranks and not clears:
+                entries.ranks.append(rank)
+                entries.keys.append(key)
+                entries.values.append(None if value is _GONE else value)
+                entries.ops.append(Op.DELETE if value is _GONE else Op.PUT)
+        if not entries.ranks and not clears:
             return None
-        positions = np.array(ranks, np.int64)
-        columns = self._encoded(store, uid, values, self.placement.slots_of(cells[positions]))
-        columns = {MAP_KEY: self._stored_keys(store, uid, keys, cells[positions]), **columns}
-        return self._sorted(store, cells, positions, np.array(ops, np.int8), columns, clears)
+        return self._segment(self._sorted(store, uid, cells, clears, entries))
 
-    def _sorted(
-        self,
-        store: Store,
-        cells: Cells,
-        ranks: Cells,
-        ops: Any,
-        columns: dict[str, pa.Array],
-        clears: list[int],
-    ) -> SegmentData:
+    def _sorted(self, store: CellOwner, uid: str, cells: Cells, clears: list[int], entries: _Entries) -> pa.Table:
         """Merge entries and clears into rows sorted by cell and map key, the clear first."""
-        nothing = {name: pa.nulls(len(clears), array.type) for name, array in columns.items()}
-        columns = {name: pa.concat_arrays([nothing[name], array]) for name, array in columns.items()}
-        ranks = np.concatenate([np.array(clears, np.int64), ranks])
-        ops = np.concatenate([np.full(len(clears), Op.CLEAR, np.int8), ops])
+        stored = self._stored_keys(store, uid, entries.keys, cells[entries.ranks])
+        chunks = stored.chunks if isinstance(stored, pa.ChunkedArray) else [stored]
+        keys = pa.chunked_array([pa.nulls(len(clears), stored.type), *chunks])
+        values = [None] * len(clears) + entries.values
+        ranks = np.array(clears + entries.ranks, np.int64)
+        ops = np.array([Op.CLEAR] * len(clears) + entries.ops, np.int8)
         order = pc.sort_indices(
-            pa.table({"rank": ranks, "entry": ops != Op.CLEAR, MAP_KEY: columns[MAP_KEY]}),
+            pa.table({"rank": ranks, "entry": ops != Op.CLEAR, MAP_KEY: keys}),
             sort_keys=[("rank", "ascending"), ("entry", "ascending"), (MAP_KEY, "ascending")],
-        )
-        positions = order.to_numpy()
-        columns = {name: array.take(order) for name, array in columns.items()}
-        return self._data(store, cells[ranks[positions]], ops[positions], columns)
+        ).to_numpy()
 
-    def _stored_keys(self, store: Store, uid: str, keys: list[Any], cells: Cells) -> pa.Array:
+        def rows(at: Cells) -> pa.Table:
+            some = cells[ranks[at]]
+            columns = {MAP_KEY: taken(pa.table({MAP_KEY: keys}), at).column(0)}
+            columns |= self._encoded(store, uid, pick(values, at.tolist()), self.placement.slots_of(some))
+            return self._rows(store, some, ops[at], columns)
+
+        return made_in_pieces(order, keys.nbytes + len(values) * average_size(values), rows)
+
+    def _stored_keys(self, store: CellOwner, uid: str, keys: list[Any], cells: Cells) -> pa.Array:
         try:
             return self._codec.storage_array(keys)
         except (pa.ArrowException, ValueError, TypeError, OverflowError, HoldfastError) as error:
@@ -229,6 +226,15 @@ class MapColumn(Column):
         _renumber(cleared, cells)
         self.cleared = set(cleared)
         return cells
+
+
+class _Entries(NamedTuple):
+    """Entries of maps: each with the place of its cell among those that are written, map key, value and operation."""
+
+    ranks: list[int]
+    keys: list[Any]
+    values: list[Any]
+    ops: list[int]
 
 
 def _renumber(by_cell: dict[int, Any], cells: Cells) -> None:

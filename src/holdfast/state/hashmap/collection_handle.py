@@ -6,11 +6,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NoReturn
 
 from holdfast.errors import StateError
-from holdfast.state.api import ListState, MapState
+from holdfast.state.declaration.api import ListState, MapState
 from holdfast.state.hashmap.collection_column import REWRITTEN, ListColumn, MapColumn
 from holdfast.state.hashmap.handle import CellHandle
-from holdfast.types.key import AtomicKeyCodec, KeyCodec
-from holdfast.types.type_information import AtomicTypeInformation
+from holdfast.types.information.type_information import AtomicTypeInformation
+from holdfast.types.key.key_codec import AtomicKeyCodec, KeyCodec
 
 # Instances of exactly these classes are their own dict keys, for map keys of these types.
 _PLAIN_KEYS = {"string": str, "binary": bytes, "tinyint": int, "smallint": int, "int": int, "bigint": int}

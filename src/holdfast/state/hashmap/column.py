@@ -5,24 +5,44 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from itertools import repeat
-from operator import is_, itemgetter
-from typing import TYPE_CHECKING, Any, ClassVar
+from operator import is_
+from typing import Any, ClassVar, Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from holdfast.errors import OutputTypeError
-from holdfast.state.hashmap.placement import Cells, NamespacePlacement, Placement
-from holdfast.state.layout import NAMESPACE, OP, Op, StateLayout
-from holdfast.state.probe import KEY, Hits, Stretch, Wanted
-from holdfast.state.run import HASH, Segment
-from holdfast.state.run_writer import SegmentData
-
-if TYPE_CHECKING:
-    from holdfast.state.hashmap.store import Store
+from holdfast.state.hashmap.placement import Cells, NamespacePlacement, SlotPlacement, pick
+from holdfast.state.hashmap.slot_keys import SlotKeys
+from holdfast.state.layout.column_layout import NAMESPACE, OP, Op, StateLayout
+from holdfast.state.layout.value_size import average_size
+from holdfast.state.run.batch import COLUMN_BYTES, made_in_pieces
+from holdfast.state.run.probe import KEY, Hits, Stretch, Wanted
+from holdfast.state.run.run_file import HASH, Segment
+from holdfast.state.run.run_writer import SegmentData
+from holdfast.types.key.key_codec import KeyCodec
 
 Mask = npt.NDArray[np.bool_]
+_SAMPLE: Final = 64
+
+
+class CellOwner(Protocol):
+    """What a column needs to know of the slots that its cells belong to: their keys, in the order of runs.
+
+    Attributes:
+        codec: Of the keys.
+        keys: Key of each slot.
+    """
+
+    codec: KeyCodec
+    keys: SlotKeys
+
+    def hashes_of(self, slots: Cells) -> npt.NDArray[np.uint64]:
+        """Return the hashes of the keys of slots."""
+
+    def sort(self, cells: Cells, placement: SlotPlacement) -> Cells:
+        """Return cells in the order of their rows in a run."""
 
 
 class Column(ABC):
@@ -48,7 +68,7 @@ class Column(ABC):
         self.cleaned_to = 0
         self._stored = bytearray()
         namespaced = layout.namespace is not None
-        self.placement: Placement = NamespacePlacement(self._grow_by_one) if namespaced else Placement()
+        self.placement: SlotPlacement = NamespacePlacement(self._grow_by_one) if namespaced else SlotPlacement()
 
     # Loading.
 
@@ -116,7 +136,7 @@ class Column(ABC):
         """Return the cells that were written since the last flush, ascending."""
 
     @abstractmethod
-    def snapshot(self, store: Store, uid: str) -> SegmentData | None:
+    def snapshot(self, store: CellOwner, uid: str) -> SegmentData | None:
         """Return what was written since the last flush as a segment, None if there is nothing to say.
 
         Raises:
@@ -177,34 +197,45 @@ class Column(ABC):
         np.frombuffer(self._stored, np.uint8)[cells] = stored
 
     def _encoded(
-        self, store: Store, uid: str, cells: Sequence[Any], owners: Cells, *, lists: bool = False
+        self, store: CellOwner, uid: str, cells: Sequence[Any], owners: Cells, *, lists: bool = False
     ) -> dict[str, pa.Array]:
         """Convert cells, of which each belongs to a slot, to columns, and say which one does not fit."""
         try:
             return self.layout.encode(cells, lists=lists)
         except Exception as error:
-            for cell, owner in zip(cells, owners.tolist(), strict=True):
-                items = [] if cell is None else cell if lists else [cell]
-                found = self.layout.blame([item[0] for item in items] if self.layout.ttl else items)
-                if found is not None:
-                    key = store.codec.user_key(store.keys[owner])
-                    declared = str(self.layout.value.type)
-                    raise OutputTypeError(
-                        uid,
-                        f"State {self.layout.name!r} of operator {uid!r}, key {key!r}: {found[1]} Write values of the "
-                        "declared type, or declare another type.",
-                        declared=declared,
-                    ) from error
-            raise
+            if len(cells) > 1:
+                raise  # whose fault it is shows when they are tried in smaller pieces
+            items = [] if cells[0] is None else cells[0] if lists else cells
+            found = self.layout.blame([item[0] for item in items] if self.layout.ttl else items)
+            reason: Any = error if found is None else found[1]
+            advice = "Write values of the declared type, or declare another type."
+            if found is None or isinstance(reason, pa.ArrowCapacityError):
+                reason = f"what it has is more than the {COLUMN_BYTES} bytes that one value or list can have."
+                advice = "Keep it in parts: under several keys, or as entries of a map."
+            key = store.codec.user_key(store.keys[owners[0]])
+            raise OutputTypeError(
+                uid,
+                f"State {self.layout.name!r} of operator {uid!r}, key {key!r}: {reason} {advice}",
+                declared=str(self.layout.value.type),
+            ) from error
 
-    def _data(self, store: Store, cells: Cells, ops: npt.NDArray[np.int8], columns: dict[str, pa.Array]) -> SegmentData:
-        """Put a segment together from rows that are sorted already, of which each belongs to a cell."""
+    def _size(self, cells: Cells) -> float:
+        """About how many bytes some cells have."""
+        return len(cells) * average_size(pick(self.values, cells[:: max(1, len(cells) // _SAMPLE)].tolist()))
+
+    def _segment(self, table: pa.Table) -> SegmentData | None:
+        return SegmentData(table, self.layout.schema) if table.num_rows else None
+
+    def _rows(
+        self, store: CellOwner, cells: Cells, ops: npt.NDArray[np.int8], columns: dict[str, pa.Array]
+    ) -> pa.Table:
+        """Put rows together that are sorted already, of which each belongs to a cell."""
         slots = self.placement.slots_of(cells)
         table = {HASH: pa.array(store.hashes_of(slots)), KEY: store.keys.stored(slots)}
         namespaces = self.placement.namespaces_of(cells)
         if namespaces is not None:
             table[NAMESPACE] = pa.array(namespaces, pa.binary())
-        return SegmentData(pa.table(table | columns | {OP: pa.array(ops)}), self.layout.schema)
+        return pa.table(table | columns | {OP: pa.array(ops)})
 
 
 class ScalarColumn(Column):
@@ -233,36 +264,34 @@ class ScalarColumn(Column):
         gone[:covered] = ~self._is_stored(slots[:covered])
         return gone
 
-    def snapshot(self, store: Store, uid: str) -> SegmentData | None:
+    def snapshot(self, store: CellOwner, uid: str) -> SegmentData | None:
         """Return one row for each cell that was written: put, or delete if it is empty now."""
         cells = store.sort(self.changed(), self.placement)
-        self._written = cells, np.ones(len(cells), bool)
+        filled = np.ones(len(cells), bool)
+        self._written = cells, filled
         if not len(cells):
             return None
-        columns = self._encoded(store, uid, pick(self.values, cells.tolist()), self.placement.slots_of(cells))
-        ops = np.zeros(len(cells), np.int8)
-        sign = next(reversed(columns.values()))
-        if sign.null_count:
-            empty = sign.is_null().to_numpy(zero_copy_only=False)
-            ops[empty] = Op.DELETE
-            self._written = cells, ~empty
-            keep = ~empty | self._is_stored(cells)
-            if not keep.all():
-                cells, ops = cells[keep], ops[keep]
-                columns = {name: array.filter(pa.array(keep)) for name, array in columns.items()}
-        return self._data(store, cells, ops, columns) if len(cells) else None
+
+        def rows(at: Cells) -> pa.Table:
+            some, ops = cells[at], np.zeros(len(at), np.int8)
+            columns = self._encoded(store, uid, pick(self.values, some.tolist()), self.placement.slots_of(some))
+            sign = next(reversed(columns.values()))
+            if sign.null_count:
+                empty = sign.is_null().to_numpy(zero_copy_only=False)
+                ops[empty] = Op.DELETE
+                filled[at] = ~empty
+                keep = ~empty | self._is_stored(some)
+                if not keep.all():
+                    some, ops = some[keep], ops[keep]
+                    columns = {name: array.filter(pa.array(keep)) for name, array in columns.items()}
+            return self._rows(store, some, ops, columns)
+
+        return self._segment(made_in_pieces(np.arange(len(cells)), self._size(cells), rows))
 
     def settle(self) -> None:
         """The last snapshot was written."""
         super().settle()
         self._mark_stored(*self._written)
-
-
-def pick(values: Sequence[Any], positions: Sequence[int]) -> list[Any]:
-    """Return the values at some positions."""
-    if len(positions) > 1:
-        return list(itemgetter(*positions)(values))
-    return [values[position] for position in positions]
 
 
 def _in_namespaces(

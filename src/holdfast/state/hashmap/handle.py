@@ -10,9 +10,9 @@ from collections.abc import Iterable
 from typing import Any, Generic, TypeVar
 
 from holdfast.errors import StateError
-from holdfast.state.api import AggregatingState, FoldingState, ReducingState, ValueState
 from holdfast.state.backend.handle import StateHandle
-from holdfast.state.descriptor import (
+from holdfast.state.declaration.api import AggregatingState, FoldingState, ReducingState, ValueState
+from holdfast.state.declaration.descriptor import (
     AggregatingStateDescriptor,
     FoldingStateDescriptor,
     ReducingStateDescriptor,
@@ -20,7 +20,7 @@ from holdfast.state.descriptor import (
 )
 from holdfast.state.hashmap.column import Column
 from holdfast.state.hashmap.placement import NamespaceCursor
-from holdfast.state.value_codec import Encoded, OpaqueCodec
+from holdfast.state.layout.value_codec import Encoded, OpaqueCodec
 
 C = TypeVar("C", bound=Column)
 

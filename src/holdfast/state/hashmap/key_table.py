@@ -7,6 +7,7 @@ compared with the wanted ones column by column, which takes a fifth of the time.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final
 
 import numpy as np
@@ -16,7 +17,8 @@ import pyarrow.compute as pc
 
 from holdfast.state.hashmap.growing_array import GrowingArray
 from holdfast.state.hashmap.placement import Cells
-from holdfast.state.probe import Hashes
+from holdfast.state.run.batch import batches_of
+from holdfast.state.run.probe import Hashes
 
 _FEWEST: Final = 1024
 _NOTHING: Final = -1
@@ -43,9 +45,14 @@ class KeyTable:
         """How many bytes it takes."""
         return self._keys.nbytes + self._places.nbytes
 
-    def keys(self, start: int = 0) -> pa.Array:
-        """Return the keys from a slot on, as files have them."""
-        return self._keys.view().slice(start).cast(self._kind)
+    def keys(self, start: int = 0) -> Iterator[pa.Array]:
+        """Return the keys from a slot on, as files have them, in pieces that fit into one array each."""
+        keys = self._keys.view().slice(start)
+        return (piece.column(0).combine_chunks().cast(self._kind) for piece in batches_of(pa.table({"key": keys})))
+
+    def wide(self, slots: Cells) -> pa.Array:
+        """Return the keys of some slots in a form that has no limit."""
+        return self._keys.take(slots)
 
     def take(self, slots: Cells) -> pa.Array:
         """Return the keys of some slots, as files have them."""

@@ -12,31 +12,31 @@ import numpy.typing as npt
 
 from holdfast.errors import StateError
 from holdfast.kernel.key_group import KeyGroupRange
-from holdfast.state.backend.interface import TaskKvStateRegistry
+from holdfast.state.backend.cache import STATE_CACHE, StateCache
 from holdfast.state.backend.keyed import AbstractKeyedStateBackend, NoCurrentKey
-from holdfast.state.cache import STATE_CACHE, StateCache
-from holdfast.state.catch_up import catch_up
-from holdfast.state.descriptor import StateDescriptor
-from holdfast.state.environment import Environment
+from holdfast.state.backend.kv_state_registry import TaskKvStateRegistry
+from holdfast.state.backend.version_reader import VersionReader
+from holdfast.state.declaration.descriptor import StateDescriptor
+from holdfast.state.declaration.environment import Environment
+from holdfast.state.declaration.options import HASHMAP_MEMORY
 from holdfast.state.hashmap.column import Column
 from holdfast.state.hashmap.handle import CellHandle
 from holdfast.state.hashmap.kind import column_for, handle_for
 from holdfast.state.hashmap.placement import Cells, NamespaceCursor, NamespacePlacement
 from holdfast.state.hashmap.store import Store
 from holdfast.state.hashmap.ttl import Expiring
-from holdfast.state.layout import StateLayout
-from holdfast.state.namespace import VOID, VoidNamespaceSerializer
-from holdfast.state.opened_version import OpenedVersion
-from holdfast.state.options import HASHMAP_MEMORY
-from holdfast.state.probe import Stretch
-from holdfast.state.run import RunHandle
-from holdfast.state.run_footer import RunMeta
-from holdfast.state.run_writer import SegmentData, write_run
-from holdfast.state.timer import EVENT, PROCESSING, USER_TIMERS, InternalTimerService, TimerService
-from holdfast.state.version import StateVersion
-from holdfast.storage.file_system import FileSystem
-from holdfast.types.arrived_keys import ArrivedKeys
-from holdfast.types.key import KeyCodec
+from holdfast.state.layout.column_layout import StateLayout
+from holdfast.state.layout.namespace import VOID, VoidNamespaceSerializer
+from holdfast.state.run.catch_up import catch_up
+from holdfast.state.run.probe import Stretch
+from holdfast.state.run.run_file import RunHandle
+from holdfast.state.run.run_footer import RunMeta
+from holdfast.state.run.run_writer import SegmentData, write_run
+from holdfast.state.run.version import StateVersion
+from holdfast.state.timer.timer_service import EVENT, PROCESSING, USER_TIMERS, InternalTimerService, SimpleTimerService
+from holdfast.storage.file_system.scheme import FileSystem
+from holdfast.types.key.arrived_keys import ArrivedKeys
+from holdfast.types.key.key_codec import KeyCodec
 from holdfast.types.serializer import TypeSerializer
 
 logger = logging.getLogger(__name__)
@@ -66,11 +66,11 @@ class HashMapKeyedStateBackend(AbstractKeyedStateBackend):
         self._cache_name = (str(job_id), operator_identifier, key_group_range.start, key_group_range.end)
         self._services: dict[str, InternalTimerService] = {}
         self._start(Store(key_codec), None)
-        self._user_timers = TimerService(self.get_internal_timer_service(USER_TIMERS, VoidNamespaceSerializer()))
+        self._user_timers = SimpleTimerService(self.get_internal_timer_service(USER_TIMERS, VoidNamespaceSerializer()))
 
-    def _start(self, store: Store, opened: OpenedVersion | None) -> None:
+    def _start(self, store: Store, reader: VersionReader | None) -> None:
         self._store = store
-        self._opened = opened
+        self._reader = reader
         # Of the registered states, newest first.
         self._stretches: dict[str, Sequence[Stretch]] = {}
         self._failure: BaseException | None = None
@@ -81,36 +81,36 @@ class HashMapKeyedStateBackend(AbstractKeyedStateBackend):
 
     def open_version(self, version: StateVersion, fs: FileSystem, job_root: str) -> None:
         """Start from a version, with what the process still knows of it."""
-        opened = OpenedVersion(version, fs, job_root, self.key_group_range)
-        opened.check_keys(self.operator_identifier, self.key_codec, self.number_of_key_groups)
+        reader = VersionReader(version, fs, job_root, self.key_group_range)
+        reader.check_keys(self.operator_identifier, self.key_codec, self.number_of_key_groups)
         taken = self._cache.take(self._cache_name)
-        store = self._caught_up(taken, opened) if isinstance(taken, Store) else None
+        store = self._caught_up(taken, reader) if isinstance(taken, Store) else None
         if store is None:
             store = Store(self.key_codec)
             store.begin(version.lineage)
-        self._start(store, opened)
+        self._start(store, reader)
         for service in self._services.values():
-            service.open(opened.runs[::-1], self.key_group_range)
+            service.open(reader.runs[::-1], self.key_group_range)
         for handle in self._cell_handles():
             self._attach(handle, self._layout_of(handle.descriptor, handle.namespace_serializer))
 
-    def _caught_up(self, store: Store, opened: OpenedVersion) -> Store | None:
+    def _caught_up(self, store: Store, reader: VersionReader) -> Store | None:
         """Bring a store of an earlier task up to a version; None if it cannot be, or not at less cost than anew."""
-        missed = catch_up(opened.version, store.content, store.before_own)
+        missed = catch_up(reader.version, store.content, store.before_own)
         if store.codec != self.key_codec or missed is None or (missed.is_own_lost and store.flushed is None):
             return None
         names = list(store.columns)
-        newer = opened.stretches_by_state(names, after=missed.after)
+        newer = reader.stretches_by_state(names, after=missed.after)
         if missed.is_within:
             if sum(len(stretch.hash) for stretches in newer.values() for stretch in stretches) > len(store):
                 return None
-            store.reload(store.known_in(newer), opened.stretches_by_state(names))
-        elif missed.after < len(opened.runs):
+            store.reload(store.known_in(newer), reader.stretches_by_state(names))
+        elif missed.after < len(reader.runs):
             store.catch_up(newer)
         if missed.is_own_lost and store.flushed is not None:
-            store.reload(store.flushed, opened.stretches_by_state(names))
-        if opened.version.lineage.identity != store.content.identity:
-            store.begin(opened.version.lineage)
+            store.reload(store.flushed, reader.stretches_by_state(names))
+        if reader.version.lineage.identity != store.content.identity:
+            store.begin(reader.version.lineage)
         return store
 
     # Keys.
@@ -149,7 +149,7 @@ class HashMapKeyedStateBackend(AbstractKeyedStateBackend):
     def release(self) -> None:
         """Slots that were handed out are not used any more: keys that were not changed may go if there are many."""
         store = self._store
-        if len(store) < self._look_again or self._opened is None or self._failure is not None:
+        if len(store) < self._look_again or self._reader is None or self._failure is not None:
             return
         if self._is_too_large(store):
             changed = store.slots_of({name: column.changed() for name, column in store.columns.items()})
@@ -185,8 +185,8 @@ class HashMapKeyedStateBackend(AbstractKeyedStateBackend):
         """Return the layout of a state, as it goes on from what the version has of it."""
         schema = None if namespace_serializer is None else namespace_serializer.snapshot().to_json()
         layout = StateLayout.of(descriptor, self.key_codec, schema)
-        opened = self._opened
-        return layout if opened is None else opened.continue_state(layout, self.env.get_processing_time())
+        reader = self._reader
+        return layout if reader is None else reader.continue_state(layout, self.env.get_processing_time())
 
     def _attach(self, handle: CellHandle[Any], layout: StateLayout) -> None:
         """Let a handle work on the store of this version."""
@@ -194,7 +194,7 @@ class HashMapKeyedStateBackend(AbstractKeyedStateBackend):
         if column is None or column.layout.schema != layout.schema:
             column = self._store.columns[layout.name] = self._new_column(layout)
         column.layout = layout
-        stretches = () if self._opened is None else self._opened.stretches(layout.name)
+        stretches = () if self._reader is None else self._reader.stretches(layout.name)
         self._stretches[layout.name] = stretches
         with self._loading():
             self._store.complete(column, stretches)
@@ -214,7 +214,7 @@ class HashMapKeyedStateBackend(AbstractKeyedStateBackend):
     # Timers.
 
     @property
-    def timers(self) -> TimerService:
+    def timers(self) -> SimpleTimerService:
         """The timers of user functions."""
         return self._user_timers
 
@@ -228,8 +228,8 @@ class HashMapKeyedStateBackend(AbstractKeyedStateBackend):
         service = self._services.get(name)
         if service is None:
             service = InternalTimerService(self, name, namespace_serializer)
-            if self._opened is not None:
-                service.open(self._opened.runs[::-1], self.key_group_range)
+            if self._reader is not None:
+                service.open(self._reader.runs[::-1], self.key_group_range)
             self._services[name] = service
         elif service.namespace_serializer != namespace_serializer:
             raise StateError(f"The timer service {name!r} is asked for with other namespaces than it has already.")
@@ -239,8 +239,8 @@ class HashMapKeyedStateBackend(AbstractKeyedStateBackend):
 
     def flush(self, path_factory: Callable[[], str], token: int, epoch: int) -> RunHandle | None:
         """Write what has changed as one run."""
-        opened = self._opened
-        if opened is None:
+        reader = self._reader
+        if reader is None:
             raise StateError("No version is open: call open_version() before flush().")
         if self._failure is not None:
             self._refuse()
@@ -252,11 +252,11 @@ class HashMapKeyedStateBackend(AbstractKeyedStateBackend):
         segments = self._segments(changed)
         run = None
         if segments:
-            run = write_run(opened.fs, opened.root, path_factory(), segments, self._meta(token, epoch))
+            run = write_run(reader.fs, reader.root, path_factory(), segments, self._meta(token, epoch))
         flushed = self._settle(changed)
         if run is not None:
             self._store.wrote(run.lineage, flushed)
-            self._go_on_to(opened, run)
+            self._go_on_to(reader, run)
         return run
 
     def _segments(self, changed: Iterable[str]) -> dict[str, SegmentData]:
@@ -304,17 +304,17 @@ class HashMapKeyedStateBackend(AbstractKeyedStateBackend):
             fired,
         )
 
-    def _go_on_to(self, opened: OpenedVersion, run: RunHandle) -> None:
+    def _go_on_to(self, reader: VersionReader, run: RunHandle) -> None:
         """Start from the version with the new run; the cells have all of it already, the timers read it."""
-        opened.add(run)
-        if opened.has_timers():
+        reader.add(run)
+        if reader.has_timers():
             for service in self._services.values():
-                service.open(opened.runs[::-1], self.key_group_range)
+                service.open(reader.runs[::-1], self.key_group_range)
 
     def commit_cache(self) -> None:
         """Keep what is decoded for later tasks of this subtask."""
         store = self._store
-        if self._opened is not None and self._failure is None:
+        if self._reader is not None and self._failure is None:
             store.drop_empty()
             budget = self.env.get_configuration().get(HASHMAP_MEMORY)
             if not self._cache.put(self._cache_name, store, budget):
@@ -343,6 +343,8 @@ class HashMapKeyedStateBackend(AbstractKeyedStateBackend):
         for handle in self._cell_handles():
             handle.detach()
         self._handles.clear()
+        for service in self._services.values():
+            service.open((), self.key_group_range)  # it refers to the backend and lives on, but must hold no runs
         if self._registry is not None:
             self._registry.unregister_all()
         self._start(Store(self.key_codec), None)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from holdfast.state.descriptor import StateDescriptor, StateKind
+from holdfast.state.backend.keyed import AbstractKeyedStateBackend
+from holdfast.state.declaration.descriptor import StateDescriptor, StateKind
 from holdfast.state.hashmap.collection_column import ListColumn, MapColumn
 from holdfast.state.hashmap.collection_handle import ListHandle, MapHandle
 from holdfast.state.hashmap.column import Column, ScalarColumn
@@ -26,11 +27,8 @@ from holdfast.state.hashmap.ttl import (
     ExpiringReducingHandle,
     ExpiringValueHandle,
 )
-from holdfast.state.layout import StateLayout
-from holdfast.state.value_codec import OpaqueCodec
-
-if TYPE_CHECKING:
-    from holdfast.state.hashmap.keyed_backend import HashMapKeyedStateBackend
+from holdfast.state.layout.column_layout import StateLayout
+from holdfast.state.layout.value_codec import OpaqueCodec
 
 _COLUMNS: Final[dict[StateKind, type[Column]]] = {StateKind.LIST: ListColumn, StateKind.MAP: MapColumn}
 _HANDLES: Final[dict[StateKind, type[CellHandle[Any]]]] = {
@@ -56,7 +54,7 @@ def column_for(layout: StateLayout) -> Column:
 
 
 def handle_for(
-    backend: HashMapKeyedStateBackend, descriptor: StateDescriptor[Any], layout: StateLayout, namespace_serializer: Any
+    backend: AbstractKeyedStateBackend, descriptor: StateDescriptor[Any], layout: StateLayout, namespace_serializer: Any
 ) -> CellHandle[Any]:
     """Return a handle for a state, of the fastest class that does."""
     if layout.ttl:

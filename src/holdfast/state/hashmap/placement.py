@@ -6,7 +6,8 @@ key is its slot. With them a cell is made when a key and a namespace meet first.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from holdfast.types.serializer import TypeSerializer
 Cells = npt.NDArray[np.int64]
 
 
-class Placement:
+class SlotPlacement:
     """Cells that are the slots themselves."""
 
     def slots_of(self, cells: Cells) -> Cells:
@@ -33,7 +34,7 @@ class Placement:
         return slots
 
 
-class NamespacePlacement(Placement):
+class NamespacePlacement(SlotPlacement):
     """Cells of keys and namespaces."""
 
     def __init__(self, grow: Callable[[], None]) -> None:
@@ -108,3 +109,10 @@ class NamespaceCursor:
     def decode(self, namespace: bytes) -> Any:
         """Return a namespace of its bytes."""
         return self._serializer.deserialize(namespace)
+
+
+def pick(values: Sequence[Any], positions: Sequence[int]) -> list[Any]:
+    """Return the values at some positions."""
+    if len(positions) > 1:
+        return list(itemgetter(*positions)(values))
+    return [values[position] for position in positions]

@@ -16,11 +16,10 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from holdfast.state.hashmap.column import pick
 from holdfast.state.hashmap.key_table import KeyTable
-from holdfast.state.hashmap.placement import Cells
-from holdfast.state.probe import Hashes
-from holdfast.types.key import KeyCodec
+from holdfast.state.hashmap.placement import Cells, pick
+from holdfast.state.run.probe import Hashes
+from holdfast.types.key.key_codec import KeyCodec
 
 _SAMPLE: Final = 64
 _FEWEST: Final = 1024
@@ -141,7 +140,7 @@ class SlotKeys:
 
     def keep(self, slots: Cells) -> None:
         """Forget all other slots, and number the rest, given ascending, anew in order."""
-        stored = self._table.take(slots) if len(self._table) == self._count else None
+        stored = self._table.wide(slots) if len(self._table) == self._count else None
         self._objects = pick(self._objects, slots.tolist()) if len(self._objects) == self._count else []
         self._index = defaultdict()
         self._hashes = np.concatenate([self._hashes[slots], np.empty(_FEWEST, np.uint64)])
@@ -172,7 +171,8 @@ class SlotKeys:
     def _make_objects(self) -> list[Any]:
         known = len(self._objects)
         if known < self._count:
-            self._objects += self._codec.from_storage(self._table.keys(known))
+            for keys in self._table.keys(known):
+                self._objects += self._codec.from_storage(keys)
         return self._objects
 
     def _complete_index(self) -> defaultdict[Any, int]:

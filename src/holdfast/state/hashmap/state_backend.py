@@ -8,16 +8,13 @@ from typing import Any, Final
 from holdfast.errors import ConfigurationError
 from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.key_group import KeyGroupRange
-from holdfast.state.backend.interface import (
-    OperatorStateBackend,
-    StateBackend,
-    StateBackendFactory,
-    TaskKvStateRegistry,
-)
-from holdfast.state.environment import Environment
+from holdfast.state.backend.interface import StateBackend, StateBackendFactory
+from holdfast.state.backend.kv_state_registry import TaskKvStateRegistry
+from holdfast.state.declaration.environment import Environment
 from holdfast.state.hashmap.keyed_backend import HashMapKeyedStateBackend
-from holdfast.state.operator_state import DefaultOperatorStateBackend
-from holdfast.types.key import KeyCodec
+from holdfast.state.operator.operator_state import DefaultOperatorStateBackend
+from holdfast.state.operator.operator_state_backend import OperatorStateBackend
+from holdfast.types.key.key_codec import KeyCodec
 
 logger = logging.getLogger(__name__)
 

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import islice
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
 from holdfast.state.hashmap.column import Column
-from holdfast.state.hashmap.placement import Cells, Placement
+from holdfast.state.hashmap.placement import Cells, SlotPlacement
 from holdfast.state.hashmap.slot_keys import SlotKeys
-from holdfast.state.lineage import Lineage
-from holdfast.state.probe import Hashes, Stretch, Wanted
-from holdfast.types.key import KeyCodec
+from holdfast.state.layout.value_size import average_size
+from holdfast.state.run.lineage import Lineage
+from holdfast.state.run.probe import Hashes, Stretch, Wanted
+from holdfast.types.key.key_codec import KeyCodec
 
-_SAMPLE: Final = 64
 # Its place in a list, and two bytes.
 _CELL_BYTES: Final = 16
 _EMPTY_KEYS_KEPT: Final = 1024
@@ -160,7 +158,7 @@ class Store:
             return self.keys.find(stretch.dict_keys(self.codec))
         return self.keys.find_column(stored, stretch.hash)
 
-    def sort(self, cells: Cells, placement: Placement) -> Cells:
+    def sort(self, cells: Cells, placement: SlotPlacement) -> Cells:
         """Return cells in the order in which their rows stand in a segment: by hash, key and namespace."""
         slots = placement.slots_of(cells)
         hashes = self.keys.hashes[slots]
@@ -175,7 +173,7 @@ class Store:
             order = self._sort_by_key(cells, placement)
         return cells[order]
 
-    def _sort_by_key(self, cells: Cells, placement: Placement) -> Cells:
+    def _sort_by_key(self, cells: Cells, placement: SlotPlacement) -> Cells:
         """The slow way, where different keys have the same hash."""
         slots = placement.slots_of(cells)
         keys = [self.codec.canonical_bytes(key) for key in self.keys.objects(slots)]
@@ -220,25 +218,5 @@ class Store:
         """Return about how much memory the store takes, from a sample of its keys and values."""
         total: float = self.keys.estimated_bytes()
         for column in self.columns.values():
-            total += len(column.values) * (_CELL_BYTES + _average(column.values))
+            total += len(column.values) * (_CELL_BYTES + average_size(column.values))
         return int(total)
-
-
-def _average(values: Sequence[Any]) -> float:
-    step = max(1, len(values) // _SAMPLE)
-    sample = values[::step]
-    return sum(_size(value) for value in sample) / max(1, len(sample))
-
-
-def _size(value: Any) -> float:
-    size: float = sys.getsizeof(value) if value is not None else 0
-    if isinstance(value, (list, tuple)):
-        size += len(value) * _average_of_few(value)
-    elif isinstance(value, dict):
-        size += len(value) * (_average_of_few(value) + _average_of_few(value.values()))
-    return size
-
-
-def _average_of_few(values: Iterable[Any]) -> float:
-    sample = list(islice(values, 8))
-    return sum(sys.getsizeof(value) for value in sample) / max(1, len(sample))

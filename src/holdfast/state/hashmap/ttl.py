@@ -11,11 +11,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from holdfast.errors import StateError
-from holdfast.state.descriptor import StateDescriptor
+from holdfast.state.declaration.descriptor import StateDescriptor
+from holdfast.state.declaration.ttl_config import StateTtlConfig
 from holdfast.state.hashmap.collection_column import REWRITTEN
 from holdfast.state.hashmap.collection_handle import ListHandle, MapHandle
 from holdfast.state.hashmap.handle import AggregatingHandle, CellHandle, FoldingHandle, ReducingHandle, ValueHandle
-from holdfast.state.ttl_config import StateTtlConfig
 
 _DEFAULT_CELLS_A_SNAPSHOT: Final = 10_000
 

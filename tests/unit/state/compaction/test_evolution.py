@@ -6,15 +6,15 @@ from decimal import Decimal
 import pytest
 
 from holdfast.errors import MissingClassError
-from holdfast.runtime.compaction_executor import ProcessExecutor
+from holdfast.runtime.compaction.executor import ProcessExecutor
 from holdfast.state import HashMapStateBackend
-from holdfast.state.cache import STATE_CACHE
+from holdfast.state.backend.cache import STATE_CACHE
 from holdfast.state.compaction.plan import CompactionPlan, Output
-from holdfast.state.descriptor import ValueStateDescriptor
-from holdfast.state.run import open_run
-from holdfast.testing.evolving_serializer import PriceSerializer, PriceSnapshot
-from holdfast.testing.state_epochs import StateEpochs
-from holdfast.types.convert import to_type
+from holdfast.state.declaration.descriptor import ValueStateDescriptor
+from holdfast.state.run.run_file import open_run
+from holdfast.testing.state_contract.evolving_serializer import PriceSerializer, PriceSnapshot
+from holdfast.testing.state_contract.state_epochs import StateEpochs
+from holdfast.types.conversion.convert import to_type
 from holdfast.types.row import Row
 
 

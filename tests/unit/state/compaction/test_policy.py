@@ -10,9 +10,9 @@ from holdfast.kernel.key_group import KeyGroupRange
 from holdfast.state.compaction.layer import Layer, common_lineage, components, depth, layers, pieces
 from holdfast.state.compaction.plan import output_ranges, swap
 from holdfast.state.compaction.policy import Window, binomial_weights, choose, choose_above
-from holdfast.state.lineage import Lineage
-from holdfast.state.run import RunHandle
-from holdfast.state.version import StateVersion
+from holdfast.state.run.lineage import Lineage
+from holdfast.state.run.run_file import RunHandle
+from holdfast.state.run.version import StateVersion
 
 OVERHEAD, ROW = 2500, 25
 

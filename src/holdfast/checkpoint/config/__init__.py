@@ -1,0 +1,1 @@
+"""Options of checkpoints, and when failures fail the job."""

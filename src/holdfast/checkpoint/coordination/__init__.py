@@ -1,0 +1,1 @@
+"""The coordinator: from a trigger to a written pointer."""

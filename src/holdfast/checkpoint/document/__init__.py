@@ -1,0 +1,1 @@
+"""What a checkpoint is: its kind, its document, its pointer."""

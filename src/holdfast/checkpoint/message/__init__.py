@@ -1,0 +1,1 @@
+"""What the coordinator and tasks say to each other."""

@@ -1,0 +1,1 @@
+"""The coordinator's state machine: events in, instructions out, no I/O."""

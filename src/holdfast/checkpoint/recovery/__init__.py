@@ -1,0 +1,1 @@
+"""From a pointer or a path back to a checkpoint."""

@@ -1,0 +1,286 @@
+"""Statistics of a job's checkpoints: counts, history, summary with quantiles, details by subtask."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections import OrderedDict, deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, NamedTuple
+
+from holdfast.checkpoint.document.snapshot_type import CheckpointProperties
+from holdfast.checkpoint.message.trigger import CheckpointMetrics
+from holdfast.errors import ConfigurationError
+
+IN_PROGRESS: Final = "IN_PROGRESS"
+COMPLETED: Final = "COMPLETED"
+FAILED: Final = "FAILED"
+_QUANTILES: Final = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p999": 0.999}
+
+
+@dataclass(frozen=True)
+class SubtaskStats:
+    """What one subtask contributed; times in milliseconds, sizes in bytes."""
+
+    index: int
+    ack_timestamp: int
+    end_to_end_duration: int
+    metrics: CheckpointMetrics
+
+
+@dataclass(frozen=True)
+class CheckpointStats:
+    """What is known of one checkpoint; times in milliseconds since 1970, sizes in bytes.
+
+    Attributes:
+        parallelism: Number of subtasks by vertex.
+        subtasks: Those that have acknowledged, by vertex and index.
+    """
+
+    checkpoint_id: int
+    properties: CheckpointProperties
+    trigger_timestamp: int
+    parallelism: dict[str, int]
+    status: str = IN_PROGRESS
+    subtasks: dict[str, dict[int, SubtaskStats]] = field(default_factory=dict)
+    state_size: int = 0
+    checkpointed_size: int = 0
+    metadata_size: int = 0
+    end_timestamp: int = -1
+    external_path: str | None = None
+    is_discarded: bool = False
+    failure_message: str | None = None
+
+    @property
+    def num_subtasks(self) -> int:
+        """How many subtasks take part."""
+        return sum(self.parallelism.values())
+
+    @property
+    def num_acknowledged(self) -> int:
+        """How many subtasks have acknowledged."""
+        return sum(len(by_index) for by_index in self.subtasks.values())
+
+    @property
+    def latest_ack_timestamp(self) -> int:
+        """When the last acknowledgement came, -1 if none has."""
+        return max(
+            (stats.ack_timestamp for by_index in self.subtasks.values() for stats in by_index.values()), default=-1
+        )
+
+    @property
+    def end_to_end_duration(self) -> int:
+        """Milliseconds from the trigger to the end, -1 while it is under way."""
+        return self.end_timestamp - self.trigger_timestamp if self.end_timestamp >= 0 else -1
+
+    @property
+    def processed_data(self) -> int:
+        """Bytes processed while it was taken."""
+        return sum(stats.metrics.processed for by in self.subtasks.values() for stats in by.values())
+
+
+class Measured(NamedTuple):
+    """The numbers of a completed checkpoint that are summarised: all that is kept of thousands of them."""
+
+    checkpointed_size: int
+    state_size: int
+    end_to_end_duration: int
+    processed_data: int
+
+
+@dataclass(frozen=True)
+class RestoredStats:
+    """The checkpoint that the job was restored from."""
+
+    checkpoint_id: int
+    properties: CheckpointProperties
+    restore_timestamp: int
+    external_path: str
+
+
+@dataclass(frozen=True)
+class Counts:
+    """How many checkpoints there were; none of the numbers is ever negative."""
+
+    restored: int = 0
+    total: int = 0
+    in_progress: int = 0
+    completed: int = 0
+    failed: int = 0
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Minimum, maximum, average and quantiles of one number over completed checkpoints."""
+
+    values: Sequence[int]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the numbers as the REST interface gives them; zeros if there are none, NaN is no JSON."""
+        if not self.values:
+            return {"min": 0, "max": 0, "avg": 0, **dict.fromkeys(_QUANTILES, 0.0)}
+        ordered = sorted(self.values)
+        result: dict[str, Any] = {"min": ordered[0], "max": ordered[-1], "avg": sum(ordered) // len(ordered)}
+        return result | {name: _quantile(ordered, share) for name, share in _QUANTILES.items()}
+
+
+def _quantile(ordered: Sequence[int], share: float) -> float:
+    position = share * (len(ordered) - 1)
+    lower = math.floor(position)
+    upper = min(lower + 1, len(ordered) - 1)
+    return ordered[lower] + (position - lower) * (ordered[upper] - ordered[lower])
+
+
+@dataclass(frozen=True)
+class StatsSnapshot:
+    """The statistics at one moment.
+
+    Attributes:
+        history: Newest first.
+        completed: What was measured of the completed checkpoints that the summary covers.
+    """
+
+    counts: Counts
+    history: tuple[CheckpointStats, ...]
+    completed: tuple[Measured, ...]
+    latest_completed: CheckpointStats | None
+    latest_savepoint: CheckpointStats | None
+    latest_failed: CheckpointStats | None
+    restored: RestoredStats | None
+
+    def find(self, checkpoint_id: int) -> CheckpointStats | None:
+        """Return what is known of a checkpoint, None if it is unknown or forgotten."""
+        known = (*self.history, self.latest_completed, self.latest_savepoint, self.latest_failed)
+        return next((stats for stats in known if stats is not None and stats.checkpoint_id == checkpoint_id), None)
+
+    def summary(self, name: str) -> Summary:
+        """Return the summary of one of the numbers in `Measured`, such as ``"state_size"``."""
+        return Summary([getattr(stats, name) for stats in self.completed])
+
+
+class CheckpointStatsTracker:
+    """Collects the statistics. Safe to use from several threads.
+
+    Args:
+        history_size: How many checkpoints are remembered in detail; 0 for none but the latest of each kind.
+    """
+
+    SUMMARY_SIZE: Final = 10_000
+
+    def __init__(self, history_size: int = 10) -> None:
+        if history_size < 0:
+            raise ConfigurationError(
+                f"The size of the history (web.checkpoints.history) is 0 or more, not {history_size!r}."
+            )
+        self._size = history_size
+        self._lock = threading.Lock()
+        self._counts = Counts()
+        self._history: OrderedDict[int, CheckpointStats] = OrderedDict()
+        self._open: dict[int, CheckpointStats] = {}
+        self._completed: deque[Measured] = deque(maxlen=self.SUMMARY_SIZE)
+        self._latest: dict[str, CheckpointStats] = {}
+        self._restored: RestoredStats | None = None
+
+    def report_pending(
+        self, checkpoint_id: int, timestamp: int, properties: CheckpointProperties, parallelism: dict[str, int]
+    ) -> None:
+        """Note that a checkpoint was triggered."""
+        with self._lock:
+            counts = self._counts
+            self._counts = replace(counts, total=counts.total + 1, in_progress=counts.in_progress + 1)
+            self._keep(CheckpointStats(checkpoint_id, properties, timestamp, parallelism))
+
+    def report_subtask(self, checkpoint_id: int, vertex: str, index: int, metrics: CheckpointMetrics, now: int) -> None:
+        """Note that a subtask has acknowledged, in time or late."""
+        with self._lock:
+            known = self._open.get(checkpoint_id) or self._history.get(checkpoint_id)
+            if known is None:
+                return
+            stats = SubtaskStats(index, now, max(0, now - known.trigger_timestamp), metrics)
+            # Shared on purpose by all copies of this entry: a snapshot copies it.
+            known.subtasks.setdefault(vertex, {}).setdefault(index, stats)
+
+    def report_completed(
+        self, checkpoint_id: int, now: int, *, path: str, state_size: int, new_size: int, metadata_size: int
+    ) -> bool:
+        """Note that a checkpoint has completed; returns False if nothing is known of it any more."""
+        with self._lock:
+            return self._end(
+                checkpoint_id,
+                COMPLETED,
+                now,
+                external_path=path,
+                state_size=state_size,
+                checkpointed_size=new_size,
+                metadata_size=metadata_size,
+            )
+
+    def report_failed(self, checkpoint_id: int, now: int, message: str) -> bool:
+        """Note that a checkpoint has failed; returns False if nothing is known of it any more."""
+        with self._lock:
+            return self._end(checkpoint_id, FAILED, now, failure_message=message)
+
+    def report_failed_without_in_progress(self) -> None:
+        """Note that a request failed before anything was triggered."""
+        with self._lock:
+            counts = self._counts
+            self._counts = replace(counts, total=counts.total + 1, failed=counts.failed + 1)
+
+    def report_discarded(self, checkpoint_id: int) -> None:
+        """Note that the files of a checkpoint may go."""
+        with self._lock:
+            known = self._history.get(checkpoint_id)
+            if known is not None:
+                self._keep(replace(known, is_discarded=True))
+
+    def report_restored(self, restored: RestoredStats) -> None:
+        """Note that the job was restored."""
+        with self._lock:
+            self._counts = replace(self._counts, restored=self._counts.restored + 1)
+            self._restored = restored
+
+    def create_snapshot(self) -> StatsSnapshot:
+        """Return the statistics of this moment."""
+        with self._lock:
+            return StatsSnapshot(
+                self._counts,
+                tuple(_copy(stats) for stats in reversed(self._history.values())),
+                tuple(self._completed),
+                self._latest.get(COMPLETED),
+                self._latest.get("SAVEPOINT"),
+                self._latest.get(FAILED),
+                self._restored,
+            )
+
+    def _end(self, checkpoint_id: int, status: str, now: int, **known_now: Any) -> bool:
+        counts = self._counts
+        in_progress = max(0, counts.in_progress - 1)
+        if status == COMPLETED:
+            self._counts = replace(counts, in_progress=in_progress, completed=counts.completed + 1)
+        else:
+            self._counts = replace(counts, in_progress=in_progress, failed=counts.failed + 1)
+        pending = self._open.pop(checkpoint_id, None)
+        if pending is None:
+            return False
+        ended = replace(pending, status=status, end_timestamp=now, **known_now)
+        if status == FAILED:
+            self._latest[FAILED] = ended
+        else:
+            self._latest["SAVEPOINT" if ended.properties.is_savepoint() else COMPLETED] = ended
+            self._completed.append(Measured(*(getattr(ended, name) for name in Measured._fields)))
+        if checkpoint_id in self._history:
+            self._history[checkpoint_id] = ended
+        return True
+
+    def _keep(self, stats: CheckpointStats) -> None:
+        """Remember an entry, in its place if it has one."""
+        if stats.status == IN_PROGRESS:
+            self._open[stats.checkpoint_id] = stats
+        self._history[stats.checkpoint_id] = stats
+        while len(self._history) > self._size:
+            self._history.popitem(last=False)
+
+
+def _copy(stats: CheckpointStats) -> CheckpointStats:
+    return replace(stats, subtasks={vertex: dict(by_index) for vertex, by_index in stats.subtasks.items()})

@@ -1,0 +1,1 @@
+"""The retained checkpoints, and the counter of ids."""

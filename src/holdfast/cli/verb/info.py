@@ -1,0 +1,79 @@
+"""`holdfast info SCRIPT`: what a program would run, without running it."""
+
+from __future__ import annotations
+
+import runpy
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from holdfast.cli.exit_code import errors_to_exit_codes
+from holdfast.cli.script import as_main_program, log_to_stderr, options_of
+from holdfast.cli.table import print_json, print_table
+from holdfast.datastream.environment.launch import Program, ProgramPlanned, launching, planning
+from holdfast.errors import ConfigurationError
+from holdfast.kernel.configuration import Configuration
+from holdfast.runtime.job.options import DEFAULT_PARALLELISM
+from holdfast.runtime.master.job_description import StepDescription, describe_job
+
+STEPS = ("uid", "kind", "does", "parallelism", "reads", "type")
+STATES = ("uid", "state", "kind", "type", "queryable as")
+
+
+@click.command()
+@click.argument("script", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("args", nargs=-1, type=click.UNPROCESSED)
+@click.option("-D", "properties", multiple=True, metavar="KEY=VALUE", help="Set an option; it wins over the program's.")
+@click.option("--json", "as_json", is_flag=True, help="Print one object a line, one for each step.")
+def info(script: Path, args: tuple[str, ...], properties: tuple[str, ...], as_json: bool) -> None:
+    """Shows the steps of the job that SCRIPT would execute: uids, parallelism, state, sources and sinks.
+
+    The program runs up to its first execute(), so it may start Spark and read schemas, but no row. To know of their
+    state, functions are opened. ARGS after -- are the program's own.
+    """
+    with errors_to_exit_codes():
+        log_to_stderr()
+        options = options_of(properties)
+        options.validate()
+        program = _planned(script, args, options)
+        steps = describe_job(program.graph, program.configuration, _parallelism(program))
+        if as_json:
+            print_json(asdict(step) for step in steps)
+            return
+        click.echo(f"job {program.name!r}")
+        print_table(STEPS, map(_cells, steps))
+        states = [
+            (step.uid, state.name, state.kind, state.type, state.queryable or "")
+            for step in steps
+            for state in step.state
+        ]
+        if states:
+            click.echo()
+            print_table(STATES, states)
+        for step in steps:
+            if step.problem is not None:
+                click.echo(f"the state of {step.uid!r} is not known, its function could not be opened: {step.problem}")
+
+
+def _planned(script: Path, args: Sequence[str], options: Configuration) -> Program:
+    try:
+        with launching(options), planning(), as_main_program(script, args):
+            runpy.run_path(str(script), run_name="__main__")
+    except ProgramPlanned as planned:
+        return planned.program
+    raise ConfigurationError(f"{str(script)!r} has ended without executing a job, so there is nothing to show.")
+
+
+def _parallelism(program: Program) -> int:
+    """That of operators that set none: Spark's default, if the program has a session, else 1."""
+    wanted = program.configuration.get(DEFAULT_PARALLELISM)
+    if wanted is not None:
+        return wanted
+    return 1 if program.session is None else int(program.session.sparkContext.defaultParallelism)
+
+
+def _cells(step: StepDescription) -> list[str]:
+    of = "" if step.parallelism is None else f"{step.parallelism} of {step.max_parallelism}"
+    return [step.uid, step.kind, step.does, of, ", ".join(step.inputs), step.type]

@@ -1,0 +1,88 @@
+"""`holdfast list DIR`: the jobs in a directory, and which of them run."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from typing import Any
+
+import click
+
+from holdfast.checkpoint.recovery.retained import newest
+from holdfast.cli.exit_code import errors_to_exit_codes
+from holdfast.cli.job_directories import job_directories
+from holdfast.cli.registers import Registers, where_option
+from holdfast.cli.table import print_json, print_table
+from holdfast.errors import HoldfastError
+from holdfast.rest.client import RestClient, RestError
+from holdfast.storage.job.job_directory import JobDirectory
+from holdfast.storage.register.register_state import RegisterState
+
+COLUMNS = ("job", "name", "status", "checkpoint", "where")
+
+
+@click.command("list")
+@click.argument("directory", metavar="DIR")
+@click.option("-a", "--all", "everything", is_flag=True, help="Show also the jobs that do not run.")
+@click.option("--json", "as_json", is_flag=True, help="Print one object a line.")
+@where_option
+def list_jobs(directory: str, everything: bool, as_json: bool, properties: tuple[str, ...]) -> None:
+    """Lists the jobs in DIR that run on this host; with -a all jobs.
+
+    DIR is the directory of a job, or the one set as execution.checkpointing.dir. A job that no process of this host
+    runs is shown with the status that its register has, SUSPENDED if it can be resumed. "(3 failed)" behind a status
+    tells how many attempts have failed in a row, without a completed checkpoint between; --json says why the last did.
+    """
+    with errors_to_exit_codes():
+        with closing(Registers(properties)) as registers:
+            rows = [_row(*found) for found in job_directories(directory, registers)]
+        rows = [row for row in rows if everything or row["url"] is not None]
+        if as_json:
+            print_json(rows)
+        else:
+            print_table(COLUMNS, map(_cells, rows))
+
+
+def _row(directory: JobDirectory, state: RegisterState) -> dict[str, Any]:
+    row: dict[str, Any] = {
+        "job_id": str(directory.job_id),
+        "name": None,
+        "status": state.terminal or "SUSPENDED",
+        "checkpoint": None if state.newest is None else state.newest.checkpoint_id,
+        "path": directory.path,
+        "url": None,
+        "restarts": None,
+        "tries_in_a_row": None,
+        "last_failure": None,
+    }
+    try:
+        client = RestClient.find(directory)
+        details = client.get()
+        return row | {
+            "name": details["name"],
+            "status": details["state"],
+            "url": client.address.url,
+            "restarts": details["restarts"],
+            "tries_in_a_row": details["tries-in-a-row"],
+            "last_failure": details["last-failure"],
+        }
+    except RestError:
+        return row | {"name": _stored_name(directory, state)}
+
+
+def _stored_name(directory: JobDirectory, state: RegisterState) -> str | None:
+    try:
+        found = newest(directory, state)
+    except HoldfastError:
+        return None
+    return None if found is None else found.metadata.job_name
+
+
+def _cells(row: dict[str, Any]) -> list[str]:
+    checkpoint = "-" if row["checkpoint"] is None else str(row["checkpoint"])
+    return [row["job_id"], row["name"] or "-", _status(row), checkpoint, row["url"] or row["path"]]
+
+
+def _status(row: dict[str, Any]) -> str:
+    """The status, and how many attempts have failed since a checkpoint completed: one that runs may be the next."""
+    tries = row["tries_in_a_row"]
+    return f"{row['status']} ({tries} failed)" if tries else str(row["status"])

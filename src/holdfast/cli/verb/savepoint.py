@@ -1,0 +1,107 @@
+"""`holdfast savepoint DIR [TARGET]` and `holdfast stop DIR`: savepoints of a running job."""
+
+from __future__ import annotations
+
+import click
+
+from holdfast.checkpoint.recovery.disposal import dispose_savepoint
+from holdfast.cli.exit_code import errors_to_exit_codes
+from holdfast.cli.job_directories import absolute
+from holdfast.cli.registers import Registers, where_option
+from holdfast.cli.running_job import running_job
+from holdfast.cli.table import print_json
+from holdfast.rest.client import RestClient
+
+_directory = click.argument("directory", metavar="DIR")
+_job = click.option("--job", metavar="ID|NAME", help="The job, if several run in DIR.")
+_timeout = click.option("--timeout", type=float, default=600.0, show_default=True, help="Seconds to wait.")
+_format = click.option(
+    "--type",
+    "-type",
+    "format_type",
+    type=click.Choice(["canonical", "native"], case_sensitive=False),
+    default="canonical",
+    show_default=True,
+    help="What the savepoint's document calls its format; each has all properties of a canonical one.",
+)
+_json = click.option("--json", "as_json", is_flag=True, help="Print one object.")
+
+
+@click.command()
+@click.argument("directory", metavar="DIR", required=False)
+@click.argument("target", required=False)
+@click.option("-d", "--dispose", "disposed", metavar="PATH", help="Delete the savepoint at PATH instead.")
+@_format
+@_job
+@_timeout
+@_json
+@where_option
+def savepoint(
+    directory: str | None,
+    target: str | None,
+    disposed: str | None,
+    format_type: str,
+    job: str | None,
+    timeout: float,
+    as_json: bool,
+    properties: tuple[str, ...],
+) -> None:
+    """Takes a savepoint of the running job in DIR, in directory TARGET, and prints its path. The job goes on.
+
+    DIR is the directory of a job, or the one set as execution.checkpointing.dir. TARGET may be left out if the job has
+    execution.checkpointing.savepoint-dir set.
+
+    With --dispose PATH no job is needed: the savepoint is deleted, its document first, and nothing that is not its own.
+    If that was interrupted, the same command goes on with it.
+    """
+    if (directory is None) == (disposed is None):
+        raise click.UsageError("Name the job's DIR to take a savepoint, or --dispose PATH to delete one.")
+    with errors_to_exit_codes():
+        Registers(properties)  # reads how to reach an object store
+        if disposed is not None:
+            click.echo(f"{dispose_savepoint(absolute(disposed))} is deleted")
+            return
+        assert directory is not None
+        client = running_job(directory, job)
+        body = {"formatType": format_type.upper()} | _named("target-directory", target)
+        _finish(client, client.post("savepoints", body), timeout, as_json)
+
+
+@click.command()
+@_directory
+@click.option("-p", "--savepoint-path", "target", metavar="TARGET", help="Directory of the savepoint.")
+@click.option("-d", "--drain", is_flag=True, help="Fire all event-time timers first; the job can then not go on.")
+@_format
+@_job
+@_timeout
+@_json
+def stop(
+    directory: str,
+    target: str | None,
+    drain: bool,
+    format_type: str,
+    job: str | None,
+    timeout: float,
+    as_json: bool,
+) -> None:
+    """Stops the running job in DIR with a savepoint, and prints its path. If the savepoint fails, the job goes on.
+
+    The job ends SUSPENDED: run again, it goes on from its newest checkpoint, or from the savepoint with -s.
+    """
+    with errors_to_exit_codes():
+        client = running_job(directory, job)
+        body = {"drain": drain, "formatType": format_type.upper()} | _named("targetDirectory", target)
+        _finish(client, client.post("stop", body), timeout, as_json)
+
+
+def _named(field: str, target: str | None) -> dict[str, str]:
+    """The directory as the job's process, which may have been started elsewhere, understands it."""
+    return {} if target is None else {field: absolute(target)}
+
+
+def _finish(client: RestClient, answer: dict[str, str], timeout: float, as_json: bool) -> None:
+    path = client.result_of("savepoints", answer["request-id"], timeout)["location"]
+    if as_json:
+        print_json([{"job_id": client.job_id, "path": path}])
+    else:
+        click.echo(path)

@@ -1,0 +1,1 @@
+"""Where a program begins and is run."""

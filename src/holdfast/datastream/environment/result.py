@@ -1,0 +1,86 @@
+"""What the ways of running a job return."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+from holdfast.datastream.sinks.collect import Mailbox
+from holdfast.kernel.ids import JobID
+from holdfast.runtime.job.status import JobStatus
+from holdfast.runtime.master.job_client import JobClient
+
+
+@dataclass(frozen=True)
+class JobExecutionResult:
+    """How a job ended in this process.
+
+    Attributes:
+        job_id: The job.
+        status: FINISHED (bounded inputs have ended), SUSPENDED (resumes when it is run again) or CANCELED.
+        net_runtime: Milliseconds from launch to end.
+    """
+
+    job_id: JobID
+    status: JobStatus
+    net_runtime: int
+
+    def get_job_id(self) -> JobID:
+        """The job."""
+        return self.job_id
+
+    def get_net_runtime(self) -> int:
+        """Milliseconds from launch to end."""
+        return self.net_runtime
+
+    def is_job_execution_result(self) -> bool:
+        """True: the job has ended."""
+        return True
+
+
+class CollectedElements(Iterator[Any]):
+    """The elements of a stream as the epochs of its running job complete; close it, or use it in a `with` statement.
+
+    The job waits when the reader is far behind. If the job fails, the error is raised after the elements of its
+    completed epochs.
+    """
+
+    def __init__(self, mailbox: Mailbox, client: JobClient) -> None:
+        self._mailbox = mailbox
+        self._client = client
+        self._elements = iter(mailbox)
+        self._watcher = threading.Thread(target=self._watch, name="holdfast-collect", daemon=True)
+        self._watcher.start()
+
+    def __next__(self) -> Any:
+        return next(self._elements)
+
+    def get_job_client(self) -> JobClient:
+        """The handle of the running job."""
+        return self._client
+
+    def close(self) -> None:
+        """Ends the job if it still runs, and waits for its end; what was not read is lost."""
+        self._mailbox.close()
+        if not self._client.get_job_status().is_terminal_state():
+            self._client.cancel()
+        self._watcher.join()
+
+    def __enter__(self) -> CollectedElements:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _watch(self) -> None:
+        try:
+            self._client.await_termination()
+        except Exception as error:
+            self._mailbox.end(error)
+        else:
+            self._mailbox.end()

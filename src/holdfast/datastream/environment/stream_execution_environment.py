@@ -1,0 +1,250 @@
+"""The environment: where a program starts, and the only module of this package that reaches Spark."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from holdfast.checkpoint.config.checkpoint_config import CheckpointConfig
+from holdfast.checkpoint.config.options import CheckpointingMode
+from holdfast.datastream.environment.launch import Program, end_if_planning, with_options_from_outside
+from holdfast.datastream.environment.result import CollectedElements, JobExecutionResult
+from holdfast.datastream.sinks.collect import CollectSink, Mailbox
+from holdfast.datastream.state_backend import StateBackend, options_of
+from holdfast.datastream.stream.data_stream import DataStream
+from holdfast.datastream.stream.operation import declared_type
+from holdfast.errors import ConfigurationError
+from holdfast.kernel.configuration import Configuration
+from holdfast.kernel.ids import new_nonce
+from holdfast.runtime.graph.stream_graph import FrameTransformNode, Node, SinkNode, SourceNode, StreamGraph
+from holdfast.runtime.job.options import AUTO_GENERATE_UIDS, DEFAULT_PARALLELISM, JOB_ID, JOB_NAME, MAX_PARALLELISM
+from holdfast.runtime.master.job_client import JobClient
+from holdfast.types.conversion.arrow import elements_to_batch
+from holdfast.types.information.type_information import TypeInformation
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+class StreamExecutionEnvironment:
+    """Holds the settings of a program and the streams that it defines; `execute` runs them as one job.
+
+    Make one with `get_execution_environment`.
+    """
+
+    def __init__(self, configuration: Configuration, spark: SparkSession | None) -> None:
+        self._program = configuration
+        self._spark = spark
+        self._sinks: list[SinkNode] = []
+        self._job_names: list[str] = []
+        self._checkpoint_config = CheckpointConfig(configuration)
+
+    @classmethod
+    def get_execution_environment(
+        cls,
+        configuration: Configuration | Mapping[str, Any] | None = None,
+        *,
+        spark: SparkSession | None = None,
+    ) -> StreamExecutionEnvironment:
+        """A new environment.
+
+        Args:
+            configuration: Options of the job. Those of the command line (`holdfast run -D`) win over them.
+            spark: The session to run on. Without one, that of the first DataFrame, else the active one, else a new one
+                with the `spark.*` options of the configuration.
+
+        Raises:
+            ConfigurationError: A value does not fit its option.
+        """
+        if isinstance(configuration, Configuration):
+            return cls(configuration.clone(), spark)
+        return cls(Configuration(configuration), spark)
+
+    @property
+    def spark(self) -> SparkSession:
+        """The session of the environment; made, or taken over if one is active, when it is asked for first."""
+        from holdfast.spark.session import get_or_create
+
+        if self._spark is None:
+            self._spark = get_or_create(self.get_configuration())
+        return self._spark
+
+    def get_configuration(self) -> Configuration:
+        """The options in force: those of the program with those of the command line over them; a copy."""
+        return with_options_from_outside(self._program)
+
+    def configure(self, configuration: Configuration | Mapping[str, Any]) -> None:
+        """Sets further options of the program."""
+        self._program.add_all(configuration)
+
+    def set_parallelism(self, parallelism: int) -> StreamExecutionEnvironment:
+        """Sets the number of subtasks of keyed operators that set none of their own."""
+        self._program.set(DEFAULT_PARALLELISM, parallelism)
+        return self
+
+    def get_parallelism(self) -> int | None:
+        """The number that was set; None for Spark's default parallelism."""
+        return self.get_configuration().get(DEFAULT_PARALLELISM)
+
+    def set_max_parallelism(self, max_parallelism: int) -> StreamExecutionEnvironment:
+        """Sets the number of key groups of keyed operators that set none of their own."""
+        self._program.set(MAX_PARALLELISM, max_parallelism)
+        return self
+
+    def get_max_parallelism(self) -> int | None:
+        """The number that was set; None if it is derived from the parallelism."""
+        return self.get_configuration().get(MAX_PARALLELISM)
+
+    def enable_checkpointing(
+        self, interval: int = 0, mode: CheckpointingMode | None = None
+    ) -> StreamExecutionEnvironment:
+        """Completes a checkpoint at the first epoch end `interval` milliseconds after the last; 0 is every epoch."""
+        self._checkpoint_config.set_checkpoint_interval(interval)
+        if mode is not None:
+            self._checkpoint_config.set_checkpointing_mode(mode)
+        return self
+
+    def get_checkpoint_config(self) -> CheckpointConfig:
+        """The settings of checkpoints; changes to it are changes to the program's options."""
+        return self._checkpoint_config
+
+    def set_state_backend(self, state_backend: StateBackend) -> StreamExecutionEnvironment:
+        """Sets the state backend, and the checkpoint storage where an older backend names one.
+
+        Raises:
+            ConfigurationError: It is a backend of your own: set the option `state.backend.type` to the class path of
+                its factory.
+        """
+        self._program.add_all(options_of(state_backend))
+        return self
+
+    def from_dataframe(self, frame: DataFrame) -> DataStream:
+        """A stream of the rows of a Spark DataFrame, streaming or static.
+
+        Raises:
+            ConfigurationError: It is no DataFrame of a classic session, or has columns that have no type here.
+        """
+        from holdfast.spark.frame import element_type_of, is_streaming
+        from holdfast.spark.input.description import description_of
+
+        element_type = element_type_of(frame)
+        if self._spark is None:
+            self._spark = frame.sparkSession
+        node = SourceNode(
+            name="dataframe",
+            element_type=element_type,
+            frame=frame,
+            is_streaming=is_streaming(frame),
+            reads=description_of(frame),
+        )
+        return DataStream(self, node)
+
+    def from_collection(self, collection: Iterable[Any], type_info: Any = None) -> DataStream:
+        """A bounded stream of the given elements.
+
+        Args:
+            collection: The elements.
+            type_info: Their type: type information, DDL, an Arrow or Spark type. Without it they are pickled.
+
+        Raises:
+            OutputTypeError: An element does not match the type.
+        """
+        element_type = declared_type(type_info, "from_collection")
+        elements = list(collection)
+        elements_to_batch(elements, element_type, "from_collection")
+        reads = f"a collection of {element_type.ddl}"
+        node = SourceNode(name="collection", element_type=element_type, collection=elements, reads=reads)
+        return DataStream(self, node)
+
+    def execute(self, job_name: str | None = None) -> JobExecutionResult:
+        """Runs the job and blocks until it has ended.
+
+        A job that runs again under its name resumes from its newest completed checkpoint. SIGTERM ends it after the
+        current epoch.
+
+        Args:
+            job_name: Names the job and, unless `pipeline.job-id` is set, its directory. The default is
+                `pipeline.name`, else the name of the script; from the second job of an environment on with its
+                number: `script-2`.
+
+        Raises:
+            ConfigurationError: The program cannot run as it is written.
+            RestoreError: The checkpoint does not fit the program.
+            FencedError: Another process has taken over the job.
+            JobExecutionError: The job failed for good.
+        """
+        started = time.monotonic()
+        client = self.execute_async(job_name)
+        status = client.run_to_end()
+        return JobExecutionResult(client.get_job_id(), status, round(1000 * (time.monotonic() - started)))
+
+    def execute_async(self, job_name: str | None = None) -> JobClient:
+        """Starts the job in a thread of this process and returns its handle; see `execute`.
+
+        The streams defined so far belong to this job: the environment starts empty again.
+        """
+        configuration = self.get_configuration()
+        configuration.validate()
+        graph = self.get_stream_graph()
+        self._sinks = []
+        name = job_name or self._next_name(configuration.get(JOB_NAME) or _script_name())
+        self._require_own_id(name, configuration)
+        self._job_names.append(name)
+        end_if_planning(Program(graph, name, configuration, self._spark))
+        from holdfast.spark.launch import launch
+
+        return launch(graph, name, configuration, self._spark)
+
+    def _next_name(self, name: str) -> str:
+        """The name of a job that was given none: the same when the program runs again, another one for each job."""
+        number, free = 1, name
+        while free in self._job_names:
+            number += 1
+            free = f"{name}-{number}"
+        return free
+
+    def _require_own_id(self, name: str, configuration: Configuration) -> None:
+        others = [other for other in self._job_names if other != name]
+        if others and configuration.contains(JOB_ID):
+            raise ConfigurationError(
+                f"{JOB_ID.key} is the id of one job, but this program executes {others[-1]!r} and then {name!r}: "
+                "remove the option, and the id of each job follows from its name"
+            )
+
+    def get_stream_graph(self) -> StreamGraph:
+        """The program as it was defined so far, each step with its uid.
+
+        Raises:
+            ConfigurationError: It has no sink, uses a uid twice, or lacks one where none may be derived.
+        """
+        return StreamGraph(self._sinks, auto_generate_uids=self.get_configuration().get(AUTO_GENERATE_UIDS))
+
+    def _add_sink(self, node: SinkNode) -> None:
+        self._sinks.append(node)
+
+    def _execute_and_collect(
+        self, stream: DataStream, job_name: str | None, limit: int | None
+    ) -> CollectedElements | list[Any]:
+        mailbox = Mailbox(stream.get_type())
+        stream.sink_to(CollectSink(mailbox.name)).name("collect")
+        elements = CollectedElements(mailbox, self.execute_async(job_name or f"{_script_name()}-{new_nonce()}"))
+        if limit is None:
+            return elements
+        with elements:
+            return list(islice(elements, limit))
+
+    def _transformed_type(self, node: Node, function: Callable[[Any], Any]) -> TypeInformation:
+        """The columns that a function over frames makes of a step's frame."""
+        from holdfast.spark.frame import element_type_of, frame_of
+
+        probe = FrameTransformNode(inputs=(node,), name="transform", element_type=node.element_type, function=function)
+        return element_type_of(frame_of(probe, self.spark))
+
+
+def _script_name() -> str:
+    stem = Path(sys.argv[0]).stem if sys.argv and sys.argv[0] else ""
+    return stem if stem and not stem.startswith("-") else "holdfast-job"

@@ -1,0 +1,168 @@
+"""What a directory of output says of itself: which directory it is, and which epochs have been committed into it.
+
+::
+
+    <path>/.holdfast/identity                                  a UUID, made once, kept in checkpoints
+                     <incarnation>-<sink>/                     staged files
+                     <incarnation>-<sink>/ledger/<epoch>.begun the intent: all staged files of the epoch were seen
+                                                 <epoch>.done  the last of them has its final name, durably
+
+    seen --put if absent--> begun --rename each, sync--> moved --second name--> done
+      |                       |
+      |                       +-- a staged file that is not there has been renamed by an earlier try
+      +-- a staged file that is not there is lost, or on a disk that is not mounted: refused
+
+A file is renamed, never linked and removed: so it has one name at any time, and comes to readers once, also if one of
+them takes it away between two tries. Epochs are committed in their order, so the highest intent of an incarnation says
+that all epochs below it are done; it stays for ever, those below it go.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Final
+
+from holdfast.errors import AlreadyExistError, ConfigurationError, CorruptFileError, NotExistError, StorageError
+from holdfast.storage.file_system.scheme import file_system_for, join
+from holdfast.storage.handle.document import decode_document, encode_document
+
+HIDDEN_FOLDER: Final = ".holdfast"
+IDENTITY: Final = "identity"
+LEDGER: Final = "ledger"
+_KIND: Final = "commit-intent"
+_VERSION: Final = 1
+_MARK: Final = re.compile(r"([0-9]{9,19})\.(begun|done)")
+
+Moves = Sequence[tuple[str, str]]
+"""Staged and final names, relative to the directory."""
+
+
+class OutputDirectory:
+    """A directory of output that is known by more than its path.
+
+    Args:
+        path: The directory, an absolute path or a `file:` URI.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._fs = file_system_for(path)
+        self._identity_path = join(path, HIDDEN_FOLDER, IDENTITY)
+
+    def identity(self) -> str | None:
+        """What the directory calls itself, None if it has no identity. Blocks."""
+        try:
+            return self._fs.read(self._identity_path).decode("ascii", "replace").strip()
+        except NotExistError:
+            return None
+
+    def make_identity(self) -> str:
+        """The identity of the directory, which is given one if it has none. Blocks."""
+        found = self.identity()
+        if found is not None:
+            return found
+        made = str(uuid.uuid4())
+        try:
+            self._fs.create_exclusive(self._identity_path, f"{made}\n".encode())
+        except AlreadyExistError:
+            return self.identity() or made
+        return made
+
+    def require(self, identity: str) -> None:
+        """Makes sure that the directory is the one of this identity. Blocks.
+
+        Raises:
+            StorageError: It is another one, or not there.
+        """
+        found = self.identity()
+        if found != identity:
+            what = "has no identity" if found is None else f"calls itself {found!r}"
+            raise StorageError(
+                f"{self.path!r} is not the directory that the job writes into: that one is {identity!r}, and this one "
+                f"{what} ({self._identity_path!r}). Probably it is not mounted, on this host. Nothing was written or "
+                "committed; mount it, and the job goes on. If you have made it anew on purpose, write the identity "
+                "into that file."
+            )
+
+    def missing(self, moves: Moves) -> list[str]:
+        """The staged files that are not there."""
+        return [staged for staged, _ in moves if not self._fs.exists(join(self.path, staged))]
+
+    def move(self, moves: Moves) -> None:
+        """Gives the staged files that are there their final names, durably."""
+        self._fs.move_all([(join(self.path, staged), join(self.path, final)) for staged, final in moves])
+
+
+class CommitLedger:
+    """The epochs of one incarnation and sink that were committed into a directory.
+
+    Args:
+        directory: The directory.
+        folder: Where the incarnation and sink stage, relative to it.
+    """
+
+    def __init__(self, directory: OutputDirectory, folder: str) -> None:
+        self._place = join(directory.path, folder, LEDGER)
+        self._fs = file_system_for(directory.path)
+
+    def last_epoch(self) -> int | None:
+        """The highest epoch whose commit has begun, None if there is none. Blocks."""
+        return max(self._marks("begun"), default=None)
+
+    def is_done(self, epoch: int) -> bool:
+        """Whether an epoch has been committed to its end."""
+        return self._fs.exists(self._path(epoch, "done"))
+
+    def has_begun(self, epoch: int, moves: Moves) -> bool:
+        """Whether an intent of this epoch is there.
+
+        Raises:
+            ConfigurationError: It is that of other files.
+            CorruptFileError: It is damaged.
+        """
+        path = self._path(epoch, "begun")
+        try:
+            body = decode_document(self._fs.read(path), path, _KIND, _VERSION)
+        except NotExistError:
+            return False
+        if type(body.get("files")) is not list:
+            raise CorruptFileError(path, None, "it names no files.")
+        if body["files"] != _names(moves):
+            raise ConfigurationError(
+                f"{path!r} says that epoch {epoch} was committed with other files than those that are to be committed "
+                "now: two copies of one job directory are running, or it was put back from a copy, and the rows of "
+                "this epoch would be there twice or not at all. Nothing was committed. Start with -s from the "
+                "checkpoint, which begins a new incarnation."
+            )
+        return True
+
+    def begin(self, epoch: int, moves: Moves) -> None:
+        """Writes the intent of an epoch, durably, unless the same is there."""
+        try:
+            body = {"epoch": epoch, "files": _names(moves)}
+            self._fs.create_exclusive(self._path(epoch, "begun"), encode_document(_KIND, _VERSION, body))
+        except AlreadyExistError:
+            self.has_begun(epoch, moves)  # of an earlier try, or of a leader that commits the same
+
+    def finish(self, epoch: int) -> None:
+        """Says that an epoch is committed to its end, and forgets those below it."""
+        with suppress(AlreadyExistError, NotExistError):  # another leader has said so, or is further already
+            self._fs.link(self._path(epoch, "begun"), self._path(epoch, "done"))
+        for state in ("done", "begun"):
+            for below in self._marks(state):
+                if below < epoch:
+                    self._fs.delete(self._path(below, state))
+
+    def _marks(self, state: str) -> list[int]:
+        found = (_MARK.fullmatch(name) for name in self._fs.list_names(self._place))
+        return [int(match[1]) for match in found if match is not None and match[2] == state]
+
+    def _path(self, epoch: int, state: str) -> str:
+        return join(self._place, f"{epoch:09d}.{state}")
+
+
+def _names(moves: Moves) -> list[list[str]]:
+    return sorted(list(move) for move in moves)

@@ -1,0 +1,1 @@
+"""Streams, and what can be done with them."""

@@ -1,0 +1,338 @@
+"""Streams: what a program chains operations on. Nothing runs before `execute`."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Self
+
+from holdfast.datastream.sinks.epoch import ForEachEpochSink
+from holdfast.datastream.sinks.printing import PrintSink
+from holdfast.datastream.stream.operation import key_spec, operator_spec
+from holdfast.errors import ConfigurationError
+from holdfast.kernel.key_group import MAX_PARALLELISM
+from holdfast.kernel.watermark import WatermarkStrategy
+from holdfast.runtime.function.sink import Sink
+from holdfast.runtime.function.staging import is_pickled
+from holdfast.runtime.function.user_function import (
+    FilterLike,
+    FlatMapLike,
+    KeySelectorLike,
+    MapLike,
+    OutputTag,
+    ProcessLike,
+)
+from holdfast.runtime.graph.stream_graph import (
+    FrameTransformNode,
+    KeyedNode,
+    NarrowNode,
+    Node,
+    Shape,
+    SideOutputNode,
+    SinkNode,
+    TimestampNode,
+    UnionNode,
+)
+from holdfast.state.declaration.descriptor import MapStateDescriptor
+from holdfast.types.information.type_information import TypeInformation
+
+if TYPE_CHECKING:
+    from holdfast.datastream.environment.result import CollectedElements
+    from holdfast.datastream.environment.stream_execution_environment import StreamExecutionEnvironment
+    from holdfast.datastream.stream.broadcast import BroadcastConnectedStream, BroadcastStream
+    from holdfast.datastream.stream.keyed_stream import KeyedStream
+
+logger = logging.getLogger(__name__)
+
+
+class _Named:
+    """What streams and sinks have in common: they stand for one step of the program."""
+
+    _node: Node
+
+    def name(self, name: str) -> Self:
+        """Names the step for logs and messages."""
+        self._node.name = name
+        return self
+
+    set_description = name
+
+    def get_name(self) -> str:
+        """The step's name."""
+        return self._node.name
+
+    def uid(self, uid: str) -> Self:
+        """Identifies the step in checkpoints. State is found again under this uid, wherever the step then stands.
+
+        Raises:
+            ConfigurationError: It is empty.
+        """
+        if not uid:
+            raise ConfigurationError("a uid must not be empty: it names the operator in checkpoints.")
+        self._node.uid = uid
+        return self
+
+
+class DataStreamSink(_Named):
+    """The end of a stream."""
+
+    def __init__(self, node: SinkNode) -> None:
+        self._node = node
+
+
+class DataStream(_Named):
+    """A stream of elements of one type.
+
+    A stream whose type is a row has named columns and elements of type `Row`. Elements of undeclared type are pickled
+    wherever they cross from one task to another, which costs several microseconds an element.
+    """
+
+    def __init__(self, environment: StreamExecutionEnvironment, node: Node) -> None:
+        self._environment = environment
+        self._node = node
+
+    def get_type(self) -> TypeInformation:
+        """Type of the elements."""
+        return self._node.element_type
+
+    def get_execution_environment(self) -> StreamExecutionEnvironment:
+        """The environment that the stream belongs to."""
+        return self._environment
+
+    def set_parallelism(self, parallelism: int) -> Self:
+        """Sets the number of subtasks of an operator with state: at most its max parallelism, and another at any start.
+
+        Other steps run inside the tasks of their input: for them it has no effect, and a warning says so.
+        """
+        self._node.parallelism = _checked(parallelism, "parallelism")
+        self._warn_if_chained("parallelism")
+        return self
+
+    def set_max_parallelism(self, max_parallelism: int) -> Self:
+        """Sets the number of key groups of a keyed operator; fixed for the life of its state."""
+        self._node.max_parallelism = _checked(max_parallelism, "max parallelism")
+        self._warn_if_chained("max parallelism")
+        return self
+
+    def force_non_parallel(self) -> Self:
+        """Runs a keyed operator in one subtask."""
+        return self.set_parallelism(1)
+
+    def map(self, func: MapLike, output_type: Any = None) -> DataStream:
+        """Replaces each element by one other.
+
+        Args:
+            func: A `MapFunction` or a function of one argument.
+            output_type: Type of the results: type information, DDL such as `'key string, n bigint'`, an Arrow or Spark
+                type. Without it they are pickled.
+        """
+        return self._apply("map", func, output_type)
+
+    def flat_map(self, func: FlatMapLike, output_type: Any = None) -> DataStream:
+        """Replaces each element by any number of others; see `map` for the arguments."""
+        return self._apply("flat_map", func, output_type)
+
+    def filter(self, func: FilterLike) -> DataStream:
+        """Keeps the elements for which the function is true."""
+        return self._apply("filter", func, None)
+
+    def process(self, func: ProcessLike, output_type: Any = None) -> DataStream:
+        """Passes each element with its context to a function that emits any number of others, also to side outputs."""
+        return self._apply("process", func, output_type)
+
+    def broadcast(self, *broadcast_state_descriptors: MapStateDescriptor[Any, Any]) -> BroadcastStream:
+        """Gives every element to every subtask of the operator that it is then connected with.
+
+        Args:
+            *broadcast_state_descriptors: The map states that the operator keeps of these elements.
+
+        Raises:
+            ConfigurationError: There is none, one is no `MapStateDescriptor`, or a name comes twice.
+        """
+        from holdfast.datastream.stream.broadcast import BroadcastStream
+
+        return BroadcastStream(self, broadcast_state_descriptors)
+
+    def connect(self, stream: BroadcastStream) -> BroadcastConnectedStream:
+        """Connects this stream, keyed or not, with a broadcast one, for a function of both.
+
+        Raises:
+            ConfigurationError: The other stream is not broadcast, or comes from another environment.
+        """
+        from holdfast.datastream.stream.broadcast import BroadcastConnectedStream, BroadcastStream
+
+        if not isinstance(stream, BroadcastStream):
+            raise ConfigurationError(f"connect() takes what broadcast(descriptor) returns, not {stream!r}.")
+        return BroadcastConnectedStream(self, stream)
+
+    def transform(self, function: Callable[[Any], Any]) -> DataStream:
+        """Applies a function `DataFrame -> DataFrame` in Spark, without Python in the tasks.
+
+        The function is called now, to learn the columns, and again when the job is planned. Directly after an input it
+        is part of the input's query, and must not keep state in Spark (no aggregation, no `dropDuplicates`). After a
+        Python operator, or a union, it is called in every epoch, with a static frame of the rows of that epoch, and
+        may do with them what Spark can; the elements before it need a declared type.
+
+        Raises:
+            ConfigurationError: The function does not return a frame, or the elements are pickled.
+        """
+        if is_pickled(self.get_type()):
+            raise ConfigurationError(
+                f"transform() follows {self._node.name!r}, whose elements are pickled because their type was not "
+                "declared: pass output_type to it, for instance output_type='key string, n bigint'."
+            )
+        element_type = self._environment._transformed_type(self._node, function)
+        node = FrameTransformNode(inputs=(self._node,), name="transform", element_type=element_type, function=function)
+        return DataStream(self._environment, node)
+
+    def assign_timestamps_and_watermarks(self, watermark_strategy: WatermarkStrategy) -> DataStream:
+        """Gives each element its event time, by which the timers of operators after it fire.
+
+        The watermark follows from the greatest timestamp of all subtasks, and advances at the end of each epoch.
+
+        Raises:
+            ConfigurationError: It is no strategy, or one without an assigner.
+        """
+        if not isinstance(watermark_strategy, WatermarkStrategy):
+            raise ConfigurationError(
+                "assign_timestamps_and_watermarks() takes a WatermarkStrategy, for instance "
+                "WatermarkStrategy.for_bounded_out_of_orderness(Duration.of_seconds(5)), not "
+                f"{watermark_strategy!r}."
+            )
+        if watermark_strategy.assigner is None and watermark_strategy.out_of_orderness is not None:
+            raise ConfigurationError(
+                "the elements of a Spark DataFrame have no timestamps of their own: call with_timestamp_assigner() on "
+                "the watermark strategy."
+            )
+        node = TimestampNode(
+            inputs=(self._node,), name="timestamps", element_type=self.get_type(), strategy=watermark_strategy
+        )
+        return DataStream(self._environment, node)
+
+    def union(self, *streams: DataStream) -> DataStream:
+        """All elements of this and other streams of the same type, in no particular order.
+
+        Raises:
+            ConfigurationError: A stream has another type, comes from another environment, or is given twice.
+        """
+        nodes = [self._node]
+        for stream in streams:
+            if stream._environment is not self._environment:
+                raise ConfigurationError("union() takes streams of one environment.")
+            if stream.get_type() != self.get_type():
+                raise ConfigurationError(
+                    f"union() takes streams of one type: {self.get_name()!r} has {self.get_type().ddl!r}, "
+                    f"{stream.get_name()!r} has {stream.get_type().ddl!r}."
+                )
+            if stream._node in nodes:
+                raise ConfigurationError(f"union() of {stream.get_name()!r} with itself: give each stream once.")
+            nodes.append(stream._node)
+        if not streams:
+            return self
+        node = UnionNode(inputs=tuple(nodes), name="union", element_type=self.get_type())
+        return DataStream(self._environment, node)
+
+    def key_by(
+        self,
+        key_selector: str | Iterable[str] | KeySelectorLike,
+        key_type: Any = None,
+        *,
+        order_by: str | Iterable[str] = (),
+    ) -> KeyedStream:
+        """Partitions the stream by a key, so that operators after it have state for each key.
+
+        Args:
+            key_selector: A column, a list of columns, or a function (a `KeySelector`) that computes the key in Python.
+            key_type: Type of what the function returns. Without it None, bool, int, float, str, bytes, date, Decimal
+                and tuples of these can be keys.
+            order_by: Columns by which the rows of one key are ordered within an epoch, by Spark. Without it they come
+                in order of arrival.
+
+        Raises:
+            ConfigurationError: A column does not exist.
+        """
+        from holdfast.datastream.stream.keyed_stream import KeyedStream
+
+        key = key_spec(key_selector, key_type, order_by, self.get_type())
+        return KeyedStream(self._environment, self._node, key)
+
+    def get_side_output(self, output_tag: OutputTag) -> DataStream:
+        """What the operator of this stream sends to a side output.
+
+        Raises:
+            ConfigurationError: The stream does not come from `process`.
+        """
+        if not isinstance(self._node, KeyedNode | NarrowNode) or self._node.operator.shape != "process":
+            raise ConfigurationError(
+                f"get_side_output() of {self._node.name!r}: only the stream that process() returns has side outputs; "
+                "call it on that one."
+            )
+        self._node.operator = replace(self._node.operator, side_outputs=True)
+        node = SideOutputNode(
+            inputs=(self._node,),
+            name=f"{self._node.name}: {output_tag.tag_id}",
+            element_type=output_tag.type_info,
+            tag=output_tag.tag_id,
+        )
+        return DataStream(self._environment, node)
+
+    def sink_to(self, sink: Sink) -> DataStreamSink:
+        """Ends the stream in a sink; a stream may have several.
+
+        Raises:
+            ConfigurationError: It is no sink, or one that cannot write elements of this type.
+        """
+        if isinstance(sink, type) or not isinstance(sink, Sink):
+            raise ConfigurationError(f"sink_to() takes an instance of holdfast.datastream.Sink, not {sink!r}.")
+        sink.check_input(self.get_type())
+        node = SinkNode(inputs=(self._node,), name=type(sink).__name__, element_type=self.get_type(), sink=sink)
+        self._environment._add_sink(node)
+        return DataStreamSink(node)
+
+    def for_each_epoch(self, write: Callable[..., Any]) -> DataStreamSink:
+        """Calls `write(df, epoch, incarnation)` in the driver with the rows of each completed epoch, until it returns.
+
+        It sees exactly the rows that the checkpoint names, the same under the same epoch and incarnation every time.
+        Let it do nothing if the epoch is at most the last one that it wrote of this incarnation, and its effect is
+        exactly once. Epochs without rows are left out. A function of two parameters is called without the incarnation.
+        """
+        return self.sink_to(ForEachEpochSink(write)).name("for_each_epoch")
+
+    def print(self, sink_identifier: str | None = None) -> DataStreamSink:
+        """Prints the elements of each completed epoch on the driver's standard output."""
+        return self.sink_to(PrintSink(self.get_type(), sink_identifier)).name("print")
+
+    def execute_and_collect(
+        self, job_execution_name: str | None = None, limit: int | None = None
+    ) -> CollectedElements | list[Any]:
+        """Runs the job, and returns the elements of this stream as its epochs complete.
+
+        Args:
+            job_execution_name: Name of the job. Without one it is a job of its own that resumes nothing.
+            limit: With it, at most so many elements are returned, as a list, and the job is cancelled then.
+
+        Returns:
+            An iterator, to be closed, which cancels the job if it still runs; or the list.
+        """
+        return self._environment._execute_and_collect(self, job_execution_name, limit)
+
+    def _apply(self, shape: Shape, function: Any, output_type: Any) -> DataStream:
+        spec = operator_spec(shape, function, self.get_type(), output_type, keyed=False)
+        node = NarrowNode(inputs=(self._node,), name=shape, element_type=spec.output_type, operator=spec)
+        return DataStream(self._environment, node)
+
+    def _warn_if_chained(self, what: str) -> None:
+        node = self._node
+        if not isinstance(node, KeyedNode) and not (isinstance(node, NarrowNode) and node.operator.has_operator_state):
+            logger.warning(
+                "%s of %r has no effect: it runs inside the tasks of its input; set it on an operator with state",
+                what,
+                self._node.name,
+            )
+
+
+def _checked(value: int, what: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_PARALLELISM:
+        raise ConfigurationError(f"{what} must be a whole number from 1 to {MAX_PARALLELISM}, not {value!r}.")
+    return value

@@ -1,0 +1,100 @@
+"""Keyed streams: partitioned by a key, so that the operators on them have state and timers for each key."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NoReturn, Self
+
+from holdfast.datastream.stream.data_stream import DataStream
+from holdfast.datastream.stream.operation import operator_spec, order_columns
+from holdfast.datastream.stream.queryable_state import (
+    KeepForQueries,
+    NoOutput,
+    QueryableStateStream,
+    queryable_descriptor,
+)
+from holdfast.datastream.stream.vectorised import BatchOperations
+from holdfast.errors import ConfigurationError
+from holdfast.runtime.function.user_function import ProcessLike, ReduceLike
+from holdfast.runtime.graph.stream_graph import KeyedNode, KeySpec, Node, OperatorSpec, Shape
+from holdfast.state.declaration.descriptor import StateDescriptor
+
+if TYPE_CHECKING:
+    from holdfast.datastream.environment.stream_execution_environment import StreamExecutionEnvironment
+
+
+class KeyedStream(DataStream, BatchOperations):
+    """A stream partitioned by a key. `map`, `flat_map`, `filter`, `process` and `reduce` on it have keyed state.
+
+    Everything else (`union`, sinks, `key_by` again) treats it as the stream that it was made from.
+    """
+
+    def __init__(self, environment: StreamExecutionEnvironment, node: Node, key: KeySpec) -> None:
+        super().__init__(environment, node)
+        self._key = key
+
+    def order_by(self, *columns: str) -> KeyedStream:
+        """Orders the rows of one key within an epoch by these columns, instead of those given to `key_by`.
+
+        Raises:
+            ConfigurationError: A column does not exist.
+        """
+        order = order_columns(columns, self.get_type())
+        return KeyedStream(self._environment, self._node, replace(self._key, order_by=order))
+
+    def process(self, func: ProcessLike, output_type: Any = None) -> DataStream:
+        """Passes each element to a function with state and timers for its key; `output_type` as in `map`."""
+        return self._apply("process", func, output_type)
+
+    def reduce(self, func: ReduceLike) -> DataStream:
+        """Combines the elements of each key into one, and emits the combination after each element."""
+        return self._apply("reduce", func, None)
+
+    def as_queryable_state(
+        self, queryable_state_name: str, state_descriptor: StateDescriptor[Any] | None = None
+    ) -> QueryableStateStream:
+        """Ends the stream in state that can be queried: the last element of each key.
+
+        Args:
+            queryable_state_name: The name under which it is queried.
+            state_descriptor: Of value state for the last element, the default, or of reducing state for all of them.
+        """
+        descriptor = queryable_descriptor(queryable_state_name, state_descriptor, self.get_type())
+        kept = self.process(KeepForQueries(descriptor), self.get_type())
+        kept.uid(f"queryable-{queryable_state_name}").sink_to(NoOutput()).uid(f"queryable-{queryable_state_name}-end")
+        return QueryableStateStream(queryable_state_name, descriptor)
+
+    def name(self, name: str) -> NoReturn:
+        """Refused: a partitioning is no step of its own."""
+        self._refuse("name()")
+
+    def uid(self, uid: str) -> NoReturn:
+        """Refused: a partitioning is no step of its own."""
+        self._refuse("uid()")
+
+    def set_parallelism(self, parallelism: int) -> Self:
+        """Refused: a partitioning is no step of its own."""
+        self._refuse("set_parallelism()")
+
+    def set_max_parallelism(self, max_parallelism: int) -> Self:
+        """Refused: a partitioning is no step of its own."""
+        self._refuse("set_max_parallelism()")
+
+    def _refuse(self, what: str) -> NoReturn:
+        raise ConfigurationError(
+            f"{what} directly after key_by(): call it on the operator that follows, for instance after process()."
+        )
+
+    def _apply(self, shape: Shape, function: Any, output_type: Any) -> DataStream:
+        spec = operator_spec(shape, function, self.get_type(), output_type, keyed=True)
+        return self._operator(spec, f"keyed_{shape}" if shape != "reduce" else shape)
+
+    def _operator(self, spec: OperatorSpec, name: str) -> DataStream:
+        node = KeyedNode(
+            inputs=(self._node,),
+            name=name,
+            element_type=spec.output_type,
+            operator=spec,
+            key=self._key,
+        )
+        return DataStream(self._environment, node)

@@ -1,0 +1,203 @@
+"""From what a program passes to an operation of a stream to the specification of an operator, checked at definition.
+
+A mistake in a program should fail where it is written, and not minutes later in a task.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from holdfast.errors import ConfigurationError
+from holdfast.runtime.function.broadcast import BaseBroadcastProcessFunction
+from holdfast.runtime.function.user_function import (
+    FilterFunction,
+    FlatMapFunction,
+    Function,
+    KeyedProcessFunction,
+    KeySelector,
+    MapFunction,
+    ProcessFunction,
+    ReduceFunction,
+)
+from holdfast.runtime.graph.stream_graph import KeySpec, OperatorSpec, Shape
+from holdfast.types.conversion.convert import to_type
+from holdfast.types.information.type_information import RowTypeInformation, TypeInformation
+
+_METHODS: dict[str, tuple[str, type[Any], str]] = {
+    "map": ("map", MapFunction, "a MapFunction, or a function value -> value"),
+    "flat_map": ("flat_map", FlatMapFunction, "a FlatMapFunction, or a function value -> iterable"),
+    "filter": ("filter", FilterFunction, "a FilterFunction, or a function value -> bool"),
+    "process": ("process_element", ProcessFunction, "a ProcessFunction, or a generator function (value, ctx)"),
+    "reduce": ("reduce", ReduceFunction, "a ReduceFunction, or a function (value, value) -> value"),
+}
+_FUNCTIONS = (Function, ReduceFunction)
+
+
+def operator_spec(
+    shape: Shape, function: Any, input_type: TypeInformation, output_type: Any, *, keyed: bool
+) -> OperatorSpec:
+    """The specification of one operator.
+
+    Args:
+        shape: How the function is called.
+        function: What the program passed.
+        input_type: Type of the elements it gets.
+        output_type: What the program declared; None means undeclared. Filter and reduce keep the type of their input.
+        keyed: Whether the stream is keyed.
+
+    Raises:
+        ConfigurationError: The function does not fit the operation, or the type cannot be understood.
+    """
+    check_function(shape, function, keyed)
+    kept = shape in ("filter", "reduce")
+    element_type = input_type if kept else declared_type(output_type, shape)
+    return OperatorSpec(function, shape, keyed, input_type, element_type)
+
+
+def check_function(shape: Shape, function: Any, keyed: bool) -> None:
+    """Refuses what cannot be called in the way of an operation.
+
+    Raises:
+        ConfigurationError: The message says what the operation takes.
+    """
+    method, _, expected = _METHODS[shape]
+    if keyed and shape == "process":
+        expected = "a KeyedProcessFunction, or a generator function (value, ctx)"
+    if isinstance(function, type):
+        raise ConfigurationError(f"{shape}() takes an instance, not the class: write {function.__name__}().")
+    if not keyed and isinstance(function, KeyedProcessFunction):
+        raise ConfigurationError(
+            f"process() of a stream without keys takes a ProcessFunction; {type(function).__name__} is a "
+            "KeyedProcessFunction: call key_by() before process()."
+        )
+    if isinstance(function, BaseBroadcastProcessFunction):
+        raise ConfigurationError(
+            f"{type(function).__name__} is a function of two streams: connect the stream with a broadcast one first, "
+            "stream.connect(rules.broadcast(descriptor)).process(...)."
+        )
+    if callable(getattr(function, method, None)):
+        return
+    if isinstance(function, _FUNCTIONS) or not callable(function):
+        raise ConfigurationError(f"{shape}() takes {expected}, not {_describe(function)}.")
+    _check_arity(shape, function, 2 if shape in ("process", "reduce") else 1)
+
+
+def declared_type(output_type: Any, where: str) -> TypeInformation:
+    """The type that a program declared: type information, DDL of a type or of columns, an Arrow or a Spark type.
+
+    Raises:
+        ConfigurationError: It is none of these.
+    """
+    try:
+        return to_type(output_type)
+    except ConfigurationError as error:
+        raise ConfigurationError(
+            f"{where}(): {error} A type is written as 'bigint', columns as 'key string, n bigint'."
+        ) from error
+
+
+def key_spec(key: Any, key_type: Any, order_by: Any, input_type: TypeInformation) -> KeySpec:
+    """How a stream is partitioned by what the program passed to `key_by`.
+
+    Args:
+        key: A column name, several of them, a `KeySelector`, or a function.
+        key_type: Type of what a selector returns; None means the tagged encoding of untyped Python keys.
+        order_by: A column name or several of them.
+        input_type: Type of the stream's elements.
+
+    Raises:
+        ConfigurationError: A column does not exist, or the arguments do not go together.
+    """
+    order = order_columns(order_by, input_type)
+    if isinstance(key, type):
+        raise ConfigurationError(f"key_by() takes an instance, not the class: write {key.__name__}().")
+    if isinstance(key, KeySelector) or (callable(key) and not isinstance(key, str)):
+        return KeySpec(selector=_selector(key), key_type=_selector_type(key_type), order_by=order)
+    columns = _names(key, "key_by()")
+    if not columns:
+        raise ConfigurationError("key_by() needs at least one column; without a key there is no keyed stream.")
+    _check_columns(columns, "key_by()", input_type)
+    _check_key_type(columns, key_type, input_type)
+    return KeySpec(columns=columns, order_by=order)
+
+
+def order_columns(order_by: Any, input_type: TypeInformation) -> tuple[str, ...]:
+    """The columns by which rows of one key are ordered.
+
+    Raises:
+        ConfigurationError: A column does not exist.
+    """
+    columns = _names(order_by, "order_by")
+    if columns:
+        _check_columns(columns, "order_by", input_type)
+    return columns
+
+
+def _selector(key: Any) -> Callable[[Any], Any]:
+    if isinstance(key, KeySelector):
+        return key.get_key
+    _check_arity("key_by", key, 1)
+    return key  # type: ignore[no-any-return]
+
+
+def _selector_type(key_type: Any) -> TypeInformation | None:
+    return None if key_type is None else declared_type(key_type, "key_by")
+
+
+def _names(names: Any, where: str) -> tuple[str, ...]:
+    if isinstance(names, str):
+        return (names,)
+    if isinstance(names, Iterable):
+        found = tuple(names)
+        if all(isinstance(name, str) for name in found):
+            if len(set(found)) < len(found):
+                raise ConfigurationError(f"{where} names a column twice: {list(found)!r}.")
+            return found
+    raise ConfigurationError(f"{where} takes column names, a KeySelector or a function, not {names!r}.")
+
+
+def _check_columns(columns: tuple[str, ...], where: str, input_type: TypeInformation) -> None:
+    if not isinstance(input_type, RowTypeInformation):
+        raise ConfigurationError(
+            f"{where} names the columns {list(columns)!r}, but the elements of this stream are {input_type.ddl!r} and "
+            "have no columns: declare output_type='name type, ...' at the operator before it, or key by a function."
+        )
+    known = input_type.get_field_names()
+    missing = [column for column in columns if column not in known]
+    if missing:
+        raise ConfigurationError(f"{where}: there is no column {missing[0]!r}; the stream has {list(known)!r}.")
+
+
+def _check_key_type(columns: tuple[str, ...], key_type: Any, input_type: TypeInformation) -> None:
+    if key_type is None:
+        return
+    assert isinstance(input_type, RowTypeInformation)
+    if isinstance(key_type, str) and key_type in input_type.get_field_names():
+        names = [*columns, key_type]
+        raise ConfigurationError(f"key_by() takes several columns as one list: key_by({names!r}).")
+    types = dict(zip(input_type.get_field_names(), input_type.get_field_types(), strict=True))
+    declared = declared_type(key_type, "key_by")
+    if len(columns) == 1 and declared != types[columns[0]]:
+        raise ConfigurationError(
+            f"key_by({columns[0]!r}): key_type is {declared.ddl!r}, but the column is {types[columns[0]].ddl!r}; leave "
+            "key_type out, a column has its own type."
+        )
+
+
+def _check_arity(where: str, function: Any, count: int) -> None:
+    try:
+        inspect.signature(function).bind(*[None] * count)
+    except TypeError as error:
+        raise ConfigurationError(
+            f"the function {_describe(function)} given to {where}() is called with {count} argument"
+            f"{'s' if count > 1 else ''}, which it does not take: {error}"
+        ) from error
+    except ValueError:
+        return  # a builtin that does not tell its signature
+
+
+def _describe(function: Any) -> str:
+    name = getattr(function, "__qualname__", None)
+    return repr(name) if name else f"a {type(function).__name__}"

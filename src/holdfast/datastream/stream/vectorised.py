@@ -1,0 +1,193 @@
+"""What a keyed stream does with whole batches: functions of Arrow batches, and reductions that are built in."""
+
+from __future__ import annotations
+
+import inspect
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from holdfast.datastream.stream.operation import declared_type
+from holdfast.errors import ConfigurationError
+from holdfast.runtime.graph.stream_graph import OperatorSpec
+from holdfast.runtime.operator.vectorised import BatchFunction, PlainBatchFunction
+from holdfast.runtime.operator.vectorised_reduction import (
+    ChoosingReduction,
+    CountReduction,
+    Deduplication,
+    MeanReduction,
+    SumReduction,
+    TopN,
+)
+from holdfast.state.declaration.descriptor import ValueStateDescriptor
+from holdfast.types.conversion.ddl import parse_type
+from holdfast.types.information.type_information import (
+    AtomicTypeInformation,
+    CollatedStringTypeInformation,
+    DecimalTypeInformation,
+    OpaqueTypeInformation,
+    RowTypeInformation,
+    TypeInformation,
+)
+
+if TYPE_CHECKING:
+    from holdfast.datastream.stream.data_stream import DataStream
+
+_VALUE = "value"
+_NUMBERS = frozenset({"tinyint", "smallint", "int", "bigint", "float", "double"})
+BatchLike = BatchFunction | Callable[..., Any]
+
+
+class BatchOperations:
+    """The operations of a keyed stream on whole batches.
+
+    The reductions emit a row for each row, in its order: the row with one column replaced (`sum`, `min`, `max`,
+    `first`, `last`) or added (`count`, `mean`). What they emit does not depend on how rows are cut into batches or
+    epochs.
+    """
+
+    @abstractmethod
+    def get_type(self) -> TypeInformation:
+        """Return the type of the elements."""
+
+    @abstractmethod
+    def _operator(self, spec: OperatorSpec, name: str) -> DataStream:
+        """Add an operator."""
+
+    def process_batches(self, func: BatchLike, output_type: Any = None, *, state: Any = None) -> DataStream:
+        """Passes whole Arrow batches to a function that reads and writes value state as columns.
+
+        Args:
+            func: A `BatchFunction`, or a function ``(batch, state)`` that returns record batches, tables, or None. It
+                may get the rows of many keys in one batch, and those of one key in several.
+            output_type: Columns of what it returns, as DDL or type; None for those of this stream.
+            state: Only for a plain function: its value state as a `ValueStateDescriptor`, several of them, or a dict of
+                names and types. ``state.get(keys)`` returns an array and ``state.put(keys, values)`` takes one, where
+                the keys are a column of the batch; with several states, `state` is a dict of them by name.
+
+        Raises:
+            ConfigurationError: The function or the states are not of this kind.
+        """
+        kept = self.get_type() if output_type is None else declared_type(output_type, "process_batches")
+        if not isinstance(kept, RowTypeInformation) and output_type is not None:
+            raise ConfigurationError(f"process_batches() emits columns, 'name type, ...', not {output_type!r}.")
+        function = func if isinstance(func, BatchFunction) and state is None else _plain_function(func, state)
+        return self._operator(self._batches(function, kept), "process_batches")
+
+    def count(self, name: str = "count") -> DataStream:
+        """Adds how many rows of its key there have been, this one included."""
+        return self._adding(CountReduction(name=name), name, parse_type("bigint"))
+
+    def sum(self, position_to_sum: int | str = 0) -> DataStream:
+        """Replaces a column by the sum of its values so far, without those that are null."""
+        column, value_type = self._number(position_to_sum, "sum")
+        return self._replacing(SumReduction(column, value_type), "sum")
+
+    def mean(self, column: int | str = 0, name: str = "mean") -> DataStream:
+        """Adds the mean of the values of a column so far, without those that are null, as a double."""
+        found, _ = self._number(column, "mean")
+        return self._adding(MeanReduction(found, name), name, parse_type("double"))
+
+    def min(self, position_to_min: int | str = 0) -> DataStream:
+        """Replaces a column by the least of its values so far; NaN counts only as long as there is nothing else."""
+        return self._replacing(ChoosingReduction(*self._ordered(position_to_min, "min"), "min"), "min")
+
+    def max(self, position_to_max: int | str = 0) -> DataStream:
+        """Replaces a column by the greatest of its values so far; NaN counts only as long as there is nothing else."""
+        return self._replacing(ChoosingReduction(*self._ordered(position_to_max, "max"), "max"), "max")
+
+    def first(self, column: int | str = 0) -> DataStream:
+        """Replaces a column by the first of its values that was not null."""
+        return self._replacing(ChoosingReduction(*self._column(column, "first"), "first"), "first")
+
+    def last(self, column: int | str = 0) -> DataStream:
+        """Replaces a column by the last of its values that was not null: null is filled with what was before."""
+        return self._replacing(ChoosingReduction(*self._column(column, "last"), "last"), "last")
+
+    def deduplicate(self) -> DataStream:
+        """Emits the first row of each key, and drops all others."""
+        return self._operator(self._batches(Deduplication(), self.get_type()), "deduplicate")
+
+    def top_n(self, n: int, column: int | str = 0, *, ascending: bool = False, name: str = "rank") -> DataStream:
+        """Emits each row whose value is among the `n` greatest of its key when it comes, with its rank from 1 on.
+
+        Args:
+            n: How many.
+            column: Whose values count; rows with null or NaN are dropped.
+            ascending: The least values count instead.
+            name: Of the column with the rank.
+        """
+        if n < 1:
+            raise ConfigurationError(f"top_n() keeps at least one row a key, not {n!r}.")
+        found, value_type = self._ordered(column, "top_n")
+        return self._adding(TopN(n, found, value_type, ascending, name), name, parse_type("bigint"))
+
+    def _replacing(self, function: BatchFunction, name: str) -> DataStream:
+        return self._operator(self._batches(function, self.get_type()), name)
+
+    def _adding(self, function: BatchFunction, name: str, added: TypeInformation) -> DataStream:
+        names, types = self._fields()
+        if name in names:
+            raise ConfigurationError(f"There is a column {name!r} already; give the result another name: name='...'.")
+        return self._operator(self._batches(function, RowTypeInformation([*names, name], [*types, added])), name)
+
+    def _batches(self, function: BatchFunction, output_type: TypeInformation) -> OperatorSpec:
+        return OperatorSpec(function, "batches", True, self.get_type(), output_type)
+
+    def _fields(self) -> tuple[list[str], list[TypeInformation]]:
+        element_type = self.get_type()
+        if isinstance(element_type, RowTypeInformation):
+            return list(element_type.names), list(element_type.types)
+        return [_VALUE], [element_type]
+
+    def _column(self, column: int | str, where: str) -> tuple[str, TypeInformation]:
+        names, types = self._fields()
+        if isinstance(column, int) and not isinstance(column, bool) and 0 <= column < len(names):
+            column = names[column]
+        if column not in names:
+            raise ConfigurationError(f"{where}(): there is no column {column!r}; the stream has {names!r}.")
+        found = types[names.index(column)]
+        if isinstance(found, OpaqueTypeInformation):
+            raise ConfigurationError(
+                f"{where}(): the elements have no declared type; declare output_type at the operator before."
+            )
+        return column, found
+
+    def _ordered(self, column: int | str, where: str) -> tuple[str, TypeInformation]:
+        name, found = self._column(column, where)
+        is_plain = isinstance(found, AtomicTypeInformation | DecimalTypeInformation)
+        if not is_plain or isinstance(found, CollatedStringTypeInformation):
+            raise ConfigurationError(f"{where}(): values of column {name!r}, {found.ddl!r}, are not compared here.")
+        return name, found
+
+    def _number(self, column: int | str, where: str) -> tuple[str, TypeInformation]:
+        name, found = self._column(column, where)
+        if found.ddl not in _NUMBERS and not isinstance(found, DecimalTypeInformation):
+            raise ConfigurationError(f"{where}(): column {name!r} is {found.ddl!r}, no number.")
+        return name, found
+
+
+def _plain_function(function: Any, state: Any) -> PlainBatchFunction:
+    if isinstance(function, type | BatchFunction) or not callable(function):
+        raise ConfigurationError(
+            f"process_batches() takes a BatchFunction, or a function (batch, state) with state=..., not {function!r}."
+        )
+    try:
+        inspect.signature(function).bind(None, None)
+    except TypeError as error:
+        raise ConfigurationError(
+            f"The function given to process_batches() is called with (batch, state): {error}"
+        ) from error
+    single = isinstance(state, ValueStateDescriptor)
+    return PlainBatchFunction(function, [state] if single else _descriptors(state), single)
+
+
+def _descriptors(state: Any) -> list[ValueStateDescriptor[Any]]:
+    if isinstance(state, Mapping):
+        found: list[Any] = [ValueStateDescriptor(name, declared_type(kind, "state")) for name, kind in state.items()]
+    else:
+        found = list(state) if isinstance(state, Iterable) and not isinstance(state, str) else [state] if state else []
+    wrong = [one for one in found if not isinstance(one, ValueStateDescriptor)]
+    if wrong:
+        raise ConfigurationError(f"process_batches(): state is made of ValueStateDescriptors, not {wrong[0]!r}.")
+    return found

@@ -1,0 +1,1 @@
+"""Who leads, and how others learn it."""

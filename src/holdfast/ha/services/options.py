@@ -1,0 +1,241 @@
+"""Options of high availability; those of Kubernetes are in ``holdfast.ha.services.kubernetes_options``."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Final
+
+from holdfast.checkpoint.config.options import RefusedOption
+from holdfast.kernel.configuration import Configuration
+from holdfast.kernel.option import ConfigOption, DurationType
+
+_MAX_INTEGER: Final = 2**31 - 1
+_NO_APPLICATIONS: Final = "there are no applications beside the jobs."
+_NO_CLEANUP: Final = (
+    "nothing of a job is removed by itself when it ends: its checkpoints and its register are kept. Whoever calls "
+    "global_cleanup_async() gets its error, and tries again as he likes."
+)
+
+
+class ZooKeeperAcl(Enum):
+    """Who may read and change what Holdfast writes to ZooKeeper."""
+
+    OPEN = "open"
+    CREATOR = "creator"
+
+
+class CleanupStrategy(Enum):
+    """How often the clean-up of a finished job is tried again."""
+
+    EXPONENTIAL_DELAY = "exponential-delay"
+    FIXED_DELAY = "fixed-delay"
+    NONE = "none"
+    OFF = "off"
+    DISABLE = "disable"
+
+
+HA_TYPE: Final[ConfigOption[str]] = ConfigOption(
+    "high-availability.type",
+    str,
+    "none",
+    "none (or standalone), embedded, filesystem, zookeeper, kubernetes, or the class path of a "
+    "HighAvailabilityServicesFactory.",
+    deprecated_keys=("high-availability", "recovery.mode"),
+)
+TYPES: Final = ("embedded", "filesystem", "zookeeper", "kubernetes")
+"""The types beside none; anything else is a class path."""
+
+
+def ha_type(configuration: Configuration) -> str:
+    """The configured type: none, embedded, filesystem, zookeeper, kubernetes, or a class path."""
+    value = configuration.get(HA_TYPE).strip()
+    lowered = value.lower()
+    if lowered in ("", "none", "standalone"):
+        return "none"
+    return lowered if lowered in TYPES else value
+
+
+HA_CLUSTER_ID: Final[ConfigOption[str]] = ConfigOption(
+    "high-availability.cluster-id",
+    str,
+    "/default",
+    "Names the cluster. Processes with one id, one backend and one storage directory are candidates of one election.",
+)
+HA_STORAGE_PATH: Final[ConfigOption[str | None]] = ConfigOption(
+    "high-availability.storageDir",
+    str,
+    None,
+    "Where the state behind the pointers is kept; all processes of the cluster must reach it. Mandatory except for the "
+    "types none and embedded.",
+)
+HA_JOB_MANAGER_PORT: Final = RefusedOption[str](
+    "high-availability.jobmanager.port",
+    str,
+    "0",
+    description="Of the job manager.",
+    reason="a job master listens on no port; queries of its state go to queryable-state.server.ports.",
+)
+
+HA_ZOOKEEPER_QUORUM: Final[ConfigOption[str | None]] = ConfigOption(
+    "high-availability.zookeeper.quorum",
+    str,
+    None,
+    "The ZooKeeper servers as host:port, separated by commas. Mandatory for the type zookeeper.",
+)
+HA_ZOOKEEPER_ROOT: Final[ConfigOption[str]] = ConfigOption(
+    "high-availability.zookeeper.path.root", str, "/flink", "The node under which every cluster has its own."
+)
+HA_ZOOKEEPER_EXECUTION_PLANS_PATH: Final[ConfigOption[str]] = ConfigOption(
+    "high-availability.zookeeper.path.execution-plans",
+    str,
+    "/execution-plans",
+    "The node of submitted execution plans.",
+)
+HA_ZOOKEEPER_APPLICATIONS_PATH: Final = RefusedOption[str](
+    "high-availability.zookeeper.path.applications",
+    str,
+    "/applications",
+    description="Of applications.",
+    reason=_NO_APPLICATIONS,
+)
+ZOOKEEPER_SESSION_TIMEOUT: Final[ConfigOption[int]] = ConfigOption(
+    "high-availability.zookeeper.client.session-timeout",
+    DurationType,
+    60_000,
+    "How long a silent process keeps its session, and with it leadership and locks.",
+)
+ZOOKEEPER_CONNECTION_TIMEOUT: Final[ConfigOption[int]] = ConfigOption(
+    "high-availability.zookeeper.client.connection-timeout",
+    DurationType,
+    15_000,
+    "How long connecting, and one request, may take.",
+)
+ZOOKEEPER_RETRY_WAIT: Final[ConfigOption[int]] = ConfigOption(
+    "high-availability.zookeeper.client.retry-wait",
+    DurationType,
+    5_000,
+    "The pause before a request is first tried again.",
+)
+ZOOKEEPER_MAX_RETRY_WAIT: Final[ConfigOption[int]] = ConfigOption(
+    "high-availability.zookeeper.client.max-retry-wait",
+    DurationType,
+    60_000,
+    "The longest pause before a request is tried again; pauses double.",
+)
+ZOOKEEPER_MAX_RETRY_ATTEMPTS: Final[ConfigOption[int]] = ConfigOption(
+    "high-availability.zookeeper.client.max-retry-attempts", int, 3, "How often a request is tried again."
+)
+ZOOKEEPER_CLIENT_ACL: Final[ConfigOption[ZooKeeperAcl]] = ConfigOption(
+    "high-availability.zookeeper.client.acl",
+    ZooKeeperAcl,
+    ZooKeeperAcl.OPEN,
+    "open, or creator, which needs high-availability.zookeeper.client.authorization.",
+)
+ZOOKEEPER_CLIENT_AUTHORIZATION: Final[ConfigOption[str | None]] = ConfigOption(
+    "high-availability.zookeeper.client.authorization",
+    str,
+    None,
+    "How the client proves who it is, as scheme:credential, for instance digest:user:password.",
+)
+ZOOKEEPER_TOLERATE_SUSPENDED_CONNECTIONS: Final[ConfigOption[bool]] = ConfigOption(
+    "high-availability.zookeeper.client.tolerate-suspended-connections",
+    bool,
+    False,
+    "Whether a leader goes on leading while its connection is lost and its session may still live.",
+)
+ZOOKEEPER_ENSEMBLE_TRACKER: Final = RefusedOption[bool](
+    "high-availability.zookeeper.client.ensemble-tracker",
+    bool,
+    False,
+    description="Of the client.",
+    reason="the client connects to the servers of high-availability.zookeeper.quorum and to no others; name them all.",
+)
+
+FILE_SYSTEM_LEASE_DURATION: Final[ConfigOption[int]] = ConfigOption(
+    "high-availability.filesystem.leader-election.lease-duration",
+    DurationType,
+    15_000,
+    "How long candidates wait, after they saw the leader renew its lease for the last time, before one takes over.",
+)
+FILE_SYSTEM_RENEW_DEADLINE: Final[ConfigOption[int]] = ConfigOption(
+    "high-availability.filesystem.leader-election.renew-deadline",
+    DurationType,
+    10_000,
+    "How long a leader goes on leading without having renewed its lease; shorter than the lease duration.",
+)
+FILE_SYSTEM_RETRY_PERIOD: Final[ConfigOption[int]] = ConfigOption(
+    "high-availability.filesystem.leader-election.retry-period",
+    DurationType,
+    2_000,
+    "How often a leader renews its lease and the others look at it; shorter than the renew deadline.",
+)
+
+JOB_RESULT_STORE_PATH: Final[ConfigOption[str | None]] = ConfigOption(
+    "job-result-store.storage-path",
+    str,
+    None,
+    "Where the results of finished jobs are kept; by default "
+    "<high-availability.storageDir>/job-result-store/<cluster id>.",
+)
+JOB_RESULT_STORE_DELETE_ON_COMMIT: Final[ConfigOption[bool]] = ConfigOption(
+    "job-result-store.delete-on-commit",
+    bool,
+    True,
+    "Whether a result is deleted once everything of its job was cleaned up.",
+)
+APPLICATION_RESULT_STORE_PATH: Final = RefusedOption[str | None](
+    "application-result-store.storage-path",
+    str,
+    None,
+    description="Of applications.",
+    reason=_NO_APPLICATIONS,
+)
+APPLICATION_RESULT_STORE_DELETE_ON_COMMIT: Final = RefusedOption[bool](
+    "application-result-store.delete-on-commit",
+    bool,
+    True,
+    description="Of applications.",
+    reason=_NO_APPLICATIONS,
+)
+CLEANUP_STRATEGY: Final = RefusedOption[CleanupStrategy](
+    "cleanup-strategy.type",
+    CleanupStrategy,
+    CleanupStrategy.NONE,
+    description="Of the clean-up of finished jobs.",
+    reason=_NO_CLEANUP,
+)
+CLEANUP_EXPONENTIAL_INITIAL_BACKOFF: Final = RefusedOption[int](
+    "cleanup-strategy.exponential-delay.initial-backoff",
+    DurationType,
+    1_000,
+    description="Of the clean-up of finished jobs.",
+    reason=_NO_CLEANUP,
+)
+CLEANUP_EXPONENTIAL_MAX_BACKOFF: Final = RefusedOption[int](
+    "cleanup-strategy.exponential-delay.max-backoff",
+    DurationType,
+    3_600_000,
+    description="Of the clean-up of finished jobs.",
+    reason=_NO_CLEANUP,
+)
+CLEANUP_EXPONENTIAL_ATTEMPTS: Final = RefusedOption[int](
+    "cleanup-strategy.exponential-delay.attempts",
+    int,
+    _MAX_INTEGER,
+    description="Of the clean-up of finished jobs.",
+    reason=_NO_CLEANUP,
+)
+CLEANUP_FIXED_DELAY: Final = RefusedOption[int](
+    "cleanup-strategy.fixed-delay.delay",
+    DurationType,
+    60_000,
+    description="Of the clean-up of finished jobs.",
+    reason=_NO_CLEANUP,
+)
+CLEANUP_FIXED_ATTEMPTS: Final = RefusedOption[int](
+    "cleanup-strategy.fixed-delay.attempts",
+    int,
+    _MAX_INTEGER,
+    description="Of the clean-up of finished jobs.",
+    reason=_NO_CLEANUP,
+)

@@ -1,0 +1,1 @@
+"""Who asks: the clients, and what both of them share."""

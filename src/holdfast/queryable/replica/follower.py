@@ -1,0 +1,161 @@
+"""Following the completed checkpoints of a job.
+
+A follower reads the job's register when somebody tells it that a checkpoint has completed, and otherwise once in a
+while. A checkpoint becomes visible as soon as its new runs are mapped; merging comes afterwards. What is damaged or
+cannot be read leaves the readers with the checkpoint before, and an error in the log: they never see a half.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import Final
+
+from holdfast.checkpoint.document.metadata import CheckpointMetadata
+from holdfast.checkpoint.recovery.retained import recover
+from holdfast.errors import HoldfastError
+from holdfast.kernel.clock import Clock, SystemClock
+from holdfast.queryable.replica.checkpoint_view import CheckpointView, Share, ViewBuilder
+from holdfast.queryable.replica.replica import Replica
+from holdfast.queryable.replica.state_view import compacted
+from holdfast.storage.job.job_directory import JobDirectory
+from holdfast.storage.register.fenced_register import FencedRegister
+from holdfast.storage.register.register_state import CheckpointPointer, RegisterState
+
+_log = logging.getLogger(__name__)
+DEFAULT_POLL: Final = 0.05
+_PATIENCE: Final = 30.0  # seconds between two complaints about the same trouble
+_IDLE_SECONDS: Final = 600.0
+_IDLE_POLL: Final = 1.0
+
+
+class CheckpointFollower:
+    """Follows one job and publishes its retained checkpoints in a replica.
+
+    Args:
+        directory: The job's directory.
+        register: The job's register.
+        share: Which key groups to hold.
+        poll: Seconds between two looks at the register without a notification.
+        on_change: Called, in the follower's thread, after other checkpoints were published.
+        clock: For waiting.
+    """
+
+    def __init__(
+        self,
+        directory: JobDirectory,
+        register: FencedRegister,
+        share: Share,
+        *,
+        poll: float = DEFAULT_POLL,
+        on_change: Callable[[CheckpointFollower], None] | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self.job_id = str(directory.job_id)
+        self.share = share
+        self.replica = Replica(self.job_id, clock)
+        self._directory = directory
+        self._register = register
+        self._poll = poll
+        self._on_change = on_change or (lambda follower: None)
+        self._clock = clock or SystemClock()
+        self._builder = ViewBuilder(directory, share)
+        self._documents: dict[CheckpointPointer, CheckpointMetadata] = {}
+        self._seen: RegisterState | None = None
+        self._wake = threading.Event()
+        self._ended = False
+        self._complained: tuple[str, float] = ("", 0.0)
+        self._changed = self._clock.monotonic()
+        self._thread = threading.Thread(target=self._run, name=f"holdfast-follow-{self.job_id[:8]}", daemon=True)
+
+    def start(self) -> None:
+        """Publish what is there now, then follow in a thread of its own."""
+        self._step()
+        self._thread.start()
+
+    def notify(self) -> None:
+        """A checkpoint has completed: look at once. May be called from any thread; does not block."""
+        self._wake.set()
+
+    def stop(self) -> None:
+        """Stop following; what was published stays."""
+        self._ended = True
+        self._wake.set()
+        if self._thread.is_alive() and threading.current_thread() is not self._thread:
+            self._thread.join(timeout=10)
+
+    def _run(self) -> None:
+        while not self._ended:
+            self._clock.sleep(self.pause, self._wake)
+            self._wake.clear()
+            if not self._ended:
+                self._step()
+
+    @property
+    def pause(self) -> float:
+        """Seconds until the next look. A job whose register has not changed for long has probably ended.
+
+        A server may follow hundreds of these, and twenty looks a second at each would keep it busy.
+        """
+        is_idle = self._clock.monotonic() - self._changed > _IDLE_SECONDS
+        return max(self._poll, _IDLE_POLL) if is_idle else self._poll
+
+    def _step(self) -> None:
+        try:
+            if self.follow():
+                self._on_change(self)
+                self.merge()
+        except HoldfastError as error:
+            self._complain(error)
+        except Exception:  # a follower must not die in silence
+            _log.exception("Following the checkpoints of job %s failed; it is tried again.", self.job_id)
+
+    def follow(self) -> bool:
+        """Publish what the register names; returns whether that is something else than before. Blocks.
+
+        Raises:
+            HoldfastError: The register, a document or a run cannot be read; what was published stays.
+        """
+        state = self._register.read()
+        if self._seen is not None and state.version == self._seen.version:
+            return False
+        self._changed = self._clock.monotonic()
+        known = self._documents
+        if self._seen is not None and state.checkpoints == self._seen.checkpoints:
+            self._seen = state
+            return False
+        content = self.replica.content
+        documents: dict[CheckpointPointer, CheckpointMetadata] = {}
+        views: list[CheckpointView] = []
+        before = content.newest
+        pointers = sorted(state.checkpoints, key=lambda pointer: pointer.checkpoint_id)
+        for pointer in pointers:
+            view = content.views.get(pointer.checkpoint_id) if pointer in known else None
+            try:
+                metadata = known.get(pointer) or recover(self._directory, state, pointer).metadata
+                view = view or self._builder.build(metadata, views[-1] if views else before)
+            except HoldfastError as error:
+                if pointer is pointers[-1]:
+                    raise
+                _log.warning("Checkpoint %d cannot be queried: %s", pointer.checkpoint_id, error)
+                continue
+            documents[pointer] = metadata
+            views.append(view)
+        self.replica.publish(views)
+        self._documents, self._seen = documents, state
+        self._builder.forget(documents.values())
+        return True
+
+    def merge(self) -> None:
+        """Merge the newest layers of the newest checkpoint where there are many; readers see the same as before."""
+        latest = self.replica.newest
+        for view in latest.states.values() if latest is not None else ():
+            view.layers = compacted(view.description.kind, view.layers)
+
+    def _complain(self, error: HoldfastError) -> None:
+        text, at = self._complained
+        now = self._clock.monotonic()
+        if text != str(error) or now - at > _PATIENCE:
+            self._complained = (str(error), now)
+            _log.error("Readers of job %s stay at the checkpoint before: %s", self.job_id, error)

@@ -1,0 +1,267 @@
+"""Layers: sorted rows of one state, of one run or merged from several; what a version of a state consists of.
+
+Newer layers win over older ones, row by row, as runs do. A layer is immutable and shared by all versions that have it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from holdfast.kernel.key_group import KeyGroupRange
+from holdfast.state.layout.column_layout import MAP_KEY, NAMESPACE, OP, STAMP, VALUE, Op
+from holdfast.state.layout.evolution import Conversion
+from holdfast.state.run.probe import KEY
+from holdfast.state.run.run_file import Segment
+
+Hashes = npt.NDArray[np.uint64]
+Positions = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class ReplicaLayer:
+    """Rows sorted by hash.
+
+    Attributes:
+        runs: The runs that the rows come from, oldest first; together with the range of key groups they identify it.
+            A layer without any goes on where the one before it ends: its runs have more than one array can hold.
+        hashes: Hash of each row.
+        ops: What each row does, see `holdfast.state.layout.column_layout.Op`.
+        keys: The key of each row in comparable form; None where the hash alone identifies a key.
+        namespaces: The namespace of each row, for state with namespaces.
+        map_keys: The map key of each row of map state, null in a clear.
+        values: The value of each row; None if there are no rows.
+    """
+
+    runs: tuple[str, ...]
+    hashes: Hashes
+    ops: npt.NDArray[np.int8]
+    keys: pa.Array | None
+    namespaces: pa.Array | None
+    map_keys: pa.Array | None
+    values: pa.Array | None
+
+    def __len__(self) -> int:
+        return len(self.hashes)
+
+    @property
+    def nbytes(self) -> int:
+        """How many bytes its columns have."""
+        columns = (self.keys, self.namespaces, self.map_keys, self.values)
+        return sum(column.nbytes for column in columns if column is not None)
+
+    @cached_property
+    def view(self) -> memoryview:
+        """The hashes as a sequence that `bisect` can search."""
+        return np.ascontiguousarray(self.hashes).data
+
+    @cached_property
+    def raw_key(self) -> Callable[[int], bytes] | None:
+        """Returns the bytes of a row's key as they stand on the wire; None for keys that are not whole bytes."""
+        keys = self.keys
+        if keys is None or pa.types.is_boolean(keys.type):
+            return None
+        if pa.types.is_string(keys.type) or pa.types.is_binary(keys.type):
+            _, places, data = keys.buffers()
+            offsets = memoryview(places).cast("i")[keys.offset : keys.offset + len(keys) + 1]
+            content = memoryview(data) if data is not None else memoryview(b"")
+            return lambda row: bytes(content[offsets[row] : offsets[row + 1]])
+        width = keys.type.bit_width // 8
+        fixed = memoryview(keys.buffers()[1])[keys.offset * width :]
+        return lambda row: bytes(fixed[row * width : (row + 1) * width])
+
+    @cached_property
+    def is_plain(self) -> bool:
+        """Whether all rows are values, none a deletion or an addition."""
+        return not self.ops.any()
+
+    def take(self, rows: Positions, hashes: Hashes | None = None) -> ReplicaLayer:
+        """Return some rows; with other hashes, these identify the keys from then on."""
+        positions = pa.array(rows)
+        kept = self.hashes[rows] if hashes is None else hashes
+        keys = self.keys if hashes is None else None
+        return self._with(kept, self.ops[rows], lambda array: array.take(positions), keys)
+
+    def slice(self, start: int, stop: int) -> ReplicaLayer:
+        """Return a stretch of rows, without a copy."""
+        count = stop - start
+        return self._with(
+            self.hashes[start:stop], self.ops[start:stop], lambda array: array.slice(start, count), self.keys
+        )
+
+    def between(self, low: int, high: int) -> ReplicaLayer:
+        """Return the rows with hashes from `low` to `high`, both included."""
+        start = int(np.searchsorted(self.hashes, np.uint64(low)))
+        stop = int(np.searchsorted(self.hashes, np.uint64(high), side="right"))
+        return self if (start, stop) == (0, len(self)) else self.slice(start, stop)
+
+    def _with(
+        self, hashes: Hashes, ops: npt.NDArray[np.int8], part: Callable[[Any], Any], keys: pa.Array | None
+    ) -> ReplicaLayer:
+        return replace(
+            self,
+            hashes=hashes,
+            ops=ops,
+            keys=None if keys is None else part(keys),
+            namespaces=None if self.namespaces is None else part(self.namespaces),
+            map_keys=None if self.map_keys is None else part(self.map_keys),
+            values=None if self.values is None else part(self.values),
+        )
+
+
+def empty_layer(runs: tuple[str, ...]) -> ReplicaLayer:
+    """Return a layer without rows, for a run that says nothing about a state."""
+    return ReplicaLayer(runs, np.empty(0, np.uint64), np.empty(0, np.int8), None, None, None, None)
+
+
+def layer_of(
+    runs: tuple[str, ...], segment: Segment | None, key_groups: KeyGroupRange, convert: Conversion | None = None
+) -> ReplicaLayer:
+    """Return what a run says about a range of key groups, mapped and not copied.
+
+    Args:
+        runs: Its id; nothing if another layer has it already, of which this one is the rest.
+        segment: A part of the state's segment, None if the run has none.
+        key_groups: The range.
+        convert: Brings its values into the form of newer runs; None if they have it.
+
+    Raises:
+        CorruptFileError: The segment is damaged.
+    """
+    rows = segment.range(key_groups) if segment is not None else slice(0, 0)
+    if segment is None or rows.start >= rows.stop:
+        return empty_layer(runs)
+    table = segment.table.slice(rows.start, rows.stop - rows.start)
+    values = _column(table, VALUE)
+    if convert is not None:
+        stamps = _column(table, STAMP) if STAMP in table.column_names else None
+        values, _ = convert.convert(values, stamps, _column(table, OP))
+    names = table.column_names
+    return ReplicaLayer(
+        runs,
+        _column(table, "hash").to_numpy(),
+        _column(table, OP).to_numpy(),
+        comparable(_column(table, KEY)),
+        _column(table, NAMESPACE) if NAMESPACE in names else None,
+        comparable(_column(table, MAP_KEY)) if MAP_KEY in names else None,
+        values,
+    )
+
+
+def comparable(array: pa.Array) -> pa.Array:
+    """Return keys in a form in which each equals itself: numbers with a point as their bits, NaN among them."""
+    if pa.types.is_float64(array.type):
+        return array.view(pa.int64())
+    if pa.types.is_float32(array.type):
+        return array.view(pa.int32())
+    return array
+
+
+@dataclass(frozen=True)
+class WantedKeys:
+    """Keys that are looked for, in order of their hashes.
+
+    Attributes:
+        hashes: The hash of each, ascending.
+        keys: The keys in comparable form, in any order.
+        order: Where in `keys` each of them is.
+        namespace: Only rows of this namespace count; None for state without namespaces.
+    """
+
+    hashes: Hashes
+    keys: pa.Array
+    order: Positions
+    namespace: bytes | None
+
+    def __len__(self) -> int:
+        return len(self.hashes)
+
+    def without(self, found: Positions) -> WantedKeys:
+        """Return the others."""
+        rest = np.ones(len(self), bool)
+        rest[found] = False
+        return WantedKeys(self.hashes[rest], self.keys, self.order[rest], self.namespace)
+
+
+def wanted_keys(hashes: Hashes, keys: pa.Array, namespace: bytes | None) -> WantedKeys:
+    """Return keys, given in comparable form with the hash of each, in the order in which they are looked for."""
+    order = np.argsort(hashes)
+    return WantedKeys(hashes[order], keys, order, namespace)
+
+
+def find(layer: ReplicaLayer, wanted: WantedKeys) -> tuple[Positions, Positions]:
+    """Return the rows that belong to some keys.
+
+    Returns:
+        Positions among the wanted keys, ascending, and for each the row; a key may have several.
+    """
+    stored = layer.hashes
+    if not len(stored):
+        return np.empty(0, np.int64), np.empty(0, np.int64)
+    # Layers of different subtasks have different stretches of hashes.
+    start = int(np.searchsorted(wanted.hashes, stored[0]))
+    stop = int(np.searchsorted(wanted.hashes, stored[-1], side="right"))
+    hashes = wanted.hashes[start:stop]
+    first = np.searchsorted(stored, hashes)
+    hits = np.flatnonzero(stored[first] == hashes)
+    if not len(hits):
+        return hits, hits
+    rows = first[hits]
+    after = np.minimum(rows + 1, len(stored) - 1)
+    if ((stored[after] == hashes[hits]) & (after > rows)).any():
+        count = np.searchsorted(stored, hashes[hits], side="right") - rows
+        starts = np.cumsum(count) - count
+        hits, rows = np.repeat(hits, count), np.repeat(rows - starts, count) + np.arange(int(count.sum()))
+    hits = hits + start
+    keys = wanted.keys.take(pa.array(wanted.order[hits]))
+    kept = _matching(layer, pa.array(rows), keys, wanted.namespace)
+    return (hits, rows) if kept is None else (hits[kept], rows[kept])
+
+
+def _matching(
+    layer: ReplicaLayer, rows: pa.Array, keys: pa.Array, namespace: bytes | None
+) -> npt.NDArray[np.bool_] | None:
+    """Which of the rows have the right key and namespace; None stands for all."""
+    assert layer.keys is not None
+    stored = layer.keys.take(rows)
+    if namespace is None:
+        if stored.equals(keys):
+            return None
+        return pc.equal(stored, keys).to_numpy(zero_copy_only=False)  # type: ignore[no-any-return]
+    assert layer.namespaces is not None
+    same = pc.and_(pc.equal(stored, keys), pc.equal(layer.namespaces.take(rows), namespace))
+    return same.to_numpy(zero_copy_only=False)  # type: ignore[no-any-return]
+
+
+def puts(layer: ReplicaLayer, rows: Positions) -> npt.NDArray[np.bool_]:
+    """Which of the rows are values."""
+    mask: npt.NDArray[np.bool_] = layer.ops[rows] == Op.PUT
+    return mask
+
+
+def _column(table: pa.Table, name: str) -> pa.Array:
+    column = table.column(name)
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+
+
+def total(layers: Sequence[ReplicaLayer]) -> int:
+    """Return the number of rows in layers together."""
+    return sum(map(len, layers))
+
+
+def groups_of(layers: Iterable[ReplicaLayer]) -> list[list[ReplicaLayer]]:
+    """Put each layer that names runs together with those behind it that are the rest of them."""
+    groups: list[list[ReplicaLayer]] = []
+    for layer in layers:
+        if layer.runs:
+            groups.append([layer])
+        elif groups:
+            groups[-1].append(layer)
+    return groups

@@ -1,0 +1,1 @@
+"""Who answers: servers, their connections, and how they find each other."""

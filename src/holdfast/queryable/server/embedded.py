@@ -1,0 +1,99 @@
+"""The query server in the process of a job."""
+
+from __future__ import annotations
+
+import logging
+
+from holdfast.errors import ConfigurationError
+from holdfast.kernel.configuration import Configuration
+from holdfast.queryable.server.server import StateServer
+from holdfast.queryable.server.server_settings import ServerSettings, parse_ports
+from holdfast.queryable.wire.limits import Limits
+from holdfast.queryable.wire.tls import client_context, server_context
+from holdfast.runtime.job.progress import EpochProgress
+from holdfast.runtime.job.query_options import (
+    ADVERTISED_HOST,
+    HOST,
+    MAX_CONNECTIONS,
+    MAX_IN_FLIGHT,
+    MAX_KEYS,
+    MAX_MESSAGE,
+    MAX_WAITING,
+    POLL_INTERVAL,
+    PORTS,
+    SERVER_TOKEN,
+    TLS_AUTHORITY,
+    TLS_CERTIFICATE,
+    TLS_KEY,
+    TOKEN,
+)
+from holdfast.runtime.master.job_master import JobMaster
+from holdfast.runtime.master.job_observer import JobObserver
+
+_log = logging.getLogger(__name__)
+
+
+class EmbeddedQueryServer(JobObserver):
+    """Holds all queryable states of the job for as long as it runs here, and keeps their locations."""
+
+    def __init__(self) -> None:
+        self._server: StateServer | None = None
+
+    def started(self, master: JobMaster) -> None:
+        """Listen, and follow the job's checkpoints as they complete.
+
+        Raises:
+            ConfigurationError: It cannot listen.
+        """
+        job = master.job
+        server = StateServer(settings_from(job.configuration))
+        server.start()
+        self._server = server
+        follower = server.serve_job(job.directory, job.register)
+        if job.leadership is not None:
+            job.leadership.address = "{}:{}".format(*server.get_server_address())
+
+        def completed(record: EpochProgress) -> None:
+            if record.checkpoint_id is not None:
+                follower.notify()
+
+        master.progress.listen(completed)
+        _log.info("queryable state of job %r is served at %s:%d", job.name, *server.get_server_address())
+
+    def ended(self) -> None:
+        """Stop listening."""
+        if self._server is not None:
+            self._server.shutdown()
+
+
+def settings_from(configuration: Configuration) -> ServerSettings:
+    """Return how a server listens by a configuration.
+
+    Raises:
+        ConfigurationError: An option does not fit.
+    """
+    limits = Limits(
+        message_bytes=configuration.get(MAX_MESSAGE),
+        keys=configuration.get(MAX_KEYS),
+        in_flight=configuration.get(MAX_IN_FLIGHT),
+        connections=configuration.get(MAX_CONNECTIONS),
+        all_bytes=configuration.get(MAX_WAITING),
+    )
+    if limits.budget_bytes < limits.message_bytes:
+        raise ConfigurationError(
+            f"{MAX_WAITING.key} ({limits.budget_bytes} bytes) has no room for one message of {MAX_MESSAGE.key} "
+            f"({limits.message_bytes} bytes)."
+        )
+    tls = server_context(configuration.get(TLS_CERTIFICATE), configuration.get(TLS_KEY))
+    authority = configuration.get(TLS_AUTHORITY)
+    return ServerSettings(
+        host=configuration.get(HOST),
+        ports=parse_ports(configuration.get(PORTS)),
+        token=configuration.get(TOKEN),
+        server_token=configuration.get(SERVER_TOKEN),
+        tls=tls,
+        peer_tls=client_context(authority or True) if tls is not None else None,
+        limits=limits,
+        poll=configuration.get(POLL_INTERVAL) / 1000,
+        advertised=configuration.get(ADVERTISED_HOST) or "",
+    )

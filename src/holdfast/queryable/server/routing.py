@@ -1,0 +1,328 @@
+"""Forwarding requests to the servers that hold the key groups, and putting their answers together."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import aclosing, suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from holdfast.kernel.key_group import KeyGroupRange, key_groups_of
+from holdfast.queryable.replica.layer import Positions
+from holdfast.queryable.server.high_water import HighWater
+from holdfast.queryable.server.local import LocalStates
+from holdfast.queryable.server.peers import Peers
+from holdfast.queryable.server.proxy import LocationCache
+from holdfast.queryable.wire.consistency import ConsistencyKind, exactly
+from holdfast.queryable.wire.description import VALUE, StateDescription
+from holdfast.queryable.wire.errors import (
+    RETRIED,
+    BadRequestError,
+    CheckpointNotAvailableError,
+    QueryConnectionError,
+    QueryTimeoutError,
+    UnknownKvStateKeyGroupLocationError,
+)
+from holdfast.queryable.wire.frame import Frame, FrameType, encode, to_header
+from holdfast.queryable.wire.location import Address, KvStateLocation, Placement
+from holdfast.queryable.wire.request import GetRequest, ScanRequest
+from holdfast.queryable.wire.wire_column import ColumnReader, encode_column
+
+_ATTEMPTS_AT_ONE_CHECKPOINT = 5
+_SCAN_SECONDS = 300.0  # for which servers keep the checkpoint of a scan of several of them
+_PATIENCE = 5.0  # seconds beyond the client's deadline for the answer of another server
+
+
+@dataclass(frozen=True)
+class RequestPart:
+    """The keys of a request that one server holds, by their positions."""
+
+    placement: Placement
+    positions: Positions
+
+
+class Router:
+    """Answers requests wherever the state is.
+
+    Args:
+        local: What is held here.
+        locations: Where the rest is.
+        peers: How to reach it.
+    """
+
+    def __init__(self, local: LocalStates, locations: LocationCache, peers: Peers) -> None:
+        self._local = local
+        self._locations = locations
+        self._peers = peers
+        self.high_water = HighWater()
+
+    async def get(self, request: GetRequest, frame: Frame) -> bytes:
+        """Return the answer to a request for values, from no checkpoint before one that was shown already."""
+        raised = self.high_water.not_before(request)
+        try:
+            return await self._get_with_retry(raised, frame)
+        except QueryTimeoutError:
+            if raised is request:
+                raise
+            newest = await self._get_with_retry(request, frame, is_shown=False)
+            if not self.high_water.forget_if_begun_anew(request.job, _decode(newest).fields()):
+                raise
+            return newest
+
+    async def _get_with_retry(self, request: GetRequest, frame: Frame, *, is_shown: bool = True) -> bytes:
+        """One retry with a fresh location where that may help."""
+        if request.consistency.kind is ConsistencyKind.AT_LEAST and request.job in self._local.followers:
+            await self._local.view(replace(request, waits=True))
+        avoided: set[Address] = set()
+        try:
+            answer = await self._get(request, frame, avoided, force=False)
+        except RETRIED:
+            answer = await self._get(request, frame, avoided, force=True)
+        if is_shown:
+            self.high_water.note(request.job, _decode(answer).fields())
+        return answer
+
+    async def _get(self, request: GetRequest, frame: Frame, avoided: set[Address], *, force: bool) -> bytes:
+        location = await self._locations.locate(request.job, request.state, force=force)
+        hashes = ColumnReader(frame.body).numbers(request.count, np.uint64)
+        parts = self._partition(location, hashes, avoided)
+        if len(parts) == 1:
+            return await self._ask(request, frame, parts[0].placement, avoided)
+        for attempt in range(_ATTEMPTS_AT_ONE_CHECKPOINT):
+            try:
+                return await self._get_from_several(request, frame, parts, avoided)
+            except CheckpointNotAvailableError:
+                # Of the servers one was so far ahead that it has dropped the checkpoint that another answered from.
+                if request.consistency.kind is ConsistencyKind.EXACTLY or attempt == _ATTEMPTS_AT_ONE_CHECKPOINT - 1:
+                    raise
+        raise AssertionError("unreachable")
+
+    async def _get_from_several(
+        self, request: GetRequest, frame: Frame, parts: Sequence[RequestPart], avoided: set[Address]
+    ) -> bytes:
+        """All from one checkpoint: the first server chooses it, the others wait until they have it."""
+        description = await self.describe(request.job, request.state)
+        pieces = [_cut(request, frame, part, description) for part in parts]
+        first = _decode(await self._ask(*pieces[0], parts[0].placement, avoided))
+        chosen = exactly(first.fields()["checkpoint_id"])
+        rest = [
+            self._ask(replace(piece, consistency=chosen, waits=True), cut, part.placement, avoided)
+            for (piece, cut), part in zip(pieces[1:], parts[1:], strict=True)
+        ]
+        answers = [first, *map(_decode, await asyncio.gather(*rest))]
+        columns = [_column(answer, description) for answer in answers]
+        back = np.empty(request.count, np.int64)
+        back[np.concatenate([part.positions for part in parts])] = np.arange(request.count)
+        column = pa.concat_arrays(columns).take(pa.array(back))
+        content = pa.RecordBatch.from_arrays([column], names=[VALUE]).serialize()
+        self._local.limits.check_answer(content.size)
+        return encode(FrameType.RESULT, frame.request, first.header, content)
+
+    def _partition(self, location: KvStateLocation, hashes: Any, avoided: set[Address]) -> list[RequestPart]:
+        groups = key_groups_of(hashes, location.num_key_groups)
+        choice: dict[Placement, list[int]] = {}
+        for group in np.unique(groups).tolist():
+            choice.setdefault(self.choose(location, group, avoided), []).append(group)
+        return [RequestPart(placed, np.flatnonzero(np.isin(groups, held))) for placed, held in choice.items()]
+
+    def choose(self, location: KvStateLocation, group: int, avoided: set[Address]) -> Placement:
+        """Return who is asked for a key group: this server if it can, else any that has not just failed.
+
+        Raises:
+            UnknownKvStateKeyGroupLocationError: Nobody holds it.
+        """
+        held = location.placements_of(group)
+        if not held:
+            raise UnknownKvStateKeyGroupLocationError(
+                f"No server holds key group {group} of state {location.registration_name!r} of job {location.job_id} "
+                "at the moment. Try again, or start a server for it."
+            )
+        for placed in held:
+            if self._local.registry.get_kv_state(placed.kv_state_id) is not None:
+                return placed
+        others = [placed for placed in held if placed.address not in avoided] or held
+        others = [placed for placed in others if not self._peers.is_suspected(placed.address)] or others
+        # Always the same replica for all groups that it holds, so that few servers are asked.
+        return random.Random(len(avoided)).choice(sorted(others, key=lambda placed: placed.address))
+
+    async def _ask(self, request: GetRequest, frame: Frame, placement: Placement, avoided: set[Address]) -> bytes:
+        if self._local.registry.get_kv_state(placement.kv_state_id) is not None:
+            view = await self._local.view(request)
+            return self._local.get(request, frame.body, view, frame.request)
+        asked = replace(request, kv_state_id=str(placement.kv_state_id))
+        try:
+            peer = await self._peers.to(placement.address)
+            answer = await peer.request(FrameType.GET, asked.header(), frame.body, timeout=request.deadline + _PATIENCE)
+        except RETRIED as error:
+            avoided.add(placement.address)
+            if isinstance(error, QueryConnectionError):
+                self._peers.suspect(placement.address)
+            raise
+        return encode(FrameType.RESULT, frame.request, answer.header, answer.body)
+
+    async def describe(self, job: str, name: str) -> StateDescription:
+        """Return what a state is."""
+        follower = self._local.followers.get(job)
+        newest = follower.replica.newest if follower is not None else None
+        if newest is not None and name in newest.states:
+            return newest.states[name].description
+        location = await self._locations.locate(job, name)
+        avoided: set[Address] = set()
+        for attempt in range(2):
+            placed = self.choose(location, location.placements[0].key_groups.start, avoided)
+            try:
+                peer = await self._peers.to(placed.address)
+                header = to_header({"job": job, "state": name, "local": True})
+                answer = await peer.request(FrameType.DESCRIBE, header, timeout=_PATIENCE)
+                return StateDescription.from_json(answer.fields()["states"][0])
+            except RETRIED:
+                if attempt:
+                    raise
+                avoided.add(placed.address)
+                location = await self._locations.locate(job, name, force=True)
+        raise AssertionError("unreachable")
+
+    async def scan(self, request: ScanRequest, number: int) -> AsyncIterator[bytes]:
+        """Yield the frames of a scan, from no checkpoint before one that was shown already."""
+        raised = self.high_water.not_before(request)
+        begun = False
+        try:
+            async with aclosing(self._scan(raised, number)) as frames:
+                async for frame in frames:
+                    begun = True
+                    yield frame
+        except QueryTimeoutError:
+            if begun or raised is request:
+                raise
+            async with aclosing(self._scan(request, number)) as frames:
+                async for frame in frames:
+                    if not begun and not self.high_water.forget_if_begun_anew(request.job, _decode(frame).fields()):
+                        raise
+                    begun = True
+                    yield frame
+
+    async def _scan(self, request: ScanRequest, number: int) -> AsyncGenerator[bytes]:
+        """Yield the frames of a scan, server after server, all from one checkpoint."""
+        location = await self._locations.locate(request.job, request.state)
+        asked = request.key_groups or KeyGroupRange(0, location.num_key_groups - 1)
+        if asked.end >= location.num_key_groups:
+            raise BadRequestError(f"There are {location.num_key_groups} key groups; {asked.end} is not one of them.")
+        part = replace(request, is_local=True)
+        with suppress(*RETRIED):  # a server that is lost is found out, and replaced, below
+            part = await self._held_by_all(part, location, asked, number)
+        avoided: set[Address] = set()
+        begun, start, is_retried = False, asked.start, False
+        while True:
+            is_fresh = True  # nothing of this server has been passed on
+            try:
+                placed, held = self._stretch(location, KeyGroupRange(start, asked.end), avoided)
+                part = replace(part, key_groups=held)
+                async with aclosing(self._scan_one(part, placed, number)) as frames:
+                    async for frame, origin in frames:
+                        is_head = bool(origin) and frame[8] != FrameType.END
+                        if is_head:
+                            self.high_water.note(request.job, origin)
+                            part = replace(part, consistency=exactly(origin["checkpoint_id"]), waits=True)
+                        is_last = frame[8] == FrameType.END
+                        if (is_head and begun) or (is_last and held.end != asked.end):
+                            continue
+                        begun, is_fresh = True, is_fresh and is_head
+                        yield frame
+            except RETRIED as error:
+                if is_retried or not is_fresh:
+                    raise
+                is_retried = True
+                if isinstance(error, QueryConnectionError):
+                    avoided.add(placed.address)
+                    self._peers.suspect(placed.address)
+                location = await self._locations.locate(request.job, request.state, force=True)
+                continue
+            if held.end == asked.end:
+                return
+            start = held.end + 1
+
+    async def _held_by_all(
+        self, request: ScanRequest, location: KvStateLocation, asked: KeyGroupRange, number: int
+    ) -> ScanRequest:
+        """Let the first server choose the checkpoint, and all keep it until the last of them has been read.
+
+        Raises:
+            CheckpointNotAvailableError: One of them was ahead again and again.
+        """
+        if self._stretch(location, asked, set())[1] == asked:
+            return request
+        for attempt in range(_ATTEMPTS_AT_ONE_CHECKPOINT):
+            part, start = replace(request, hold=request.hold or _SCAN_SECONDS), asked.start
+            try:
+                while start <= asked.end:
+                    placed, held = self._stretch(location, KeyGroupRange(start, asked.end), set())
+                    async with aclosing(self._scan_one(replace(part, key_groups=held), placed, number)) as frames:
+                        async for _, origin in frames:
+                            if origin:
+                                part = replace(part, consistency=exactly(origin["checkpoint_id"]), waits=True)
+                    start = held.end + 1
+                return replace(part, hold=request.hold)
+            except CheckpointNotAvailableError:
+                is_chosen = request.consistency.kind is ConsistencyKind.EXACTLY
+                if is_chosen or attempt == _ATTEMPTS_AT_ONE_CHECKPOINT - 1:
+                    raise
+        raise AssertionError("unreachable")
+
+    def _stretch(
+        self, location: KvStateLocation, asked: KeyGroupRange, avoided: set[Address]
+    ) -> tuple[Placement, KeyGroupRange]:
+        """Who is asked for the first of some key groups, and for how many of those that follow."""
+        placed = self.choose(location, asked.start, avoided)
+        end = asked.start
+        while end < asked.end and self.choose(location, end + 1, avoided) == placed:
+            end += 1
+        return placed, KeyGroupRange(asked.start, end)
+
+    async def _scan_one(
+        self, request: ScanRequest, placed: Placement, number: int
+    ) -> AsyncGenerator[tuple[bytes, dict[str, Any]]]:
+        """Yield the frames of one server; with the first where the rows are from."""
+        if self._local.registry.get_kv_state(placed.kv_state_id) is not None:
+            async for data in self._local.scan(request, number):
+                yield data, _origin_of(_decode(data))
+            return
+        peer = await self._peers.fresh(placed.address)
+        try:
+            async with aclosing(peer.stream(FrameType.SCAN, request.header())) as frames:
+                async for frame in frames:
+                    yield encode(FrameType.BATCH, number, frame.header, frame.body), _origin_of(frame)
+            yield encode(FrameType.END, number, b"{}"), {}
+        finally:
+            peer.close()
+
+
+def _origin_of(frame: Frame) -> dict[str, Any]:
+    """Where the rows of a scan are from; only its first frame, and the last one, say so."""
+    return frame.fields() if len(frame.header) > 2 else {}
+
+
+def _decode(data: bytes) -> Frame:
+    """Read a frame that this process has made."""
+    kind, number, length = data[8], int.from_bytes(data[9:17], "big"), int.from_bytes(data[17:21], "big")
+    return Frame(kind, number, data[21 : 21 + length], data[21 + length :])
+
+
+def _cut(request: GetRequest, frame: Frame, part: RequestPart, what: StateDescription) -> tuple[GetRequest, Frame]:
+    """The part of a request that goes to one server."""
+    reader = ColumnReader(frame.body)
+    rows = pa.array(part.positions)
+    body: list[Any] = [reader.numbers(request.count, np.uint64)[part.positions]]
+    body += encode_column(reader.column(what.key_codec.storage_type, request.count).take(rows))
+    if request.has_map_keys:
+        body += encode_column(reader.column(what.map_key_codec.storage_type, request.count).take(rows))
+    reader.end()
+    return replace(request, count=len(part.positions)), frame._replace(body=b"".join(body))
+
+
+def _column(answer: Frame, what: StateDescription) -> pa.Array:
+    return pa.ipc.read_record_batch(pa.py_buffer(answer.body), what.arrow_schema).column(0)

@@ -1,0 +1,103 @@
+"""How a server listens, and who may ask it."""
+
+from __future__ import annotations
+
+import hmac
+import socket
+import ssl as tls_module
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from holdfast.errors import ConfigurationError
+from holdfast.queryable.replica.follower import DEFAULT_POLL
+from holdfast.queryable.wire.limits import Limits
+
+_ALL_ADDRESSES: Final = frozenset({"", "0.0.0.0", "::"})
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """The bearer tokens that a server asks for.
+
+    Attributes:
+        readers: Of whoever reads; None if anybody may.
+        servers: Of servers that register what they hold; None if it is that of readers.
+    """
+
+    readers: str | None = None
+    servers: str | None = None
+
+    def is_of_readers(self, given: Any) -> bool:
+        """Whether somebody with this token may read."""
+        return self.readers is None or _same(given, self.readers)
+
+    def is_of_servers(self, given: Any) -> bool:
+        """Whether somebody with this token may also say that he holds state: others will read it from him."""
+        return self.is_of_readers(given) if self.servers is None else _same(given, self.servers)
+
+
+def _same(given: Any, wanted: str) -> bool:
+    """Compare in a time that tells nothing about the token."""
+    return isinstance(given, str) and hmac.compare_digest(given.encode(errors="surrogatepass"), wanted.encode())
+
+
+@dataclass(frozen=True)
+class ServerSettings:
+    """How a server listens.
+
+    Attributes:
+        host: The address to listen at.
+        ports: The first free one is taken; 0 is any.
+        token: Bearer token that clients must show; None if anybody may ask.
+        server_token: Bearer token that servers show to each other and without which none registers here; None if it is
+            the same.
+        tls: Of the listening side.
+        peer_tls: For connections to other servers.
+        limits: What clients may do.
+        poll: Seconds between two looks for a completed checkpoint that nobody told of.
+        advertised: The host under which others reach this server; if empty the one to listen at, or the machine's name
+            where that is all addresses (0.0.0.0, ::).
+    """
+
+    host: str = "127.0.0.1"
+    ports: tuple[int, ...] = (0,)
+    token: str | None = None
+    server_token: str | None = None
+    tls: tls_module.SSLContext | None = None
+    peer_tls: tls_module.SSLContext | None = None
+    limits: Limits = field(default_factory=Limits)
+    poll: float = DEFAULT_POLL
+    advertised: str = ""
+
+    @property
+    def tokens(self) -> Tokens:
+        """What others must show."""
+        return Tokens(self.token, self.server_token)
+
+    @property
+    def shown_token(self) -> str | None:
+        """What this server shows to others."""
+        return self.token if self.server_token is None else self.server_token
+
+    @property
+    def shown_host(self) -> str:
+        """The host that others are told."""
+        return self.advertised or (socket.gethostname() if self.host in _ALL_ADDRESSES else self.host)
+
+
+def parse_ports(text: str) -> tuple[int, ...]:
+    """Return the ports of `9069`, `9069,9071` or `9069-9075`.
+
+    Raises:
+        ConfigurationError: It is something else.
+    """
+    ports: list[int] = []
+    try:
+        for part in text.split(","):
+            first, dash, last = part.strip().partition("-")
+            ports.extend(range(int(first), int(last) + 1) if dash else [int(first)])
+    except ValueError:
+        ports = []
+    if not ports or not all(0 <= port < 65536 for port in ports):
+        raise ConfigurationError(f"{text!r} names no ports; write '9069', '9069,9071' or '9069-9075'.")
+    return tuple(ports)

@@ -1,0 +1,177 @@
+"""What is known of a queryable state: its name, where it belongs, its kind and its types.
+
+Descriptions come from the footers of runs and travel to clients as JSON. A client takes nothing from them but types:
+where a value is pickled or written by a user's serializer, both sides treat it as opaque bytes and load no class.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import pyarrow as pa
+
+from holdfast.queryable.wire.errors import ProtocolError
+from holdfast.state.declaration.descriptor import StateKind
+from holdfast.types.information.sealed_type import is_opaque
+from holdfast.types.information.type_information import TypeInformation, type_from_json
+from holdfast.types.key.key_codec import KeyCodec, codec_from_json
+
+VALUE = "value"
+
+
+class OpaqueValue(bytes):
+    """A value that only the program that wrote it can read: it has no declared type.
+
+    The bytes are as the program's serializer wrote them; nobody unpickles them here. Declare a type in the state's
+    descriptor to have it answered as a value.
+    """
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return f"OpaqueValue({len(self)} bytes of a value without a declared type)"
+
+    __str__ = __repr__
+
+
+@dataclass(frozen=True)
+class StateDescription:
+    """One queryable state of a job.
+
+    Attributes:
+        name: The name under which it is queried.
+        state: The name in its descriptor.
+        uid: The operator's uid.
+        operator_id: The operator, 32 hexadecimal digits.
+        kind: Of the state.
+        max_parallelism: Number of key groups.
+        key: Key codec as JSON.
+        type: Type of values, elements or accumulators as JSON.
+        map_key: Codec of map keys as JSON.
+        namespaced: Whether the state has namespaces.
+        arrow: The serialized Arrow schema of answers: one column `value`.
+    """
+
+    name: str
+    state: str
+    uid: str
+    operator_id: str
+    kind: StateKind
+    max_parallelism: int
+    key: Any
+    type: Any
+    map_key: Any
+    namespaced: bool
+    arrow: bytes
+
+    @cached_property
+    def key_codec(self) -> KeyCodec:
+        """The codec of keys."""
+        return codec_from_json(without_classes(self.key))
+
+    @cached_property
+    def map_key_codec(self) -> KeyCodec:
+        """The codec of map keys."""
+        return codec_from_json(without_classes(self.map_key))
+
+    @cached_property
+    def value_type(self) -> TypeInformation:
+        """The type of values; opaque parts are bytes."""
+        return type_from_json(without_classes(self.type))
+
+    @property
+    def is_opaque(self) -> bool:
+        """Whether values as a whole are opaque bytes."""
+        return is_opaque(self.type)
+
+    @cached_property
+    def explanation(self) -> str | None:
+        """Why values, or parts of them, are bytes that nobody else can read; None if all types are declared."""
+        if self.is_opaque:
+            return "The values have no declared type: only the program that wrote them can read these bytes."
+        parts = list(_opaque_parts(self.type, VALUE))
+        if parts:
+            return (
+                f"Of the values {', '.join(parts)} has no declared type: only the program that wrote these bytes can "
+                "read them."
+            )
+        return None
+
+    @cached_property
+    def reads_directly(self) -> bool:
+        """Whether Arrow's own conversion gives the values as they are read otherwise."""
+        return self.kind is StateKind.VALUE and self.type in ("string", "bigint", "int", "double", "boolean", "binary")
+
+    @cached_property
+    def arrow_schema(self) -> pa.Schema:
+        """The schema of answers."""
+        return pa.ipc.read_schema(pa.py_buffer(self.arrow))
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Tells descriptions apart; an answer carries it."""
+        return hashlib.sha256(json.dumps(self.to_json(), sort_keys=True).encode()).hexdigest()[:12]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the description as JSON."""
+        return {
+            "name": self.name,
+            "state": self.state,
+            "uid": self.uid,
+            "operator_id": self.operator_id,
+            "kind": self.kind.value,
+            "max_parallelism": self.max_parallelism,
+            "key": self.key,
+            "type": self.type,
+            "map_key": self.map_key,
+            "namespaced": self.namespaced,
+            "arrow": base64.b64encode(self.arrow).decode(),
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> StateDescription:
+        """Read a description from JSON.
+
+        Raises:
+            ProtocolError: It is none.
+        """
+        try:
+            fields = dict(value)
+            fields["kind"] = StateKind(fields["kind"])
+            fields["arrow"] = base64.b64decode(fields["arrow"])
+            return cls(**fields)
+        except (KeyError, TypeError, ValueError) as error:
+            raise ProtocolError(f"Not the description of a state: {error!r}") from error
+
+    def __hash__(self) -> int:
+        return hash(self.fingerprint)
+
+
+def _opaque_parts(document: Any, path: str) -> Iterator[str]:
+    """Which parts of a type only the program can read, as a scan would name them."""
+    if is_opaque(document):
+        yield path
+    elif isinstance(document, Mapping):
+        for field in document.get("fields", ()):
+            yield from _opaque_parts(field["type"], f"{path}.{field['name']}")
+        for number, part in enumerate(document.get("types", ())):
+            yield from _opaque_parts(part, f"{path}[{number}]")
+        for name in ("element", "key", "value"):
+            yield from _opaque_parts(document.get(name), f"{path}[{name}]")
+
+
+def without_classes(document: Any) -> Any:
+    """Return a type's JSON where parts that would load a class or a pickle are bytes instead."""
+    if is_opaque(document):
+        return "binary"
+    if isinstance(document, dict):
+        return {name: without_classes(part) for name, part in document.items()}
+    if isinstance(document, list):
+        return [without_classes(part) for part in document]
+    return document

@@ -1,0 +1,124 @@
+"""What clients of a server may do, and what all of them together may hold in its memory."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import Protocol
+
+from holdfast.queryable.wire.errors import LimitExceededError
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a server takes from one client, and from all of them.
+
+    Attributes:
+        message_bytes: Longest request, and longest answer.
+        keys: Most keys of one request.
+        in_flight: Most requests of one connection that wait for something.
+        connections: Most connections.
+        unread_bytes: Answers that a client may leave unread before nothing more is answered.
+        stall_seconds: How long a client may read nothing of what waits for it.
+        all_bytes: Requests that wait, and answers that wait to be read, of all connections; None for sixteen of the
+            longest messages.
+    """
+
+    message_bytes: int = 16 * 1024 * 1024
+    keys: int = 100_000
+    in_flight: int = 256
+    connections: int = 1_000
+    unread_bytes: int = 1024 * 1024
+    stall_seconds: float = 60.0
+    all_bytes: int | None = None
+
+    @property
+    def budget_bytes(self) -> int:
+        """Requests that wait, and answers that wait to be read, of all connections."""
+        return 16 * self.message_bytes if self.all_bytes is None else self.all_bytes
+
+    @property
+    def held_bytes(self) -> int:
+        """Requests that wait, and answers that wait to be read, of one connection: four of the longest messages."""
+        return 4 * self.message_bytes
+
+    def check_keys(self, count: int) -> None:
+        """Check the number of keys of a request.
+
+        Raises:
+            LimitExceededError: There are too many.
+        """
+        if count > self.keys:
+            raise LimitExceededError(f"{count} keys at once are more than the limit of {self.keys}.")
+
+    def check_answer(self, size: int) -> None:
+        """Check the length of an answer, in bytes.
+
+        Raises:
+            LimitExceededError: It is too long.
+        """
+        if size > self.message_bytes:
+            raise LimitExceededError(
+                f"The answer has at least {size} bytes, the limit is {self.message_bytes}. Ask for fewer keys."
+            )
+
+
+class Holder(Hashable, Protocol):
+    """A connection, seen from the room."""
+
+    def held_bytes(self) -> int:
+        """Return how much of it waits in memory, in bytes."""
+
+
+class MemoryBudget:
+    """What all connections of a server hold together; belongs to one event loop.
+
+    A connection says what it holds when that grows. That a client has read is noticed later, so everybody is counted
+    again before the room counts as full.
+
+    Args:
+        most: Bytes that all may hold.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._held: dict[Holder, int] = {}
+        self._total = 0
+
+    def is_full(self, without: int = 0) -> bool:
+        """Whether nobody may hold more at the moment.
+
+        Args:
+            without: So many bytes that are held are about to go.
+        """
+        if self._total - without >= self._most:
+            for holder in self._held:
+                self.note(holder)
+        return self._total - without >= self._most
+
+    def note(self, holder: Holder) -> None:
+        """Count what a connection holds now."""
+        held = holder.held_bytes()
+        self._total += held - self._held.get(holder, 0)
+        self._held[holder] = held
+
+    def add(self, holder: Holder, size: int) -> None:
+        """Count more of a connection without counting all that it holds."""
+        self._total += size
+        self._held[holder] = self._held.get(holder, 0) + size
+
+    def leave(self, holder: Holder) -> None:
+        """Count a connection no more."""
+        self._total -= self._held.pop(holder, 0)
+
+    def check(self, without: int = 0) -> None:
+        """Check that there is room, as `is_full` says.
+
+        Raises:
+            LimitExceededError: There is none.
+        """
+        if self.is_full(without):
+            raise LimitExceededError(
+                f"Requests and answers that wait in the server have {self._most} bytes together, which is its limit "
+                "(queryable-state.max-waiting-size). Try again later."
+            )

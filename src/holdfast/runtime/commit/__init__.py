@@ -1,0 +1,1 @@
+"""From an accepted epoch to the pointer of a checkpoint, and back from one."""

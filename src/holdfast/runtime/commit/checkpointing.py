@@ -1,0 +1,375 @@
+"""How epochs become checkpoints: when one is due, what it names, and what happens after its pointer is written.
+
+An epoch that completes no checkpoint keeps its versions in memory and its output staged; both go into the next
+checkpoint, and a failure before that loses them together, as in Flink.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from holdfast.checkpoint.config.failure import CheckpointFailureManager, FailJobCallback
+from holdfast.checkpoint.config.options import TOLERABLE_FAILED
+from holdfast.checkpoint.coordination.coordinator import CheckpointCoordinator
+from holdfast.checkpoint.coordination.wiring import Wiring
+from holdfast.checkpoint.document.completed_checkpoint import CompletedCheckpoint
+from holdfast.checkpoint.document.metadata import PREVIOUS_EPOCH, TARGETS, CheckpointMetadata
+from holdfast.checkpoint.protocol.pending_checkpoint import PendingCheckpoint
+from holdfast.checkpoint.statistics.tracker import CheckpointStatsTracker
+from holdfast.errors import (
+    CheckpointError,
+    CheckpointFailureReason,
+    ConfigurationError,
+    FencedError,
+    HoldfastError,
+    PossibleInconsistentStateError,
+    StopWithSavepointStoppingError,
+)
+from holdfast.kernel import fault
+from holdfast.runtime.commit.acknowledgement import AcknowledgedTask, tasks_of
+from holdfast.runtime.commit.committing import COMMITTER_RETRIES, Committing
+from holdfast.runtime.commit.document import operators_of, short_position
+from holdfast.runtime.commit.master_hooks import add_hooks, restore_hooks
+from holdfast.runtime.commit.output import Output, output_to_commit, stamped
+from holdfast.runtime.commit.savepoints import copied, place_of, try_place
+from holdfast.runtime.commit.starting_point import Restored
+from holdfast.runtime.commit.sweeping import PacedSweeper
+from holdfast.runtime.epoch.epoch_runner import EpochResult, EpochRunner
+from holdfast.runtime.exchange.descriptor import CheckpointNews
+from holdfast.runtime.graph.plan import JobPlan
+from holdfast.runtime.job.control import JobControl, SnapshotRequest
+from holdfast.runtime.job.engine import EpochInput
+from holdfast.runtime.job.job import Job
+from holdfast.storage.job.job_directory import TASK_OWNED
+from holdfast.storage.job.naming import FileName
+from holdfast.storage.register.fenced_register import Lease
+
+logger = logging.getLogger(__name__)
+
+NONCE_SUFFIX = ".nonce"
+
+
+class EpochCheckpoints:
+    """The checkpoints of one job attempt.
+
+    Args:
+        job: The job.
+        lease: The right to write its register, raised for this attempt.
+        plan: The steps, whose sinks commit.
+        restored: What the attempt starts from.
+        control: Requests of other threads.
+        statistics: Where checkpoints are counted.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        lease: Lease,
+        plan: JobPlan,
+        restored: Restored,
+        control: JobControl,
+        statistics: CheckpointStatsTracker,
+    ) -> None:
+        self._job = job
+        self._restored = restored
+        self._output: Output = {}
+        if not restored.is_committed:
+            self._output = output_to_commit(
+                plan, restored.operators, restored.restored_lineage, restored.allow_non_restored
+            )
+        self._control = control
+        self._lease = lease
+        self._failures = _JobFailure()
+        failures = CheckpointFailureManager(job.configuration.get(TOLERABLE_FAILED), self._failures)
+        self._coordinator = CheckpointCoordinator.for_epochs(
+            Wiring.of_lease(
+                lease,
+                job.directory,
+                job.configuration,
+                failures,
+                restored.retained,
+                statistics=statistics,
+                clock=job.clock,
+            )
+        )
+        self._sweeper = PacedSweeper(job, lease)
+        self._committing = Committing(
+            {step.uid: step.sink for step in plan.sinks()},
+            job_id=str(job.job_id),
+            staging_dir=job.directory.taskowned_dir,
+            services=job.engine.services(),
+            retries=job.configuration.get(COMMITTER_RETRIES),
+            clock=job.clock,
+            is_stopped=lambda: control.cancel_requested,
+            incarnations=lease.state.incarnations,
+            require_lead=lease.check,
+        )
+        self.targets: Mapping[str, Any] = restored.targets
+        self._staged: Output = {}
+        self._stopping: list[tuple[SnapshotRequest, str]] = []
+        self._positions: Mapping[str, Any] | None = restored.positions
+        self._pending: EpochResult | None = None
+        self._asked: tuple[SnapshotRequest, ...] = ()
+        self._aborted: list[int] = []
+        self._tolerated: CheckpointError | None = None
+        self._notified = 0
+        self._previous_epoch = restored.epoch if restored.is_own else 0
+        self._newest = self._told = restored.checkpoint_id
+        if restored.source is not None:
+            statistics.report_restored(restored.source)
+        self.nonce_file = self._write_nonce()
+
+    def _write_nonce(self) -> str:
+        """A file that every worker must see; one that does not has another disk under the same path."""
+        name = FileName.new(self._lease.token, self._restored.epoch, 0, "driver", 0).format(NONCE_SUFFIX)
+        relative = f"{TASK_OWNED}/{name}"
+        self._job.directory.fs.create_exclusive(self._job.directory.absolute(relative), b"seen\n")
+        return relative
+
+    def prepare_sinks(self) -> None:
+        """Makes sure that output goes where it went when the restored checkpoint was written.
+
+        Raises:
+            StorageError: The target of a sink is not there, or is another one.
+            RestoreError: One knows of later epochs than the checkpoint.
+        """
+        restored = self._restored
+        goes_on = restored.is_own and restored.lineage == restored.restored_lineage
+        self.targets = self._committing.prepare(restored.targets, restored.epoch if goes_on else None)
+
+    def restore_hooks(self) -> None:
+        """Makes the hooks that the program brings and gives them their state in the restored checkpoint.
+
+        Raises:
+            ConfigurationError, RestoreError, CorruptFileError: They do not fit, or not the checkpoint.
+            StateError: One has failed.
+        """
+        add_hooks(self._job.graph, self._coordinator)
+        restore_hooks(self._coordinator, self._restored)
+
+    def commit_restored(self) -> None:
+        """Commits what the restored checkpoint names, because nobody knows whether it was committed."""
+        checkpoint_id = self._restored.checkpoint_id
+        if checkpoint_id is not None and not self._restored.is_committed:
+            self._committing.commit(checkpoint_id, self._output, is_recovered=True)
+            if self._restored.is_own:
+                self._mark_notified(checkpoint_id)
+
+    def refuse_vain_drains(self) -> None:
+        """Refuses to bring event time to its end for a savepoint that cannot be written: that cannot be taken back."""
+        for request in self._control.waiting_drains():
+            try:
+                try_place(place_of(request, self._job.configuration))
+            except HoldfastError as error:
+                logger.warning("the savepoint cannot be written, so the job is not drained for it: %s", error)
+                self._control.refuse(request, error)
+
+    def take(self, result: EpochResult, epochs: EpochRunner, epoch_input: EpochInput | None) -> int | None:
+        """Takes an accepted epoch; completes the checkpoint and the savepoints that are due.
+
+        Returns:
+            The id of the checkpoint, which is then pending notification; None if none completed.
+
+        Raises:
+            FencedError: Another leader took over.
+            CheckpointError: It could not be completed.
+        """
+        for uid, entries in stamped(result.committables(), self._restored.lineage).items():
+            self._staged.setdefault(uid, []).extend(entries)
+        self._pending = result
+        if epoch_input is not None:
+            self._positions = epoch_input.positions()
+        is_due = result.descriptor.is_last or self._control.snapshot_requested
+        if is_due or self._coordinator.is_due(epochs.epoch):
+            return self._complete(epochs)
+        return None
+
+    def notify(self, checkpoint_id: int, epochs: EpochRunner) -> None:
+        """Everything that follows the pointer write: sinks commit, requests are answered, old files go."""
+        with fault.point("notify"):
+            staged, self._staged = self._staged, {}
+            self._committing.commit(checkpoint_id, staged)
+            self._mark_notified(checkpoint_id)
+        drained = self._last_result.descriptor.is_last
+        for request in self._control.take_requests(among=self._asked, drained=drained):
+            self._answer(request, checkpoint_id, epochs)
+        self._sweep(epochs)
+
+    def end(self, epochs: EpochRunner) -> None:
+        """Ends the attempt: what is pending completes, and the register learns that all sinks have been told.
+
+        Raises:
+            FencedError: Another leader took over.
+            CheckpointError: What is pending could not be completed; a failure that would be tolerated before the end.
+        """
+        if self._pending is not None:
+            completed = self._complete(epochs)
+            if completed is None:
+                raise CheckpointError(
+                    "A checkpoint failed that was the last of the job: no later one can take its place, so it is not "
+                    f"tolerated: {self._tolerated}",
+                    self._tolerated,
+                )
+            self.notify(completed, epochs)
+        notified = self._notified
+        self._lease.write(lambda state: replace(state, notified=max(state.notified, notified)))
+        self._sweep(epochs, now=True)
+        stopping, self._stopping = self._stopping, []
+        for request, path in stopping:
+            request.future.set_result(path)
+
+    def news(self) -> CheckpointNews:
+        """What functions are told of checkpoints in the next epoch, once."""
+        newest = self._newest
+        completed = newest if newest != self._told else None
+        self._told = newest
+        aborted, self._aborted = tuple(self._aborted), []
+        return CheckpointNews(self._coordinator.get_checkpoint_id_counter().get(), newest, completed, aborted)
+
+    def position(self) -> str:
+        """Where the sources stand, as short text."""
+        return short_position(self._positions)
+
+    def close(self) -> None:
+        """Releases the committers and the coordinator; who wished to stop with a savepoint and waits is told."""
+        for request, path in self._stopping:
+            request.future.set_exception(StopWithSavepointStoppingError(path, str(self._job.job_id)))
+        self._committing.close()
+        self._sweeper.close()
+        try:
+            self._coordinator.shutdown()
+        except (FencedError, PossibleInconsistentStateError) as error:
+            logger.debug("the coordinator's end: %s", error)
+
+    def _mark_notified(self, checkpoint_id: int) -> None:
+        """All sinks have committed what a checkpoint names; the register learns of it with the next pointer."""
+        self._coordinator.get_checkpoint_store().mark_notified(checkpoint_id)
+        self._notified = checkpoint_id
+
+    def _complete(self, epochs: EpochRunner) -> int | None:
+        """Completes the checkpoint of an epoch: its document, then its pointer, which is the commit point.
+
+        Returns:
+            Its id; None if it failed and execution.checkpointing.tolerable-failed-checkpoints tolerates that: the epoch
+            then belongs to the next one.
+
+        Raises:
+            FencedError: Another leader took over; nothing became visible.
+            PossibleInconsistentStateError: It is not known whether the pointer was written; nothing is discarded.
+            CheckpointError: It could not be completed; nothing became visible.
+        """
+        assert self._pending is not None
+        self._asked = self._control.waiting
+        tasks = tasks_of(self._pending, epochs, self._previous_epoch)
+        pending = None
+        try:
+            pending = self._coordinator.begin(epochs.epoch, tasks, force=True)
+            if pending is None:
+                raise CheckpointError(CheckpointFailureReason.TRIGGER_CHECKPOINT_FAILURE)
+            completed = self._finish(pending, tasks, self._metadata(pending.checkpoint_id, epochs))
+        except CheckpointError as error:
+            if self._failures.cause is not None:
+                raise
+            self._tolerated = error
+            if pending is not None:
+                self._aborted.append(pending.checkpoint_id)
+            logger.warning(
+                "a checkpoint of epoch %d failed and is tolerated; the next one takes its place: %s",
+                epochs.epoch,
+                error,
+            )
+            return None
+        self._last_result, self._pending = self._pending, None
+        self._newest = completed.checkpoint_id
+        self._previous_epoch = epochs.epoch
+        return completed.checkpoint_id
+
+    def _finish(
+        self, pending: PendingCheckpoint, tasks: Sequence[AcknowledgedTask], metadata: CheckpointMetadata
+    ) -> CompletedCheckpoint:
+        for task in tasks:
+            self._coordinator.acknowledge(pending, task.execution_id, task.metrics)
+        return self._coordinator.complete(pending, metadata)
+
+    def _answer(self, request: SnapshotRequest, checkpoint_id: int, epochs: EpochRunner) -> None:
+        """Answers one request at the boundary whose checkpoint is complete and whose output is committed."""
+        if not request.is_savepoint:
+            request.future.set_result(checkpoint_id)
+            return
+        try:
+            savepoint = self._savepoint(request, epochs)
+        except (CheckpointError, ConfigurationError) as error:
+            logger.warning("the savepoint failed, the job goes on: %s", error)
+            if request.drain:
+                epochs.go_on()
+                error.add_note("The event-time timers have fired for it; what they have done is not taken back.")
+            request.future.set_exception(error)
+        except HoldfastError as error:
+            request.future.set_exception(error)
+            raise
+        else:
+            path = savepoint.get_external_pointer()
+            if request.stop:
+                self._stopping.append((request, path))
+                self._control.stop()
+            else:
+                request.future.set_result(path)
+
+    def _savepoint(self, request: SnapshotRequest, epochs: EpochRunner) -> CompletedCheckpoint:
+        """Writes a savepoint of what the epoch's checkpoint holds, with copies of all its files. Blocks.
+
+        Raises:
+            ConfigurationError: No directory is given or configured.
+            CheckpointError: It could not be written; the job goes on.
+        """
+        directory = place_of(request, self._job.configuration)
+        if request.stop:
+            future = self._coordinator.trigger_synchronous_savepoint(request.drain, directory, request.format_type)
+        else:
+            future = self._coordinator.trigger_savepoint(directory, request.format_type)
+        tasks = tasks_of(self._last_result, epochs, 0)  # all that a savepoint holds is new
+        pending = self._coordinator.begin(epochs.epoch, tasks)
+        if pending is None:
+            return future.result(timeout=0)
+        try:
+            metadata = copied(pending, self._metadata(pending.checkpoint_id, epochs), self._job.directory)
+        except HoldfastError as error:
+            failure = CheckpointError(CheckpointFailureReason.IO_EXCEPTION, error)
+            self._coordinator.abort(pending, failure)
+            raise failure from error
+        return self._finish(pending, tasks, metadata)
+
+    def _sweep(self, epochs: EpochRunner, *, now: bool = False) -> None:
+        live = [*epochs.live_runs(), *epochs.operator_states.paths(), self.nonce_file]
+        self._sweeper.sweep(live, self._committing.sweep, now=now)
+
+    def _metadata(self, checkpoint_id: int, epochs: EpochRunner) -> CheckpointMetadata:
+        return CheckpointMetadata(
+            job_id=str(self._job.job_id),
+            job_name=self._job.name,
+            checkpoint_id=checkpoint_id,
+            epoch=epochs.epoch,
+            token=self._lease.token,
+            lineage=self._restored.lineage,
+            completed_at=self._job.clock.now_ms(),
+            processing_time=epochs.processing_time,
+            operators=operators_of(epochs, self._staged),
+            source_positions=self._positions,
+            extra={PREVIOUS_EPOCH: self._previous_epoch, **({TARGETS: self.targets} if self.targets else {})},
+        )
+
+
+class _JobFailure(FailJobCallback):
+    """Remembers that the failures of checkpoints have become too many."""
+
+    def __init__(self) -> None:
+        self.cause: HoldfastError | None = None
+
+    def fail_job(self, cause: HoldfastError) -> None:
+        self.cause = cause
+
+    def fail_job_due_to_task_failure(self, cause: HoldfastError, execution_id: str) -> None:
+        self.cause = cause

@@ -1,0 +1,209 @@
+"""Where a job attempt starts: the newest completed checkpoint, one that was asked for, or nothing."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from holdfast.checkpoint.config.options import IGNORE_UNCLAIMED_STATE, RECOVERY_PATH
+from holdfast.checkpoint.document.completed_checkpoint import CompletedCheckpoint
+from holdfast.checkpoint.document.metadata import TARGETS, CheckpointMetadata, OperatorMetadata
+from holdfast.checkpoint.recovery import retained as recovery
+from holdfast.checkpoint.recovery.adoption import adopt
+from holdfast.checkpoint.statistics.tracker import RestoredStats
+from holdfast.errors import ConfigurationError, HoldfastError
+from holdfast.kernel.configuration import Configuration
+from holdfast.kernel.ids import new_nonce
+from holdfast.runtime.commit.restore import under_present_uids
+from holdfast.runtime.graph.input_fitting import InputRules
+from holdfast.runtime.job.job import Job
+from holdfast.runtime.job.options import KEEP_INPUTS, RENEW_INPUTS, START_FRESH, START_REQUEST
+from holdfast.storage.register.fenced_register import CheckpointPointer, Lease, RegisterState
+
+logger = logging.getLogger(__name__)
+
+_NEW: Final = "new"
+"""The start of a job that has no checkpoint."""
+
+
+@dataclass(frozen=True)
+class Restored:
+    """What an attempt starts from; the defaults are a fresh start.
+
+    Attributes:
+        checkpoint_id: The checkpoint, None for a fresh start.
+        epoch: Its epoch, or the highest that is known to have completed: numbers never go back.
+        lineage: Incarnation of the job: the line of checkpoints that this attempt goes on with, or begins.
+        request: The start on request that the incarnation was made for, as the register remembers it.
+        restored_lineage: That of the checkpoint; another one if it was started from on request.
+        targets: What identifies the targets of sinks, by uid.
+        master_states: What the hooks of the job master's side have given to it, by name.
+        is_committed: Whether all sinks are known to have committed what the checkpoint names.
+        is_own: Whether it is one that the job's register names; the ids of others say nothing here.
+        allow_non_restored: Whether state without an operator is dropped.
+        rules: What the user has said about inputs that do not fit.
+        retained: The checkpoints that the register names and that can be read.
+        source: What the statistics say of the checkpoint, None for a fresh start.
+    """
+
+    checkpoint_id: int | None = None
+    epoch: int = 0
+    processing_time: int = 0
+    lineage: str = ""
+    request: str = ""
+    restored_lineage: str = ""
+    operators: tuple[OperatorMetadata, ...] = ()
+    targets: Mapping[str, Any] = field(default_factory=dict)
+    positions: Mapping[str, Any] | None = None
+    master_states: Mapping[str, Any] = field(default_factory=dict)
+    is_committed: bool = False
+    is_own: bool = False
+    allow_non_restored: bool = False
+    rules: InputRules = field(default_factory=InputRules)
+    retained: tuple[CompletedCheckpoint, ...] = ()
+    source: RestoredStats | None = None
+
+
+def is_fresh(configuration: Configuration) -> bool:
+    """Whether the job is to start without state, whatever checkpoints there are."""
+    return configuration.get(START_FRESH)
+
+
+def is_chosen(configuration: Configuration) -> bool:
+    """Whether the program or the command line says where to start, instead of at the newest completed checkpoint."""
+    return is_fresh(configuration) or configuration.get(RECOVERY_PATH) is not None
+
+
+def request_of(configuration: Configuration) -> str:
+    """What tells one start on request from another, also in a process that is started again; empty without one."""
+    if not is_chosen(configuration):
+        return ""
+    path = configuration.get(RECOVERY_PATH)
+    start = "fresh" if path is None else f"path {path.strip().rstrip('/')}"
+    name = configuration.get(START_REQUEST)
+    return f"{start} as {name}" if name else start
+
+
+def restore(job: Job, lease: Lease, *, is_first: bool) -> Restored:
+    """What the next attempt starts from: the newest completed checkpoint, or what the process was started with.
+
+    Args:
+        job: The job.
+        lease: Raised before, so that nobody else can complete a checkpoint any more.
+        is_first: Whether no checkpoint of this process has completed; only then it counts what it was started with.
+
+    Raises:
+        CorruptFileError: The checkpoint is damaged; names it and proposes the one before.
+        NotExistError: The checkpoint asked for is not there.
+        ConfigurationError: The directory belongs to another job.
+    """
+    options, state = job.configuration, lease.state
+    request = request_of(options)
+    is_asked = is_first and bool(request)
+    if is_asked:
+        found = recovery.readable(job.directory, state)
+        retained = tuple(item for _, item in found if isinstance(item, CompletedCheckpoint))
+        if _has_happened(request, state, found):
+            is_asked = False
+            logger.warning(
+                "job %r was started in this way before (%s), by a process that has died since: it goes on from "
+                "checkpoint %d of that start. To start once more, name the start with %s",
+                job.name, request, retained[-1].checkpoint_id, START_REQUEST.key,
+            )  # fmt: skip
+    else:
+        retained = tuple(recovery.recover_all(job.directory, state))
+    _require_own(job, retained)
+    epoch = max((checkpoint.metadata.epoch for checkpoint in retained), default=0)
+    processing_time = max((checkpoint.metadata.processing_time for checkpoint in retained), default=0)
+    path = options.get(RECOVERY_PATH)
+    if is_asked and path is not None:
+        found_there = recovery.load(path)
+        metadata = adopt(found_there, job.directory, lease.token)
+        start = _restored(metadata, job, _incarnation_for(request, state))
+        return replace(
+            start,
+            request=request,
+            epoch=max(epoch, start.epoch),
+            processing_time=max(processing_time, start.processing_time),
+            retained=retained,
+            source=_statistics(found_there, job),
+        )
+    if is_asked or not retained:
+        request = request if is_asked else _NEW
+        incarnation = _incarnation_for(request, state)
+        return Restored(
+            epoch=epoch,
+            processing_time=processing_time,
+            lineage=incarnation,
+            request=request,
+            rules=_input_rules(options),
+            retained=retained,
+        )
+    metadata = retained[-1].metadata
+    start = _restored(metadata, job, metadata.lineage)
+    return replace(
+        start,
+        epoch=max(epoch, start.epoch),
+        processing_time=max(processing_time, start.processing_time),
+        request=request if request == state.request else "",
+        is_committed=state.notified >= metadata.checkpoint_id,
+        is_own=True,
+        retained=retained,
+        source=_statistics(retained[-1], job),
+    )
+
+
+def _has_happened(
+    request: str, state: RegisterState, found: Sequence[tuple[CheckpointPointer, CompletedCheckpoint | HoldfastError]]
+) -> bool:
+    """Whether the newest checkpoint comes from this very start, which then is not to be made once more."""
+    newest = found[-1][1] if found else None
+    return (
+        request == state.request
+        and isinstance(newest, CompletedCheckpoint)
+        and newest.metadata.lineage == state.incarnation
+    )
+
+
+def _incarnation_for(request: str, state: RegisterState) -> str:
+    """The incarnation of a start: one for each start, however often its process dies before its first checkpoint."""
+    if request == state.request and state.incarnation is not None:
+        return state.incarnation
+    return new_nonce()
+
+
+def _require_own(job: Job, retained: Sequence[CompletedCheckpoint]) -> None:
+    """Without a directory of its own a job might take another's checkpoints for its own."""
+    others = {checkpoint.get_job_id() for checkpoint in retained} - {str(job.job_id)}
+    if others and job.directory.path == job.directory.root:
+        raise ConfigurationError(
+            f"{job.directory.path!r} holds the checkpoints of job {min(others)}, not of {job.job_id}: with "
+            "execution.checkpointing.create-subdir off each job needs an execution.checkpointing.dir of its own."
+        )
+
+
+def _statistics(checkpoint: CompletedCheckpoint, job: Job) -> RestoredStats:
+    return RestoredStats(checkpoint.checkpoint_id, checkpoint.properties, job.clock.now_ms(), checkpoint.path)
+
+
+def _restored(metadata: CheckpointMetadata, job: Job, lineage: str) -> Restored:
+    return Restored(
+        checkpoint_id=metadata.checkpoint_id,
+        epoch=metadata.epoch,
+        processing_time=metadata.processing_time,
+        lineage=lineage,
+        restored_lineage=metadata.lineage,
+        operators=under_present_uids(job.graph, metadata.operators),
+        targets=metadata.extra.get(TARGETS, {}),
+        positions=metadata.source_positions,
+        master_states=metadata.master_states,
+        allow_non_restored=job.configuration.get(IGNORE_UNCLAIMED_STATE),
+        rules=_input_rules(job.configuration),
+    )
+
+
+def _input_rules(options: Configuration) -> InputRules:
+    keep, anew = options.get(KEEP_INPUTS), options.get(RENEW_INPUTS)
+    return InputRules(options.get(IGNORE_UNCLAIMED_STATE), frozenset(keep), frozenset(anew))

@@ -1,0 +1,1 @@
+"""One epoch: run, and accepted or run again."""

@@ -1,0 +1,1 @@
+"""What crosses between the driver and tasks, and between tasks."""

@@ -1,0 +1,95 @@
+"""A stretch of elements on its way through a task, as Python objects, as columns, or both.
+
+The other form is made when somebody asks for it: a sink behind an exchange never makes Python objects, a chain of
+maps never makes columns.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+
+from holdfast.types.conversion.arrow import batch_to_elements, elements_to_batch
+from holdfast.types.information.type_information import RowTypeInformation, TypeInformation
+
+TIMESTAMP = "__hf_timestamp"
+"""The column of event times, where elements cross an exchange or are staged."""
+
+
+class Chunk:
+    """Elements of one type; give it one form at least.
+
+    Args:
+        type_: Type of the elements.
+        uid: The step that made them, for errors.
+        elements: As the step made them: rows may still be plain tuples.
+        batch: As columns.
+        stamps: The timestamp of each element, None for one that has none; None as a whole where event time plays no
+            part.
+    """
+
+    __slots__ = ("_adopted", "_batch", "_elements", "stamps", "type", "uid")
+
+    def __init__(
+        self,
+        type_: TypeInformation,
+        uid: str,
+        *,
+        elements: list[Any] | None = None,
+        batch: pa.RecordBatch | None = None,
+        stamps: list[int | None] | None = None,
+    ) -> None:
+        self.type = type_
+        self.uid = uid
+        self.stamps = stamps
+        self._elements = elements
+        self._batch = batch
+        self._adopted = not isinstance(type_, RowTypeInformation)
+
+    def __len__(self) -> int:
+        if self._elements is not None:
+            return len(self._elements)
+        assert self._batch is not None
+        return int(self._batch.num_rows)
+
+    def stamped(self, stamps: list[int | None] | None) -> Chunk:
+        """The same elements with other timestamps."""
+        copy = Chunk(self.type, self.uid, elements=self._elements, batch=self._batch, stamps=stamps)
+        copy._adopted = self._adopted
+        return copy
+
+    def stamped_batch(self) -> pa.RecordBatch:
+        """The columns with that of the timestamps as the last."""
+        batch = self.batch
+        stamps = pa.nulls(len(self), pa.int64()) if self.stamps is None else pa.array(self.stamps, pa.int64())
+        return pa.RecordBatch.from_arrays([*batch.columns, stamps], names=[*batch.schema.names, TIMESTAMP])
+
+    @classmethod
+    def of_stamped_batch(cls, type_: TypeInformation, uid: str, batch: pa.RecordBatch) -> Chunk:
+        """Elements from columns with the timestamps among them."""
+        stamps = batch.column(batch.schema.get_field_index(TIMESTAMP)).to_pylist()
+        return cls(type_, uid, batch=batch.drop_columns([TIMESTAMP]), stamps=stamps)
+
+    @property
+    def elements(self) -> list[Any]:
+        """The elements as Python objects: rows, or plain values.
+
+        Rows are made from the columns, so a chained function gets what one behind an exchange would get.
+        """
+        if self._elements is None or not self._adopted:
+            self._elements = batch_to_elements(self.batch, self.type)
+            self._adopted = True
+        return self._elements
+
+    @property
+    def batch(self) -> pa.RecordBatch:
+        """The elements as columns.
+
+        Raises:
+            OutputTypeError: An element does not match the declared type of the step that made it.
+        """
+        if self._batch is None:
+            assert self._elements is not None
+            self._batch = elements_to_batch(self._elements, self.type, self.uid)
+        return self._batch

@@ -1,0 +1,123 @@
+"""What the job master tells the tasks: the job once an attempt, the epoch in every epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import cloudpickle
+
+from holdfast.errors import ConfigurationError
+from holdfast.kernel.ids import JobID
+from holdfast.runtime.graph.event_time import EventTime
+from holdfast.runtime.graph.plan import JobPlan
+from holdfast.state.operator.operator_snapshot import OperatorSnapshot
+from holdfast.state.run.version import StateVersion
+from holdfast.storage.file_system.scheme import file_system_for
+from holdfast.storage.job.job_directory import JobDirectory
+
+
+@dataclass(frozen=True)
+class JobDescriptor:
+    """Everything that stays while a job attempt lives; shipped once, pickled, from the driver to its own workers.
+
+    Attributes:
+        key: Unique name of the job attempt; a worker opens functions anew when it changes.
+        job_root: Directory of the job in checkpoint storage, an absolute path or URI.
+        nonce_file: Relative path of a file that the driver wrote there; a worker that cannot see it stops.
+        incarnation: The incarnation of the job.
+        targets: What identifies the targets of sinks, by uid.
+    """
+
+    key: str
+    job_id: str
+    job_name: str
+    attempt_number: int
+    token: int
+    job_root: str
+    nonce_file: str
+    plan: JobPlan
+    configuration: Mapping[str, str]
+    parameters: Mapping[str, str] = field(default_factory=dict)
+    is_restored: bool = False
+    incarnation: str = ""
+    targets: Mapping[str, Any] = field(default_factory=dict)
+
+    def directory(self) -> JobDirectory:
+        """The job's directory, as a worker sees it."""
+        fs = file_system_for(self.job_root)
+        return JobDirectory(fs, self.job_root, JobID.from_hex(self.job_id), create_subdir=False)
+
+    def to_bytes(self) -> bytes:
+        """The descriptor with all user functions, for workers of this job only.
+
+        Raises:
+            ConfigurationError: Something in a function, a key selector or a sink cannot be pickled.
+        """
+        try:
+            return cloudpickle.dumps(replace(self, plan=self.plan.without_frames()))  # type: ignore[no-any-return]
+        except Exception as error:
+            raise ConfigurationError(
+                f"{_culprit(self.plan)} cannot be shipped to workers: {error}. Whatever holds a connection, a lock, a "
+                "session or an open file is made in open(), which runs in the worker."
+            ) from error
+
+
+def _culprit(plan: JobPlan) -> str:
+    """What of a plan cannot be pickled, for an error."""
+    parts: list[tuple[str, Any]] = [
+        (f"the {'sink' if step.sink else 'function'} of {step.uid!r}", (step.operator, step.sink))
+        for stage in plan.stages
+        for step in stage.steps
+    ]
+    parts += [(f"the key selector of {edge.consumer!r}", edge.key.spec) for edge in plan.edges if edge.key]
+    for name, part in parts:
+        try:
+            cloudpickle.dumps(part)
+        except Exception:
+            return name
+    return "the job"
+
+
+@dataclass(frozen=True)
+class CheckpointNews:
+    """What functions are told of checkpoints.
+
+    Attributes:
+        next_id: Id that the next checkpoint is expected to get.
+        newest: The newest one that is complete, None if there is none.
+        completed: The same, if it has completed since the epoch before.
+        aborted: Those that failed since the epoch before.
+    """
+
+    next_id: int = 1
+    newest: int | None = None
+    completed: int | None = None
+    aborted: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class EpochDescriptor:
+    """One attempt at one epoch.
+
+    Attributes:
+        attempt: How often the epoch was attempted before under this token.
+        processing_time: Milliseconds since 1970; whatever asks for the time in the epoch gets this.
+        event_time: Event time as the epoch, or this epoch job of it, begins.
+        versions: State version of each keyed step before the epoch.
+        is_last: Whether the job ends with this epoch because its inputs have ended.
+        operator_states: Operator state of each subtask before the epoch, by uid.
+        follows: Whether another epoch of the same job attempt went before.
+        news: What there is to know of checkpoints.
+    """
+
+    epoch: int
+    attempt: int
+    processing_time: int
+    event_time: EventTime
+    versions: Mapping[str, StateVersion]
+    is_last: bool = False
+    operator_states: Mapping[str, tuple[OperatorSnapshot | None, ...]] = field(default_factory=dict)
+    follows: bool = False
+    news: CheckpointNews = field(default_factory=CheckpointNews)

@@ -1,0 +1,32 @@
+"""Files of tasks among those that operators own: whole, durable, checked when they are read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from holdfast.checkpoint.storage.stream import FileCheckpointStreamFactory, stream_handle_from_json
+from holdfast.kernel import fault
+from holdfast.storage.job.job_directory import JobDirectory
+from holdfast.storage.job.naming import FileName
+
+
+def write_owned(directory: JobDirectory, name: Callable[[], FileName], data: bytes) -> dict[str, Any]:
+    """Writes a new file, durably; returns its handle as JSON, with a path relative to the job's directory."""
+    stream = FileCheckpointStreamFactory(directory, name, threshold=-1).create_checkpoint_state_output_stream()
+    stream.write(data)
+    with fault.point("run.write"):
+        handle = stream.close_and_get_handle()
+    assert handle is not None
+    return handle.to_json()  # type: ignore[attr-defined,no-any-return]
+
+
+def read_owned(directory: JobDirectory, handle: Mapping[str, Any]) -> bytes:
+    """Reads a file and checks it.
+
+    Raises:
+        NotExistError: It is gone.
+        CorruptFileError: It is not what was written.
+    """
+    with stream_handle_from_json(handle, directory).open_input_stream() as stream:
+        return stream.read()

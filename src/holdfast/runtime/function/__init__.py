@@ -1,0 +1,1 @@
+"""What users subclass: functions and sinks."""

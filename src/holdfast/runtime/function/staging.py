@@ -1,0 +1,198 @@
+"""A writer that stages Arrow batches in one Parquet file: what our sinks and edges between epoch jobs write in tasks.
+
+Measured for 100,000 rows (a string of ten characters and two longs) on one core, batches of 10,000 rows, fsync
+included, in milliseconds of CPU and megabytes; pyarrow's defaults are the first line, ours the second::
+
+    snappy, dictionary         13.7 ms   1.58 MB      (16.6 ms with a row group for each batch)
+    snappy, no dictionary       7.6 ms   1.51 MB
+    lz4, no dictionary          6.1 ms   1.62 MB
+    zstd, no dictionary         9.3 ms   1.01 MB
+    none, no dictionary         3.3 ms   3.00 MB
+
+Dictionaries of columns with many distinct values cost more than they save; `use_dictionary` names the columns that
+gain.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass
+from typing import Any, BinaryIO, Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from holdfast.errors import ConfigurationError
+from holdfast.kernel import fault
+from holdfast.runtime.function.sink import BatchSinkWriter, Committable, Sink, WriterInitContext
+from holdfast.storage.file_system.scheme import file_system_for, join
+from holdfast.types.information.type_information import TypeInformation, Types
+
+ROW_GROUP_BYTES: Final = 64 << 20
+ROW_GROUP_ROWS: Final = 1 << 20
+
+
+@dataclass(frozen=True)
+class ParquetFormat:
+    """How Parquet files are written.
+
+    Attributes:
+        compression: `snappy`, `zstd`, `lz4`, `gzip` or `none`.
+        use_dictionary: Whether columns are dictionary-encoded, or the names of those that are.
+    """
+
+    compression: str = "snappy"
+    use_dictionary: bool | tuple[str, ...] = False
+
+    def __post_init__(self) -> None:
+        if self.compression not in ("snappy", "zstd", "lz4", "gzip", "none"):
+            raise ConfigurationError(
+                f"Parquet files are compressed with snappy, zstd, lz4, gzip or none, not {self.compression!r}."
+            )
+
+    def open_writer(self, file: BinaryIO, schema: pa.Schema) -> pq.ParquetWriter:
+        """A writer of one file; the caller closes both."""
+        dictionary = self.use_dictionary if isinstance(self.use_dictionary, bool) else list(self.use_dictionary)
+        return pq.ParquetWriter(file, schema, compression=self.compression, use_dictionary=dictionary)
+
+
+class ParquetStaging(BatchSinkWriter):
+    """Stages the batches of one subtask and epoch in one new file; without rows there is no file and no committable.
+
+    Args:
+        directory: Where the file is staged.
+        name: Its name there, which nobody else uses.
+        committable: What identifies the staged output to the committer; rows and bytes are added to it.
+        file_format: How the file is written.
+        check: Called before the file is made; raises if the directory is not the right one.
+    """
+
+    def __init__(
+        self,
+        directory: str,
+        name: str,
+        committable: dict[str, Any],
+        file_format: ParquetFormat | None = None,
+        check: Callable[[], None] | None = None,
+    ) -> None:
+        self._check = check
+        self._path = join(directory, name)
+        self._committable = committable
+        self._format = file_format or ParquetFormat()
+        self._waiting: list[pa.RecordBatch] = []
+        self._waiting_rows = 0
+        self._waiting_bytes = 0
+        self._rows = 0
+        self._output: AbstractContextManager[BinaryIO] | None = None
+        self._file: BinaryIO | None = None
+        self._writer: pq.ParquetWriter | None = None
+        self._bytes: int | None = None
+
+    def write_batch(self, batch: pa.RecordBatch) -> None:
+        """Takes a batch; whole row groups are written as they fill, so that memory stays bounded."""
+        if not batch.num_rows:
+            return
+        self._waiting.append(batch)
+        self._waiting_rows += batch.num_rows
+        self._waiting_bytes += batch.nbytes
+        if self._waiting_rows >= ROW_GROUP_ROWS or self._waiting_bytes >= ROW_GROUP_BYTES:
+            self._write_row_group()
+
+    def flush(self, end_of_input: bool) -> None:
+        """Writes what waits and makes the file durable."""
+        if self._waiting:
+            self._write_row_group()
+        if self._writer is None:
+            return
+        try:
+            with fault.point("sink.stage"):
+                self._writer.close()
+                assert self._file is not None
+                size = self._file.tell()
+                self._leave(None, None, None)
+        except BaseException:
+            self._leave(*sys.exc_info())
+            raise
+        self._bytes = size
+
+    def prepare_commit(self) -> list[Committable]:
+        """What was staged: one committable, or none if there were no rows."""
+        if self._bytes is None:
+            return []
+        return [{**self._committable, "rows": self._rows, "bytes": self._bytes}]
+
+    def abort(self) -> None:
+        """Removes the file as far as it was written."""
+        if self._output is not None:
+            error = InterruptedError("the attempt has failed")
+            with suppress(Exception):  # the context manager reports the error that it was left with
+                self._leave(InterruptedError, error, None)
+
+    def _write_row_group(self) -> None:
+        table = pa.Table.from_batches(self._waiting)
+        if self._writer is None:
+            if self._check is not None:
+                self._check()
+            self._output = file_system_for(self._path).open_output(self._path)
+            self._file = self._output.__enter__()
+            self._writer = self._format.open_writer(self._file, table.schema)
+        try:
+            self._writer.write_table(table, row_group_size=table.num_rows)
+        except BaseException:
+            self._leave(*sys.exc_info())
+            raise
+        self._rows += table.num_rows
+        self._waiting, self._waiting_rows, self._waiting_bytes = [], 0, 0
+
+    def _leave(self, *exception: Any) -> None:
+        """Leaves the file's context: the file is durable then, or removed and the error translated."""
+        output, writer = self._output, self._writer
+        self._output = self._file = self._writer = None
+        if output is None:
+            return
+        if writer is not None and writer.is_open:
+            with suppress(Exception):  # the file is thrown away; its writer must not try again when it is collected
+                writer.close()
+            writer.is_open = False
+        output.__exit__(*exception)
+
+
+class StagingSink(Sink):
+    """Stages the elements of an edge that leads from one epoch job of an epoch to a later one.
+
+    Nothing of it is committed, and no checkpoint names its files: the driver hands their names to the later epoch job.
+    """
+
+    def create_writer(self, context: WriterInitContext) -> ParquetStaging:
+        """Stages a file in the job's directory."""
+        name = context.file_name(".parquet")
+        return ParquetStaging(context.staging_dir, name, {"file": name})
+
+
+def read_staged(paths: Sequence[str]) -> pa.Table:
+    """The rows of staged files, in the order of the paths."""
+    tables = []
+    for path in paths:
+        with file_system_for(path).open_input(path) as file:
+            tables.append(pq.read_table(file))
+    return pa.concat_tables(tables)
+
+
+def require_columns(sink: str, element_type: TypeInformation) -> None:
+    """Refuses a stream whose elements are pickled: nobody but Python could read its one column.
+
+    Raises:
+        ConfigurationError: The stream's type is undeclared.
+    """
+    if is_pickled(element_type):
+        raise ConfigurationError(
+            f"{sink} writes columns, but the type of the stream's elements was not declared, so they are pickled: pass "
+            "output_type to the operator before it, for instance output_type='key string, n bigint'."
+        )
+
+
+def is_pickled(element_type: TypeInformation) -> bool:
+    """Whether elements of this type are pickled because their type is not known."""
+    return element_type == Types.PICKLED_BYTE_ARRAY()

@@ -1,0 +1,1 @@
+"""What a program asks for, and how it is cut into stages."""

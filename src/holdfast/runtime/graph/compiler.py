@@ -1,0 +1,315 @@
+"""From a logical graph to epoch jobs, stages and edges.
+
+A keyed operator stands one stage below its deepest input, and so does an operator without keys that has operator state
+or a broadcast side; other narrow operators and sinks are chained into the stage of their input.
+
+A transform of frames after a Python operator begins an epoch job, and whatever reads it stands in that job or a later
+one. Where elements go from one epoch job to a later one, a step beside the one that makes them stages them, and the
+later job reads them as a source.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from holdfast.errors import ConfigurationError
+from holdfast.kernel.key_group import UPPER_BOUND_MAX_PARALLELISM, default_max_parallelism
+from holdfast.runtime.function.staging import StagingSink
+from holdfast.runtime.graph.plan import Edge, EpochJob, JobPlan, KeyPlan, Port, Source, Stage, Step
+from holdfast.runtime.graph.stream_graph import (
+    BroadcastNode,
+    FrameTransformNode,
+    KeyedNode,
+    NarrowNode,
+    Node,
+    SideOutputNode,
+    SinkNode,
+    SourceNode,
+    StreamGraph,
+    TimestampNode,
+    UnionNode,
+)
+from holdfast.runtime.graph.time_plan import TimePlan
+from holdfast.types.information.type_information import RowTypeInformation, TypeInformation
+from holdfast.types.key.key_codec import KeyCodec, key_codec_for
+
+
+def compile_graph(
+    graph: StreamGraph,
+    default_parallelism: int,
+    default_max: int | None = None,
+    stored_max: Mapping[str, int] | None = None,
+    parallelism: Mapping[str, int] | None = None,
+) -> JobPlan:
+    """Assigns every step to a stage and every crossing to an edge.
+
+    Args:
+        graph: A named graph.
+        default_parallelism: Subtasks of a keyed operator that names no parallelism.
+        default_max: Max parallelism of operators that name none; None derives it from the parallelism.
+        stored_max: Max parallelism by uid in the restored checkpoint; it is adopted where none was set.
+        parallelism: Parallelism by uid that wins over the program's; the empty uid stands for all keyed operators.
+
+    Raises:
+        ConfigurationError: The program cannot be planned; the message names the step.
+    """
+    if default_max is not None and not 1 <= default_max <= UPPER_BOUND_MAX_PARALLELISM:
+        raise ConfigurationError(
+            f"pipeline.max-parallelism must be from 1 to {UPPER_BOUND_MAX_PARALLELISM}, not {default_max!r}; leave it "
+            "out to have it derived from the parallelism"
+        )
+    return _Compiler(graph, default_parallelism, default_max, stored_max or {}, parallelism or {}).plan()
+
+
+_StepNode = KeyedNode | NarrowNode | TimestampNode | SinkNode
+
+
+@dataclass(frozen=True)
+class _Producer:
+    """Who makes the elements that a step reads, behind unions, side outputs and broadcasts."""
+
+    node: Node
+    element_type: TypeInformation
+    tag: str | None = None
+    broadcast: bool = False
+
+    @property
+    def port(self) -> Port:
+        return Port("source" if _is_frame(self.node) else "step", self.node.identity, self.tag)
+
+
+class _Compiler:
+    def __init__(
+        self,
+        graph: StreamGraph,
+        parallelism: int,
+        maximum: int | None,
+        stored_max: Mapping[str, int],
+        rescaled: Mapping[str, int],
+    ) -> None:
+        self._graph = graph
+        self._parallelism = parallelism
+        self._maximum = maximum
+        self._stored_max = stored_max
+        self._rescaled = rescaled
+        self._time = TimePlan(graph)
+        self._epoch_job: dict[Node, int] = {}
+        self._depth: dict[Node, int] = {}
+        self._bases: list[int] = []
+        self._edges: list[Edge] = []
+        self._steps: dict[int, list[Step]] = {}
+        self._staged: dict[tuple[Port, int], str] = {}
+        self._handed_on: dict[tuple[int, str], Source] = {}
+
+    def plan(self) -> JobPlan:
+        for node in self._graph.nodes:
+            self._place(node)
+        lasts = [0] * (1 + max(self._epoch_job.values()))
+        for node, epoch_job in self._epoch_job.items():
+            lasts[epoch_job] = max(lasts[epoch_job], self._depth[node])
+        self._bases = [sum(1 + last for last in lasts[:epoch_job]) for epoch_job in range(len(lasts))]
+        for node in self._graph.nodes:
+            if isinstance(node, _StepNode):
+                self._add_step(node)
+        # Sources first: finding out what they are made of adds the steps that stage it.
+        sources = [tuple(self._sources(epoch_job)) for epoch_job in range(len(lasts))]
+        return JobPlan(
+            epoch_jobs=tuple(
+                self._epoch_job_plan(epoch_job, sources[epoch_job], last) for epoch_job, last in enumerate(lasts)
+            ),
+            edges=tuple(self._edges),
+            names={n.identity: n.name for n in self._graph.nodes},
+        )
+
+    def _place(self, node: Node) -> None:
+        """Finds the epoch job of a step, and how many exchanges of the epoch job are before it."""
+        epoch_job = max((self._epoch_job[other] for other in node.inputs), default=0)
+        self._epoch_job[node] = epoch_job + 1 if _begins_epoch_job(node) else epoch_job
+        above = [self._depth[other] for other in node.inputs if self._epoch_job[other] == epoch_job]
+        self._depth[node] = 0 if _is_frame(node) else max(above, default=0) + _is_placed(node)
+
+    def _stage_of(self, node: Node) -> int:
+        return self._bases[self._epoch_job[node]] + self._depth[node]
+
+    def _sources(self, epoch_job: int) -> Iterable[Source]:
+        for node in self._graph.nodes:
+            readers = [reader for reader in self._graph.consumers(node) if not isinstance(reader, FrameTransformNode)]
+            if readers and self._epoch_job[node] == epoch_job and _is_frame(node):
+                yield Source(node.identity, node, node.element_type, self._made_of(node))
+        yield from (source for (reader, _), source in self._handed_on.items() if reader == epoch_job)
+
+    def _made_of(self, node: Node) -> tuple[str, ...]:
+        """The steps that stage what a frame is made of; none for inputs of the job."""
+        if not isinstance(node, FrameTransformNode):
+            return ()
+        if not _begins_epoch_job(node):
+            return self._made_of(node.inputs[0])
+        producers = list(_producers(node.inputs))
+        ports = [producer.port for producer in producers]
+        # A stream that comes twice is staged twice: no file is read twice.
+        return tuple(
+            self._staging_step(producer, ports[:n].count(producer.port)) for n, producer in enumerate(producers)
+        )
+
+    def _staging_step(self, producer: _Producer, copy: int = 0) -> str:
+        """The uid of the step that stages what a producer makes; it stands in the producer's stage."""
+        port, type_ = producer.port, producer.element_type
+        if (port, copy) not in self._staged:
+            uid = f"{port.name}{f': {port.tag}' if port.tag else ''} (staged{f' {copy + 1}' if copy else ''})"
+            stamped = self._time.is_stamped(producer.node)
+            step = Step(uid, uid, "staging", (port,), type_, type_, sink=StagingSink(), stamped=stamped)
+            self._steps.setdefault(self._stage_of(producer.node), []).append(step)
+            self._staged[port, copy] = uid
+        return self._staged[port, copy]
+
+    def _origin(self, producer: _Producer, epoch_job: int) -> tuple[Port, int]:
+        """Where a step of an epoch job reads what a producer makes, and at which stage that is."""
+        if self._epoch_job[producer.node] == epoch_job:
+            return producer.port, self._stage_of(producer.node)
+        uid = self._staging_step(producer)
+        stamped = self._time.is_stamped(producer.node)
+        self._handed_on[epoch_job, uid] = Source(uid, None, producer.element_type, (uid,), stamped)
+        return Port("source", uid), self._bases[epoch_job]
+
+    def _add_step(self, node: _StepNode) -> None:
+        stage = self._stage_of(node)
+        parallelism, maximum = self._parallelism_of(node) if _is_placed(node) else (0, 0)
+        key = self._key_plan(node, parallelism, maximum) if isinstance(node, KeyedNode) else None
+        ports = []
+        for producer in _producers(node.inputs):
+            origin, origin_stage = self._origin(producer, self._epoch_job[node])
+            if not parallelism and origin_stage == stage:
+                ports.append(origin)
+                continue
+            edge = Edge(
+                name=f"e{len(self._edges)}",
+                origin=origin,
+                consumer=node.identity,
+                from_stage=origin_stage,
+                to_stage=stage,
+                element_type=producer.element_type,
+                key=None if producer.broadcast else key,
+                parallelism=parallelism,
+                broadcast=producer.broadcast,
+                stamped=self._time.is_stamped(producer.node),
+            )
+            self._edges.append(edge)
+            ports.append(Port("edge", edge.name))
+        codec = key.codec if key else None
+        step = _step(node, tuple(ports), parallelism, maximum, codec)
+        stamped = any(self._time.is_stamped(producer.node) for producer in _producers(node.inputs))
+        step = replace(step, clocks=self._time.clocks(node), stamped=stamped)
+        self._steps.setdefault(stage, []).append(step)
+
+    def _parallelism_of(self, node: Node) -> tuple[int, int]:
+        rescaled = self._rescaled.get(node.identity) or self._rescaled.get("")
+        parallelism = rescaled or node.parallelism or self._parallelism
+        maximum = (
+            node.max_parallelism
+            or self._stored_max.get(node.identity)
+            or self._maximum
+            or default_max_parallelism(parallelism)
+        )
+        if parallelism > maximum:
+            raise ConfigurationError(
+                f"parallelism {parallelism} of {node.identity!r} is above the max parallelism {maximum} of its "
+                "state: lower it, or restore into a "
+                "job whose state was written with a higher one"
+            )
+        return parallelism, maximum
+
+    def _key_plan(self, node: KeyedNode, parallelism: int, maximum: int) -> KeyPlan:
+        names, key_type = _key_columns(node)
+        return KeyPlan(node.key, key_codec_for(key_type, names), parallelism, maximum)
+
+    def _epoch_job_plan(self, epoch_job: int, sources: tuple[Source, ...], last: int) -> EpochJob:
+        base = self._bases[epoch_job]
+        starts_in_python = base in self._steps or any(
+            e.from_stage == base and e.key and e.key.spec.selector for e in self._edges
+        )
+        first = base if starts_in_python else base + 1
+        return EpochJob(base, sources, tuple(self._stage_plan(index) for index in range(first, base + last + 1)))
+
+    def _stage_plan(self, index: int) -> Stage:
+        steps = tuple(self._steps.get(index, ()))
+        return Stage(
+            index=index,
+            tasks=max((s.parallelism for s in steps), default=0),
+            arriving=tuple(e for e in self._edges if e.from_stage < index <= e.to_stage),
+            steps=steps,
+            leaving=tuple(e for e in self._edges if e.from_stage <= index < e.to_stage),
+        )
+
+
+def _is_frame(node: Node) -> bool:
+    return isinstance(node, SourceNode | FrameTransformNode)
+
+
+def _begins_epoch_job(node: Node) -> bool:
+    """Whether it is a frame that is made of what Python operators emit."""
+    return isinstance(node, FrameTransformNode) and not _is_frame(node.inputs[0])
+
+
+def _is_placed(node: Node) -> bool:
+    """Whether its subtasks have numbers: elements reach them through an exchange."""
+    return isinstance(node, KeyedNode) or (isinstance(node, NarrowNode) and node.operator.has_operator_state)
+
+
+def _producers(inputs: Iterable[Node]) -> Iterable[_Producer]:
+    for node in inputs:
+        if isinstance(node, UnionNode):
+            yield from _producers(node.inputs)
+        elif isinstance(node, BroadcastNode):
+            yield from (replace(producer, broadcast=True) for producer in _producers(node.inputs))
+        elif isinstance(node, SideOutputNode):
+            yield _Producer(node.inputs[0], node.element_type, node.tag)
+        else:
+            yield _Producer(node, node.element_type)
+
+
+def _key_columns(node: KeyedNode) -> tuple[tuple[str, ...], TypeInformation | None]:
+    """Names and type of the key: of the columns, or of what the selector returns."""
+    if node.key.selector is not None:
+        return (), node.key.key_type
+    element = node.operator.input_type
+    if not isinstance(element, RowTypeInformation):
+        raise ConfigurationError(
+            f"{node.name!r} is keyed by the columns {node.key.columns!r}, but its elements are {element.ddl}, not "
+            "rows: use a key selector"
+        )
+    types = dict(zip(element.names, element.types, strict=True))
+    missing = [c for c in (*node.key.columns, *node.key.order_by) if c not in types]
+    if missing:
+        raise ConfigurationError(
+            f"{node.name!r}: no column {missing[0]!r} in {element.ddl}; key_by and order_by name columns of the stream"
+        )
+    if len(node.key.columns) == 1:
+        return node.key.columns, types[node.key.columns[0]]
+    return node.key.columns, RowTypeInformation(list(node.key.columns), [types[c] for c in node.key.columns])
+
+
+def _step(
+    node: _StepNode,
+    ports: tuple[Port, ...],
+    parallelism: int,
+    maximum: int,
+    codec: KeyCodec | None,
+) -> Step:
+    if isinstance(node, SinkNode):
+        return Step(node.identity, node.name, "sink", ports, node.element_type, node.element_type, sink=node.sink)
+    if isinstance(node, TimestampNode):
+        types = (node.element_type, node.element_type)
+        return Step(node.identity, node.name, "timestamps", ports, *types, strategy=node.strategy)
+    return Step(
+        uid=node.identity,
+        name=node.name,
+        kind="keyed" if codec else "narrow",
+        inputs=ports,
+        input_type=node.operator.input_type,
+        output_type=node.operator.output_type,
+        operator=node.operator,
+        parallelism=parallelism,
+        max_parallelism=maximum,
+        codec=codec,
+    )

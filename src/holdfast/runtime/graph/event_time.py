@@ -1,0 +1,127 @@
+"""Event time: what tasks have observed becomes the watermark of the steps below, at the end of the same epoch.
+
+A step that assigns timestamps is a *clock*. Its tasks report the greatest timestamp that they saw, in their barriers;
+barriers hand on what they have read, so a task that has read its input knows the greatest timestamp of all tasks of
+every clock above it. The watermark of a step is that of the slowest of its clocks, and never goes back. It holds at the
+end of the epoch, when timers fire; functions see the one before.
+
+Nothing of this is in a checkpoint: after a restart event time begins anew, as in Flink.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from holdfast.kernel.watermark import MAX_WATERMARK, MIN_WATERMARK, WatermarkStrategy
+
+Observed = Mapping[str, int]
+"""The greatest timestamp by clock."""
+
+
+@dataclass(frozen=True)
+class WatermarkClock:
+    """A step that assigns timestamps; see `WatermarkStrategy` for the numbers."""
+
+    out_of_orderness: int | None
+    idleness: int | None
+
+    @classmethod
+    def of(cls, strategy: WatermarkStrategy) -> WatermarkClock:
+        """The clock of a strategy."""
+        return cls(strategy.out_of_orderness, strategy.idleness)
+
+    def watermark(self, greatest: int | None) -> int:
+        """The watermark after a greatest timestamp: nothing comes any more that is as old, or older."""
+        if greatest is None or self.out_of_orderness is None:
+            return MIN_WATERMARK
+        return max(greatest - self.out_of_orderness - 1, MIN_WATERMARK)
+
+
+@dataclass(frozen=True)
+class EventTime:
+    """Event time as an epoch, or an epoch job of it, begins.
+
+    Attributes:
+        clocks: The clocks of the job.
+        watermarks: That of each step at the end of the epoch before.
+        observed: The greatest timestamps in earlier epochs and epoch jobs.
+        idle: Clocks that nobody waits for.
+        is_over: Whether event time comes to its end with this epoch.
+    """
+
+    clocks: Mapping[str, WatermarkClock] = field(default_factory=dict)
+    watermarks: Mapping[str, int] = field(default_factory=dict)
+    observed: Observed = field(default_factory=dict)
+    idle: frozenset[str] = frozenset()
+    is_over: bool = False
+
+    def before(self, uid: str) -> int:
+        """The watermark of a step at the end of the epoch before."""
+        return self.watermarks.get(uid, MIN_WATERMARK)
+
+    def after(self, uid: str, clocks: Iterable[str], observed: Observed) -> int:
+        """The watermark of a step at the end of the epoch.
+
+        Args:
+            uid: The step.
+            clocks: The clocks whose elements it gets; none if its event time does not advance.
+            observed: The greatest timestamps of the epoch.
+        """
+        if self.is_over:
+            return MAX_WATERMARK
+        now = self.plus(observed)
+        active = [uid for uid in clocks if uid not in now.idle]
+        watermarks = [self.clocks[uid].watermark(now.observed.get(uid)) for uid in active]
+        return max(self.before(uid), min(watermarks, default=MIN_WATERMARK))
+
+    def plus(self, observed: Observed) -> EventTime:
+        """The same after more was observed in the epoch; a clock that observes is not idle."""
+        return replace(self, observed=greatest(self.observed, observed), idle=self.idle - observed.keys())
+
+
+class EventTimeKeeper:
+    """Event time of one job attempt, from epoch to epoch."""
+
+    def __init__(self) -> None:
+        self._watermarks: dict[str, int] = {}
+        self._observed: Observed = {}
+        self._heard: dict[str, int] = {}
+
+    def begin(self, clocks: Mapping[str, WatermarkClock], processing_time: int, *, is_over: bool) -> EventTime:
+        """Event time for the tasks of an epoch."""
+        idle = frozenset(
+            uid
+            for uid, clock in clocks.items()
+            if clock.idleness is not None
+            and processing_time - self._heard.setdefault(uid, processing_time) >= clock.idleness
+        )
+        return EventTime(clocks, dict(self._watermarks), self._observed, idle, is_over)
+
+    def move_on(
+        self, began: EventTime, steps: Mapping[str, tuple[str, ...]], observed: Observed, processing_time: int
+    ) -> None:
+        """An epoch was accepted.
+
+        Args:
+            began: What `begin` returned for it.
+            steps: The clocks of each step.
+            observed: The greatest timestamps of the epoch.
+            processing_time: The epoch's.
+        """
+        self._watermarks = {uid: began.after(uid, clocks, observed) for uid, clocks in steps.items()}
+        self._observed = greatest(self._observed, observed)
+        self._heard.update(dict.fromkeys(observed, processing_time))
+
+    def go_on(self) -> None:
+        """The end to which event time was brought was none: it stands where the greatest timestamps say."""
+        self._watermarks = {}
+
+
+def greatest(*observed: Observed) -> dict[str, int]:
+    """The greatest timestamp of each clock."""
+    merged: dict[str, int] = {}
+    for part in observed:
+        for uid, timestamp in part.items():
+            merged[uid] = max(timestamp, merged.get(uid, timestamp))
+    return merged

@@ -1,0 +1,199 @@
+"""Which input of a program goes on where which one of a checkpoint stood, and what is refused; no I/O.
+
+An input is known by its uid. What it reads can be made of several *leaves* (a frame may be a union of two tables); a
+leaf is known by the uid and its ordinal, and has a position of its own. Leaves that read the same are the same leaf
+wherever they stand in the frame. One that now reads something else is refused, because nobody but the user knows
+whether its position means anything there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from holdfast.errors import ConfigurationError, RestoreError
+
+KEEP: Final = "execution.state-recovery.changed-inputs.keep"
+ANEW: Final = "execution.state-recovery.changed-inputs.anew"
+
+
+@dataclass(frozen=True)
+class InputLeaf:
+    """What one position belongs to.
+
+    Attributes:
+        uid: Of the input.
+        ordinal: Which leaf of the input, from 0.
+        reads: What it reads, in words: its format, and the path, topic or table.
+        schema: The columns that it gives.
+        streaming: Whether it is a stream; otherwise it is read once, as a whole.
+    """
+
+    uid: str
+    ordinal: int
+    reads: str
+    schema: str
+    streaming: bool = True
+
+    @property
+    def what(self) -> tuple[str, str, bool]:
+        """What it reads, to be compared."""
+        return self.reads, self.schema, self.streaming
+
+    def __str__(self) -> str:
+        return f"{'a stream of ' if self.streaming else ''}{self.reads} with the columns {self.schema}"
+
+    def to_json(self) -> dict[str, Any]:
+        """As a checkpoint has it; what it is of, a stream or not, says its place there."""
+        return {"uid": self.uid, "ordinal": self.ordinal, "reads": self.reads, "schema": self.schema}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any], *, streaming: bool) -> InputLeaf:
+        """The leaf of which `to_json` was written."""
+        return cls(value["uid"], int(value["ordinal"]), value["reads"], value["schema"], streaming)
+
+
+@dataclass(frozen=True)
+class InputRules:
+    """What the user has said about inputs that do not fit.
+
+    Attributes:
+        allow_missing: Whether the position of an input that is gone is dropped.
+        keep: Uids of inputs whose positions hold for what they read now.
+        anew: Uids of inputs that begin at their start if they read something else than before.
+    """
+
+    allow_missing: bool = False
+    keep: frozenset[str] = frozenset()
+    anew: frozenset[str] = frozenset()
+
+    def check(self, uids: Iterable[str]) -> None:
+        """Refuses a decision that can mean no input, or two things.
+
+        Raises:
+            ConfigurationError: It does.
+        """
+        known = sorted(set(uids))
+        for key, named in ((KEEP, self.keep), (ANEW, self.anew)):
+            unknown = sorted(named - set(known))
+            if unknown:
+                raise ConfigurationError(
+                    f"{key} names {unknown[0]!r}, but no input has that uid; there are {known}: correct the option, "
+                    "or remove it"
+                )
+        both = sorted(self.keep & self.anew)
+        if both:
+            raise ConfigurationError(f"{KEEP} and {ANEW} both name {both[0]!r}: remove it from one of them")
+
+
+@dataclass(frozen=True)
+class Fitting:
+    """Where the inputs of a program begin.
+
+    Attributes:
+        origins: For each leaf of the program the leaf of the checkpoint that it continues, None for its own start.
+        dropped: Leaves of the checkpoint that nothing continues.
+    """
+
+    origins: Mapping[tuple[str, int, bool], InputLeaf | None]
+    dropped: tuple[InputLeaf, ...] = ()
+
+    def origin(self, leaf: InputLeaf) -> InputLeaf | None:
+        """The leaf of the checkpoint that a leaf of the program continues."""
+        return self.origins[_key(leaf)]
+
+
+def fit_inputs(stored: Sequence[InputLeaf], wanted: Sequence[InputLeaf], rules: InputRules) -> Fitting:
+    """Finds for each leaf of a program the one of a checkpoint whose position it takes.
+
+    Args:
+        stored: The leaves of the checkpoint.
+        wanted: The leaves of the program.
+        rules: What the user has said.
+
+    Raises:
+        RestoreError: The checkpoint has inputs that the program has not, or an input reads something else, and the
+            user has not said what is to be done.
+    """
+    origins: dict[tuple[str, int, bool], InputLeaf | None] = {}
+    missing: list[InputLeaf] = []
+    dropped: list[InputLeaf] = []
+    changed: list[str] = []
+    for uid in sorted({leaf.uid for leaf in (*stored, *wanted)}):
+        before, now = _paired(_of(stored, uid), _of(wanted, uid), origins)
+        if before and now and uid in rules.keep:
+            before, now = _kept(before, now, origins)
+        if before and now and uid not in rules.anew:
+            changed.append(_told(uid, before, now))
+            continue
+        (dropped if uid in rules.anew and now else missing).extend(before)
+        origins.update({_key(leaf): None for leaf in now})
+    if changed or (missing and not rules.allow_missing):
+        raise _refusal(changed, () if rules.allow_missing else missing, stored, wanted)
+    return Fitting(origins, (*dropped, *missing))
+
+
+def _key(leaf: InputLeaf) -> tuple[str, int, bool]:
+    return leaf.uid, leaf.ordinal, leaf.streaming
+
+
+def _of(leaves: Iterable[InputLeaf], uid: str) -> list[InputLeaf]:
+    return sorted((leaf for leaf in leaves if leaf.uid == uid), key=lambda leaf: leaf.ordinal)
+
+
+def _paired(
+    before: list[InputLeaf], now: list[InputLeaf], origins: dict[tuple[str, int, bool], InputLeaf | None]
+) -> tuple[list[InputLeaf], list[InputLeaf]]:
+    """Pairs the leaves that read the same, best those at the same place; what is left on either side."""
+    for same_place in (True, False):
+        for leaf in list(now):
+            alike = (o for o in before if o.what == leaf.what and (not same_place or o.ordinal == leaf.ordinal))
+            found = next(alike, None)
+            if found is not None:
+                origins[_key(leaf)] = found
+                before.remove(found)
+                now.remove(leaf)
+    return before, now
+
+
+def _kept(
+    before: list[InputLeaf], now: list[InputLeaf], origins: dict[tuple[str, int, bool], InputLeaf | None]
+) -> tuple[list[InputLeaf], list[InputLeaf]]:
+    """Pairs by place what does not read the same, as the user has said; what is left on either side."""
+    for leaf in list(now):
+        found = next((old for old in before if old.streaming == leaf.streaming), None)
+        if found is not None:
+            origins[_key(leaf)] = found
+            before.remove(found)
+            now.remove(leaf)
+    return before, now
+
+
+def _told(uid: str, before: Sequence[InputLeaf], now: Sequence[InputLeaf]) -> str:
+    return (
+        f"input {uid!r} reads something else: then {' and '.join(map(str, before))}, now {' and '.join(map(str, now))}"
+    )
+
+
+def _refusal(
+    changed: Sequence[str], missing: Sequence[InputLeaf], stored: Sequence[InputLeaf], wanted: Sequence[InputLeaf]
+) -> RestoreError:
+    known = {leaf.uid for leaf in stored}
+    gone = sorted({leaf.uid for leaf in missing})
+    new = sorted({leaf.uid for leaf in wanted} - known)
+    parts = []
+    if changed:
+        parts.append(
+            f"{'; '.join(changed)}. Let it read what it did, or name the uid in {KEEP} if its position holds for what "
+            f"it reads now, or in {ANEW} if it is to begin at its start"
+        )
+    if gone:
+        was = "; ".join(f"{leaf.uid!r} was {leaf}" for leaf in missing)
+        fresh = "; ".join(f"{leaf.uid!r} is {leaf}" for leaf in wanted if leaf.uid in new)
+        parts.append(
+            f"the checkpoint holds positions of inputs that this job does not have: {gone} ({was}); new in this job: "
+            f"{f'{new} ({fresh})' if new else 'none'}. Give the inputs their old uids, or drop those positions with "
+            "-n (execution.state-recovery.ignore-unclaimed-state)"
+        )
+    return RestoreError(gone, new, ". ".join(parts))

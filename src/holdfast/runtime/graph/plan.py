@@ -1,0 +1,227 @@
+"""Stages and epoch jobs: which operators share a task, what crosses each exchange, and what needs a job of its own.
+
+A **stage** is one Python stage of a Spark job. All operators of a stage share its tasks (subtask i of
+each runs in task i), so that a job is one linear chain of exchanges and one Spark action, without a cache between
+actions. The first stage of a job has no exchange before it: it is what the source's own partitions run, and it exists
+only if something needs Python before the first exchange.
+
+An **edge** carries elements from one stage to a later one. Where several edges cross the same exchange each has a
+struct column of its own; an edge that spans several exchanges is handed on untouched by the stages in between.
+
+An **epoch job** is one such job. Most epochs have one; each `transform()` after a Python operator begins another, which
+reads what the tasks of the epoch jobs before it have staged. `holdfast.runtime.graph.compiler` makes all this from a
+graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from holdfast.kernel.watermark import WatermarkStrategy
+from holdfast.runtime.graph.event_time import WatermarkClock
+from holdfast.runtime.graph.stream_graph import KeySpec, Node, OperatorSpec
+from holdfast.types.information.type_information import TypeInformation
+from holdfast.types.key.key_codec import KeyCodec
+
+
+@dataclass(frozen=True)
+class Port:
+    """Where elements come from: a frame of the engine, a step of the same stage, or an edge that ends here."""
+
+    kind: Literal["source", "step", "edge"]
+    name: str
+    tag: str | None = None
+
+
+@dataclass(frozen=True)
+class KeyPlan:
+    """How an edge is partitioned."""
+
+    spec: KeySpec
+    codec: KeyCodec
+    parallelism: int
+    max_parallelism: int
+
+
+@dataclass(frozen=True)
+class Edge:
+    """Elements that cross at least one exchange on their way to `consumer`.
+
+    Attributes:
+        key: How they are partitioned; None for elements that stay together with those of their task.
+        parallelism: Subtasks of the consumer, if it has a number of its own; 0 if it runs in every task.
+        broadcast: Whether each of them gets a copy.
+        stamped: Whether the elements have event times.
+    """
+
+    name: str
+    origin: Port
+    consumer: str
+    from_stage: int
+    to_stage: int
+    element_type: TypeInformation
+    key: KeyPlan | None
+    parallelism: int = 0
+    broadcast: bool = False
+    stamped: bool = False
+
+    def targets(self, exchange: int, tasks: int, partition: int) -> Sequence[int | None]:
+        """To which tasks an element goes that a task sends into an exchange, None for one that its key places.
+
+        Args:
+            exchange: Index of the stage behind the exchange.
+            tasks: Number of tasks of that stage.
+            partition: The sending task.
+        """
+        if self.key is not None:
+            return (None,)
+        if exchange < self.to_stage or not self.parallelism:
+            return (partition % tasks,)
+        return range(self.parallelism) if self.broadcast else (partition % self.parallelism,)
+
+
+@dataclass(frozen=True)
+class Step:
+    """An operator or a sink as it runs in the tasks of one stage, or what stages elements for a later epoch job.
+
+    Attributes:
+        parallelism: Number of subtasks of an operator with state; 0 for a step that runs in every task.
+        strategy: Of a step that assigns timestamps.
+        clocks: The steps that assign the timestamps by which its event time advances; none if it does not.
+        stamped: Whether its elements have event times.
+    """
+
+    uid: str
+    name: str
+    kind: Literal["keyed", "narrow", "timestamps", "sink", "staging"]
+    inputs: tuple[Port, ...]
+    input_type: TypeInformation
+    output_type: TypeInformation
+    operator: OperatorSpec | None = None
+    sink: Any = None
+    parallelism: int = 0
+    max_parallelism: int = 0
+    codec: KeyCodec | None = None
+    strategy: WatermarkStrategy | None = None
+    clocks: tuple[str, ...] = ()
+    stamped: bool = False
+
+    @property
+    def has_operator_state(self) -> bool:
+        """Whether it has state that belongs to a subtask."""
+        return self.operator is not None and self.operator.has_operator_state
+
+
+@dataclass(frozen=True)
+class Stage:
+    """What one Python stage reads, runs and hands on.
+
+    Attributes:
+        index: 0 for the stage on the source's own partitions; unique in the plan, later epoch jobs go on counting.
+        tasks: Number of tasks; 0 where the source decides.
+        arriving: Edges that cross the exchange before this stage (ends here or is handed on).
+        steps: Operators and sinks, producers before consumers.
+        leaving: Edges that cross the exchange after this stage.
+    """
+
+    index: int
+    tasks: int
+    arriving: tuple[Edge, ...]
+    steps: tuple[Step, ...]
+    leaving: tuple[Edge, ...]
+
+
+@dataclass(frozen=True)
+class Source:
+    """A frame of the engine, read by steps of the first stage of an epoch job or by edges.
+
+    Attributes:
+        node: The input, or the last of the frame transforms that make it; None for staged elements as they are, and
+            in workers: frames live in the driver.
+        staged: The steps that have staged what it is made of; none for an input of the job.
+        stamped: Whether the elements have event times.
+    """
+
+    uid: str
+    node: Node | None
+    element_type: TypeInformation
+    staged: tuple[str, ...] = ()
+    stamped: bool = False
+
+
+@dataclass(frozen=True)
+class EpochJob:
+    """What one job of the engine runs.
+
+    Attributes:
+        base: Index that the stage on the partitions of its sources has, or would have.
+    """
+
+    base: int
+    sources: tuple[Source, ...]
+    stages: tuple[Stage, ...]
+
+    @property
+    def starts_in_python(self) -> bool:
+        """Whether the partitions of its sources run a Python stage."""
+        return self.stages[0].index == self.base
+
+    @property
+    def tasks(self) -> dict[int, int]:
+        """Number of tasks by stage; 0 where the source decides."""
+        return {stage.index: stage.tasks for stage in self.stages}
+
+
+@dataclass(frozen=True)
+class JobPlan:
+    """The epoch jobs of a job, and what crosses the exchanges in them."""
+
+    epoch_jobs: tuple[EpochJob, ...]
+    edges: tuple[Edge, ...]
+    names: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def sources(self) -> tuple[Source, ...]:
+        """The inputs of the job."""
+        return self.epoch_jobs[0].sources
+
+    @property
+    def stages(self) -> tuple[Stage, ...]:
+        """All stages of all epoch jobs."""
+        return tuple(stage for epoch_job in self.epoch_jobs for stage in epoch_job.stages)
+
+    @property
+    def clocks(self) -> dict[str, WatermarkClock]:
+        """The steps that assign timestamps."""
+        steps = [step for stage in self.stages for step in stage.steps if step.strategy is not None]
+        return {step.uid: WatermarkClock.of(step.strategy) for step in steps if step.strategy is not None}
+
+    def clocks_of_steps(self) -> dict[str, tuple[str, ...]]:
+        """The clocks of each step."""
+        return {step.uid: step.clocks for stage in self.stages for step in stage.steps}
+
+    def epoch_job_of(self, stage: int) -> EpochJob:
+        """The epoch job that has the stage of this index."""
+        return next(epoch_job for epoch_job in reversed(self.epoch_jobs) if epoch_job.base <= stage)
+
+    def without_frames(self) -> JobPlan:
+        """The plan as workers need it."""
+        epoch_jobs = [
+            replace(epoch_job, sources=tuple(replace(source, node=None) for source in epoch_job.sources))
+            for epoch_job in self.epoch_jobs
+        ]
+        return replace(self, epoch_jobs=tuple(epoch_jobs))
+
+    def keyed_steps(self) -> list[Step]:
+        """All steps with keyed state."""
+        return [step for stage in self.stages for step in stage.steps if step.kind == "keyed"]
+
+    def stateful_steps(self) -> list[Step]:
+        """All steps with keyed state or operator state."""
+        return [step for stage in self.stages for step in stage.steps if step.parallelism]
+
+    def sinks(self) -> list[Step]:
+        """All sinks."""
+        return [step for stage in self.stages for step in stage.steps if step.kind == "sink"]

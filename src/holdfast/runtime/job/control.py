@@ -1,0 +1,196 @@
+"""What other threads ask of a running job: stop, cancel, a checkpoint, a savepoint, another parallelism."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Collection, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any
+
+from holdfast.checkpoint.document.snapshot_type import SavepointFormatType
+from holdfast.errors import CheckpointError, CheckpointFailureReason
+from holdfast.runtime.job.rescaling import RescaleHistory
+
+
+@dataclass(frozen=True)
+class SnapshotRequest:
+    """A wish for a checkpoint or a savepoint at the next epoch boundary.
+
+    Attributes:
+        is_savepoint: Whether it is a savepoint.
+        directory: Where the savepoint goes; None for the configured directory.
+        stop: Whether the job stops with it.
+        drain: Whether event time advances to its end first.
+        format_type: What the savepoint's document calls its format.
+        future: Gets the checkpoint's id, or the savepoint's path.
+    """
+
+    is_savepoint: bool = False
+    directory: str | None = None
+    stop: bool = False
+    drain: bool = False
+    format_type: SavepointFormatType = SavepointFormatType.CANONICAL
+    future: Future[Any] = field(default_factory=Future)
+
+
+@dataclass(frozen=True)
+class RescaleRequest:
+    """A wish for another parallelism, by uid; the empty uid stands for all keyed operators."""
+
+    parallelism: Mapping[str, int]
+    future: Future[None] = field(default_factory=Future)
+
+
+class JobControl:
+    """Requests to a job; safe to use from any thread.
+
+    The job master looks at it between epochs, and waits on it when there is nothing to do.
+    """
+
+    def __init__(self) -> None:
+        self._wake = threading.Event()
+        self._lock = threading.Lock()
+        self._snapshots: list[SnapshotRequest] = []
+        self._ended = False
+        self.stop_requested = False
+        self.cancel_requested = False
+        self._deposed = False
+        self._rescales: list[RescaleRequest] = []
+        self.rescales = RescaleHistory()
+        self.parallelism: dict[str, int] = {}
+        """Parallelism by uid that is in force instead of the program's; the empty uid stands for all operators."""
+
+    @property
+    def ending(self) -> bool:
+        """Whether the job is to end in this process."""
+        return self.stop_requested or self.cancel_requested
+
+    @property
+    def stopping(self) -> bool:
+        """Whether no further epoch may start."""
+        return self.ending or self._deposed
+
+    @property
+    def is_deposed(self) -> bool:
+        """Whether the term of this process is over, and the job is not to end here for another reason."""
+        return self._deposed and not self.ending
+
+    def depose(self) -> None:
+        """The term of this process is over: no further epoch may start before the next one."""
+        self._deposed = True
+        self._wake.set()
+
+    def reinstate(self) -> None:
+        """A new term of this process has begun."""
+        self._deposed = False
+        self._wake.clear()
+
+    def wake(self) -> None:
+        """Lets whoever waits look again."""
+        self._wake.set()
+
+    def stop(self) -> None:
+        """Asks the job to end after the current epoch and to keep everything."""
+        self.stop_requested = True
+        self._wake.set()
+
+    def cancel(self) -> None:
+        """Asks the job to end after the current epoch, for good."""
+        self.cancel_requested = True
+        self._wake.set()
+
+    def rescale(self, parallelism: Mapping[str, int]) -> Future[None]:
+        """Asks for another parallelism from the next epoch on; the future is done when it is in force."""
+        request = RescaleRequest(dict(parallelism))
+        with self._lock:
+            if self._ended:
+                request.future.set_exception(_shut_down())
+            else:
+                self._rescales.append(request)
+        self._wake.set()
+        return request.future
+
+    def take_rescales(self) -> list[RescaleRequest]:
+        """The waiting wishes for another parallelism; whoever takes them answers them."""
+        with self._lock:
+            taken, self._rescales = self._rescales, []
+        return taken
+
+    @property
+    def rescale_requested(self) -> bool:
+        """Whether somebody waits for another parallelism."""
+        return bool(self._rescales)
+
+    def request(self, request: SnapshotRequest) -> Future[Any]:
+        """Asks for a checkpoint or a savepoint."""
+        with self._lock:
+            if self._ended:
+                request.future.set_exception(_shut_down())
+            else:
+                self._snapshots.append(request)
+        self._wake.set()
+        return request.future
+
+    @property
+    def snapshot_requested(self) -> bool:
+        """Whether somebody waits for a checkpoint or a savepoint."""
+        return bool(self._snapshots)
+
+    @property
+    def drain_requested(self) -> bool:
+        """Whether the next epoch is to be the last, with the end of event time."""
+        return any(request.drain for request in self._snapshots)
+
+    def waiting_drains(self) -> list[SnapshotRequest]:
+        """The waiting wishes for a stop before which event time advances to its end."""
+        with self._lock:
+            return [request for request in self._snapshots if request.drain]
+
+    def refuse(self, request: SnapshotRequest, error: BaseException) -> None:
+        """Answers a waiting request: it cannot be granted."""
+        with self._lock:
+            if request not in self._snapshots:
+                return
+            self._snapshots.remove(request)
+        request.future.set_exception(error)
+
+    @property
+    def waiting(self) -> tuple[SnapshotRequest, ...]:
+        """Everybody who waits for a checkpoint or a savepoint."""
+        with self._lock:
+            return tuple(self._snapshots)
+
+    def take_requests(self, *, among: Collection[SnapshotRequest], drained: bool) -> list[SnapshotRequest]:
+        """The waiting requests that the end of an epoch can answer; whoever takes them answers them.
+
+        Args:
+            among: Those who waited when the checkpoint began; it is none that later ones have asked for.
+            drained: Whether event time has come to its end in the epoch. A drain that was asked for while an epoch ran
+                waits for the next one.
+        """
+        with self._lock:
+            taken = [request for request in self._snapshots if request in among and (drained or not request.drain)]
+            self._snapshots = [request for request in self._snapshots if request not in taken]
+        return taken
+
+    def wait(self, seconds: float) -> None:
+        """Waits until something is asked for, at most `seconds`."""
+        self._wake.wait(seconds)
+        self._wake.clear()
+        if self.stopping:
+            self._wake.set()
+
+    def end(self) -> None:
+        """The job runs no more: answers what is still waiting."""
+        with self._lock:
+            self._ended = True
+            futures: list[Future[Any]] = [snapshot.future for snapshot in self._snapshots]
+            futures += [rescale.future for rescale in self._rescales]
+            self._snapshots, self._rescales = [], []
+        for future in futures:
+            future.set_exception(_shut_down())
+
+
+def _shut_down() -> CheckpointError:
+    return CheckpointError(CheckpointFailureReason.CHECKPOINT_COORDINATOR_SHUTDOWN)

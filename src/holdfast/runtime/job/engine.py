@@ -1,0 +1,147 @@
+"""What the job master needs of an engine: feed epochs, run one, offer services to sinks.
+
+There are two: `holdfast.spark.engine` runs epochs as Spark jobs, `holdfast.testing.epoch.epoch_runner` runs them in
+this process without a JVM. The job master, the tasks and everything durable are the same for both.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Protocol
+
+from holdfast.errors import HoldfastError
+from holdfast.runtime.exchange.barrier import Barrier
+from holdfast.runtime.exchange.descriptor import EpochDescriptor, JobDescriptor
+from holdfast.runtime.graph.input_fitting import InputRules
+from holdfast.runtime.graph.plan import Source
+
+
+class EngineError(HoldfastError):
+    """The engine failed for a reason of its own."""
+
+
+class InputError(EngineError):
+    """An input cannot be read: a file of it is damaged, or gone, or nobody may read it."""
+
+
+class InputGoneError(InputError):
+    """Rows of an input are gone that the job has not read, and it was not told to go on without them."""
+
+
+class EngineAwayError(EngineError):
+    """A machine, a connection or a service that the engine needs was away; who runs it mends that, not the program."""
+
+
+class EngineLostError(EngineError):
+    """The engine is gone for this process; only a new process can go on."""
+
+
+class Outcome(Enum):
+    """Why an engine stopped feeding epochs."""
+
+    ENDED = "all inputs are bounded and have been consumed"
+    EXHAUSTED = "the trigger has processed what was there"
+    STOPPED = "a stop was asked for"
+
+
+class EpochInput(ABC):
+    """Input of one epoch, opaque to the job master."""
+
+    is_last: bool = False
+    """Whether all inputs are bounded and end with this epoch."""
+
+    @abstractmethod
+    def positions(self) -> dict[str, Any]:
+        """Where the sources stand after this epoch, as JSON for the checkpoint.
+
+        Called after the tasks have acknowledged and before the checkpoint completes; makes durable whatever a
+        recovery needs.
+        """
+
+
+@dataclass(frozen=True)
+class StagedInput:
+    """Input of a later epoch job of an epoch.
+
+    Attributes:
+        epoch job: The epoch job's number.
+        files: What each step has staged in the epoch, by uid: absolute paths, or URIs.
+    """
+
+    epoch_job: int
+    files: Mapping[str, tuple[str, ...]]
+
+    def of(self, source: Source) -> list[str]:
+        """The files that a source of the epoch job is made of."""
+        return [path for uid in source.staged for path in self.files.get(uid, ())]
+
+
+class EpochDriver(Protocol):
+    """The job master as the engine sees it while it feeds epochs."""
+
+    def process(self, epoch_input: EpochInput) -> None:
+        """Runs one data epoch to its end, checkpoint and sinks included. Blocks; raises what failed."""
+
+    def tick_if_due(self) -> None:
+        """Runs an epoch without input if a timer or a requested checkpoint is due."""
+
+    def wait(self, seconds: float) -> None:
+        """Waits until something may be due, a stop is asked for, or the time has passed."""
+
+    @property
+    def epoch(self) -> int:
+        """Number of the epoch that runs, or ran last."""
+
+    @property
+    def stopping(self) -> bool:
+        """Whether no further epoch may start."""
+
+
+class Engine(ABC):
+    """Runs the epochs of one job."""
+
+    @abstractmethod
+    def prepare(self, job: JobDescriptor, positions: Mapping[str, Any] | None, token: int, rules: InputRules) -> None:
+        """Starts a job attempt: ships the functions and seeds the sources (positions None: from their start).
+
+        Args:
+            job: The job.
+            positions: Of a checkpoint.
+            token: Of the attempt.
+            rules: What the user has said about inputs that do not fit the positions.
+
+        Raises:
+            RestoreError: Inputs do not fit the positions, and the user has not said what is to be done.
+        """
+
+    @abstractmethod
+    def reship(self, job: JobDescriptor) -> None:
+        """Ships the job again, with another plan of the same operators; the epochs after it run by that one."""
+
+    @abstractmethod
+    def drive(self, driver: EpochDriver) -> Outcome:
+        """Feeds epochs until inputs end or a stop is asked for. Blocks; raises what made it fail."""
+
+    @abstractmethod
+    def execute(self, epoch: EpochDescriptor, epoch_input: EpochInput | StagedInput | None) -> list[Barrier]:
+        """Runs the tasks of one epoch job in one attempt at an epoch and returns the barriers of its last stage.
+
+        Args:
+            epoch: The attempt at the epoch.
+            epoch_input: Input of the epoch for its first epoch job, None if it has none; what was staged for a later
+                one.
+
+        Raises:
+            HoldfastError: What a task raised, or `EngineError` for a failure of the engine itself.
+        """
+
+    @abstractmethod
+    def services(self) -> Mapping[str, Any]:
+        """What committers may use, by name."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Ends the attempt: stops feeding, removes what belongs to this attempt alone. Never raises."""

@@ -1,0 +1,211 @@
+"""The part of one process in the election of a job's leader, over all of its terms.
+
+::
+
+    standing by --granted, and the backend says so--> leading --revoked--> standing by ...
+         |                                               |
+         +--the job is to stop--> left                   +--the term ends--> left: another process leads at once
+
+The election decides who tries, never who may write: each term raises the token of the job's register first, and a
+deposed leader's writes are refused there. So all that is learnt late, or is wrong, costs time and nothing else.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Final
+
+from holdfast.checkpoint.config.options import CHECKPOINT_STORAGE, CHECKPOINTS_DIRECTORY
+from holdfast.errors import ConfigurationError, CorruptFileError, FencedError, HoldfastError
+from holdfast.ha.election.leader_election import LeaderContender
+from holdfast.ha.services.checkpoint_recovery import checkpoints_directory
+from holdfast.ha.services.factory import create_high_availability_services
+from holdfast.ha.services.ha_services import HighAvailabilityServices
+from holdfast.ha.services.job_register import register_of
+from holdfast.ha.services.options import HA_TYPE, ha_type
+from holdfast.kernel.configuration import Configuration
+from holdfast.kernel.ids import JobID
+from holdfast.runtime.job.control import JobControl
+from holdfast.runtime.job.recovery_proposal import with_register_proposal
+from holdfast.storage.job.job_directory import JobDirectory
+from holdfast.storage.register.fenced_register import FencedRegister
+
+logger = logging.getLogger(__name__)
+
+_LOOK_SECONDS: Final = 0.2
+_AT_ONCE_SECONDS: Final = 5.0
+_ANSWER_SECONDS: Final = 60.0
+_UNELECTED_TERMS: Final = 3
+
+
+class JobLeadership(LeaderContender):
+    """Campaigns for one job, and tells its control when a term ends.
+
+    Args:
+        services: Of this process; closed with this object.
+        job_id: The job.
+
+    Attributes:
+        address: What is published while this process leads; where its query server listens, if it has one.
+        has_waited: Whether somebody else led the job when this process joined.
+        patience: How many seconds a process that was fenced waits for the news that it was deposed.
+    """
+
+    def __init__(self, services: HighAvailabilityServices, job_id: JobID) -> None:
+        self.address = f"{socket.gethostname()}/{os.getpid()}"
+        self.has_waited = False
+        self.patience = 10.0
+        self._services = services
+        self._election = services.get_job_manager_leader_election(job_id)
+        self._job_id = job_id
+        self._lock = threading.Lock()
+        self._control: JobControl | None = None
+        self._session: uuid.UUID | None = None
+        self._failure: BaseException | None = None
+        self._unelected = 0
+
+    @contextmanager
+    def campaigning(self, control: JobControl) -> Iterator[None]:
+        """Takes part in the election for as long as the block runs, then closes the services.
+
+        Raises:
+            HoldfastError: The election cannot be joined.
+        """
+        self._control = control
+        try:
+            self._election.start_leader_election(self)
+            yield
+        finally:
+            self.close()
+
+    def lead(self, control: JobControl) -> bool:
+        """Blocks until this process leads; returns False if the job is to end before that.
+
+        Raises:
+            LeaderElectionError: It cannot be known any more who leads.
+        """
+        began = time.monotonic()
+        while not control.ending:
+            with self._lock:
+                control.reinstate()
+                session, failure = self._session, self._failure
+            if failure is not None:
+                raise failure
+            # What was granted to a process that slept since may be over; its token would fence its successor.
+            if session is not None and self._is_confirmed(session) and session == self._session:
+                break
+            if not self.has_waited and time.monotonic() - began > _AT_ONCE_SECONDS:
+                self.has_waited = True
+                logger.info("another process leads job %s: standing by", self._job_id)
+            control.wait(_LOOK_SECONDS)
+        else:
+            return False
+        self._election.confirm_leadership_async(session, self.address)
+        logger.info("this process leads job %s", self._job_id)
+        return True
+
+    def stand_by(self, error: FencedError, control: JobControl) -> None:
+        """Hears that a write was fenced; returns if this process takes part further on.
+
+        Whoever raised the token was elected, and then this process learns soon that it was deposed; or it slept
+        between its election and its first write, and this process leads on.
+
+        Raises:
+            FencedError: Somebody who was not elected raises the token again and again.
+        """
+        logger.warning("job %s: this process was fenced, and stands by: %s", self._job_id, error)
+        deadline = time.monotonic() + self.patience
+        while self._session is not None and not control.stopping and time.monotonic() < deadline:
+            control.wait(_LOOK_SECONDS)
+        self._unelected = 0 if self._session is None else self._unelected + 1
+        self.has_waited = True
+        if self._unelected >= _UNELECTED_TERMS:
+            raise error
+
+    def grant_leadership(self, leader_session_id: uuid.UUID) -> None:
+        """A term begins."""
+        with self._lock:
+            self._session = leader_session_id
+        assert self._control is not None
+        self._control.wake()
+
+    def revoke_leadership(self) -> None:
+        """The term ends; the job stops after the current epoch, whose commit is refused if somebody else leads."""
+        assert self._control is not None
+        with self._lock:
+            self._session = None
+            self._control.depose()
+
+    def handle_error(self, error: BaseException) -> None:
+        """Nobody can say any more who leads: this process ends, and its successor starts anew."""
+        assert self._control is not None
+        with self._lock:
+            self._failure = error
+            self._control.depose()
+
+    def close(self) -> None:
+        """Leaves the election, so that another process can lead at once, and closes the services."""
+        for close in (self._election.close, self._services.close):
+            try:
+                close()
+            except HoldfastError as error:
+                logger.warning("job %s: %s", self._job_id, error)
+
+    def _is_confirmed(self, session: uuid.UUID) -> bool:
+        """Whether the backend says right now that this process leads."""
+        try:
+            return self._election.has_leadership_async(session).result(_ANSWER_SECONDS)
+        except (HoldfastError, TimeoutError) as error:
+            logger.warning("job %s: cannot ask who leads: %s", self._job_id, error)
+            return False
+
+
+def open_register(directory: JobDirectory, configuration: Configuration) -> tuple[FencedRegister, JobLeadership | None]:
+    """The register of a job, and its leadership if high availability is configured. Blocks until it is connected.
+
+    Raises:
+        ConfigurationError: An option is missing or wrong, the job's state would not be there for others, or the store
+            cannot keep two drivers apart.
+        StorageError: The backend does not answer, or a directory cannot be written.
+        CorruptFileError, FormatVersionError: The register is damaged, or a newer release has written it.
+    """
+    services = _services(configuration)
+    try:
+        register = register_of(directory, configuration, services)
+        return register, None if services is None else JobLeadership(services, directory.job_id)
+    except CorruptFileError as error:
+        if services is not None:
+            services.close()
+        told = with_register_proposal(directory, error)
+        raise told from (error if told is not error else error.__cause__)
+    except BaseException:
+        if services is not None:
+            services.close()
+        raise
+
+
+def _services(configuration: Configuration) -> HighAvailabilityServices | None:
+    kind = ha_type(configuration)
+    if kind == "none":
+        return None
+    if kind == "embedded":
+        raise ConfigurationError(
+            f"{HA_TYPE.key!r} 'embedded' keeps everything in the memory of one process, so no other could go on with "
+            "the job. Use filesystem, zookeeper or kubernetes, or none: then the register is in the job's directory."
+        )
+    services = create_high_availability_services(configuration, ThreadPoolExecutor(1, thread_name_prefix="ha-io"))
+    if configuration.get(CHECKPOINT_STORAGE) == "jobmanager" or checkpoints_directory(configuration) is None:
+        services.close()
+        raise ConfigurationError(
+            f"{HA_TYPE.key!r} is {kind!r}, but the state of the job would be where only this process finds it. Set "
+            f"{CHECKPOINTS_DIRECTORY.key!r}, and not {CHECKPOINT_STORAGE.key!r} 'jobmanager'."
+        )
+    return services

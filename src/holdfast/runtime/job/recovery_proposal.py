@@ -1,0 +1,111 @@
+"""What a job whose files are damaged proposes: the newest checkpoint that can do without the damaged file.
+
+Nothing is ever skipped in silence. The job refuses, names the file, and says what to start it with; the operator
+decides whether to go back, or to bring the file back from a copy.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from holdfast.checkpoint.document.completed_checkpoint import CompletedCheckpoint
+from holdfast.checkpoint.recovery import retained as recovery
+from holdfast.errors import CorruptFileError, HoldfastError
+from holdfast.storage.file_system.path import base_name, join, parent
+from holdfast.storage.job.job_directory import JobDirectory
+from holdfast.storage.job.naming import FileName
+from holdfast.storage.register.fenced_register import CheckpointPointer, FencedRegister, RegisterRecord
+
+_VERSION: Final = re.compile(r"v-([0-9]{20})")
+_ELSEWHERE: Final = "Bring it back from a copy, start from a savepoint (-s PATH), or start without state (--fresh)."
+
+
+def with_proposal(directory: JobDirectory, register: FencedRegister, error: CorruptFileError) -> CorruptFileError:
+    """Return the error with the way to go on; the same error if it names one already, or none is known. Never raises.
+
+    Args:
+        directory: Of the job that met the damaged file.
+        register: Of the job.
+        error: Names the file.
+    """
+    if parent(error.path) == directory.register_dir:
+        return with_register_proposal(directory, error)
+    try:
+        damaged = FileName.parse(base_name(error.path))
+        if damaged is None:
+            return error
+        return CorruptFileError(
+            error.path, error.offset, f"{error.reason} {_file_proposal(directory, register, damaged)}"
+        )
+    except HoldfastError:
+        return error
+
+
+def with_register_proposal(directory: JobDirectory, error: CorruptFileError) -> CorruptFileError:
+    """Return the error with the way to go on if a version of the job's register is damaged. Never raises."""
+    try:
+        if parent(error.path) != directory.register_dir:
+            return error
+        return CorruptFileError(error.path, error.offset, f"{error.reason} {_register_proposal(directory, error.path)}")
+    except HoldfastError:
+        return error
+
+
+def _file_proposal(directory: JobDirectory, register: FencedRegister, damaged: FileName) -> str:
+    """What to do if a file is damaged that checkpoints name: a run, or the state of an operator."""
+    state = register.read()
+    documents = recovery.readable(directory, state)
+    naming = [pointer.checkpoint_id for pointer, found in documents if _names(found, damaged)]
+    named = f"Checkpoints {naming} name it. " if naming else ""
+    for pointer, found in reversed(documents):
+        if isinstance(found, CompletedCheckpoint) and not _names(found, damaged) and _has_its_runs(found, directory):
+            return named + _start_from(directory, pointer)
+    return f"{named}No checkpoint of the job is whole without it. {_ELSEWHERE}"
+
+
+def _register_proposal(directory: JobDirectory, path: str) -> str:
+    """What to do if a version of the register is damaged: without it, the version before it counts."""
+    match = _VERSION.fullmatch(base_name(path))
+    what = (
+        "It is a version of the job's register, the one place that says which checkpoint is the newest; nothing was "
+        "changed. "
+    )
+    if match is None or directory.fs.exists(_version_path(path, int(match[1]) + 1)):
+        return what + _ELSEWHERE
+    before = _version_path(path, int(match[1]) - 1)
+    record = RegisterRecord.decode(directory.fs.read(before), before)
+    newest = record.state.newest
+    if newest is None:
+        return f"{what}Bring it back from a copy. The version before it names no checkpoint."
+    return (
+        f"{what}Bring it back from a copy, or move it out of its directory, so that the version before it counts. "
+        f"{_start_from(directory, newest)}"
+    )
+
+
+def _start_from(directory: JobDirectory, pointer: CheckpointPointer) -> str:
+    path = parent(directory.absolute(pointer.path))
+    return (
+        f"Checkpoint {pointer.checkpoint_id} is whole without it: start with -s {path} (execution.state-recovery.path) "
+        "to go back to it; what came after is processed again."
+    )
+
+
+def _names(found: CompletedCheckpoint | HoldfastError, damaged: FileName) -> bool:
+    if isinstance(found, HoldfastError):
+        return False
+    return any(FileName.parse(base_name(text)) == damaged for text in found.metadata.strings())
+
+
+def _has_its_runs(checkpoint: CompletedCheckpoint, directory: JobDirectory) -> bool:
+    """Whether no run of a checkpoint is gone or cut off; what is in them is checked when they are read."""
+    runs = [run for operator in checkpoint.metadata.operators for run in operator.runs]
+    try:
+        return all(directory.fs.status(directory.absolute(run.path)).size == run.size for run in runs)
+    except HoldfastError:
+        return False
+
+
+def _version_path(path: str, number: int) -> str:
+    return join(parent(path), f"v-{number:020d}")

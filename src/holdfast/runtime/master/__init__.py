@@ -1,0 +1,1 @@
+"""Who leads a job, starts its attempts anew, and ends it."""

@@ -1,0 +1,232 @@
+"""One term of one leader: raise the token, restore, then feed epochs until something ends it.
+
+::
+
+    raise token -> read register -> plan -> restore -> commit what the checkpoint names -> epochs ... -> outcome
+         |                                                                                   |
+         +---- FencedError: somebody else leads; this process stops and deletes nothing ------+
+
+Whatever an attempt knows beside the checkpoint it started from is in memory and dies with it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Mapping
+
+from holdfast.checkpoint.statistics.tracker import CheckpointStatsTracker
+from holdfast.errors import ConfigurationError
+from holdfast.kernel.ids import new_nonce
+from holdfast.runtime.commit.checkpointing import EpochCheckpoints
+from holdfast.runtime.commit.restore import restored_versions, stored_max_parallelism
+from holdfast.runtime.commit.starting_point import Restored
+from holdfast.runtime.compaction.background import Compaction
+from holdfast.runtime.epoch.epoch_runner import EpochRunner
+from holdfast.runtime.exchange.descriptor import JobDescriptor
+from holdfast.runtime.graph.compiler import compile_graph
+from holdfast.runtime.graph.plan import JobPlan
+from holdfast.runtime.job.control import JobControl, RescaleRequest
+from holdfast.runtime.job.engine import EpochDriver, EpochInput, Outcome
+from holdfast.runtime.job.job import Job
+from holdfast.runtime.job.options import MAX_PARALLELISM
+from holdfast.runtime.job.progress import EpochProgress, ProgressReporter
+from holdfast.runtime.task.operator_state import OperatorStates
+from holdfast.storage.register.fenced_register import Lease
+
+logger = logging.getLogger(__name__)
+
+
+class JobAttempt(EpochDriver):
+    """A job attempt. `run` is called once.
+
+    Args:
+        job: The job.
+        lease: The right to write its register, raised for this attempt.
+        number: How many attempts this process made before.
+        restored: What it starts from.
+        control: Requests of other threads.
+        progress: Where epochs are reported.
+        statistics: Where checkpoints are counted.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        lease: Lease,
+        number: int,
+        restored: Restored,
+        control: JobControl,
+        progress: ProgressReporter,
+        statistics: CheckpointStatsTracker,
+    ) -> None:
+        self._job = job
+        self._lease = lease
+        self._number = number
+        self._restored = restored
+        self._control = control
+        self._progress = progress
+        self._lock = threading.Lock()
+        self._stored_max = stored_max_parallelism(job.graph, restored.operators, job.configuration.get(MAX_PARALLELISM))
+        self._plan = self._compile(control.parallelism)
+        versions = restored_versions(self._plan, restored.operators, restored.allow_non_restored)
+        self._checkpoints = EpochCheckpoints(job, lease, self._plan, restored, control, statistics)
+        self._compaction = Compaction(job.directory.path, lease.token, job.configuration)
+        self._epochs = EpochRunner(
+            self._plan,
+            job.engine,
+            job.directory,
+            job.clock,
+            restored.epoch,
+            restored.processing_time,
+            versions,
+            self._compaction,
+            OperatorStates(self._plan, restored.operators),
+        )
+
+    def _compile(self, parallelism: Mapping[str, int]) -> JobPlan:
+        maximum = self._job.configuration.get(MAX_PARALLELISM)
+        return compile_graph(self._job.graph, self._job.default_parallelism, maximum, self._stored_max, parallelism)
+
+    def run(self) -> Outcome:
+        """Runs the attempt to its end. Blocks.
+
+        Raises:
+            FencedError: Another leader took over.
+            HoldfastError: What made the attempt fail.
+        """
+        job = self._job
+        try:
+            self._checkpoints.prepare_sinks()
+            self._checkpoints.restore_hooks()
+            restored = self._restored
+            job.engine.prepare(self._descriptor(), restored.positions, self._lease.token, restored.rules)
+            self._checkpoints.commit_restored()
+            outcome = job.engine.drive(self)
+            # First, so that the last sweep finds what it leaves.
+            self._compaction.close()
+            self._checkpoints.end(self._epochs)
+            return outcome
+        finally:
+            self._compaction.close()
+            job.engine.close()
+            self._checkpoints.close()
+
+    @property
+    def plan(self) -> JobPlan:
+        """The plan in force."""
+        return self._plan
+
+    @property
+    def epoch(self) -> int:
+        return self._epochs.epoch
+
+    @property
+    def stopping(self) -> bool:
+        return self._control.stopping
+
+    def wait(self, seconds: float) -> None:
+        self._control.wait(self._seconds_to_tick(seconds))
+
+    def process(self, epoch_input: EpochInput) -> None:
+        with self._lock:
+            if not self.stopping:
+                self._run_epoch(epoch_input)
+
+    def tick_if_due(self) -> None:
+        if not self._tick_is_due():
+            return
+        with self._lock:
+            if not self.stopping and self._tick_is_due():
+                self._run_epoch(None)
+
+    def _tick_is_due(self) -> bool:
+        if self._control.snapshot_requested or self._control.rescale_requested:
+            return True
+        least = self._epochs.least_timer
+        return least is not None and least <= self._job.clock.now_ms()
+
+    def _seconds_to_tick(self, seconds: float) -> float:
+        least = self._epochs.least_timer
+        if least is None:
+            return seconds
+        return max(0.0, min(seconds, (least - self._job.clock.now_ms()) / 1000))
+
+    def _run_epoch(self, epoch_input: EpochInput | None) -> None:
+        for request in self._control.take_rescales():
+            self._rescale(request)
+        self._checkpoints.refuse_vain_drains()
+        started = time.perf_counter()
+        news = self._checkpoints.news()
+        result = self._epochs.run(epoch_input, drain=self._control.drain_requested, news=news)
+        acknowledged = time.perf_counter()
+        checkpoint_id = self._checkpoints.take(result, self._epochs, epoch_input)
+        completed = time.perf_counter()
+        if checkpoint_id is not None:
+            self._checkpoints.notify(checkpoint_id, self._epochs)
+        ended = time.perf_counter()
+        self._progress.report(
+            EpochProgress(
+                epoch=self._epochs.epoch,
+                checkpoint_id=checkpoint_id,
+                rows=result.rows,
+                duration_ms=round(1000 * (ended - started), 1),
+                checkpoint_ms=round(1000 * (completed - acknowledged), 1),
+                commit_ms=round(1000 * (ended - completed), 1),
+                state_bytes=self._epochs.state_bytes,
+                position=self._checkpoints.position(),
+            )
+        )
+
+    def _rescale(self, request: RescaleRequest) -> None:
+        """Another parallelism from this epoch on: the same runs, read by other ranges of key groups."""
+        wanted = {**self._control.parallelism, **request.parallelism}
+        started, before = self._job.clock.now_ms(), _parallelism(self._plan)
+        self._stored_max = {step.uid: step.max_parallelism for step in self._plan.stateful_steps()}
+        try:
+            unknown = sorted(set(request.parallelism) - {""} - set(self._stored_max))
+            if unknown:
+                raise ConfigurationError(
+                    f"no operator with state has the uid {unknown[0]!r}; there are {sorted(self._stored_max)}"
+                )
+            plan = self._compile(wanted)
+        except ConfigurationError as error:
+            times = (started, self._job.clock.now_ms())
+            self._control.rescales.met(request.parallelism, before, before, times, str(error))
+            request.future.set_exception(error)
+            return
+        self._plan, self._control.parallelism = plan, wanted
+        self._epochs.replan(plan)
+        self._job.engine.reship(self._descriptor())
+        times = (started, self._job.clock.now_ms())
+        self._control.rescales.met(request.parallelism, before, _parallelism(plan), times)
+        request.future.set_result(None)
+
+    def _descriptor(self) -> JobDescriptor:
+        job, token = self._job, self._lease.token
+        texts = job.configuration.to_texts()
+        parameters = {
+            key.removeprefix("pipeline.global-job-parameters."): text
+            for key, text in texts.items()
+            if key.startswith("pipeline.global-job-parameters.")
+        }
+        return JobDescriptor(
+            key=f"{job.job_id}-{token}-{new_nonce()}",
+            job_id=str(job.job_id),
+            job_name=job.name,
+            attempt_number=self._number,
+            token=token,
+            job_root=job.directory.path,
+            nonce_file=self._checkpoints.nonce_file,
+            plan=self._plan,
+            configuration=texts,
+            parameters=parameters,
+            is_restored=self._restored.checkpoint_id is not None,
+            incarnation=self._restored.lineage,
+            targets=self._checkpoints.targets,
+        )
+
+
+def _parallelism(plan: JobPlan) -> dict[str, int]:
+    return {step.uid: step.parallelism for step in plan.stateful_steps()}

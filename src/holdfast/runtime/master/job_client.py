@@ -1,0 +1,209 @@
+"""The handle of a job that runs in this process."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import threading
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future
+from contextlib import contextmanager
+from dataclasses import replace
+from types import FrameType
+from typing import Any
+
+from holdfast.checkpoint.document.snapshot_type import SavepointFormatType
+from holdfast.errors import ConfigurationError, HoldfastError
+from holdfast.kernel.ids import JobID
+from holdfast.runtime.job.control import SnapshotRequest
+from holdfast.runtime.job.status import JobStatus
+from holdfast.runtime.master.job_master import JobMaster
+
+logger = logging.getLogger(__name__)
+
+
+class JobClient:
+    """Controls one job; safe to use from any thread.
+
+    Args:
+        master: The job's master, which is started in a thread of its own.
+    """
+
+    def __init__(self, master: JobMaster) -> None:
+        self._master = master
+        self._thread = threading.Thread(target=self._run, name=f"holdfast-{master.job.name}", daemon=True)
+        self._failure: BaseException | None = None
+        self._thread.start()
+
+    def get_job_id(self) -> JobID:
+        """The id that names the job's directory."""
+        return self._master.job.job_id
+
+    def get_job_status(self) -> JobStatus:
+        """Where the job is in its life. Does not block."""
+        return self._master.status
+
+    def cancel(self) -> None:
+        """Ends the job for good after the current epoch, and keeps its checkpoints. Does not block."""
+        self._master.control.cancel()
+
+    def stop(self) -> None:
+        """Ends the job after the current epoch, to be resumed later. Does not block."""
+        self._master.control.stop()
+
+    def trigger_checkpoint(self) -> Future[int]:
+        """Asks for a checkpoint at the next epoch boundary, at once if there is no input; the future gets its id."""
+        return self._master.control.request(SnapshotRequest())
+
+    def trigger_savepoint(
+        self,
+        savepoint_directory: str | os.PathLike[str] | None = None,
+        format_type: SavepointFormatType | str = SavepointFormatType.CANONICAL,
+    ) -> Future[str]:
+        """Asks for a savepoint; the future gets its path.
+
+        It holds what the checkpoint of the same epoch boundary holds, all of it in its own directory, and is yours.
+
+        Args:
+            savepoint_directory: Where it is made; None for execution.checkpointing.savepoint-dir.
+            format_type: What its document calls the format; both have all properties of a canonical one.
+
+        Raises:
+            ConfigurationError: The directory is no path, or there is no such format.
+        """
+        return self._master.control.request(_savepoint(savepoint_directory, format_type))
+
+    def stop_with_savepoint(
+        self,
+        advance_to_end_of_event_time: bool = False,
+        savepoint_directory: str | os.PathLike[str] | None = None,
+        format_type: SavepointFormatType | str = SavepointFormatType.CANONICAL,
+    ) -> Future[str]:
+        """Stops the job with a savepoint; the future gets its path when the job has stopped.
+
+        If the savepoint fails, the job goes on. If the job fails after it, the future does with a
+        `StopWithSavepointStoppingError`, which has the path.
+
+        Args:
+            advance_to_end_of_event_time: Whether all event-time timers fire before (drain).
+            savepoint_directory: Where it is made; None for execution.checkpointing.savepoint-dir.
+            format_type: What its document calls the format; both have all properties of a canonical one.
+
+        Raises:
+            ConfigurationError: The directory is no path, or there is no such format.
+        """
+        savepoint = _savepoint(savepoint_directory, format_type)
+        return self._master.control.request(replace(savepoint, stop=True, drain=advance_to_end_of_event_time))
+
+    def rescale(self, parallelism: int | Mapping[str, int]) -> Future[None]:
+        """Changes the parallelism from the next epoch on, without a restart; the future is done when it is in force.
+
+        Args:
+            parallelism: Of all keyed operators, or by uid. At most the max parallelism of the operator's state.
+
+        Raises:
+            ConfigurationError: One is no whole number of at least 1.
+        """
+        wanted = dict(parallelism) if isinstance(parallelism, Mapping) else {"": parallelism}
+        for number in wanted.values():
+            if not isinstance(number, int) or isinstance(number, bool) or number < 1:
+                raise ConfigurationError(f"a parallelism is a whole number of at least 1, not {number!r}")
+        return self._master.control.rescale(wanted)
+
+    def process_all_available(self) -> None:
+        """Blocks until what the sources hold now has been processed and committed.
+
+        Raises:
+            ConfigurationError: The engine has no sources that grow.
+            HoldfastError: The job failed.
+        """
+        process = getattr(self._master.job.engine, "process_all_available", None)
+        if process is None:
+            raise ConfigurationError("this engine has no sources that grow: use await_termination()")
+        process(self._master.ended)
+        if self._master.ended.is_set():
+            self.await_termination()
+
+    def await_termination(self, timeout: float | None = None) -> bool:
+        """Blocks until the job has ended, at most `timeout` seconds; returns whether it has.
+
+        Raises:
+            HoldfastError: The job FAILED, or was fenced.
+        """
+        self._thread.join(timeout)
+        if self._thread.is_alive():
+            return False
+        if self._failure is not None:
+            raise self._failure
+        return True
+
+    @property
+    def last_progress(self) -> dict[str, Any] | None:
+        """The record of the newest epoch, None before the first."""
+        recent = self._master.progress.recent
+        return recent[-1].to_dict() if recent else None
+
+    @property
+    def recent_progress(self) -> list[dict[str, Any]]:
+        """Records of the newest epochs, oldest first."""
+        return [record.to_dict() for record in self._master.progress.recent]
+
+    def exception(self) -> HoldfastError | None:
+        """Why the job failed, None if it did not. Does not block."""
+        return self._master.failure
+
+    def run_to_end(self) -> JobStatus:
+        """Blocks until the job has ended; SIGTERM and an interrupt from the keyboard end it after the current epoch.
+
+        Raises:
+            HoldfastError: The job FAILED, or was fenced.
+        """
+        with self._stop_on_sigterm():
+            try:
+                while not self.await_termination(0.2):
+                    pass
+            except KeyboardInterrupt:
+                self.stop()
+                self.await_termination()
+                raise
+        return self.get_job_status()
+
+    @contextmanager
+    def _stop_on_sigterm(self) -> Iterator[None]:
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+
+        def stop(number: int, frame: FrameType | None) -> None:
+            logger.info("SIGTERM: the job ends after the current epoch")
+            self.stop()
+
+        before = signal.signal(signal.SIGTERM, stop)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGTERM, before)
+
+    def _run(self) -> None:
+        try:
+            self._master.run()
+        except BaseException as error:
+            self._failure = error
+
+
+def _savepoint(directory: str | os.PathLike[str] | None, format_type: SavepointFormatType | str) -> SnapshotRequest:
+    """A wish for a savepoint, checked while whoever has it can still be told."""
+    try:
+        path = None if directory is None else os.fspath(directory)
+    except TypeError:
+        path = ""
+    if path is not None and (not isinstance(path, str) or not path.strip()):
+        raise ConfigurationError(f"the directory of a savepoint is a path, not {directory!r}")
+    named = format_type.lower() if isinstance(format_type, str) else format_type
+    try:
+        return SnapshotRequest(is_savepoint=True, directory=path, format_type=SavepointFormatType(named))
+    except ValueError:
+        raise ConfigurationError(
+            f"the format of a savepoint is CANONICAL or NATIVE, not {format_type!r}; both hold the same"
+        ) from None

@@ -1,0 +1,87 @@
+"""A user function opened once in a process, and the fresh copies of it that tasks run on.
+
+Opening may be expensive (a model, a connection), so it happens once per worker process and job attempt. What a failed
+attempt left in the instance must never show, so each task runs on a copy (`instance_copy`). State handles and the
+runtime context are re-bound to the task on the way: they find it in the memo of the copy.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from holdfast.errors import ConfigurationError, HoldfastError
+from holdfast.runtime.graph.stream_graph import OperatorSpec
+from holdfast.runtime.operator.context import BACKEND, CONTEXT, SubtaskContext, SubtaskInfo
+from holdfast.runtime.operator.failure import user_error
+from holdfast.runtime.operator.instance_copy import copied_function
+from holdfast.state.backend import AbstractKeyedStateBackend
+
+logger = logging.getLogger(__name__)
+
+_METHODS = {
+    "map": "map",
+    "flat_map": "flat_map",
+    "filter": "filter",
+    "process": "process_element",
+    "reduce": "reduce",
+    "batches": "process_batch",
+}
+
+
+class OperatorInstance:
+    """The opened instance of one operator's function in this process.
+
+    Args:
+        spec: The operator; its function must belong to this process alone (a deserialized copy).
+        info: The subtask on whose behalf the function is opened.
+        backend: An empty backend that gives out the handles asked for in `open`; None for operators without keys.
+
+    Raises:
+        UserFunctionError: `open` raised.
+    """
+
+    def __init__(self, spec: OperatorSpec, info: SubtaskInfo, backend: AbstractKeyedStateBackend | None) -> None:
+        self.spec = spec
+        self.uid = info.uid
+        self._function = spec.function
+        opener = getattr(self._function, "open", None)
+        if callable(opener):
+            context = SubtaskContext(info, backend)
+            try:
+                opener(context)
+            except HoldfastError:
+                raise
+            except Exception as error:
+                raise user_error(error, info.uid, None, info.epoch, "opening") from error
+
+    def bind(
+        self, context: SubtaskContext, backend: AbstractKeyedStateBackend | None
+    ) -> tuple[Any, Callable[..., Any]]:
+        """A fresh copy of the function for one task, and the method or callable that takes its elements."""
+        function = copied_function(self._function, {CONTEXT: context, BACKEND: backend})
+        return function, method_of(function, self.spec.shape)
+
+    def close(self) -> None:
+        """Closes the opened instance; an error is logged, because nothing depends on it any more."""
+        closer = getattr(self._function, "close", None)
+        if callable(closer):
+            try:
+                closer()
+            except Exception:
+                logger.exception("close() of operator %r failed", self.uid)
+
+
+def method_of(function: Any, shape: str) -> Callable[..., Any]:
+    """What is called with each element: the method of the function object, or the plain callable itself.
+
+    Raises:
+        ConfigurationError: The object is neither.
+    """
+    method = getattr(function, _METHODS[shape], None)
+    if callable(method):
+        return method  # type: ignore[no-any-return]
+    if callable(function):
+        return function  # type: ignore[no-any-return]
+    raise ConfigurationError(f"{type(function).__name__!r} is neither callable nor has a method {_METHODS[shape]}()")

@@ -1,0 +1,126 @@
+"""Operator state between epochs: files of a task's part, and what the job master holds of all subtasks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from holdfast.checkpoint.config.options import FS_SMALL_FILE_THRESHOLD
+from holdfast.checkpoint.document.metadata import OperatorMetadata
+from holdfast.errors import StateError
+from holdfast.kernel.configuration import Configuration
+from holdfast.runtime.exchange.barrier import StepReport
+from holdfast.runtime.exchange.owned_file import read_owned, write_owned
+from holdfast.runtime.graph.plan import JobPlan, Stage
+from holdfast.state.operator.operator_snapshot import Mode, OperatorSnapshot, SnapshotStore
+from holdfast.state.operator.repartition import RoundRobinOperatorStateRepartitioner
+from holdfast.storage.job.job_directory import JobDirectory
+from holdfast.storage.job.naming import FileName
+
+BARRIER_BUDGET = 24 * 1024
+"""Bytes of operator state, before they are encoded, that may travel in one barrier row."""
+
+Subtasks = tuple[OperatorSnapshot | None, ...]
+
+
+class TaskSnapshotStore(SnapshotStore):
+    """Keeps small state in the barrier, and writes larger state to a file among those that operators own.
+
+    Args:
+        directory: The job's directory.
+        name: Draws a new name for a file.
+        inline_limit: Up to how many bytes state stays in the barrier.
+    """
+
+    def __init__(self, directory: JobDirectory, name: Callable[[], FileName], inline_limit: int) -> None:
+        self.inline_limit = inline_limit
+        self._directory = directory
+        self._name = name
+
+    def write_file(self, data: bytes) -> dict[str, Any]:
+        """Write a new file, durably."""
+        return write_owned(self._directory, self._name, data)
+
+    def read_file(self, data: Mapping[str, Any]) -> bytes:
+        """Read a file and check it."""
+        return read_owned(self._directory, data)
+
+
+def inline_limit(configuration: Configuration, stage: Stage, stages: int) -> int:
+    """Bytes of one subtask's state that may stay in its barrier.
+
+    A barrier holds the state of all steps of its task, and that of a stage's first task also those of the stages
+    above; the budget is for all of them together.
+    """
+    steps = sum(step.has_operator_state for step in stage.steps)
+    carried = stage.tasks * stages if stage.leaving else 1
+    return min(configuration.get(FS_SMALL_FILE_THRESHOLD), BARRIER_BUDGET // max(1, steps * carried))
+
+
+class OperatorStates:
+    """The operator state of all operators of a job attempt, as its next epoch finds it.
+
+    Within an attempt each subtask finds what it left. State is dealt out again when the attempt begins with a
+    checkpoint, and when the parallelism of an operator changes.
+
+    Args:
+        plan: The job.
+        operators: The operators of the checkpoint that is restored.
+    """
+
+    def __init__(self, plan: JobPlan, operators: Iterable[OperatorMetadata] = ()) -> None:
+        stored = {operator.uid: operator.subtasks for operator in operators}
+        self._by_uid: dict[str, Subtasks] = {}
+        for step in plan.stateful_steps():
+            subtasks = [None if item is None else OperatorSnapshot.from_json(item) for item in stored.get(step.uid, ())]
+            if any(subtasks):
+                self._by_uid[step.uid] = _dealt_out(tuple(subtasks), step.parallelism)
+
+    def for_epoch(self) -> dict[str, Subtasks]:
+        """The state of each subtask, by uid."""
+        return dict(self._by_uid)
+
+    def take(self, report: StepReport, parallelism: int) -> None:
+        """Moves on to what a subtask has left; nothing, if it changed nothing.
+
+        Raises:
+            StateError: A name that is new on it is of another mode than on another subtask.
+        """
+        if report.operator_state is None:
+            return
+        subtasks = list(self._by_uid.get(report.uid, (None,) * parallelism))
+        before, after = subtasks[report.subtask], OperatorSnapshot.from_json(report.operator_state)
+        for name in after.states.keys() - (before.states if before else {}):
+            _verify_mode(report.uid, name, after.states[name].mode, subtasks)
+        subtasks[report.subtask] = after
+        self._by_uid[report.uid] = tuple(subtasks)
+
+    def replan(self, plan: JobPlan) -> None:
+        """Deals out the state of operators whose parallelism changes."""
+        for step in plan.stateful_steps():
+            subtasks = self._by_uid.get(step.uid)
+            if subtasks is not None and len(subtasks) != step.parallelism:
+                self._by_uid[step.uid] = _dealt_out(subtasks, step.parallelism)
+
+    def to_json(self, uid: str) -> tuple[Any, ...]:
+        """The state of an operator as a checkpoint's document holds it, empty if there is none."""
+        return tuple(None if part is None else part.to_json() for part in self._by_uid.get(uid, ()))
+
+    def paths(self) -> set[str]:
+        """The files that the next epoch needs."""
+        return {path for subtasks in self._by_uid.values() for part in subtasks if part for path in part.paths()}
+
+
+def _verify_mode(uid: str, name: str, mode: Mode, subtasks: Iterable[OperatorSnapshot | None]) -> None:
+    """A subtask knows the modes of its own states; what the others have cannot be dealt out if it is of another one."""
+    for other in subtasks:
+        known = other.states[name].mode if other is not None and name in other.states else mode
+        if known is not mode:
+            raise StateError(
+                f"Incompatible state assignment modes: operator state {name!r} of {uid!r} is {known.value!r} on one "
+                f"subtask and {mode.value!r} on another. Give one of them another name."
+            )
+
+
+def _dealt_out(subtasks: Subtasks, parallelism: int) -> Subtasks:
+    return tuple(RoundRobinOperatorStateRepartitioner().repartition_state(subtasks, len(subtasks), parallelism))

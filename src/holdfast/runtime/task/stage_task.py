@@ -1,0 +1,210 @@
+"""One task of one stage in one epoch: a pure function from (versions, input rows) to (output rows, barrier).
+
+It opens the base versions, drives every step of the stage with the elements that arrive, fires timers when its input
+has ended, flushes one run a keyed step, lets sinks stage, and emits its barrier. Files are written under names of
+this attempt alone, so an attempt that fails, is repeated or wakes up late harms nobody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from holdfast.errors import NotExistError, NullKeyError
+from holdfast.runtime.exchange.barrier import Barrier, BarrierReader, StepReport
+from holdfast.runtime.exchange.barrier_row import TICK, pack, unpack
+from holdfast.runtime.exchange.chunk import Chunk
+from holdfast.runtime.exchange.descriptor import EpochDescriptor
+from holdfast.runtime.exchange.layout import BARRIER_SCHEMA, KEY, KEY_HASH, Arrival, EdgeLayout, SourceLayout
+from holdfast.runtime.graph.event_time import greatest
+from holdfast.runtime.graph.plan import Edge, Port, Source
+from holdfast.runtime.task.garbage_collection import collect_young, paused_garbage_collection
+from holdfast.runtime.task.identity import TaskIdentity
+from holdfast.runtime.task.record_writer import RecordWriter
+from holdfast.runtime.task.step import KeyedRun, OperatorRun, StepRun
+from holdfast.runtime.task.step_factory import create_step
+from holdfast.runtime.task.worker import LoadedJob
+from holdfast.storage.job.naming import FileName
+from holdfast.types.information.type_information import TypeInformation
+from holdfast.types.key.arrived_keys import ArrivedKeys, arrived_keys
+
+COLLECT_EVERY = 16
+"""Batches between two looks for cycles that user functions have left."""
+
+
+class StageTask:
+    """Runs one stage for one partition.
+
+    Args:
+        job: The job attempt as loaded in this process.
+        epoch: The attempt at the epoch.
+        identity: Who this task is.
+        next_tasks: Number of tasks of the stage below, each of which gets a copy of the barrier; 0 for the last
+            stage.
+    """
+
+    def __init__(self, job: LoadedJob, epoch: EpochDescriptor, identity: TaskIdentity, next_tasks: int) -> None:
+        self._job = job
+        self._epoch = epoch
+        self._identity = identity
+        self._stage = job.stage(identity.stage)
+        self._next_tasks = next_tasks
+        self._barriers = BarrierReader()
+        self._arriving = EdgeLayout(self._stage.arriving) if self._stage.arriving else None
+        self._outlet = RecordWriter(self._stage, identity.partition, next_tasks, epoch.epoch)
+        self._consumers: dict[Port, list[StepRun]] = {}
+        self._sources = SourceLayout(job.descriptor.plan.epoch_job_of(identity.stage).sources)
+        self._steps: list[StepRun] = []
+        try:
+            for step in self._stage.steps:
+                run = create_step(job, epoch, identity, step, self._stage.tasks)
+                if run is not None:
+                    self._steps.append(run)
+        except BaseException:
+            self._abort()
+            raise
+        for run in self._steps:
+            for port in run.step.inputs:
+                self._consumers.setdefault(port, []).append(run)
+        self._side_ports = [port for port in {*self._consumers, *self._outlet.origins()} if port.tag is not None]
+
+    def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yields the elements that leave, then the barrier: a copy for each task below, or one for the driver."""
+        with paused_garbage_collection():
+            yield from self._run(batches)
+
+    def _run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        done = False
+        try:
+            for number, batch in enumerate(batches, start=1):
+                self._take(batch)
+                if number % COLLECT_EVERY == 0:
+                    collect_young()
+                yield from self._outlet.drain()
+            observed = self._barriers.observed()
+            for run in self._steps:
+                self._emit(run, run.end_of_input(observed))
+                yield from self._outlet.drain()
+            barrier = self._acknowledge()
+            done = True
+            yield self._barrier_rows(barrier)
+        finally:
+            if not done:
+                self._abort()
+
+    def _abort(self) -> None:
+        for run in self._steps:
+            run.abort()
+
+    def _take(self, batch: pa.RecordBatch) -> None:
+        if self._arriving is None:
+            for source, columns in self._sources.unpack(batch):
+                self._deliver(Port("source", source.uid), _chunk(source, source.uid, columns))
+            return
+        controls, arrivals = self._arriving.unpack(batch)
+        for content in controls:
+            if content != TICK:
+                self._barriers.take(unpack(content, self._job.directory))
+        for arrival in arrivals:
+            self._take_arrival(arrival)
+
+    def _take_arrival(self, arrival: Arrival) -> None:
+        edge = arrival.edge
+        if edge.to_stage > self._stage.index:
+            self._outlet.hand_on(edge, arrival.batch)
+            return
+        consumer = self._consumer_of(edge)
+        if edge.broadcast:
+            assert isinstance(consumer, OperatorRun)
+            self._emit(consumer, consumer.accept_broadcast(_chunk(edge, edge.origin.name, arrival.batch)))
+            return
+        if edge.key is None:
+            self._emit(consumer, consumer.accept(_chunk(edge, edge.origin.name, arrival.batch)))
+            return
+        assert isinstance(consumer, KeyedRun)
+        self._emit(consumer, consumer.accept_keyed(_elements_of(edge, arrival.batch), *_keys_of(edge, arrival)))
+
+    def _consumer_of(self, edge: Edge) -> StepRun:
+        found = self._consumers.get(Port("edge", edge.name))
+        if not found:
+            raise NotExistError(
+                f"elements for {edge.consumer!r} arrived at partition {self._identity.partition}, which does not run it"
+            )
+        return found[0]
+
+    def _emit(self, run: StepRun, chunk: Chunk | None) -> None:
+        """Hands what a step emitted, side outputs included, to whoever reads it."""
+        for tag, (elements, stamps) in run.side_outputs().items():
+            for port in self._side_ports:
+                if port.name == run.step.uid and port.tag == tag:
+                    self._deliver(port, Chunk(self._type_at(port), run.step.uid, elements=elements, stamps=stamps))
+        if chunk is not None and len(chunk):
+            self._deliver(Port("step", run.step.uid), chunk)
+
+    def _type_at(self, port: Port) -> TypeInformation:
+        readers = self._consumers.get(port)
+        if readers:
+            return readers[0].step.input_type
+        return next(edge.element_type for edge in self._stage.leaving if edge.origin == port)
+
+    def _deliver(self, port: Port, chunk: Chunk) -> None:
+        for run in self._consumers.get(port, ()):
+            self._emit(run, run.accept(chunk))
+        self._outlet.send(port, chunk)
+
+    def _acknowledge(self) -> Barrier:
+        reports: list[StepReport] = [run.report() for run in self._steps]
+        for run in self._steps:
+            run.succeeded()
+        return Barrier(
+            stage=self._identity.stage,
+            partition=self._identity.partition,
+            attempt=self._identity.attempt,
+            steps=tuple(reports),
+            read=self._barriers.read_list(),
+            upstream=self._barriers.barriers() if self._identity.partition == 0 else (),
+            observed=greatest(
+                self._barriers.observed(), *({r.uid: r.observed} for r in reports if r.observed is not None)
+            ),
+        )
+
+    def _barrier_rows(self, barrier: Barrier) -> pa.RecordBatch:
+        content = pack(barrier, self._job.directory, self._new_name)
+        if self._outlet.layout is not None:
+            return self._outlet.layout.control(content, self._next_tasks)
+        return pa.RecordBatch.from_arrays([pa.array([content], pa.binary())], schema=BARRIER_SCHEMA)
+
+    def _new_name(self) -> FileName:
+        token, epoch = self._job.descriptor.token, self._epoch
+        return FileName.new(token, epoch.epoch, epoch.attempt, "barrier", self._identity.partition)
+
+
+def _chunk(carrier: Edge | Source, uid: str, batch: pa.RecordBatch) -> Chunk:
+    if carrier.stamped:
+        return Chunk.of_stamped_batch(carrier.element_type, uid, batch)
+    return Chunk(carrier.element_type, uid, batch=batch)
+
+
+def _elements_of(edge: Edge, batch: pa.RecordBatch) -> Chunk:
+    if edge.key is not None and edge.key.spec.selector is not None:
+        batch = batch.select([name for name in batch.schema.names if name not in (KEY, KEY_HASH)])
+    return _chunk(edge, edge.origin.name, batch)
+
+
+def _keys_of(edge: Edge, arrival: Arrival) -> tuple[Sequence[Any], npt.NDArray[np.uint64]]:
+    assert edge.key is not None
+    assert arrival.hashes is not None
+    codec, batch = edge.key.codec, arrival.batch
+    if edge.key.spec.selector is not None:
+        stored = batch.column(batch.schema.get_field_index(KEY))
+        told = codec.telling_column([stored])
+        return codec.from_storage(stored) if told is None else ArrivedKeys(codec, told), arrival.hashes
+    columns = [batch.column(batch.schema.get_field_index(name)) for name in edge.key.spec.columns]
+    try:
+        return arrived_keys(codec, columns), arrival.hashes
+    except NullKeyError as error:
+        raise NullKeyError(edge.consumer, row=error.row) from error

@@ -1,0 +1,183 @@
+"""The steps of a stage at work in one task; here operators, with keys and without.
+
+They take chunks and may emit chunks; at the end of the input they emit what is left, and report what they made durable.
+"""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from holdfast.runtime.exchange.barrier import StepReport
+from holdfast.runtime.exchange.chunk import Chunk
+from holdfast.runtime.exchange.descriptor import EpochDescriptor
+from holdfast.runtime.function.sink import owner_of
+from holdfast.runtime.graph.event_time import Observed
+from holdfast.runtime.graph.plan import Step
+from holdfast.runtime.operator import OperatorSubtask, Stamps
+from holdfast.runtime.task.queryable_names import QueryableNames
+from holdfast.runtime.task.worker import LoadedJob
+from holdfast.state.operator.operator_snapshot import OperatorSnapshot
+from holdfast.storage.job.job_directory import SHARED
+from holdfast.storage.job.naming import FileName
+
+
+class StepRun(ABC):
+    """One step in one task."""
+
+    def __init__(self, step: Step, subtask: int) -> None:
+        self.step = step
+        self.subtask = subtask
+        self.records_in = 0
+        self.records_out = 0
+
+    @abstractmethod
+    def accept(self, chunk: Chunk) -> Chunk | None:
+        """Processes elements; returns what came out, if anything reads it."""
+
+    def end_of_input(self, observed: Observed) -> Chunk | None:
+        """All elements have been accepted, upstream timers included.
+
+        Args:
+            observed: The greatest timestamp by clock that the tasks above have assigned in the epoch.
+        """
+        return None
+
+    def side_outputs(self) -> dict[str, tuple[list[Any], Stamps | None]]:
+        """What was sent to side outputs since the last call, by tag, with its timestamps."""
+        return {}
+
+    @abstractmethod
+    def report(self) -> StepReport:
+        """Makes durable what this step has changed or staged, and says what that is."""
+
+    def succeeded(self) -> None:  # noqa: B027 - most steps have nothing to do
+        """Every step of the task has reported."""
+
+    def abort(self) -> None:  # noqa: B027 - most steps have nothing to do
+        """The task has failed; never raises."""
+
+
+class OperatorRun(StepRun):
+    """An operator without keys.
+
+    Args:
+        step: The operator.
+        subtask: It at work.
+        given: The operator state that it began with.
+    """
+
+    def __init__(self, step: Step, subtask: OperatorSubtask, given: OperatorSnapshot | None = None) -> None:
+        super().__init__(step, subtask.info.subtask)
+        self._operator = subtask
+        self._given = given
+
+    def accept(self, chunk: Chunk) -> Chunk:
+        self.records_in += len(chunk)
+        return self._emitted(self._operator.process(chunk.elements, timestamps=chunk.stamps))
+
+    def accept_broadcast(self, chunk: Chunk) -> Chunk:
+        """Processes elements of which every subtask gets a copy; they count once."""
+        self.records_in += 0 if self.subtask else len(chunk)
+        return self._emitted(self._operator.process_broadcast(chunk.elements))
+
+    def side_outputs(self) -> dict[str, tuple[list[Any], Stamps | None]]:
+        if not self._operator.side_outputs:
+            return {}
+        stamps = self._operator.take_side_stamps()
+        return {tag: (elements, stamps.get(tag)) for tag, elements in self._operator.take_side_outputs().items()}
+
+    def _emitted(self, elements: list[Any]) -> Chunk:
+        self.records_out += len(elements)
+        return Chunk(self.step.output_type, self.step.uid, elements=elements, stamps=self._operator.take_stamps())
+
+    def report(self) -> StepReport:
+        began = time.monotonic()
+        self._operator.snapshot_state()
+        saved = time.monotonic()
+        state = self._written_state()
+        return StepReport(
+            self.step.uid,
+            self.subtask,
+            records_in=self.records_in,
+            records_out=self.records_out,
+            operator_state=state,
+            **self._written_keys(),
+            saving=_milliseconds(began, saved, time.monotonic()),
+        )
+
+    def _written_keys(self) -> dict[str, Any]:
+        """Writes keyed state; returns what the report says of it."""
+        return {}
+
+    def _written_state(self) -> dict[str, Any] | None:
+        """Writes what the function has saved; None if it is as it was."""
+        state = self._operator.operator_state
+        snapshot = None if state is None else state.snapshot()
+        return None if snapshot is None or snapshot == self._given else snapshot.to_json()
+
+
+class KeyedRun(OperatorRun):
+    """An operator with keyed state."""
+
+    def __init__(
+        self,
+        step: Step,
+        subtask: OperatorSubtask,
+        job: LoadedJob,
+        epoch: EpochDescriptor,
+        names: QueryableNames,
+        given: OperatorSnapshot | None = None,
+    ) -> None:
+        super().__init__(step, subtask, given)
+        self._names = names
+        assert subtask.backend is not None
+        self._backend = subtask.backend
+        self._epoch = epoch
+        self._token = job.descriptor.token
+        self._takes_batches = step.operator is not None and step.operator.shape == "batches"
+
+    def accept(self, chunk: Chunk) -> Chunk:
+        raise AssertionError(f"elements without a key arrived at {self.step.uid!r}")
+
+    def accept_keyed(self, chunk: Chunk, dict_keys: Sequence[Any], hashes: npt.NDArray[np.uint64]) -> Chunk:
+        """Processes elements with their canonical keys and hashes."""
+        self.records_in += len(chunk)
+        if self._takes_batches:
+            batch = self._operator.process_batch(chunk.batch, dict_keys, hashes)
+            self.records_out += batch.num_rows
+            return Chunk(self.step.output_type, self.step.uid, batch=batch)
+        return self._emitted(self._operator.process(chunk.elements, dict_keys, hashes, chunk.stamps))
+
+    def end_of_input(self, observed: Observed) -> Chunk:
+        watermark = self._epoch.event_time.after(self.step.uid, self.step.clocks, observed)
+        fired = self._operator.advance_watermark(watermark)
+        fired += self._operator.fire_processing_time(self._epoch.processing_time)
+        return self._emitted(fired)
+
+    def _written_keys(self) -> dict[str, Any]:
+        run = self._backend.flush(self._new_path, self._token, self._epoch.epoch)
+        return {
+            "run": None if run is None else run.to_json(),
+            "least_timer": self._backend.timers.least_processing_time(),
+            "queryable": self._names.names(),
+        }
+
+    def succeeded(self) -> None:
+        self._backend.commit_cache()
+
+    def abort(self) -> None:
+        self._backend.drop_cache()
+
+    def _new_path(self) -> str:
+        name = FileName.new(self._token, self._epoch.epoch, self._epoch.attempt, owner_of(self.step.uid), self.subtask)
+        return f"{SHARED}/{name.format()}"
+
+
+def _milliseconds(began: float, saved: float, written: float) -> tuple[int, int]:
+    return round(1000 * (saved - began)), round(1000 * (written - saved))

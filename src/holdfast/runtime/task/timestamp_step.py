@@ -1,0 +1,57 @@
+"""What gives elements their event time, at work in one task."""
+
+from __future__ import annotations
+
+from holdfast.errors import HoldfastError
+from holdfast.kernel.watermark import NO_TIMESTAMP, WatermarkStrategy
+from holdfast.runtime.exchange.barrier import StepReport
+from holdfast.runtime.exchange.chunk import Chunk
+from holdfast.runtime.graph.plan import Step
+from holdfast.runtime.operator import Stamps, user_error
+from holdfast.runtime.task.step import StepRun
+
+
+class TimestampRun(StepRun):
+    """Passes elements on with their timestamps, and reports the greatest of them."""
+
+    def __init__(self, step: Step, strategy: WatermarkStrategy, subtask: int, epoch: int) -> None:
+        super().__init__(step, subtask)
+        self._extract = strategy.extract
+        self._epoch = epoch
+        self._greatest: int | None = None
+
+    def accept(self, chunk: Chunk) -> Chunk:
+        self.records_in += len(chunk)
+        self.records_out += len(chunk)
+        stamps = chunk.stamps if self._extract is None else self._assigned(chunk)
+        known = [stamp for stamp in stamps or () if stamp is not None]
+        if known:
+            self._greatest = max(known) if self._greatest is None else max(self._greatest, *known)
+        return chunk.stamped(stamps)
+
+    def report(self) -> StepReport:
+        return StepReport(
+            self.step.uid,
+            self.subtask,
+            records_in=self.records_in,
+            records_out=self.records_out,
+            observed=self._greatest,
+        )
+
+    def _assigned(self, chunk: Chunk) -> Stamps:
+        extract, before = self._extract, chunk.stamps or [None] * len(chunk)
+        assert extract is not None
+        stamps: Stamps = []
+        try:
+            for element, stamp in zip(chunk.elements, before, strict=True):
+                assigned = extract(element, NO_TIMESTAMP if stamp is None else stamp)
+                if type(assigned) is not int or not NO_TIMESTAMP <= assigned < -NO_TIMESTAMP:
+                    raise TypeError(
+                        f"a timestamp is a number of milliseconds since 1970, an int of 64 bits, not {assigned!r}"
+                    )
+                stamps.append(assigned)
+        except HoldfastError:
+            raise
+        except Exception as error:
+            raise user_error(error, self.step.uid, None, self._epoch, "assigning a timestamp") from error
+        return stamps

@@ -1,0 +1,157 @@
+"""What a worker process keeps between the tasks of a job attempt: the unpickled job and its opened functions.
+
+Spark gives a task whichever idle process is free, so everything here is a cache: it is found by the name of the job
+attempt, and losing it costs time only.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import pickle
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from holdfast.errors import ConfigurationError, StorageError
+from holdfast.kernel.configuration import Configuration
+from holdfast.kernel.key_group import KeyGroupRange
+from holdfast.runtime.exchange.descriptor import JobDescriptor
+from holdfast.runtime.graph.plan import Stage, Step
+from holdfast.runtime.operator import OperatorInstance, SubtaskInfo
+from holdfast.state.backend import (
+    AbstractKeyedStateBackend,
+    OperatorStateBackend,
+    StateBackend,
+    TaskKvStateRegistry,
+    load_state_backend,
+)
+from holdfast.state.declaration.environment import TaskEnvironment
+from holdfast.state.declaration.options import LOCAL_CACHE_DIRECTORY, LOCAL_CACHE_SIZE
+from holdfast.state.run.run_footer import check_run
+from holdfast.storage.file_system.local_copies import LocalCopies
+from holdfast.storage.file_system.path import local_path
+from holdfast.storage.file_system.s3_options import use_s3_options
+from holdfast.storage.file_system.scheme import FileSystem
+
+logger = logging.getLogger(__name__)
+
+_loaded: dict[str, LoadedJob] = {}
+
+
+class LoadedJob:
+    """One job attempt as this process knows it."""
+
+    def __init__(self, descriptor: JobDescriptor) -> None:
+        self.descriptor = descriptor
+        self.configuration = Configuration(dict(descriptor.configuration))
+        use_s3_options(self.configuration)
+        self.directory = descriptor.directory()
+        self.file_system: FileSystem = self.directory.fs
+        self.run_files = with_copies(self.file_system, descriptor.job_root, self.configuration)
+        self._check_storage_is_shared()
+        self._state_backend: StateBackend = load_state_backend(self.configuration)
+        self._instance: dict[str, OperatorInstance] = {}
+
+    def stage(self, index: int) -> Stage:
+        """The plan of one stage."""
+        return next(stage for stage in self.descriptor.plan.stages if stage.index == index)
+
+    def instance(self, step: Step, info: SubtaskInfo) -> OperatorInstance:
+        """The step's function, opened at the first call in this process."""
+        if step.uid not in self._instance:
+            assert step.operator is not None
+            template = self.keyed_backend(step, info, KeyGroupRange(0, 0)) if step.codec else None
+            self._instance[step.uid] = OperatorInstance(step.operator, info, template)
+        return self._instance[step.uid]
+
+    def keyed_backend(
+        self, step: Step, info: SubtaskInfo, key_groups: KeyGroupRange, registry: TaskKvStateRegistry | None = None
+    ) -> AbstractKeyedStateBackend:
+        """A keyed state backend for one subtask, without a version yet; it tells the registry of queryable states."""
+        assert step.codec is not None
+        return self._state_backend.create_keyed_state_backend(
+            self._environment(step, info),
+            self.descriptor.job_id,
+            step.uid,
+            step.codec,
+            step.max_parallelism,
+            key_groups,
+            registry,
+        )
+
+    def operator_backend(self, step: Step, info: SubtaskInfo) -> OperatorStateBackend:
+        """The operator state of one subtask, empty."""
+        return self._state_backend.create_operator_state_backend(self._environment(step, info), step.uid)
+
+    def _environment(self, step: Step, info: SubtaskInfo) -> TaskEnvironment:
+        return TaskEnvironment(
+            job_id=self.descriptor.job_id,
+            operator=step.uid,
+            subtask=info.subtask,
+            parallelism=step.parallelism,
+            max_parallelism=step.max_parallelism,
+            configuration=self.configuration,
+            processing_time=info.processing_time,
+        )
+
+    def close(self) -> None:
+        """Closes every opened function."""
+        for operator in self._instance.values():
+            operator.close()
+
+    def _check_storage_is_shared(self) -> None:
+        path = f"{self.descriptor.job_root}/{self.descriptor.nonce_file}"
+        if not self.file_system.exists(path):
+            raise StorageError(
+                f"this worker cannot see {path!r}, which the driver wrote: the checkpoint directory is not shared "
+                "between the driver and the "
+                "workers; set execution.checkpointing.dir to a directory that every host mounts under the same path"
+            )
+
+
+def load_job(key: str, content: Callable[[], bytes]) -> LoadedJob:
+    """The job attempt `key`, loaded at the first call in this process; older attempts of the same job are closed.
+
+    Raises:
+        ConfigurationError: The functions cannot be unpickled here, usually because a module is missing on this host.
+        StorageError: The checkpoint directory is not shared.
+    """
+    job = _loaded.get(key)
+    if job is None:
+        try:
+            descriptor: JobDescriptor = pickle.loads(content())
+        except (ImportError, AttributeError) as error:
+            raise ConfigurationError(
+                f"the job's functions cannot be loaded in a worker: {error}; install the missing module on every "
+                "host, or ship it with "
+                "spark.submit.pyFiles"
+            ) from error
+        except Exception as error:
+            raise ConfigurationError(
+                f"the job's functions cannot be unpickled in a worker: {type(error).__name__}: {error}; make what "
+                "cannot be carried over in open()"
+            ) from error
+        for other in [name for name, loaded in _loaded.items() if loaded.descriptor.job_id == descriptor.job_id]:
+            _loaded.pop(other).close()
+        job = _loaded[key] = LoadedJob(descriptor)
+    return job
+
+
+def forget_all() -> None:
+    """Closes and forgets every loaded job: what the death of the process would do."""
+    for key in list(_loaded):
+        _loaded.pop(key).close()
+
+
+def with_copies(file_system: FileSystem, root: str, configuration: Configuration) -> FileSystem:
+    """The file system that run files below a root are read from and written to.
+
+    Files that cannot be mapped where they are would be read whole into the memory of each worker, so they always get
+    copies on the local disk.
+    """
+    directory = configuration.get(LOCAL_CACHE_DIRECTORY)
+    if directory is None and local_path(root) is not None:
+        return file_system
+    own = Path(directory or tempfile.gettempdir(), f"holdfast-run-files-{os.getuid()}")
+    return LocalCopies(file_system, str(own), configuration.get(LOCAL_CACHE_SIZE), check_run)

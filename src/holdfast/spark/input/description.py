@@ -1,0 +1,144 @@
+"""What a Spark frame reads, in words: by these a changed input is told from the one that a checkpoint knows.
+
+A description has the format and the options that name a place. Options that only say how it is read are not part of
+it, so that they can be changed freely, and no secret ever is.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from py4j.protocol import Py4JError
+from pyspark.sql import DataFrame, SparkSession
+
+_STREAMING: Final = ("StreamingRelation", "StreamingRelationV2")
+_PLACES: Final = (
+    "path",
+    "paths",
+    "subscribe",
+    "subscribepattern",
+    "assign",
+    "topic",
+    "topics",
+    "table",
+    "dbtable",
+    "database",
+    "collection",
+    "stream",
+    "streamname",
+    "queue",
+    "subscription",
+    "host",
+    "port",
+    "url",
+)
+_PARAMETERS: Final = re.compile(r"[?;]")
+_USER: Final = re.compile(r"//[^/@:?]*:[^/@?]*@")
+
+
+def streaming_leaves(frame: DataFrame) -> list[Any]:
+    """The sources of a frame as Spark counts them: each has a line in its offset log, and equal ones are one source."""
+    return [leaf for leaf in _leaves(frame) if _class(leaf) in _STREAMING]
+
+
+def source_of(leaf: Any, session: SparkSession) -> tuple[str, str]:
+    """What a source reads, and the columns that it gives."""
+    columns = str(leaf.schema().catalogString())
+    if _class(leaf) == "StreamingRelation":
+        source = leaf.dataSource()
+        table = source.catalogTable()
+        name = f"table {table.get().identifier().unquotedString()!r}" if table.isDefined() else source.className()
+        return _words(name, _scala_map(source.options()), session), columns
+    name, identifier = str(leaf.sourceName()), leaf.identifier()
+    if identifier.isDefined():
+        name = f"table {identifier.get().toString()!r}"
+    return _words(name, dict(leaf.extraOptions().asCaseSensitiveMap()), session), columns
+
+
+def table_of(frame: DataFrame, session: SparkSession) -> tuple[str, str]:
+    """What a static frame reads, and the columns that it gives."""
+    found = dict.fromkeys(_table(leaf, session) for leaf in _leaves(frame))
+    return " and ".join(found), str(frame._jdf.schema().catalogString())
+
+
+def description_of(frame: DataFrame) -> str:
+    """What a frame reads, streaming or static."""
+    session = frame.sparkSession
+    if not frame.isStreaming:
+        return table_of(frame, session)[0]
+    return " and ".join(dict.fromkeys(source_of(leaf, session)[0] for leaf in streaming_leaves(frame)))
+
+
+def _leaves(frame: DataFrame) -> Iterator[Any]:
+    leaves = frame._jdf.queryExecution().analyzed().collectLeaves()
+    return (leaves.apply(position) for position in range(leaves.size()))
+
+
+def _class(node: Any) -> str:
+    return str(node.getClass().getSimpleName())
+
+
+def _table(leaf: Any, session: SparkSession) -> str:
+    """What a leaf of a static plan reads. All that is made in memory is alike: each Spark has other nodes for it."""
+    kind = _class(leaf)
+    if kind == "LogicalRelation":
+        if leaf.catalogTable().isDefined():
+            return f"table {leaf.catalogTable().get().identifier().unquotedString()!r}"
+        relation = leaf.relation()
+        if _class(relation) != "HadoopFsRelation":
+            return _class(relation)
+        options = _scala_map(relation.options())
+        if "path" not in {key.lower() for key in options}:
+            options = {"paths": ",".join(sorted(str(relation.location().rootPaths().mkString(",")).split(",")))}
+        return _words(str(relation.fileFormat().toString()), options, session)
+    if kind == "DataSourceV2Relation":
+        return f"table {leaf.table().name()!r}"
+    return "rows of the program"
+
+
+def _words(name: str, options: Mapping[str, str], session: SparkSession) -> str:
+    places = {key.lower(): value for key, value in options.items() if key.lower() in _PLACES}
+    told = [f"{key} {_place(key, places[key], session)!r}" for key in sorted(places)]
+    return f"{name} of {', '.join(told)}" if told else str(name)
+
+
+def _place(key: str, value: str, session: SparkSession) -> str:
+    if key == "path":
+        value = _qualified(value, session)
+    elif key == "subscribe":
+        value = ",".join(sorted(topic.strip() for topic in value.split(",")))
+    elif key == "assign":
+        value = _sorted_json(value)
+    elif key == "url":
+        value = _PARAMETERS.split(value)[0]  # after these a driver takes a user's password
+    return _USER.sub("//", value)
+
+
+def _qualified(path: str, session: SparkSession) -> str:
+    """The path with its file system, and absolute: it means the same wherever the program is started."""
+    jvm = session.sparkContext._jvm
+    assert jvm is not None
+    try:
+        place = jvm.org.apache.hadoop.fs.Path(path)
+        configuration = session._jsparkSession.sessionState().newHadoopConf()
+        return str(place.getFileSystem(configuration).makeQualified(place).toString())
+    except Py4JError:
+        return path  # not of a file system that Hadoop knows: it means what the source makes of it
+
+
+def _sorted_json(text: str) -> str:
+    try:
+        return json.dumps(json.loads(text), sort_keys=True)
+    except ValueError:
+        return text
+
+
+def _scala_map(options: Any) -> dict[str, str]:
+    found, items = {}, options.iterator()
+    while items.hasNext():
+        item = items.next()
+        found[str(item._1())] = str(item._2())
+    return found

@@ -1,0 +1,1 @@
+"""What programs say of their state, and the objects by which they reach it."""

@@ -1,0 +1,1 @@
+"""How a declared state lies in the columns of a run."""

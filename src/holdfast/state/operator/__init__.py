@@ -1,0 +1,1 @@
+"""State of operators without keys: lists, unions and broadcast."""

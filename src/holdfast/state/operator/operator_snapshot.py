@@ -1,0 +1,236 @@
+"""The operator state of one subtask as a checkpoint holds it: for each state its type and chunks of elements.
+
+A chunk is a stretch of elements in one payload (an Arrow stream), which lies inline in the document or in a file::
+
+    {"format_version": 1, "states": {<name>: {"mode": "split" | "union" | "broadcast", "type": ..., "key": ...,
+        "chunks": [{"data": {"inline": <base64>} | {"path", "size", "digest"}, "offset", "length",
+                    "items", "first", "count", "type": ...}], "handed_out": true}}}
+
+`handed_out` stands only with unions that a restore gave to all subtasks and that this one has not asked for since.
+`offset` and `length` say where in the data the payload is, `items` how many elements it has, and `first` and `count`
+which of them belong to the subtask. So a list is appended to and dealt out without reading it. A chunk has a `type`
+only where its elements are of another one than the state: subtasks that asked for a list and others that did not may
+have left it in several forms. A document with such a chunk has format version 2.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
+from enum import Enum
+from typing import Any, Final
+
+from holdfast.errors import StateError, StateMigrationError
+from holdfast.storage.file_system.path import base_name
+from holdfast.storage.job.naming import FileName
+
+FORMAT_VERSION: Final = 2
+"""The newest that is read; 1 is written wherever every chunk is of its state's type."""
+
+
+class Mode(Enum):
+    """How a state is spread over the subtasks when it is restored; the value stands in files."""
+
+    SPLIT_DISTRIBUTE = "split"
+    UNION = "union"
+    BROADCAST = "broadcast"
+
+
+@dataclass(frozen=True)
+class SnapshotChunk:
+    """Elements in one payload.
+
+    Attributes:
+        data: What holds the payload, as a `SnapshotStore` returned it.
+        offset: Where the payload begins, in bytes.
+        length: Its length in bytes.
+        items: How many elements it has.
+        first: The first of them that belongs here.
+        count: How many belong here.
+        type: Type of the elements as JSON, where it is not that of the state.
+    """
+
+    data: Mapping[str, Any]
+    offset: int
+    length: int
+    items: int
+    first: int
+    count: int
+    type: Any = None
+
+    @property
+    def is_inline(self) -> bool:
+        """Whether the document holds it."""
+        return "inline" in self.data
+
+    def is_new(self, since: int) -> bool:
+        """Whether it is in the document, or in a file that was written after an epoch."""
+        if self.is_inline:
+            return True
+        name = FileName.parse(base_name(self.data["path"]))
+        return name is None or name.epoch > since
+
+    def part(self, first: int, count: int) -> SnapshotChunk:
+        """Return some of its elements, counted from its own first."""
+        return replace(self, first=self.first + first, count=count)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as a document holds it."""
+        fields = asdict(self)
+        if self.type is None:
+            del fields["type"]
+        return fields
+
+
+@dataclass(frozen=True)
+class StoredState:
+    """One state of one subtask.
+
+    Attributes:
+        mode: How it is spread.
+        description: What it was declared as: `type`, and for a broadcast state `key`.
+        chunks: Its elements in their order; at most one for a broadcast state.
+        is_handed_out: Whether it is the copy of a union that every subtask got when it was restored, and nobody has
+            asked for it since: all such copies are one.
+    """
+
+    mode: Mode
+    description: Mapping[str, Any]
+    chunks: tuple[SnapshotChunk, ...] = ()
+    is_handed_out: bool = False
+
+    @property
+    def count(self) -> int:
+        """Number of elements."""
+        return sum(chunk.count for chunk in self.chunks)
+
+    def type_of(self, chunk: SnapshotChunk) -> Any:
+        """Return the type of the elements of one of its chunks, as JSON."""
+        return self.description["type"] if chunk.type is None else chunk.type
+
+
+@dataclass(frozen=True)
+class OperatorSnapshot:
+    """All operator state of one subtask."""
+
+    states: Mapping[str, StoredState]
+
+    def size(self) -> int:
+        """Return the bytes of its payloads; of one of which a part belongs to it, that part of them."""
+        return self.new_size(-1)
+
+    def new_size(self, since: int) -> int:
+        """Return the bytes of what is in the document, and of what was written to files after an epoch."""
+        chunks = [chunk for state in self.states.values() for chunk in state.chunks]
+        return sum(chunk.length * chunk.count // max(1, chunk.items) for chunk in chunks if chunk.is_new(since))
+
+    def paths(self) -> Iterable[str]:
+        """Return the files that it needs."""
+        return {chunk.data["path"] for state in self.states.values() for chunk in state.chunks if "path" in chunk.data}
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as it is written into barriers and documents."""
+        states = {
+            name: {
+                "mode": state.mode.value,
+                **state.description,
+                "chunks": [chunk.to_json() for chunk in state.chunks],
+                **({"handed_out": True} if state.is_handed_out else {}),
+            }
+            for name, state in self.states.items()
+        }
+        is_mixed = any(chunk.type is not None for state in self.states.values() for chunk in state.chunks)
+        return {"format_version": 2 if is_mixed else 1, "states": states}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> OperatorSnapshot:
+        """Read what `to_json` returned.
+
+        Raises:
+            StateMigrationError: It was written by a newer release.
+            StateError: It is not operator state.
+        """
+        try:
+            if value["format_version"] > FORMAT_VERSION:
+                raise StateMigrationError(
+                    f"Operator state has format version {value['format_version']}, this release reads versions up to "
+                    f"{FORMAT_VERSION}. Upgrade Holdfast."
+                )
+            return cls({name: _stored(dict(state)) for name, state in value["states"].items()})
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise StateError(f"Operator state in a checkpoint cannot be understood: {error!r}.") from error
+
+
+def size_of(snapshot: Any, since: int = -1) -> int:
+    """Return the bytes of a snapshot that is given as JSON, 0 if it is something else.
+
+    Args:
+        snapshot: As `OperatorSnapshot.to_json` returned it.
+        since: An epoch; what is in files that were written up to it does not count.
+    """
+    if not (isinstance(snapshot, Mapping) and isinstance(snapshot.get("states"), Mapping)):
+        return 0
+    return OperatorSnapshot.from_json({"format_version": FORMAT_VERSION, **snapshot}).new_size(since)
+
+
+def _stored(fields: dict[str, Any]) -> StoredState:
+    mode, chunks = Mode(fields.pop("mode")), fields.pop("chunks")
+    is_handed_out = fields.pop("handed_out", False) is True
+    return StoredState(mode, fields, tuple(SnapshotChunk(**chunk) for chunk in chunks), is_handed_out)
+
+
+class SnapshotStore(ABC):
+    """Where the payloads of a snapshot go.
+
+    Attributes:
+        inline_limit: Bytes of one subtask's payloads up to which all of them stay in the document.
+    """
+
+    inline_limit: int
+
+    def write(self, data: bytes, *, inline: bool) -> dict[str, Any]:
+        """Make bytes durable and return what finds them again, a JSON value."""
+        return {"inline": base64.b64encode(data).decode("ascii")} if inline else self.write_file(data)
+
+    def read(self, data: Mapping[str, Any]) -> bytes:
+        """Return the bytes that `write` was given.
+
+        Raises:
+            CorruptFileError: They are not what was written.
+            NotExistError: They are gone.
+        """
+        if "inline" not in data:
+            return self.read_file(data)
+        try:
+            return base64.b64decode(data["inline"], validate=True)
+        except binascii.Error as error:
+            raise StateError(f"Inline operator state in a checkpoint cannot be decoded: {error}.") from error
+
+    @abstractmethod
+    def write_file(self, data: bytes) -> dict[str, Any]:
+        """Make bytes durable in a new file."""
+
+    @abstractmethod
+    def read_file(self, data: Mapping[str, Any]) -> bytes:
+        """Return the bytes of a file."""
+
+
+class InlineSnapshotStore(SnapshotStore):
+    """Keeps everything inline, for those who have no files."""
+
+    inline_limit = 2**63
+
+    def write_file(self, data: bytes) -> dict[str, Any]:
+        """Keep it inline all the same."""
+        return self.write(data, inline=True)
+
+    def read_file(self, data: Mapping[str, Any]) -> bytes:
+        """There are no files.
+
+        Raises:
+            StateError: Always.
+        """
+        raise StateError(f"This snapshot was taken with files, and there are none here: {dict(data)!r}.")

@@ -1,0 +1,1 @@
+"""State at rest: runs, and the versions that they make up."""

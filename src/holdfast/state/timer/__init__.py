@@ -1,0 +1,1 @@
+"""Timers: those of a task, and those that lie in runs."""

@@ -1,0 +1,249 @@
+"""The timers of one time domain of one service, in memory and in runs.
+
+In runs they are sorted by key group and time, and a row puts or deletes a timer. Nothing is read before it is due, or
+before somebody asks for the least one; then all that lie below some time are loaded at once. Registering and deleting
+read nothing.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Sequence
+from itertools import count
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from holdfast.errors import StateMigrationError
+from holdfast.kernel.key_group import KeyGroupRange, key_groups_of
+from holdfast.state.layout.column_layout import NAMESPACE, OP, Op
+from holdfast.state.run.probe import KEY
+from holdfast.state.run.run_file import HASH, RunReader, Segment
+from holdfast.state.run.run_writer import SegmentData
+from holdfast.types.key.key_codec import KeyCodec
+
+TIMESTAMP: Final = "timestamp"
+MIN_TIME: Final = -(2**63)
+MAX_TIME: Final = 2**63 - 1
+_FIRST_LOAD: Final = 64
+_LOAD_GROWTH: Final = 8
+
+
+class Timer(NamedTuple):
+    """One timer; timers are the same if time, key and namespace are.
+
+    Attributes:
+        timestamp: When it is due.
+        key: In the form of the key codec.
+        namespace: Encoded; empty for timers without.
+    """
+
+    timestamp: int
+    key: Any
+    namespace: bytes = b""
+
+
+class _Stored:
+    """The timers of one run that may be alive: all rows but those that newer runs have fired."""
+
+    def __init__(self, segment: Segment, rows: slice, horizon: npt.NDArray[np.int64], first_group: int) -> None:
+        table = segment.table
+        times: npt.NDArray[np.int64] = table.column(TIMESTAMP).to_numpy()[rows]
+        groups = key_groups_of(segment.hash[rows], _groups_of(segment)) - first_group
+        alive = np.flatnonzero(times > horizon[groups])
+        self._table = table
+        self.times = times[alive]
+        self._rows = alive + rows.start
+
+    def due(self, after: int, through: int) -> npt.NDArray[np.int64]:
+        """Return the positions of the timers in a stretch of time."""
+        return np.flatnonzero((self.times > after) & (self.times <= through))
+
+    def read(self, positions: npt.NDArray[np.int64], codec: KeyCodec) -> Iterable[tuple[Timer, int]]:
+        """Return timers and what the run says about each."""
+        rows = pa.array(self._rows[positions])
+        keys = codec.from_storage(self._table.column(KEY).take(rows).combine_chunks())
+        names: Iterable[bytes] = self._table.column(NAMESPACE).take(rows).to_pylist()
+        ops = self._table.column(OP).take(rows).to_pylist()
+        timers = map(Timer, self.times[positions].tolist(), keys, names)
+        return zip(timers, ops, strict=True)
+
+
+def _groups_of(segment: Segment) -> int:
+    groups: int = segment.entry.schema["max_parallelism"]
+    return groups
+
+
+class TimerQueue:
+    """Timers by time.
+
+    Args:
+        name: Of the segment.
+        codec: Of the keys.
+        namespace: Serializer snapshot of the namespaces as JSON, None for timers without.
+    """
+
+    def __init__(self, name: str, codec: KeyCodec, namespace: Any = None) -> None:
+        self.name = name
+        self.fired_through: int | None = None
+        self._codec = codec
+        self._namespace = namespace
+        self._order = count()
+        self._runs: Sequence[RunReader] = ()
+        self._key_groups = KeyGroupRange.EMPTY
+        self._reset()
+
+    def _reset(self) -> None:
+        self._stored: list[_Stored] | None = None
+        # All timers of runs up to this time are in the heap.
+        self._loaded = MIN_TIME
+        self._heap: list[tuple[int, int, Timer]] = []
+        self._alive: set[Timer] = set()
+        # Timers that the runs have, as far as they are loaded.
+        self._known: set[Timer] = set()
+        self._changes: dict[Timer, Op] = {}
+        self.fired_through = None
+
+    def open(self, runs: Sequence[RunReader], key_groups: KeyGroupRange) -> None:
+        """Start from the runs of a version, newest first; what was not written is lost.
+
+        Raises:
+            StateMigrationError: The timers in them have other namespaces.
+        """
+        for run in runs:
+            segment = run.segment(self.name)
+            if segment is not None and segment.entry.schema["namespace"] != self._namespace:
+                raise StateMigrationError(
+                    f"Timers {self.name!r} were written with namespaces {segment.entry.schema['namespace']!r} (by "
+                    f"{run.path!r}), the program declares {self._namespace!r}. Timers cannot be migrated."
+                )
+        self._runs, self._key_groups = runs, key_groups
+        self._reset()
+
+    def register(self, timer: Timer) -> None:
+        """Add a timer; one that is there already stays one."""
+        if timer in self._alive:
+            return
+        if timer in self._known and (self.fired_through is None or timer.timestamp > self.fired_through):
+            del self._changes[timer]
+        else:
+            # What older runs say about times up to `fired_through` is void from this epoch on.
+            self._changes[timer] = Op.PUT
+        self._push(timer)
+
+    def delete(self, timer: Timer) -> None:
+        """Remove a timer; no such timer is no error."""
+        self._alive.discard(timer)
+        if timer.timestamp <= self._loaded and timer not in self._known:
+            self._changes.pop(timer, None)
+        else:
+            self._changes[timer] = Op.DELETE
+
+    def due(self, through: int) -> list[Timer]:
+        """Return the timers up to a time, in order of time."""
+        self._load(through)
+        entries = sorted(entry for entry in self._heap if entry[0] <= through)
+        return [timer for _, _, timer in entries if timer in self._alive]
+
+    def pop(self, through: int) -> Timer | None:
+        """Remove and return the least timer up to a time, None if there is none."""
+        self._load(through)
+        if self._first() is None or self._heap[0][0] > through:
+            return None
+        timer = self._heap[0][2]
+        self.delete(timer)
+        return timer
+
+    def fired(self, through: int) -> None:
+        """All timers up to a time were popped, and none of them comes back until it is registered again."""
+        self.fired_through = through if self.fired_through is None else max(self.fired_through, through)
+
+    def least(self) -> int | None:
+        """Return the time of the least timer, None if there is none."""
+        wanted = _FIRST_LOAD
+        while True:
+            first = self._first()
+            if first is not None and first <= self._loaded:
+                return first
+            times = [run.times[run.times > self._loaded] for run in self._open_runs()]
+            ahead = np.concatenate(times) if times else np.empty(0, np.int64)
+            if not len(ahead) or (first is not None and first <= ahead.min()):
+                return first
+            bound = np.partition(ahead, wanted - 1)[wanted - 1] if wanted < len(ahead) else ahead.max()
+            self._load(int(bound))
+            wanted *= _LOAD_GROWTH
+
+    def __len__(self) -> int:
+        self._load(MAX_TIME)
+        return len(self._alive)
+
+    def segment(self, max_parallelism: int) -> SegmentData | None:
+        """Return what has changed as a segment, None if nothing has."""
+        if not self._changes:
+            return None
+        timers = list(self._changes)
+        hashes = self._codec.hashes([timer.key for timer in timers])
+        groups = key_groups_of(hashes, max_parallelism).tolist()
+        names = [(timer.timestamp, self._codec.canonical_bytes(timer.key), timer.namespace) for timer in timers]
+        order = sorted(range(len(timers)), key=lambda at: (groups[at], *names[at]))
+        timers = [timers[at] for at in order]
+        table = {
+            HASH: pa.array(hashes[order]),
+            TIMESTAMP: pa.array([timer.timestamp for timer in timers], pa.int64()),
+            KEY: self._codec.storage_array([timer.key for timer in timers]),
+            NAMESPACE: pa.array([timer.namespace for timer in timers], pa.binary()),
+            OP: pa.array([int(self._changes[timer]) for timer in timers], pa.int8()),
+        }
+        schema = {"kind": "timers", "namespace": self._namespace, "max_parallelism": max_parallelism}
+        return SegmentData(pa.table(table), schema)
+
+    def _push(self, timer: Timer) -> None:
+        self._alive.add(timer)
+        heapq.heappush(self._heap, (timer.timestamp, next(self._order), timer))
+
+    def _first(self) -> int | None:
+        while self._heap and self._heap[0][2] not in self._alive:
+            heapq.heappop(self._heap)
+        return self._heap[0][0] if self._heap else None
+
+    def _load(self, through: int) -> None:
+        """Bring the timers of runs up to a time into the heap; what the newest run says about a timer wins."""
+        if through <= self._loaded:
+            return
+        seen: set[Timer] = set()
+        for run in self._open_runs():
+            positions = run.due(self._loaded, through)
+            if not len(positions):
+                continue
+            for timer, op in run.read(positions, self._codec):
+                if timer in seen:
+                    continue
+                seen.add(timer)
+                if op == Op.DELETE:
+                    continue
+                self._known.add(timer)
+                change = self._changes.get(timer)
+                if change is None:
+                    self._push(timer)
+                elif change is Op.PUT:
+                    del self._changes[timer]
+        self._loaded = through
+
+    def _open_runs(self) -> list[_Stored]:
+        if self._stored is None:
+            self._stored = []
+            first, size = self._key_groups.start, self._key_groups.size
+            horizon = np.full(max(size, 1), MIN_TIME, np.int64)
+            for run in self._runs:
+                for segment in run.newest_first(self.name):
+                    rows = segment.range(self._key_groups)
+                    if rows.stop > rows.start:
+                        self._stored.append(_Stored(segment, rows, horizon, first))
+                fired = run.meta.fired_through.get(self.name)
+                shared = run.meta.key_groups.intersection(self._key_groups)
+                if fired is not None and shared:
+                    part = horizon[shared.start - first : shared.end - first + 1]
+                    np.maximum(part, fired, out=part)
+        return self._stored

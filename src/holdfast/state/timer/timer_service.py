@@ -1,0 +1,224 @@
+"""Timers of keyed operators.
+
+A timer is a time of a key (and a namespace). It fires once, when the watermark or the processing time reaches it, with
+its key as the current one; of timers of one time no order is promised. Timers are state: they are written with the run
+of the epoch, and the subtask that has the key's group fires them. The watermark itself is not restored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from holdfast.errors import StateError
+from holdfast.kernel.key_group import KeyGroupRange
+from holdfast.state.declaration.environment import Environment
+from holdfast.state.layout.namespace import VOID, VoidNamespaceSerializer
+from holdfast.state.run.run_file import RunReader
+from holdfast.state.run.run_writer import SegmentData
+from holdfast.state.timer.timer_queue import MAX_TIME, MIN_TIME, Timer, TimerQueue
+from holdfast.types.key.key_codec import KeyCodec
+from holdfast.types.serializer import TypeSerializer
+
+TIMER_PREFIX: Final = "_timer_state/"
+USER_TIMERS: Final = "user-timers"
+EVENT: Final = "event"
+PROCESSING: Final = "processing"
+
+
+class KeyContext(Protocol):
+    """What timers need of the keyed state of their operator: the current key, and to make another one current.
+
+    Attributes:
+        slot: Of the current key.
+    """
+
+    slot: int
+
+    @property
+    def env(self) -> Environment:
+        """The task."""
+
+    @property
+    def key_codec(self) -> KeyCodec:
+        """Codec of the operator's keys."""
+
+    def get_current_dict_key(self) -> Any:
+        """Return the current key in its canonical form."""
+
+    def prepare(self, dict_keys: Sequence[Any], hashes: npt.NDArray[np.uint64]) -> Sequence[int]:
+        """Load the state of keys and return their slots."""
+
+
+class InternalTimer(NamedTuple):
+    """A timer that fires.
+
+    Attributes:
+        timestamp: When it was due, in milliseconds.
+        key: The key as a user has it.
+        namespace: The namespace.
+    """
+
+    timestamp: int
+    key: Any
+    namespace: Any
+
+
+class InternalTimerService:
+    """The timers of one service of an operator, such as those of its windows.
+
+    Args:
+        backend: The keyed state of the operator; says what the current key is, and is told.
+        name: Of the service.
+        namespace_serializer: Of the namespaces.
+    """
+
+    def __init__(self, backend: KeyContext, name: str, namespace_serializer: TypeSerializer[Any]) -> None:
+        self.name = name
+        self.namespace_serializer = namespace_serializer
+        self.watermark = MIN_TIME
+        self._backend = backend
+        void = isinstance(namespace_serializer, VoidNamespaceSerializer)
+        schema = None if void else namespace_serializer.snapshot().to_json()
+        codec = backend.key_codec
+        self._event = TimerQueue(f"{TIMER_PREFIX}event_{name}", codec, schema)
+        self._processing = TimerQueue(f"{TIMER_PREFIX}processing_{name}", codec, schema)
+
+    def current_watermark(self) -> int:
+        """Return the last watermark given to `advance_watermark`, the smallest 64-bit number before."""
+        return self.watermark
+
+    def current_processing_time(self) -> int:
+        """Return the processing time of the epoch."""
+        return self._backend.env.get_processing_time()
+
+    def register_event_time_timer(self, namespace: Any, time: int) -> None:
+        """Add a timer of the current key that fires when the watermark reaches a time."""
+        self._event.register(self._timer(namespace, time))
+
+    def register_processing_time_timer(self, namespace: Any, time: int) -> None:
+        """Add a timer of the current key that fires when the processing time reaches a time."""
+        self._processing.register(self._timer(namespace, time))
+
+    def delete_event_time_timer(self, namespace: Any, time: int) -> None:
+        """Remove a timer of the current key."""
+        self._event.delete(self._timer(namespace, time))
+
+    def delete_processing_time_timer(self, namespace: Any, time: int) -> None:
+        """Remove a timer of the current key."""
+        self._processing.delete(self._timer(namespace, time))
+
+    def advance_watermark(self, watermark: int, fire: Callable[[InternalTimer], None]) -> None:
+        """Set the watermark and fire what is due; timers registered meanwhile that are due as well fire, too."""
+        self.watermark = watermark
+        self._fire(self._event, watermark, fire)
+
+    def fire_processing(self, now: int, fire: Callable[[InternalTimer], None]) -> None:
+        """Fire the processing-time timers that are due."""
+        self._fire(self._processing, now, fire)
+
+    def least_event_time(self) -> int | None:
+        """Return the time of the least event-time timer, None if there is none."""
+        return self._event.least()
+
+    def least_processing_time(self) -> int | None:
+        """Return the time of the least processing-time timer, None if there is none."""
+        return self._processing.least()
+
+    def num_event_time_timers(self) -> int:
+        """Return how many event-time timers there are; reads all of them."""
+        return len(self._event)
+
+    def num_processing_time_timers(self) -> int:
+        """Return how many processing-time timers there are; reads all of them."""
+        return len(self._processing)
+
+    # Driven by the backend.
+
+    def open(self, runs: Sequence[RunReader], key_groups: KeyGroupRange) -> None:
+        """Start from the runs of a version, newest first."""
+        for queue in (self._event, self._processing):
+            queue.open(runs, key_groups)
+
+    def segments(self, max_parallelism: int) -> dict[str, SegmentData]:
+        """Return what has changed, by the names of segments."""
+        found = {queue.name: queue.segment(max_parallelism) for queue in (self._event, self._processing)}
+        return {name: segment for name, segment in found.items() if segment is not None}
+
+    def fired_through(self) -> dict[str, int]:
+        """Return up to which time all timers have fired, by the names of segments."""
+        queues = (self._event, self._processing)
+        return {queue.name: queue.fired_through for queue in queues if queue.fired_through is not None}
+
+    def _timer(self, namespace: Any, time: int) -> Timer:
+        if isinstance(time, bool) or not isinstance(time, int) or not MIN_TIME < time <= MAX_TIME:
+            raise StateError(f"A timer needs a time in whole milliseconds of at most 64 bits, not {time!r}.")
+        encoded = self.namespace_serializer.serialize(namespace)
+        return Timer(time, self._backend.get_current_dict_key(), encoded)
+
+    def _fire(self, queue: TimerQueue, through: int, fire: Callable[[InternalTimer], None]) -> None:
+        backend, codec = self._backend, self._backend.key_codec
+        # All that is due now is prepared at once; what the callbacks add is not known yet.
+        keys = list({timer.key: None for timer in queue.due(through)})
+        slots = dict(zip(keys, backend.prepare(keys, codec.hashes(keys)), strict=True)) if keys else {}
+        while (timer := queue.pop(through)) is not None:
+            if timer.key not in slots:
+                slots[timer.key] = backend.prepare([timer.key], codec.hashes([timer.key]))[0]
+            backend.slot = slots[timer.key]
+            namespace = self.namespace_serializer.deserialize(timer.namespace)
+            fire(InternalTimer(timer.timestamp, codec.user_key(timer.key), namespace))
+        queue.fired(through)
+
+
+class SimpleTimerService:
+    """The timers of user functions, which have no namespaces."""
+
+    def __init__(self, service: InternalTimerService) -> None:
+        self._service = service
+
+    def current_watermark(self) -> int:
+        """Return the watermark."""
+        return self._service.current_watermark()
+
+    def current_processing_time(self) -> int:
+        """Return the processing time of the epoch."""
+        return self._service.current_processing_time()
+
+    def register_event_time_timer(self, timestamp: int) -> None:
+        """Add a timer of the current key that fires when the watermark reaches a time; again is no change."""
+        self._service.register_event_time_timer(VOID, timestamp)
+
+    def register_processing_time_timer(self, timestamp: int) -> None:
+        """Add a timer of the current key that fires when the processing time reaches a time; again is no change."""
+        self._service.register_processing_time_timer(VOID, timestamp)
+
+    def delete_event_time_timer(self, timestamp: int) -> None:
+        """Remove a timer of the current key; no such timer is no error."""
+        self._service.delete_event_time_timer(VOID, timestamp)
+
+    def delete_processing_time_timer(self, timestamp: int) -> None:
+        """Remove a timer of the current key; no such timer is no error."""
+        self._service.delete_processing_time_timer(VOID, timestamp)
+
+    def advance_watermark(self, watermark: int, fire: Callable[[int], None]) -> None:
+        """Set the watermark and call `fire` with the time of each timer that is due, its key being the current one."""
+        self._service.advance_watermark(watermark, lambda timer: fire(timer.timestamp))
+
+    def fire_processing(self, now: int, fire: Callable[[int], None]) -> None:
+        """Call `fire` with the time of each processing-time timer that is due, its key being the current one."""
+        self._service.fire_processing(now, lambda timer: fire(timer.timestamp))
+
+    def least_event_time(self) -> int | None:
+        """Return the time of the least event-time timer, None if there is none."""
+        return self._service.least_event_time()
+
+    def least_processing_time(self) -> int | None:
+        """Return the time of the least processing-time timer, None if there is none."""
+        return self._service.least_processing_time()
+
+    def least(self) -> dict[str, int | None]:
+        """Return the time of the least timer of each domain."""
+        return {EVENT: self.least_event_time(), PROCESSING: self.least_processing_time()}

@@ -1,0 +1,192 @@
+"""File systems: where checkpoints, registers and handles live.
+
+Every write is durable when it returns (content and name), and a file appears under its name whole or not at all. No
+path is ever written twice: a write over an existing path is refused.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
+from typing import BinaryIO, NamedTuple
+
+from holdfast.errors import AlreadyExistError, NotExistError, StorageError
+from holdfast.storage.file_system.path import join
+
+
+class FileStatus(NamedTuple):
+    """One entry of a directory.
+
+    Attributes:
+        name: The name without the directory.
+        size: In bytes; 0 for a directory.
+        mtime: Time of the last change in milliseconds since 1970, by the clock of the file server.
+        is_directory: Whether it is a directory.
+    """
+
+    name: str
+    size: int
+    mtime: int
+    is_directory: bool = False
+
+
+# The method `list` below hides the type within the class.
+_Listing = list[FileStatus]
+_Names = list[str]
+
+
+class FileSystem(ABC):
+    """A place for files, by path or URI.
+
+    All methods block. Errors: `NotExistError`, `AlreadyExistError`, `StorageError` (failed for good, nothing happened
+    to the target path), and for `create_exclusive` also `PossibleInconsistentStateError`.
+    """
+
+    @abstractmethod
+    def read(self, path: str, offset: int = 0, length: int | None = None) -> bytes:
+        """Return the bytes of a file from an offset; fewer than asked for if it ends before."""
+
+    @abstractmethod
+    def open_input(self, path: str) -> BinaryIO:
+        """Open a file for reading; the caller closes it."""
+
+    @abstractmethod
+    def mmap(self, path: str) -> memoryview:
+        """Return the whole file, mapped where that is possible; it stays readable after the file was deleted."""
+
+    def drop_copy(self, path: str) -> None:  # noqa: B027 - most file systems keep no copies
+        """Forget what this host keeps of a file besides the file itself: it is damaged."""
+
+    @abstractmethod
+    def open_output(self, path: str) -> AbstractContextManager[BinaryIO]:
+        """Open a new file that appears, whole and durable, when the context is left without an error.
+
+        Raises:
+            AlreadyExistError: On leaving the context, if something has that path by then.
+        """
+
+    def write_atomic(self, path: str, data: bytes | memoryview | Iterable[bytes | memoryview]) -> None:
+        """Write a new file, whole and durable; missing directories are made.
+
+        Raises:
+            AlreadyExistError: Something has that path already.
+        """
+        with self.open_output(path) as out:
+            if isinstance(data, bytes | bytearray | memoryview):
+                out.write(data)
+            else:
+                for chunk in data:
+                    out.write(chunk)
+
+    @abstractmethod
+    def create_exclusive(self, path: str, data: bytes) -> None:
+        """Create a file with its content if, and only if, nobody else has; what compare-and-set is built on.
+
+        Of any number of processes on any number of hosts exactly one succeeds.
+
+        Raises:
+            AlreadyExistError: Somebody was faster, or it was this call itself, whose first answer got lost: compare
+                the content.
+            PossibleInconsistentStateError: It is not known whether the file was created.
+            StorageError: It was not created, or this storage has no such operation.
+        """
+
+    def create_private(self, path: str, data: bytes) -> None:
+        """Create a file as `create_exclusive` does, readable only for the user of this process where there are users.
+
+        In an object store everybody who may read the bucket may read it.
+        """
+        self.create_exclusive(path, data)
+
+    @abstractmethod
+    def list(self, path: str) -> _Listing:
+        """Return the entries of a directory in order of name; none if it does not exist."""
+
+    @abstractmethod
+    def list_names(self, path: str) -> _Names:
+        """Return the names in a directory in no order; none if it does not exist. Cheaper than `list`."""
+
+    @abstractmethod
+    def status(self, path: str) -> FileStatus:
+        """Return size and time of a file."""
+
+    @abstractmethod
+    def exists(self, path: str) -> bool:
+        """Whether there is a file or a directory."""
+
+    @abstractmethod
+    def mkdirs(self, path: str) -> None:
+        """Make a directory and those above it, durably; nothing happens if it is there."""
+
+    @abstractmethod
+    def delete(self, path: str) -> bool:
+        """Delete a file; returns whether it was there."""
+
+    def delete_in(self, directory: str, name: str) -> bool:
+        """Delete a file of a directory that is no link; returns whether it was there.
+
+        Raises:
+            StorageError: The directory is a link, so the file is somebody else's.
+        """
+        return self.delete(join(directory, name))
+
+    def is_link(self, path: str) -> bool:
+        """Whether a path names a link, and not what it points to; object stores have none."""
+        return False
+
+    def resolved(self, path: str) -> str:
+        """Return a path that means the same and goes through no link."""
+        return path
+
+    @abstractmethod
+    def delete_directory(self, path: str) -> bool:
+        """Delete a directory if it is empty; returns whether it is gone."""
+
+    @abstractmethod
+    def link(self, source: str, target: str) -> None:
+        """Give a file that never changes a second name, durably and without copying it.
+
+        Raises:
+            AlreadyExistError: Something has the target path already.
+            StorageError: It cannot be done, for instance between two devices: copy it.
+        """
+
+    @abstractmethod
+    def rename(self, source: str, target: str) -> None:
+        """Move a file, durably, and never over another.
+
+        Not atomic against a crash: after one both names may be there.
+
+        Raises:
+            AlreadyExistError: Something has the target path already.
+        """
+
+    def move_all(self, moves: Sequence[tuple[str, str]]) -> None:
+        """Move the files that are there; each has one of its two names at any time, and both directories are synced.
+
+        Args:
+            moves: Pairs of source and target. Nobody else uses the name of a target.
+
+        Raises:
+            StorageError: This file system cannot move a file in one step.
+        """
+        raise StorageError(f"{self!r} cannot move a file in one step.")
+
+    def rename_all(self, moves: Sequence[tuple[str, str]]) -> Sequence[AlreadyExistError | NotExistError | None]:
+        """Move several files, each as `rename` does; cheaper than one by one where that is possible.
+
+        Args:
+            moves: Pairs of source and target.
+
+        Returns:
+            For each pair None, or why it was not moved: its target is taken, or its source is not there.
+        """
+        outcomes: list[AlreadyExistError | NotExistError | None] = []
+        for source, target in moves:
+            try:
+                self.rename(source, target)
+                outcomes.append(None)
+            except (AlreadyExistError, NotExistError) as error:
+                outcomes.append(error)
+        return outcomes

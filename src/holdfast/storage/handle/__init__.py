@@ -1,0 +1,1 @@
+"""Documents, and handles of what is stored."""

@@ -1,0 +1,1 @@
+"""The directory of a job, and how files in it are named."""

@@ -1,0 +1,1 @@
+"""Whole jobs in one process, without a JVM."""

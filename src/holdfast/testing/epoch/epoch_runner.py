@@ -1,0 +1,338 @@
+"""Epochs without a JVM: job master, tasks, checkpoints and sinks as they are, and an exchange in Spark's place.
+
+Used by tests and simulations. What is durable is durable here too; only Spark's own behaviour is missing. Every batch
+still crosses the exchange in the columns in which Spark would carry it.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from holdfast.errors import NullKeyError
+from holdfast.kernel.clock import Clock, SystemClock
+from holdfast.kernel.configuration import Configuration
+from holdfast.kernel.ids import JobID
+from holdfast.kernel.key_group import key_groups_of
+from holdfast.runtime.exchange.barrier import Barrier
+from holdfast.runtime.exchange.barrier_row import TICK, unpack
+from holdfast.runtime.exchange.descriptor import EpochDescriptor, JobDescriptor
+from holdfast.runtime.exchange.layout import CONTROL, HASH, KEY_HASH, TARGET, EdgeLayout, SourceLayout, stamped_schema
+from holdfast.runtime.graph.input_fitting import InputRules
+from holdfast.runtime.graph.plan import Edge, EpochJob, JobPlan, Stage
+from holdfast.runtime.graph.stream_graph import StreamGraph
+from holdfast.runtime.job.engine import Engine, EpochDriver, EpochInput, Outcome, StagedInput
+from holdfast.runtime.job.job import Job
+from holdfast.runtime.job.job_root import job_directory
+from holdfast.runtime.job.leadership import open_register
+from holdfast.runtime.job.progress import ProgressReporter
+from holdfast.runtime.master.job_master import JobMaster
+from holdfast.runtime.task import worker
+from holdfast.runtime.task.identity import TaskIdentity
+from holdfast.runtime.task.stage_task import StageTask
+from holdfast.state.backend.cache import STATE_CACHE
+from holdfast.state.run.run_file import forget_runs
+from holdfast.storage.file_system.s3_options import use_s3_options
+from holdfast.storage.file_system.scheme import FileSystem, file_system_for
+from holdfast.testing.epoch.arrow_frame import staged_elements
+from holdfast.types.conversion.arrow import elements_to_batch
+
+Elements = Sequence[Any]
+Batches = list[pa.RecordBatch]
+
+
+class LocalInput(EpochInput):
+    """The elements of each source in one epoch."""
+
+    def __init__(self, number: int, elements: Mapping[str, Elements], is_last: bool) -> None:
+        self.number = number
+        self.elements = elements
+        self.is_last = is_last
+
+    def positions(self) -> dict[str, Any]:
+        return {"next": self.number + 1}
+
+
+class LocalEngine(Engine):
+    """Runs each task in this process, one after the other.
+
+    Args:
+        inputs: Elements by source uid, for one data epoch after the other.
+        is_bounded: Whether the inputs end with the last of them (the job then ends FINISHED), or have only paused.
+        source_tasks: Number of partitions of each source.
+        amnesia: Forgets everything a worker process caches before each task.
+        interceptor: Called with (stage, partition) before each task runs; may raise, to make the task fail.
+    """
+
+    def __init__(
+        self,
+        inputs: Sequence[Mapping[str, Elements]],
+        *,
+        is_bounded: bool = False,
+        source_tasks: int = 2,
+        amnesia: bool = False,
+        interceptor: Callable[[int, int], None] | None = None,
+    ) -> None:
+        self.inputs = list(inputs)
+        self._is_bounded = is_bounded
+        self._source_tasks = source_tasks
+        self._amnesia = amnesia
+        self._interceptor = interceptor or (lambda stage, partition: None)
+
+    def prepare(self, job: JobDescriptor, positions: Mapping[str, Any] | None, token: int, rules: InputRules) -> None:
+        self.reship(job)
+        self._next = int(positions["next"]) if positions else 0
+
+    def reship(self, job: JobDescriptor) -> None:
+        self._key = job.key
+        self._content = job.to_bytes()
+        self._plan: JobPlan = job.plan
+        self._directory = job.directory()
+
+    def drive(self, driver: EpochDriver) -> Outcome:
+        driver.tick_if_due()
+        while self._next < len(self.inputs) and not driver.stopping:
+            number = self._next
+            is_last = self._is_bounded and number == len(self.inputs) - 1
+            driver.process(LocalInput(number, self.inputs[number], is_last))
+            self._next = number + 1
+            driver.tick_if_due()
+        if driver.stopping:
+            return Outcome.STOPPED
+        return Outcome.ENDED if self._is_bounded else Outcome.EXHAUSTED
+
+    def execute(self, epoch: EpochDescriptor, epoch_input: EpochInput | StagedInput | None) -> list[Barrier]:
+        if isinstance(epoch_input, StagedInput):
+            epoch_job, elements = (
+                self._plan.epoch_jobs[epoch_input.epoch_job],
+                staged_elements(self._plan, epoch_input, epoch.epoch),
+            )
+        else:
+            epoch_job, elements = self._plan.epoch_jobs[0], self._elements(epoch_input)
+        sources = self._source_batches(epoch_job, elements)
+        stages, tasks = list(epoch_job.stages), epoch_job.tasks
+        if epoch_job.starts_in_python:
+            first = stages.pop(0)
+            crossing = self._run_stage(first, epoch, sources, tasks.get(first.index + 1, 0))
+        else:
+            crossing = [_project(epoch_job, batches, stages[0], i) for i, batches in enumerate(sources)]
+        for position, stage in enumerate(stages):
+            if position == 0:
+                crossing = [*crossing, [EdgeLayout(stage.arriving).control(TICK, stage.tasks)]]
+            placed = self.hand_over(stage, crossing)
+            crossing = self._run_stage(stage, epoch, placed, tasks.get(stage.index + 1, 0))
+        rows = [row for batches in crossing for batch in batches for row in batch.column(0).to_pylist()]
+        return [unpack(row, self._directory) for row in rows]
+
+    def hand_over(self, stage: Stage, crossing: Sequence[Batches]) -> Sequence[Batches]:
+        """What each task of a stage reads of what the tasks above it wrote; a story may mix it up."""
+        return exchange(EdgeLayout(stage.arriving), [batch for batches in crossing for batch in batches], stage.tasks)
+
+    def services(self) -> Mapping[str, Any]:
+        return {"read_parquet": lambda paths: pa.concat_tables([pq.read_table(path) for path in paths])}
+
+    def close(self) -> None:
+        worker.forget_all()
+
+    def _run_stage(
+        self, stage: Stage, epoch: EpochDescriptor, inputs: Sequence[Batches], next_tasks: int
+    ) -> list[Batches]:
+        return [
+            list(self._run_task(stage, epoch, partition, batches, next_tasks))
+            for partition, batches in enumerate(inputs)
+        ]
+
+    def _run_task(
+        self, stage: Stage, epoch: EpochDescriptor, partition: int, batches: Batches, next_tasks: int
+    ) -> Iterator[pa.RecordBatch]:
+        if self._amnesia:
+            _start_cold()
+        self._interceptor(stage.index, partition)
+        job = worker.load_job(self._key, lambda: self._content)
+        task = StageTask(job, epoch, TaskIdentity.fresh(stage.index, partition), next_tasks)
+        yield from task.run(batches)
+
+    def _elements(self, epoch_input: EpochInput | None) -> dict[str, pa.RecordBatch]:
+        if epoch_input is None:
+            return {}
+        assert isinstance(epoch_input, LocalInput)
+        given = epoch_input.elements
+        return {s.uid: elements_to_batch(list(given.get(s.uid, ())), s.element_type, s.uid) for s in self._plan.sources}
+
+    def _source_batches(self, epoch_job: EpochJob, elements: Mapping[str, pa.RecordBatch]) -> list[Batches]:
+        partitions: list[Batches] = [[] for _ in range(self._source_tasks)]
+        layout = SourceLayout(epoch_job.sources)
+        for position, source in enumerate(layout.sources):
+            if source.uid in elements:
+                for number, part in enumerate(_split(elements[source.uid], self._source_tasks)):
+                    if part.num_rows:
+                        partitions[number].append(part if layout.flat else _struct_of(layout, position, part))
+        return partitions
+
+
+def run_job(
+    graph: StreamGraph,
+    directory: Path | str,
+    engine: Engine,
+    configuration: Mapping[str, Any] | None = None,
+    *,
+    name: str = "job",
+    clock: Clock | None = None,
+    parallelism: int = 2,
+    file_system: FileSystem | None = None,
+) -> JobMaster:
+    """A job master over a directory, ready to `run()`; run it again on the same directory and it resumes.
+
+    Args:
+        graph: The job.
+        directory: Of the checkpoints of all jobs.
+        engine: Runs its epochs.
+        configuration: Its options.
+        name: From which its id is derived.
+        clock: For timers, intervals and grace periods.
+        parallelism: Subtasks of keyed operators that name no parallelism.
+        file_system: Through which the master goes; tasks always use the plain one.
+    """
+    job_id = JobID.from_name(name)
+    options = Configuration(dict(configuration or {}))
+    use_s3_options(options)
+    root = str(directory)
+    own_directory = job_directory(file_system or file_system_for(root), root, job_id, options)
+    own_directory.create()
+    register, leadership = open_register(own_directory, options)
+    job = Job(
+        job_id=job_id,
+        name=name,
+        graph=graph,
+        configuration=options,
+        directory=own_directory,
+        register=register,
+        engine=engine,
+        default_parallelism=parallelism,
+        owner=f"epoch-runner-{uuid.uuid4().hex[:8]}",
+        clock=clock or SystemClock(),
+        leadership=leadership,
+    )
+    return JobMaster(job, ProgressReporter(name))
+
+
+def exchange(layout: EdgeLayout, batches: Iterable[pa.RecordBatch], tasks: int) -> list[Batches]:
+    """What Spark's exchange does: hash, place, and sort where an edge is ordered."""
+    placed: list[Batches] = [[] for _ in range(tasks)]
+    for batch in batches:
+        hashes, subtasks = _placement(layout, batch)
+        carried = batch.drop_columns([TARGET]).append_column(HASH, pa.array(hashes.view(np.int64)))
+        for task in range(tasks):
+            part = carried.filter(pa.array(subtasks == task))
+            if part.num_rows:
+                placed[task].append(part)
+    order = [path for edge in layout.edges if edge.key for path in _order_paths(layout, edge)]
+    first = [edge.name for edge in layout.edges if edge.broadcast]
+    return [_sorted(part, first, order) for part in placed] if order or first else placed
+
+
+def _placement(layout: EdgeLayout, batch: pa.RecordBatch) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]:
+    rows = batch.num_rows
+    target = batch.column(batch.schema.get_field_index(TARGET))
+    subtasks = target.cast(pa.int64()).fill_null(-1).to_numpy(zero_copy_only=False).copy()
+    hashes = np.zeros(rows, np.uint64)
+    control = batch.column(batch.schema.get_field_index(CONTROL)).is_null().to_numpy(zero_copy_only=False)
+    for edge in layout.edges:
+        if edge.key is None:
+            continue
+        mine = control
+        columns = batch
+        if not layout.flat:
+            column = batch.column(batch.schema.get_field_index(edge.name))
+            mine = column.is_valid().to_numpy(zero_copy_only=False)
+            columns = pa.RecordBatch.from_struct_array(column.filter(pa.array(mine)))
+        else:
+            columns = batch.filter(pa.array(mine))
+        if not mine.any():
+            continue
+        own = _hashes_of(edge, columns)
+        hashes[mine] = own
+        groups = key_groups_of(own, edge.key.max_parallelism).astype(np.int64)
+        subtasks[mine] = groups * edge.key.parallelism // edge.key.max_parallelism
+    return hashes, subtasks
+
+
+def _hashes_of(edge: Edge, columns: pa.RecordBatch) -> npt.NDArray[np.uint64]:
+    assert edge.key is not None
+    if edge.key.spec.selector is not None:
+        given = columns.column(columns.schema.get_field_index(KEY_HASH)).to_numpy(zero_copy_only=False)
+        return np.ascontiguousarray(given).view(np.uint64)
+    arrays = [columns.column(columns.schema.get_field_index(name)) for name in edge.key.spec.columns]
+    try:
+        return edge.key.codec.hashes(edge.key.codec.dict_keys(arrays))
+    except NullKeyError as error:
+        raise NullKeyError(edge.consumer, row=error.row) from error
+
+
+def _order_paths(layout: EdgeLayout, edge: Edge) -> list[tuple[str, ...]]:
+    assert edge.key is not None
+    prefix = () if layout.flat else (edge.name,)
+    return [(*prefix, name) for name in edge.key.spec.order_by]
+
+
+def _sorted(batches: Batches, first: Sequence[str], order: Sequence[tuple[str, ...]]) -> Batches:
+    if not batches:
+        return batches
+    table = pa.Table.from_batches(batches)
+    keys = {f"broadcast {name}": table.column(name).is_null() for name in first}
+    keys |= {f"{i}": _at(table, path) for i, path in enumerate(order)}
+    keys["position"] = pa.chunked_array([pa.array(np.arange(table.num_rows))])
+    by = [(name, "ascending") for name in keys]
+    indices = pc.sort_indices(pa.table(keys), sort_keys=[(name, order, "at_start") for name, order in by])
+    return table.take(indices).to_batches()  # type: ignore[no-any-return]
+
+
+def _at(table: pa.Table, path: tuple[str, ...]) -> pa.ChunkedArray:
+    column = table.column(path[0])
+    for name in path[1:]:
+        column = pc.struct_field(column, name)
+    return column
+
+
+def _project(epoch_job: EpochJob, batches: Batches, stage: Stage, partition: int) -> Batches:
+    """Source columns as edge columns, without Python operators: a row read by several edges is repeated for each."""
+    sources, layout = SourceLayout(epoch_job.sources), EdgeLayout(stage.arriving)
+    return [
+        layout.pack(edge, columns, target)
+        for batch in batches
+        for source, columns in sources.unpack(batch)
+        for edge in stage.arriving
+        if edge.origin.name == source.uid
+        for target in edge.targets(stage.index, stage.tasks, partition)
+    ]
+
+
+def _start_cold() -> None:
+    """Forgets what a worker process knows: opened functions, decoded state, mapped files."""
+    worker.forget_all()
+    STATE_CACHE.clear()
+    forget_runs()
+
+
+def _split(batch: pa.RecordBatch, parts: int) -> Batches:
+    size = -(-batch.num_rows // parts) or 1
+    return [batch.slice(i * size, size) for i in range(parts)]
+
+
+def _struct_of(layout: SourceLayout, position: int, batch: pa.RecordBatch) -> pa.RecordBatch:
+    columns = []
+    for other, source in enumerate(layout.sources):
+        schema = stamped_schema(source)
+        if other == position:
+            columns.append(pa.StructArray.from_arrays(batch.columns, fields=list(schema)))
+        else:
+            columns.append(pa.nulls(batch.num_rows, pa.struct(list(schema))))
+    return pa.RecordBatch.from_arrays(columns, names=[layout.column(i) for i in range(len(columns))])

@@ -1,0 +1,1 @@
+"""One operator over rows, watermarks and snapshots, without a JVM."""

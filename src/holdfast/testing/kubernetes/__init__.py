@@ -1,0 +1,1 @@
+"""A strict API server for what high availability uses of Kubernetes."""

@@ -1,0 +1,301 @@
+"""The part of the contract of state backends that is about versions: failures, branches, rescaling, keys, files."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from holdfast.errors import CorruptFileError
+from holdfast.state.backend import StateBackend
+from holdfast.state.backend.cache import STATE_CACHE
+from holdfast.state.run.run_file import forget_runs
+from holdfast.testing.state_contract.state_access_contract import COUNT, LIST, MAP, MEAN, SUM
+from holdfast.testing.state_contract.state_epochs import StateEpochs
+from holdfast.testing.state_contract.state_registration_contract import WindowSerializer
+from holdfast.types.information.type_information import Types
+from holdfast.types.key.key_codec import AtomicKeyCodec
+
+KEYS = [f"key-{number}" for number in range(40)]
+
+
+class CollidingKeyCodec(AtomicKeyCodec):
+    """String keys of which many have the same hash."""
+
+    def __init__(self) -> None:
+        super().__init__(Types.STRING())
+        self.hash = lambda dict_key, seed=0: (len(dict_key) % 3) << 62  # type: ignore[method-assign]
+
+
+def _add_one(state: Any) -> None:
+    state.add(1)
+
+
+class StateVersionContract:
+    """Versions of state."""
+
+    def _count(self, epochs: StateEpochs, keys: list[str]) -> None:
+        """Count keys in one epoch of as many tasks as there are subtasks."""
+        for subtask in range(epochs.parallelism):
+            mine = [key for key in keys if epochs.subtask_of(key) == subtask]
+            with epochs.task(subtask) as task:
+                state = task.backend.get_state(COUNT)
+                for slot in task.prepare(mine):
+                    task.backend.slot = slot
+                    state.update((state.value() or 0) + 1)
+
+    def _counts(self, epochs: StateEpochs, keys: list[str]) -> list[int | None]:
+        found: list[int | None] = epochs.values(keys, COUNT)
+        return found
+
+    # Failures.
+
+    def test_an_epoch_without_changes_writes_nothing(self, epochs: StateEpochs) -> None:
+        task = epochs.open()
+        assert task.state("a", COUNT).value() is None
+        assert epochs.succeed(task) is None
+
+    def test_a_key_that_comes_and_goes_in_one_epoch_leaves_nothing(self, epochs: StateEpochs) -> None:
+        task = epochs.open()
+        task.state("a", COUNT).update(1)
+        task.state("a", COUNT).clear()
+        task.state("a", LIST).add("x")
+        task.state("a", LIST).clear()
+        task.state("a", MAP).put("x", 1)
+        task.state("a", MAP).remove("x")
+        assert epochs.succeed(task) is None
+
+    @pytest.mark.parametrize("after_flush", [False, True])
+    def test_a_failed_attempt_leaves_nothing(self, epochs: StateEpochs, after_flush: bool) -> None:
+        with epochs.epoch() as task:
+            task.state("a", COUNT).update(1)
+            task.state("a", LIST).add("x")
+            task.state("a", MAP).put("x", 1)
+        task = epochs.open()
+        task.state("a", COUNT).update(100)
+        task.state("a", LIST).add("wrong")
+        task.state("a", MAP).put("wrong", 1)
+        task.state("new", COUNT).update(100)
+        epochs.fail(task, after_flush=after_flush)
+        with epochs.epoch() as task:
+            assert task.state("a", COUNT).value() == 1
+            assert list(task.state("a", LIST).get()) == ["x"]
+            assert dict(task.state("a", MAP).items()) == {"x": 1}
+            assert task.state("new", COUNT).value() is None
+
+    def test_an_epoch_that_fails_after_its_tasks_succeeded_leaves_nothing(self, epochs: StateEpochs) -> None:
+        """Another subtask died: what this one has kept is ahead of the version that the epoch starts from again."""
+        self._count(epochs, KEYS)
+        epochs.complete()
+        for _ in range(2):
+            with epochs.task() as task:
+                task.state(KEYS[0], COUNT).update(100)
+                task.state(KEYS[1], COUNT).clear()
+                task.state("new", COUNT).update(100)
+                task.state(KEYS[0], LIST).add("wrong")
+            epochs.abandon()
+        self._count(epochs, KEYS[1:3])
+        epochs.complete()
+        with epochs.epoch() as task:
+            assert list(task.state(KEYS[0], LIST).get()) == []
+        assert self._counts(epochs, [*KEYS[:4], "new"]) == [1, 2, 2, 1, None]
+
+    def test_another_process_that_did_an_epoch_is_followed(
+        self, epochs: StateEpochs, state_backend: StateBackend
+    ) -> None:
+        """This process kept what it knows; another one ran two epochs, then it is this one's turn again."""
+        self._count(epochs, KEYS)
+        with epochs.task() as task:
+            task.state(KEYS[5], LIST).add("first")
+            task.state(KEYS[5], MAP).put_all({"x": 1, "y": 1})
+        epochs.complete()
+        for number in range(2):
+            task = epochs.open()
+            task.state(KEYS[0], COUNT).update(50 + number)
+            task.state(KEYS[1], COUNT).clear()
+            task.state(KEYS[5], LIST).add(f"later {number}")
+            task.state(KEYS[5], MAP).put("y", number)
+            task.state(KEYS[5], MAP).remove("x")
+            task.state(f"new {number}", COUNT).update(7)
+            epochs.succeed(task, keep=False)
+            epochs.complete()
+        with epochs.epoch() as task:
+            values = [task.state(key, COUNT).value() for key in [*KEYS[:3], "new 0", "new 1"]]
+            assert values == [51, None, 1, 7, 7]
+            assert list(task.state(KEYS[5], LIST).get()) == ["first", "later 0", "later 1"]
+            assert dict(task.state(KEYS[5], MAP).items()) == {"y": 1}
+
+    def test_an_older_version_can_be_gone_on_from(self, epochs: StateEpochs) -> None:
+        versions = [epochs.version]
+        for _ in range(4):
+            self._count(epochs, KEYS[:5])
+            epochs.complete()
+            versions.append(epochs.version)
+        for back_to in (3, 1, 4, 0, 2):
+            epochs.version = versions[back_to]
+            self._count(epochs, KEYS[:1])
+            epochs.complete()
+            expected = [back_to + 1, back_to or None, None]
+            assert self._counts(epochs, [KEYS[0], KEYS[1], KEYS[20]]) == expected
+
+    # Rescaling.
+
+    def test_rescaling_only_chooses_other_ranges(self, epochs: StateEpochs) -> None:
+        expected = dict.fromkeys(KEYS, 0)
+        for parallelism in (1, 3, 2, 8, 5, 1):
+            epochs.parallelism = parallelism
+            self._count(epochs, KEYS)
+            epochs.complete()
+            expected = {key: count + 1 for key, count in expected.items()}
+            assert self._counts(epochs, KEYS) == list(expected.values())
+
+    def test_a_subtask_sees_only_its_key_groups(self, epochs: StateEpochs) -> None:
+        self._count(epochs, KEYS)
+        epochs.complete()
+        epochs.parallelism = 4
+        found: list[str] = []
+        for subtask in range(4):
+            task = epochs.open(subtask)
+            task.backend.get_state(COUNT)
+            mine = list(task.backend.get_keys("count"))
+            assert {epochs.subtask_of(key) for key in mine} <= {subtask}
+            found += mine
+            epochs.fail(task)
+        assert sorted(found) == sorted(KEYS)
+
+    # Keys.
+
+    def test_different_keys_of_one_hash_are_kept_apart(self, state_backend: StateBackend, tmp_path: Path) -> None:
+        epochs = StateEpochs(state_backend, str(tmp_path), codec=CollidingKeyCodec())
+        keys = [f"{number}{'x' * (number % 4)}" for number in range(30)]
+        for number in range(3):
+            with epochs.epoch() as task:
+                for key in keys[number:]:
+                    state = task.state(key, COUNT)
+                    state.update((state.value() or 0) + 1)
+                    task.state(key, LIST).add(f"{key}-{number}")
+                    task.state(key, MAP).put(f"{key}-{number}", number)
+                    task.state(key, SUM, number % 2, WindowSerializer()).add(1)
+                if number == 1:
+                    task.state(keys[7], COUNT).clear()
+                    task.state(keys[7], MAP).clear()
+        with epochs.epoch() as task:
+            for position, key in enumerate(keys):
+                rounds = min(position, 2) + 1
+                assert task.state(key, COUNT).value() == (1 if key == keys[7] else rounds)
+                assert list(task.state(key, LIST).get()) == [f"{key}-{number}" for number in range(rounds)]
+                if key != keys[7]:
+                    assert dict(task.state(key, MAP).items()) == {f"{key}-{n}": n for n in range(rounds)}
+                assert task.state(key, SUM, 0, WindowSerializer()).get() == (rounds + 1) // 2
+            assert task.state("9x", COUNT).value() == (3 if "9x" in keys else None)
+            assert task.state("never", COUNT).value() is None
+
+    @pytest.mark.parametrize(
+        ("key_type", "keys", "twin"),
+        [
+            ("bigint", [0, -1, 2**63 - 1], 0),
+            ("double", [0.0, float("inf"), float("nan")], -0.0),
+            ("binary", [b"", b"\x00"], b""),
+            ("a string, b int", [("x", 1), ("x", None)], ("x", 1)),
+            (None, [1, True, "1", (1, None)], 1),
+        ],
+    )
+    def test_keys_of_all_types_find_their_state(
+        self, state_backend: StateBackend, tmp_path: Path, key_type: Any, keys: list[Any], twin: Any
+    ) -> None:
+        epochs = StateEpochs(state_backend, str(tmp_path), key_type=key_type)
+        with epochs.epoch() as task:
+            for number, key in enumerate(keys):
+                task.state(key, COUNT).update(number)
+        with epochs.epoch() as task:
+            assert [task.state(key, COUNT).value() for key in keys] == list(range(len(keys)))
+            assert task.state(twin, COUNT).value() == 0
+
+    def test_all_keys_can_be_visited(self, epochs: StateEpochs) -> None:
+        self._count(epochs, KEYS)
+        epochs.complete()
+        with epochs.epoch() as task:
+            task.state(KEYS[0], COUNT).clear()
+            task.state("another", COUNT).update(5)
+            seen = []
+
+            def visit(key: str, state: Any) -> None:
+                seen.append((key, state.value()))
+                state.clear() if key == KEYS[1] else state.update(state.value() * 10)
+
+            task.backend.apply_to_all_keys(COUNT, visit)
+            assert sorted(seen) == sorted([*((key, 1) for key in KEYS[1:]), ("another", 5)])
+        assert self._counts(epochs, [*KEYS[:3], "another"]) == [None, None, 10, 50]
+
+    def test_nothing_is_left_when_everything_was_cleared(self, epochs: StateEpochs) -> None:
+        descriptors = [COUNT, LIST, MAP, SUM, MEAN]
+        writes: dict[Any, Callable[[Any], None]] = {
+            COUNT: lambda state: state.update(1),
+            MAP: lambda state: state.put("x", 1),
+            LIST: lambda state: state.add("x"),
+        }
+        for clearing in (False, True):
+            with epochs.epoch() as task:
+                for key in KEYS:
+                    for descriptor in descriptors:
+                        state = task.state(key, descriptor)
+                        if clearing:
+                            state.clear()
+                        else:
+                            writes.get(descriptor, _add_one)(state)
+                assert task.backend.num_key_value_state_entries() == (0 if clearing else 5 * len(KEYS))
+        task = epochs.open()
+        for descriptor in descriptors:
+            task.state(KEYS[0], descriptor)
+            assert list(task.backend.get_keys(descriptor.name)) == []
+        epochs.fail(task)
+
+    # Files.
+
+    def test_runs_can_be_read_by_anybody(self, epochs: StateEpochs) -> None:
+        with epochs.epoch() as task:
+            task.state("b", COUNT).update(2)
+            task.state("a", COUNT).update(1)
+            task.state("a", LIST).add_all(["x", "y"])
+            task.state("a", MAP).put_all({"k2": 2, "k1": None})
+        run = epochs.version.runs[0]
+        data = Path(epochs.directory, run.path).read_bytes()
+        footer = json.loads(data[run.footer_offset : data.rindex(b"}") + 1])
+        tables = {}
+        for entry in footer["segments"]:
+            segment = pa.py_buffer(data[entry["offset"] : entry["offset"] + entry["length"]])
+            tables[entry["name"]] = pa.ipc.open_file(segment).read_all()
+        counts = dict(zip(tables["count"]["key"].to_pylist(), tables["count"]["value"].to_pylist(), strict=True))
+        assert counts == {"a": 1, "b": 2}
+        assert tables["count"]["value"].type == pa.int64()
+        hashes = tables["count"]["hash"].to_pylist()
+        assert hashes == sorted(epochs.codec.hash(key) for key in "ab")
+        assert tables["list"].select(["key", "op", "value"]).to_pylist() == [{"key": "a", "op": 0, "value": ["x", "y"]}]
+        entries = tables["map"].select(["map_key", "op", "value"]).to_pylist()
+        assert entries == [{"map_key": "k1", "op": 0, "value": None}, {"map_key": "k2", "op": 0, "value": 2}]
+
+    def test_appends_are_written_as_what_was_added(self, epochs: StateEpochs) -> None:
+        with epochs.epoch() as task:
+            task.state("a", LIST).add_all(["x"] * 1000)
+        with epochs.epoch() as task:
+            task.state("a", LIST).add("y")
+        with epochs.epoch() as task:
+            assert len(list(task.state("a", LIST).get())) == 1001
+        assert epochs.version.runs[1].size < epochs.version.runs[0].size
+
+    def test_a_damaged_run_is_refused_by_name(self, epochs: StateEpochs) -> None:
+        with epochs.epoch() as task:
+            task.state("a", COUNT).update(1)
+        path = Path(epochs.directory, epochs.version.runs[0].path)
+        data = bytearray(path.read_bytes())
+        data[200] ^= 1
+        path.write_bytes(data)
+        forget_runs()
+        STATE_CACHE.clear()
+        with pytest.raises(CorruptFileError) as error:
+            epochs.values(["a"], COUNT)
+        assert error.value.path == str(path)

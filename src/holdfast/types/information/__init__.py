@@ -1,0 +1,1 @@
+"""What is known of a type: each kind of type information."""

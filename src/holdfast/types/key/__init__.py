@@ -1,0 +1,1 @@
+"""Keys: their bytes, their hash, and the columns in which they arrive."""

@@ -1,0 +1,96 @@
+"""What Spark fails with, in our terms: what no restart can cure, what may come again, what was only away."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from holdfast.errors import ConfigurationError, HoldfastError, RestoreError
+from holdfast.runtime.job.engine import EngineAwayError, EngineError, InputGoneError
+from holdfast.spark.failure import final_failures_told, translate
+
+pytestmark = pytest.mark.spark
+
+
+def told(action: Callable[[], Any]) -> HoldfastError:
+    try:
+        action()
+    except Exception as failure:
+        return translate(failure, "trying")
+    raise AssertionError("nothing failed")
+
+
+def raising(spark: Any, text: str) -> Callable[[], Any]:
+    """An action whose task fails with a text of Java."""
+    return lambda: spark.range(1).selectExpr(f"raise_error('{text}')").collect()
+
+
+def test_a_failure_of_java_is_told_by_its_root_cause_in_one_line(spark: Any) -> None:
+    error = told(lambda: spark.sparkContext._jvm.java.lang.Integer.parseInt("kelp"))
+    assert type(error) is EngineError
+    assert str(error) == ('Spark failed while trying: java.lang.NumberFormatException: For input string: "kelp"')
+    task = told(raising(spark, "the reef is closed"))
+    assert type(task) is EngineError
+    assert "the reef is closed" in str(task)
+    assert "\n" not in str(task)
+
+
+def missing(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    import a_package_that_nobody_has  # noqa: F401
+
+    yield from batches
+
+
+def test_a_package_that_a_worker_lacks_is_final(spark: Any) -> None:
+    error = told(lambda: spark.range(1).mapInArrow(missing, "id bigint").collect())
+    assert isinstance(error, ConfigurationError)
+    assert "ModuleNotFoundError: No module named 'a_package_that_nobody_has'" in str(error)
+
+
+def test_a_package_that_the_driver_lacks_is_final() -> None:
+    with pytest.raises(ConfigurationError, match="a package is missing"), final_failures_told("preparing the job"):
+        import a_package_that_nobody_has  # noqa: F401
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ('Cannot fetch offset 7. ... set the source option "failOnDataLoss" to "false".', InputGoneError),
+        ("org.apache.kafka.clients.consumer.OffsetOutOfRangeException", InputGoneError),
+        ("java.net.ConnectException: Connection refused", EngineAwayError),
+    ],
+)
+def test_what_spark_says_decides(spark: Any, text: str, kind: type[HoldfastError]) -> None:
+    assert type(told(raising(spark, text))) is kind
+
+
+def test_positions_of_other_inputs_are_a_refused_restore(spark: Any, tmp_path: Path) -> None:
+    for name in "ab":
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "1.txt").write_text(f"{name}\n")
+
+    def run(*names: str) -> None:
+        frames = [spark.readStream.text(str(tmp_path / name)) for name in names]
+        frame = frames[0]
+        for other in frames[1:]:
+            frame = frame.union(other)
+        query = (
+            frame.writeStream.foreachBatch(lambda batch, number: None)
+            .option("checkpointLocation", str(tmp_path / "positions"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        with contextlib.suppress(Exception):
+            query.awaitTermination()
+        if query.exception() is not None:
+            raise query.exception()
+
+    run("a", "b")
+    error = told(lambda: run("a"))
+    assert isinstance(error, RestoreError)
+    assert "are of other inputs than the program has" in str(error)

@@ -1,0 +1,102 @@
+"""What the README says: `pip install '.[spark]'` into an environment that has nothing else, then its program runs.
+
+The environment of a developer has more than the wheel asks for, so nothing else shows what is missing there.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+import pyarrow.dataset as ds
+import pytest
+
+from tests.documentation import ROOT, blocks
+
+pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(3000)]
+
+OLDEST = (3, 11)
+COLLECTED = """
+from holdfast.datastream import StreamExecutionEnvironment
+
+env = StreamExecutionEnvironment.get_execution_environment()
+words = env.from_collection([("kelp", 1), ("rock", 2)], "word string, n bigint").uid("words")
+doubled = words.map(lambda row: row, "word string, n bigint").uid("map").transform(lambda frame: frame.where("n > 1"))
+print(list(doubled.execute_and_collect()))
+"""
+"""Beside the README's: rows that the driver brings, and a transform."""
+
+
+def run(*command: object, directory: Path) -> str:
+    """Runs a command that knows nothing of the environment of the tests."""
+    leaves = {
+        name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "PYSPARK", "VIRTUAL"))
+    }
+    done = subprocess.run(
+        [str(part) for part in command],
+        cwd=directory,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={**leaves, "SPARK_LOCAL_IP": "127.0.0.1", "PIP_DISABLE_PIP_VERSION_CHECK": "1"},
+        check=False,
+        timeout=1400,
+    )
+    assert done.returncode == 0, done.stdout
+    return done.stdout
+
+
+@cache
+def interpreters() -> dict[tuple[int, int], str]:
+    """The Pythons of this machine, of the path and of pyenv, that can make an environment."""
+    found: dict[tuple[int, int], str] = {}
+    versions = Path.home() / ".pyenv" / "versions"
+    for minor in range(OLDEST[1], 30):
+        name = f"python3.{minor}"
+        candidates = [shutil.which(name), *sorted(map(str, versions.glob(f"3.{minor}.*/bin/{name}")))]
+        for candidate in filter(None, candidates):
+            asked = [candidate, "-c", "import venv, ensurepip, ssl"]
+            if subprocess.run(asked, capture_output=True, check=False).returncode == 0:
+                found[3, minor] = candidate
+                break
+    return found
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("wheel")
+    run(
+        sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "-w", directory, ROOT, directory=ROOT
+    )
+    [made] = directory.glob("*.whl")
+    return made
+
+
+@pytest.mark.parametrize("which", ["oldest", "newest"])
+def test_the_readme_runs_with_what_the_extra_brings(tmp_path: Path, wheel: Path, which: str) -> None:
+    version = OLDEST if which == "oldest" else max(interpreters(), default=OLDEST)
+    if version not in interpreters() or (which == "newest" and version == OLDEST):
+        pytest.skip(f"no other Python than {sorted(interpreters())} on this machine")
+    environment = tmp_path / "environment"
+    run(interpreters()[version], "-m", "venv", environment, directory=tmp_path)
+    python = environment / "bin" / "python"
+    run(python, "-m", "pip", "install", "--quiet", f"{wheel}[spark]", directory=tmp_path)
+    installed = run(python, "-m", "pip", "list", directory=tmp_path)
+    assert not re.search(r"^pandas ", installed, re.MULTILINE), "the test is about an environment without pandas"
+
+    [block] = blocks(ROOT / "README.md", "python spark")
+    (tmp_path / "word_count.py").write_text(block.text, encoding="utf-8")
+    (tmp_path / "texts").mkdir()
+    (tmp_path / "texts" / "a.txt").write_text("kelp rock kelp\n", encoding="utf-8")
+    run(python, "word_count.py", "texts", "out", "checkpoints", directory=tmp_path)
+    rows = ds.dataset(tmp_path / "out", format="parquet").to_table().to_pylist()
+    assert sorted((row["word"], row["n"]) for row in rows) == [("kelp", 1), ("kelp", 2), ("rock", 1)]
+    (tmp_path / "collected.py").write_text(COLLECTED, encoding="utf-8")
+    assert "[Row(word='rock', n=2)]" in run(python, "collected.py", directory=tmp_path)
+    listed = run(environment / "bin" / "holdfast", "checkpoints", "checkpoints", directory=tmp_path)
+    assert "COMPLETED" in listed

@@ -1,0 +1,131 @@
+"""No deletion crosses a link: what it points to may belong to somebody else."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.checkpoint.recovery.disposal import dispose_savepoint
+from holdfast.checkpoint.storage.savepoint_place import check_place
+from holdfast.datastream import KeyedProcessFunction
+from holdfast.errors import ConfigurationError, HoldfastError, StorageError
+from holdfast.runtime.commit.savepoints import try_place
+from holdfast.runtime.job.control import SnapshotRequest
+from holdfast.state import ValueStateDescriptor
+from holdfast.storage.file_system.scheme import LocalFileSystem
+from tests.stories.local import Program, master
+
+
+class Last(KeyedProcessFunction):
+    def open(self, runtime_context: Any) -> None:
+        self.last = runtime_context.get_state(ValueStateDescriptor("last", "bigint"))
+
+    def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> Any:
+        self.last.update(value.n)
+        yield value.n
+
+
+def go(root: Path, epochs: int, name: str = "job", savepoint: Path | None = None) -> Path:
+    program = Program()
+    program.source("in", "key string, n bigint").key_by("key").process(Last()).uid("last").print().uid("out")
+    options = {"execution.checkpointing.num-retained": "1", "state.compaction.max-runs": "3"}
+    job = master(program, root, [{"in": [("k", n)]} for n in range(epochs)], options, name=name, parallelism=1)
+    if savepoint is not None:
+        job.control.request(SnapshotRequest(True, str(savepoint)))
+    job.run()
+    return Path(job.job.directory.path)
+
+
+def names(directory: Path) -> list[str]:
+    return sorted(str(path.relative_to(directory)) for path in directory.rglob("*"))
+
+
+def test_the_sweep_leaves_what_a_link_in_place_of_a_checkpoint_points_to(tmp_path: Path) -> None:
+    job = go(tmp_path / "jobs", 1)
+    [chk] = job.glob("chk-*")
+    victim = tmp_path / "victim"
+    shutil.copytree(chk, victim)
+    (victim / "thesis.tex").write_text("x")
+    shutil.move(chk, tmp_path / "moved")
+    chk.symlink_to(victim)
+    before = names(victim)
+    go(tmp_path / "jobs", 6)
+    assert names(victim) == before
+
+
+def test_the_sweep_leaves_what_a_link_in_place_of_the_shared_files_points_to(tmp_path: Path) -> None:
+    other = go(tmp_path / "other", 3, "other")
+    job = go(tmp_path / "jobs", 2)
+    for run in (job / "shared").iterdir():
+        shutil.copy(run, other / "shared")
+    shutil.rmtree(job / "shared")
+    (job / "shared").symlink_to(other / "shared")
+    before = set(names(other / "shared"))
+    go(tmp_path / "jobs", 8)
+    assert before <= set(names(other / "shared"))
+
+
+def savepoint_of(tmp_path: Path) -> tuple[Path, Path]:
+    job = go(tmp_path / "jobs", 3, savepoint=tmp_path / "savepoints")
+    [savepoint] = (tmp_path / "savepoints").glob("savepoint-*")
+    return job, savepoint
+
+
+def test_disposal_follows_no_link(tmp_path: Path) -> None:
+    job, savepoint = savepoint_of(tmp_path)
+    alias = tmp_path / "alias"
+    alias.symlink_to(savepoint)
+    before = names(savepoint)
+    for path in (alias, f"{alias}/", alias / "_metadata"):
+        with pytest.raises(ConfigurationError, match="is a link"):
+            dispose_savepoint(str(path))
+    assert names(savepoint) == before
+    shutil.rmtree(savepoint / "shared", ignore_errors=True)
+    (savepoint / "shared").symlink_to(job / "shared")
+    kept = names(job)
+    dispose_savepoint(str(savepoint))
+    assert names(job) == kept and [left.name for left in savepoint.iterdir()] == ["shared"]
+
+
+@pytest.mark.parametrize(
+    "place", ["chk-1", "shared", "shared/below/that", "register", "taskowned", "link", "shared/../register"]
+)
+def test_a_savepoint_does_not_go_where_a_job_deletes(tmp_path: Path, place: str) -> None:
+    job = go(tmp_path / "jobs", 2)
+    (job / "link").symlink_to(job / "shared")
+    before = names(job)
+    for path in (job / place, f"file://{job / place}"):
+        with pytest.raises(ConfigurationError, match=r"cannot go to .* is the job's own"):
+            try_place(str(path))
+    assert names(job) == before
+
+
+@pytest.mark.parametrize("place", ["here", "./here", "~/here", "file:here", "../here"])
+def test_a_savepoint_does_not_go_to_a_relative_path(place: str) -> None:
+    with pytest.raises(ConfigurationError, match="is relative"):
+        check_place(place)
+
+
+def test_a_directory_that_is_only_called_like_one_of_a_job_may_have_savepoints(tmp_path: Path) -> None:
+    for name in ("shared", "chk-7", "register/deep"):
+        try_place(str(tmp_path / name))
+    link = tmp_path / "link"
+    link.symlink_to(tmp_path / "shared")
+    try_place(str(link))
+    assert not list((tmp_path / "shared").iterdir())
+
+
+def test_the_file_system_deletes_in_directories_only(tmp_path: Path) -> None:
+    fs = LocalFileSystem()
+    real, link = tmp_path / "real", tmp_path / "link"
+    real.mkdir()
+    (real / "a").write_text("")
+    link.symlink_to(real)
+    with pytest.raises(StorageError, match=r"'a' was not deleted: .*link' is a link to .*real'"):
+        fs.delete_in(str(link), "a")
+    with pytest.raises(HoldfastError):
+        fs.delete_in(str(real / "a"), "b")
+    assert fs.delete_in(str(real), "a") and not fs.delete_in(str(real), "a") and not fs.delete_in(f"{real}-", "a")

@@ -1,0 +1,88 @@
+"""Which input of a program goes on where which one of a checkpoint stood."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.errors import ConfigurationError, RestoreError
+from holdfast.runtime.graph.input_fitting import ANEW, KEEP, InputLeaf, InputRules, fit_inputs
+
+
+def leaf(
+    uid: str, reads: str, ordinal: int = 0, *, schema: str = "struct<v:string>", streaming: bool = True
+) -> InputLeaf:
+    return InputLeaf(uid, ordinal, reads, schema, streaming)
+
+
+A, B = leaf("a", "topic 'a'"), leaf("b", "topic 'b'")
+MOVED = leaf("a", "topic 'c'")
+NO_RULES = InputRules()
+
+
+def test_inputs_are_found_by_uid_and_new_ones_have_no_origin() -> None:
+    new = leaf("n", "topic 'n'")
+    fitting = fit_inputs([A, B], [new, B, A], NO_RULES)
+    assert [fitting.origin(found) for found in (new, B, A)] == [None, B, A]
+    assert fitting.dropped == ()
+
+
+def test_what_is_gone_is_refused_by_name_or_dropped() -> None:
+    new = leaf("n", "topic 'n'")
+    with pytest.raises(
+        RestoreError, match=r"\['a'\] \('a' was a stream of topic 'a'.*new in this job: \['n'\]"
+    ) as caught:
+        fit_inputs([A, B], [B, new], NO_RULES)
+    assert (caught.value.missing_uids, caught.value.new_uids) == (("a",), ("n",))
+    assert fit_inputs([A, B], [B, new], InputRules(allow_missing=True)).dropped == (A,)
+
+
+@pytest.mark.parametrize(
+    "now",
+    [
+        MOVED,
+        leaf("a", "topic 'a'", schema="struct<v:bigint>"),
+        leaf("a", "topic 'a'", streaming=False),
+    ],
+    ids=["another topic", "another schema", "no stream"],
+)
+def test_one_that_reads_something_else_is_refused_with_both_descriptions(now: InputLeaf) -> None:
+    for rules in (NO_RULES, InputRules(allow_missing=True)):
+        with pytest.raises(RestoreError) as caught:
+            fit_inputs([A, B], [now, B], rules)
+        assert all(part in str(caught.value) for part in (str(A), str(now), KEEP, ANEW))
+    anew = fit_inputs([A, B], [now, B], InputRules(anew=frozenset("a")))
+    assert (anew.origin(now), anew.origin(B), anew.dropped) == (None, B, (A,))
+
+
+def test_a_position_is_kept_where_the_user_says_that_it_holds() -> None:
+    rules = InputRules(keep=frozenset("a"))
+    assert fit_inputs([A, B], [MOVED, B], rules).origin(MOVED) == A
+    with pytest.raises(RestoreError, match="reads something else"):
+        fit_inputs([A], [leaf("a", "topic 'a'", streaming=False)], rules)
+
+
+def test_what_the_user_said_counts_for_changed_inputs_only() -> None:
+    for rules in (InputRules(anew=frozenset("ab")), InputRules(keep=frozenset("ab"))):
+        assert fit_inputs([A, B], [A, B], rules).origin(A) == A
+
+
+def test_leaves_of_one_input_are_found_by_what_they_read_and_then_by_their_order() -> None:
+    before = [leaf("u", "x", 0), leaf("u", "y", 1), leaf("u", "y", 2)]
+    now = [leaf("u", "y", 0), leaf("u", "y", 1), leaf("u", "x", 2)]
+    fitting = fit_inputs(before, now, NO_RULES)
+    assert [fitting.origin(found) for found in now] == [before[2], before[1], before[0]]
+
+
+def test_an_input_may_gain_a_leaf_and_loses_none_unasked() -> None:
+    x, y = leaf("u", "x", 0), leaf("u", "y", 1)
+    assert fit_inputs([x], [x, y], NO_RULES).origin(y) is None
+    with pytest.raises(RestoreError, match="'u' was a stream of y"):
+        fit_inputs([x, y], [x], NO_RULES)
+    assert fit_inputs([x, y], [x], InputRules(allow_missing=True)).dropped == (y,)
+
+
+def test_decisions_name_inputs_that_are_there_and_only_once() -> None:
+    with pytest.raises(ConfigurationError, match=r"'nobody'.*there are \['a'\]"):
+        InputRules(keep=frozenset(["nobody"])).check(["a"])
+    with pytest.raises(ConfigurationError, match="both name 'a'"):
+        InputRules(keep=frozenset("a"), anew=frozenset("a")).check(["a"])

@@ -1,0 +1,95 @@
+"""The house: how large its rooms are, which files name each other, and that a class name means one thing."""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from functools import cache
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import holdfast
+
+SOURCE = Path(holdfast.__file__).parent
+MOST_MODULES = 13
+"""In one room."""
+
+MOST_LINES = 400
+
+CIRCLES_OF_ANNOTATIONS = [
+    # As in PyFlink a stream makes streams of other kinds, is one of them, and knows its environment.
+    {
+        "datastream.environment.stream_execution_environment",
+        "datastream.stream.broadcast",
+        "datastream.stream.data_stream",
+        "datastream.stream.keyed_stream",
+        "datastream.stream.vectorised",
+    },
+    # What observes a job master is told of it.
+    {"runtime.master.job_master", "runtime.master.job_observer"},
+]
+"""`make layers` finds every other kind of circle."""
+
+
+@cache
+def modules() -> dict[str, ast.Module]:
+    """All modules of the package, by their names below it."""
+    return {
+        ".".join(path.relative_to(SOURCE).with_suffix("").parts): ast.parse(path.read_text())
+        for path in sorted(SOURCE.rglob("*.py"))
+    }
+
+
+def imported(tree: ast.Module, names: Mapping[str, object]) -> Iterator[str]:
+    """The modules that a module names in an import, also for annotations alone."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("holdfast."):
+            base = node.module.removeprefix("holdfast.")
+            for alias in node.names:
+                yield f"{base}.{alias.name}" if f"{base}.{alias.name}" in names else base
+
+
+def test_a_room_holds_at_most_thirteen_modules() -> None:
+    rooms = [path for path in (SOURCE, *SOURCE.rglob("*")) if path.is_dir() and path.name != "__pycache__"]
+    counts = {
+        str(room.relative_to(SOURCE)): sum(1 for module in room.glob("*.py") if module.name != "__init__.py")
+        for room in rooms
+    }
+    assert {room: count for room, count in counts.items() if count > MOST_MODULES} == {}
+
+
+def test_every_room_says_what_it_holds() -> None:
+    silent = [
+        str(path.relative_to(SOURCE))
+        for path in SOURCE.rglob("__init__.py")
+        if not ast.get_docstring(ast.parse(path.read_text()))
+    ]
+    assert silent == []
+
+
+def test_no_file_is_long() -> None:
+    lengths = {str(path.relative_to(SOURCE)): path.read_text().count("\n") for path in SOURCE.rglob("*.py")}
+    assert {name: length for name, length in lengths.items() if length > MOST_LINES} == {}
+
+
+def test_circles_are_of_annotations_and_named_here() -> None:
+    trees = modules()
+    arrows = {name: set(imported(tree, trees)) - {name} for name, tree in trees.items()}
+    for circle in CIRCLES_OF_ANNOTATIONS:
+        for name in circle:
+            assert arrows[name] & circle, f"{name!r} is in no circle any more"
+            arrows[name] -= circle
+    try:
+        TopologicalSorter(arrows).prepare()
+    except CycleError as error:
+        raise AssertionError(f"a circle of imports: {' <- '.join(error.args[1])}") from None
+
+
+def test_a_public_class_name_means_one_thing() -> None:
+    places = defaultdict(list)
+    for name, tree in modules().items():
+        for node in tree.body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places[node.name].append(name)
+    assert {name: found for name, found in places.items() if len(found) > 1} == {}
