@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from holdfast.errors import PossibleInconsistentStateError, StorageError
+from holdfast.ha.election.leadership import Leadership
 from holdfast.ha.embedded.store import EmbeddedStateHandleStore, MemoryEntryMapBackend
 from holdfast.ha.file_system.store import FileEntryMapBackend, FileSystemStateHandleStore
-from holdfast.ha.job_manager_store.entry_map import EntryMap, EntryMapBackend, Leadership
+from holdfast.ha.job_manager_store.entry_map import EntryMap, EntryMapBackend
 from holdfast.storage.file_system.scheme import LocalFileSystem
 from holdfast.storage.handle.state_handle import RetrievableStateStorageHelper
 from holdfast.testing.contract.state_handle_store_backend import (

@@ -18,12 +18,13 @@ MOST_MODULES = 13
 MOST_LINES = 400
 
 CIRCLES_OF_ANNOTATIONS = [
-    # As in PyFlink a stream makes streams of other kinds, is one of them, and knows its environment.
+    # A stream knows its environment and says what it returns, which as in PyFlink may be a stream made of it.
     {
         "datastream.environment.stream_execution_environment",
         "datastream.stream.broadcast",
         "datastream.stream.data_stream",
         "datastream.stream.keyed_stream",
+        "datastream.stream.other_kinds",
         "datastream.stream.vectorised",
     },
     # What observes a job master is told of it.

@@ -17,6 +17,7 @@ from holdfast.datastream.sinks.collect import CollectSink, Mailbox
 from holdfast.datastream.state_backend import StateBackend, options_of
 from holdfast.datastream.stream.data_stream import DataStream
 from holdfast.datastream.stream.operation import declared_type
+from holdfast.datastream.stream.other_kinds import OtherKinds
 from holdfast.errors import ConfigurationError
 from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.ids import new_nonce
@@ -39,6 +40,7 @@ class StreamExecutionEnvironment:
     def __init__(self, configuration: Configuration, spark: SparkSession | None) -> None:
         self._program = configuration
         self._spark = spark
+        self._other_kinds = OtherKinds()
         self._sinks: list[SinkNode] = []
         self._job_names: list[str] = []
         self._checkpoint_config = CheckpointConfig(configuration)

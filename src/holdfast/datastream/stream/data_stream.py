@@ -150,9 +150,7 @@ class DataStream(_Named):
         Raises:
             ConfigurationError: There is none, one is no `MapStateDescriptor`, or a name comes twice.
         """
-        from holdfast.datastream.stream.broadcast import BroadcastStream
-
-        return BroadcastStream(self, broadcast_state_descriptors)
+        return self._environment._other_kinds.broadcast(self, broadcast_state_descriptors)
 
     def connect(self, stream: BroadcastStream) -> BroadcastConnectedStream:
         """Connects this stream, keyed or not, with a broadcast one, for a function of both.
@@ -160,11 +158,7 @@ class DataStream(_Named):
         Raises:
             ConfigurationError: The other stream is not broadcast, or comes from another environment.
         """
-        from holdfast.datastream.stream.broadcast import BroadcastConnectedStream, BroadcastStream
-
-        if not isinstance(stream, BroadcastStream):
-            raise ConfigurationError(f"connect() takes what broadcast(descriptor) returns, not {stream!r}.")
-        return BroadcastConnectedStream(self, stream)
+        return self._environment._other_kinds.connected(self, stream)
 
     def transform(self, function: Callable[[Any], Any]) -> DataStream:
         """Applies a function `DataFrame -> DataFrame` in Spark, without Python in the tasks.
@@ -252,10 +246,8 @@ class DataStream(_Named):
         Raises:
             ConfigurationError: A column does not exist.
         """
-        from holdfast.datastream.stream.keyed_stream import KeyedStream
-
         key = key_spec(key_selector, key_type, order_by, self.get_type())
-        return KeyedStream(self._environment, self._node, key)
+        return self._environment._other_kinds.keyed(self, key)
 
     def get_side_output(self, output_tag: OutputTag) -> DataStream:
         """What the operator of this stream sends to a side output.

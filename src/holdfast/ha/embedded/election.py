@@ -13,7 +13,7 @@ from holdfast.ha.election.leader_election import (
 )
 from holdfast.ha.election.leader_information import LeaderInformation, LeaderInformationRegister
 from holdfast.ha.election.leader_retrieval import LeaderRetrievalDriver, LeaderRetrievalEventHandler
-from holdfast.ha.job_manager_store.entry_map import Leadership
+from holdfast.ha.election.leadership import Leadership
 
 
 class EmbeddedElection(Leadership):

@@ -6,7 +6,8 @@ import threading
 from typing import TypeVar
 
 from holdfast.errors import ConflictError
-from holdfast.ha.job_manager_store.entry_map import EMPTY, EntryMap, EntryMapBackend, Leadership
+from holdfast.ha.election.leadership import Leadership
+from holdfast.ha.job_manager_store.entry_map import EMPTY, EntryMap, EntryMapBackend
 from holdfast.ha.job_manager_store.entry_map_store import EntryMapStateHandleStore
 from holdfast.storage.handle.state_handle import RetrievableStateStorageHelper
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from holdfast.errors import CorruptFileError
+from holdfast.ha.election.leadership import Leadership
 from holdfast.ha.election.lease import LeaseForm
 from holdfast.ha.file_system.versioned_file import FileVersion, VersionedFile
-from holdfast.ha.job_manager_store.entry_map import Leadership
 from holdfast.storage.file_system.scheme import FileSystem
 
 _KIND: Final = "leader-lease"

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Final, TypeVar
 
 from holdfast.errors import CorruptFileError
+from holdfast.ha.election.leadership import Leadership
 from holdfast.ha.file_system.versioned_file import NEVER_WRITTEN, FileVersion, VersionedFile
-from holdfast.ha.job_manager_store.entry_map import Entry, EntryMap, EntryMapBackend, Leadership
+from holdfast.ha.job_manager_store.entry_map import Entry, EntryMap, EntryMapBackend
 from holdfast.ha.job_manager_store.entry_map_store import EntryMapStateHandleStore
 from holdfast.storage.file_system.scheme import FileSystem
 from holdfast.storage.handle.state_handle import RetrievableStateStorageHelper

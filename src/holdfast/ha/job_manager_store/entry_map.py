@@ -11,8 +11,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from holdfast.errors import FencedError
-
 
 @dataclass(frozen=True)
 class Entry:
@@ -78,29 +76,3 @@ class EntryMapBackend(ABC):
             PossibleInconsistentStateError: It is not known whether it happened.
             StorageError: It did not happen.
         """
-
-
-class Leadership(ABC):
-    """Who leads, as the backend knows it."""
-
-    @abstractmethod
-    def term_of(self, lock_identity: str) -> int | None:
-        """The term under which this identity leads right now, None if it does not; terms only grow.
-
-        Raises:
-            StorageError: The backend does not answer.
-        """
-
-    def require_term_of(self, lock_identity: str) -> int:
-        """The term under which this identity leads right now.
-
-        Raises:
-            FencedError: It does not lead.
-        """
-        term = self.term_of(lock_identity)
-        if term is None:
-            raise FencedError(
-                f"{lock_identity!r} does not lead any more, so it may not change anything. This process stops; "
-                "whoever leads goes on."
-            )
-        return term

@@ -25,7 +25,8 @@ from holdfast.errors import (
     NotExistError,
     PossibleInconsistentStateError,
 )
-from holdfast.ha.job_manager_store.entry_map import EntryMap, EntryMapBackend, Leadership
+from holdfast.ha.election.leadership import Leadership
+from holdfast.ha.job_manager_store.entry_map import EntryMap, EntryMapBackend
 from holdfast.ha.job_manager_store.pointer import decode_marked, encode_marked
 from holdfast.storage.handle.state_handle import RetrievableStateHandle, RetrievableStateStorageHelper
 from holdfast.storage.handle.state_handle_store import IntegerResourceVersion, StateHandleStore
