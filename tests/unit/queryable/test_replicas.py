@@ -199,6 +199,39 @@ def two_halves(bench, books, leader):
     return bench.client(leader), register, min(groups, key=groups.get), max(groups, key=groups.get)
 
 
+@pytest.mark.parametrize("late", [0, 1])
+def test_servers_of_which_one_has_dropped_what_the_other_has_answer_from_what_both_have_in_the_end(
+    bench, books, leader, late
+):
+    register = HeldUp(books.job.register)
+    for index in range(2):
+        half = bench.server()
+        register_of_half = register if index == late else books.job.register
+        address = leader.get_server_address()
+        half.serve_job(books.job.directory, register_of_half, share=part_of(index, 2), leader=address)
+    until(lambda: groups_held(leader, books.job) == 128)
+    client = bench.client(leader)
+    for ask in (by_keys, by_scan):
+        register.goes.clear()
+        for _ in range(5):
+            books.write()
+        waiting = threading.Timer(0.3, register.goes.set)
+        waiting.start()
+        origin, rows = ask(client)
+        assert rows == books.of[origin.checkpoint_id][1]
+        waiting.join()
+
+
+def by_keys(client):
+    found = client.get_many("bank", "balance", KEYS, deadline=60)
+    return found.origin, found.as_dict()
+
+
+def by_scan(client):
+    scan = client.scan("bank", "balance", deadline=60)
+    return scan.origin, {row["key"]: row["value"] for row in scan.to_table().to_pylist()}
+
+
 def refuses_to_go_back(client, here):
     for ask in (lambda: client.get_kv_state("bank", "balance", here, deadline=0.1),
                 lambda: client.scan("bank", "balance", deadline=0.1).to_table()):  # fmt: skip

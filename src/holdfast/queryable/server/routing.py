@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -33,9 +33,12 @@ from holdfast.queryable.wire.location import Address, KvStateLocation, Placement
 from holdfast.queryable.wire.request import GetRequest, ScanRequest
 from holdfast.queryable.wire.wire_column import ColumnReader, encode_column
 
-_ATTEMPTS_AT_ONE_CHECKPOINT = 5
+_PAUSE_SECONDS = 0.01  # before servers are asked again to agree on a checkpoint
 _SCAN_SECONDS = 300.0  # for which servers keep the checkpoint of a scan of several of them
 _PATIENCE = 5.0  # seconds beyond the client's deadline for the answer of another server
+
+_Part = TypeVar("_Part")
+_Answer = TypeVar("_Answer")
 
 
 @dataclass(frozen=True)
@@ -93,14 +96,7 @@ class Router:
         parts = self._partition(location, hashes, avoided)
         if len(parts) == 1:
             return await self._ask(request, frame, parts[0].placement, avoided)
-        for attempt in range(_ATTEMPTS_AT_ONE_CHECKPOINT):
-            try:
-                return await self._get_from_several(request, frame, parts, avoided)
-            except CheckpointNotAvailableError:
-                # Of the servers one was so far ahead that it has dropped the checkpoint that another answered from.
-                if request.consistency.kind is ConsistencyKind.EXACTLY or attempt == _ATTEMPTS_AT_ONE_CHECKPOINT - 1:
-                    raise
-        raise AssertionError("unreachable")
+        return await _agreeing(request, parts, lambda order: self._get_from_several(request, frame, order, avoided))
 
     async def _get_from_several(
         self, request: GetRequest, frame: Frame, parts: Sequence[RequestPart], avoided: set[Address]
@@ -249,29 +245,29 @@ class Router:
     async def _held_by_all(
         self, request: ScanRequest, location: KvStateLocation, asked: KeyGroupRange, number: int
     ) -> ScanRequest:
-        """Let the first server choose the checkpoint, and all keep it until the last of them has been read.
+        """Let one server choose the checkpoint, and all keep it until the last of them has been read.
 
         Raises:
-            CheckpointNotAvailableError: One of them was ahead again and again.
+            CheckpointNotAvailableError: Until the deadline one was always too far ahead of another.
         """
-        if self._stretch(location, asked, set())[1] == asked:
+        parts, start = [], asked.start
+        while start <= asked.end:
+            placed, held = self._stretch(location, KeyGroupRange(start, asked.end), set())
+            parts.append((placed, held))
+            start = held.end + 1
+        if len(parts) == 1:
             return request
-        for attempt in range(_ATTEMPTS_AT_ONE_CHECKPOINT):
-            part, start = replace(request, hold=request.hold or _SCAN_SECONDS), asked.start
-            try:
-                while start <= asked.end:
-                    placed, held = self._stretch(location, KeyGroupRange(start, asked.end), set())
-                    async with aclosing(self._scan_one(replace(part, key_groups=held), placed, number)) as frames:
-                        async for _, origin in frames:
-                            if origin:
-                                part = replace(part, consistency=exactly(origin["checkpoint_id"]), waits=True)
-                    start = held.end + 1
-                return replace(part, hold=request.hold)
-            except CheckpointNotAvailableError:
-                is_chosen = request.consistency.kind is ConsistencyKind.EXACTLY
-                if is_chosen or attempt == _ATTEMPTS_AT_ONE_CHECKPOINT - 1:
-                    raise
-        raise AssertionError("unreachable")
+
+        async def hold(order: Sequence[tuple[Placement, KeyGroupRange]]) -> ScanRequest:
+            part = replace(request, hold=request.hold or _SCAN_SECONDS)
+            for placed, held in order:
+                async with aclosing(self._scan_one(replace(part, key_groups=held), placed, number)) as frames:
+                    async for _, origin in frames:
+                        if origin:
+                            part = replace(part, consistency=exactly(origin["checkpoint_id"]), waits=True)
+            return replace(part, hold=request.hold)
+
+        return await _agreeing(request, parts, hold)
 
     def _stretch(
         self, location: KvStateLocation, asked: KeyGroupRange, avoided: set[Address]
@@ -299,6 +295,28 @@ class Router:
             yield encode(FrameType.END, number, b"{}"), {}
         finally:
             peer.close()
+
+
+async def _agreeing(
+    request: GetRequest | ScanRequest, parts: Sequence[_Part], ask: Callable[[Sequence[_Part]], Awaitable[_Answer]]
+) -> _Answer:
+    """Ask several servers, of which the first chooses the checkpoint, until all have it.
+
+    One of them may be so far ahead that it has dropped what another one chose. It chooses then, and the other waits.
+
+    Raises:
+        CheckpointNotAvailableError: It was asked for by number, or the deadline is over.
+    """
+    loop = asyncio.get_running_loop()
+    ends = loop.time() + request.deadline
+    while True:
+        try:
+            return await ask(parts)
+        except CheckpointNotAvailableError:
+            if request.consistency.kind is ConsistencyKind.EXACTLY or loop.time() >= ends:
+                raise
+        parts = [*parts[1:], parts[0]]
+        await asyncio.sleep(_PAUSE_SECONDS)
 
 
 def _origin_of(frame: Frame) -> dict[str, Any]:
