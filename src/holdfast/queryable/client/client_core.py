@@ -66,11 +66,11 @@ class ClientCore:
         self._known: dict[tuple[JobID, str], StateDescription] = {}
 
     def known(self, client_request: ClientRequest) -> StateDescription | None:
-        """Return what the state of a question was when it was last asked for."""
+        """Return what the state of a request was when it was last asked for."""
         return self._known.get((client_request.job_id, client_request.state))
 
     def ask(self, client_request: ClientRequest) -> Conversation[tuple[Frame, StateDescription]]:
-        """Ask for the state of the keys of a question; ends with the answer, and what the state is.
+        """Ask for the state of the keys of a request; ends with the answer, and what the state is.
 
         What the state is is asked for once, and again when an answer or an error says that it has changed: the job may
         have been started again with other types.
@@ -82,7 +82,7 @@ class ClientCore:
         call, failure = _get(client_request, what), None
         try:
             try:
-                answer = yield call  # not by `_sent`: a generator more is felt, as most questions are single gets
+                answer = yield call  # not by `_sent`: a generator more is felt, as most requests are single gets
             except QueryConnectionError as error:
                 answer = yield _repeated(call, error)
             if client_request.is_about(answer, what):

@@ -96,7 +96,7 @@ class ClientRequest:
         key_type: Any,
         descriptor: StateDescriptor[Any] | None,
     ) -> ClientRequest:
-        """Make a question of what a user gives: a job by id or name, and a namespace with its serializer.
+        """Make a request of what a user gives: a job by id or name, and a namespace with its serializer.
 
         Raises:
             ConfigurationError: The namespace is neither bytes nor has a serializer.

@@ -37,9 +37,9 @@ class OperatorSubtask:
     """Runs the elements of one epoch through one operator.
 
     Args:
-        opened: The operator, opened in this process.
+        instance: The operator, opened in this process.
         info: Who and when this subtask is.
-        backend: Its keyed state, with the version of the epoch opened; None for operators without keys.
+        backend: Its keyed state, with the version of the epoch; None for operators without keys.
         operator_state: Its operator state, restored; None for operators without.
 
     Raises:

@@ -55,7 +55,7 @@ class StageTask:
         self._next_tasks = next_tasks
         self._barriers = BarrierReader()
         self._arriving = EdgeLayout(self._stage.arriving) if self._stage.arriving else None
-        self._outlet = RecordWriter(self._stage, identity.partition, next_tasks, epoch.epoch)
+        self._writer = RecordWriter(self._stage, identity.partition, next_tasks, epoch.epoch)
         self._consumers: dict[Port, list[StepRun]] = {}
         self._sources = SourceLayout(job.descriptor.plan.epoch_job_of(identity.stage).sources)
         self._steps: list[StepRun] = []
@@ -70,7 +70,7 @@ class StageTask:
         for run in self._steps:
             for port in run.step.inputs:
                 self._consumers.setdefault(port, []).append(run)
-        self._side_ports = [port for port in {*self._consumers, *self._outlet.origins()} if port.tag is not None]
+        self._side_ports = [port for port in {*self._consumers, *self._writer.origins()} if port.tag is not None]
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yields the elements that leave, then the barrier: a copy for each task below, or one for the driver."""
@@ -84,11 +84,11 @@ class StageTask:
                 self._take(batch)
                 if number % COLLECT_EVERY == 0:
                     collect_young()
-                yield from self._outlet.drain()
+                yield from self._writer.drain()
             observed = self._barriers.observed()
             for run in self._steps:
                 self._emit(run, run.end_of_input(observed))
-                yield from self._outlet.drain()
+                yield from self._writer.drain()
             barrier = self._acknowledge()
             done = True
             yield self._barrier_rows(barrier)
@@ -115,7 +115,7 @@ class StageTask:
     def _take_arrival(self, arrival: Arrival) -> None:
         edge = arrival.edge
         if edge.to_stage > self._stage.index:
-            self._outlet.hand_on(edge, arrival.batch)
+            self._writer.hand_on(edge, arrival.batch)
             return
         consumer = self._consumer_of(edge)
         if edge.broadcast:
@@ -154,7 +154,7 @@ class StageTask:
     def _deliver(self, port: Port, chunk: Chunk) -> None:
         for run in self._consumers.get(port, ()):
             self._emit(run, run.accept(chunk))
-        self._outlet.send(port, chunk)
+        self._writer.send(port, chunk)
 
     def _acknowledge(self) -> Barrier:
         reports: list[StepReport] = [run.report() for run in self._steps]
@@ -174,8 +174,8 @@ class StageTask:
 
     def _barrier_rows(self, barrier: Barrier) -> pa.RecordBatch:
         content = pack(barrier, self._job.directory, self._new_name)
-        if self._outlet.layout is not None:
-            return self._outlet.layout.control(content, self._next_tasks)
+        if self._writer.layout is not None:
+            return self._writer.layout.control(content, self._next_tasks)
         return pa.RecordBatch.from_arrays([pa.array([content], pa.binary())], schema=BARRIER_SCHEMA)
 
     def _new_name(self) -> FileName:

@@ -167,7 +167,7 @@ class TimerQueue:
             first = self._first()
             if first is not None and first <= self._loaded:
                 return first
-            times = [run.times[run.times > self._loaded] for run in self._open_runs()]
+            times = [run.times[run.times > self._loaded] for run in self._stored_runs()]
             ahead = np.concatenate(times) if times else np.empty(0, np.int64)
             if not len(ahead) or (first is not None and first <= ahead.min()):
                 return first
@@ -213,7 +213,7 @@ class TimerQueue:
         if through <= self._loaded:
             return
         seen: set[Timer] = set()
-        for run in self._open_runs():
+        for run in self._stored_runs():
             positions = run.due(self._loaded, through)
             if not len(positions):
                 continue
@@ -231,7 +231,7 @@ class TimerQueue:
                     del self._changes[timer]
         self._loaded = through
 
-    def _open_runs(self) -> list[_Stored]:
+    def _stored_runs(self) -> list[_Stored]:
         if self._stored is None:
             self._stored = []
             first, size = self._key_groups.start, self._key_groups.size
