@@ -9,6 +9,11 @@ from __future__ import annotations
 HISTORIES = "test_every_history_ends_as_in_plain_dicts"
 """Of the state machine of backends; a warm hashmap and plain columns are enough to see that something is wrong."""
 
+SLEPT = "test_a_leader_that_slept_for_longer_than_its_lease_stands_by_and_finds_the_job_done"
+LEDGER = "tests/spark/test_ledger_stories.py"
+"""Whole jobs on Spark, ended in every way. `make test` has the group that is killed, an executor, a signal and a fault
+point of the driver."""
+
 LONG = (
     f"tests/contract/test_compaction.py::TestHistoriesWithCompactions::{HISTORIES}",
     f"tests/contract/test_state_backends.py::TestBackendsThatTakeTurns::{HISTORIES}",
@@ -18,10 +23,47 @@ LONG = (
     f"tests/contract/test_state_backends.py::TestUsersOwn::{HISTORIES}",
     "tests/contract/test_versioned_files.py::TestVersionedFile::test_a_reader_that_sleeps",
     "tests/contract/test_versioned_files.py::TestVersionedFile::test_whoever_sleeps",
+    "tests/services/kubernetes/test_contenders.py::test_ten_contenders_of_which_the_leader_is_killed_ten_times",
+    "tests/services/queryable/test_leaders.py::test_a_leader_is_killed_and_another_process_goes_on",
+    f"tests/services/test_elected_jobs.py::{SLEPT}[filesystem]",
+    f"tests/services/test_elected_jobs.py::{SLEPT}[kubernetes]",
+    "tests/services/test_ha_takeover.py::test_ten_leaders_are_killed_and_each_time_another_takes_over[filesystem]",
+    "tests/services/test_ha_takeover.py::test_ten_leaders_are_killed_and_each_time_another_takes_over[kubernetes]",
+    "tests/services/test_object_store.py::TestFileRegister::test_a_reader_that_sleeps",
+    "tests/services/test_object_store.py::TestFileRegister::test_whoever_sleeps",
+    "tests/services/test_object_store.py::TestFileSystemStateHandleStore::test_any_history",
+    "tests/spark/test_installed_wheel_stories.py",
+    f"{LEDGER}::test_a_damaged_input_file_ends_the_job_by_name",
+    f"{LEDGER}::test_a_killed_executor_of_two[2-ledger-kill-executor]",
+    f"{LEDGER}::test_a_killed_executor_of_two[2-parity-kill-executor-late]",
+    f"{LEDGER}::test_a_killed_executor_of_two[3-thirds-kill-executor]",
+    f"{LEDGER}::test_a_killed_executor_of_two[3-thirds-kill-executor-late]",
+    f"{LEDGER}::test_an_answer_that_the_driver_loses_leads_to_a_restart_in_the_same_process[source.copy:4]",
+    f"{LEDGER}::test_an_executor_is_killed_in_the_second_epoch_job_of_an_epoch",
+    f"{LEDGER}::test_killed_at_a_fault_point_of_the_driver[after:source.copy:4=kill]",
+    f"{LEDGER}::test_killed_at_a_fault_point_of_the_driver[after:spark.commit:2=kill]",
+    f"{LEDGER}::test_killed_at_a_fault_point_of_the_driver[before:source.copy:4=kill]",
+    f"{LEDGER}::test_killed_at_a_fault_point_of_the_driver[before:spark.commit:2=kill]",
+    f"{LEDGER}::test_no_input_for_a_minute",
+    f"{LEDGER}::test_sigterm_ends_after_the_current_epoch_with_exit_code_0",
+    f"{LEDGER}::test_sigterm_to_all_processes_of_the_job_ends_it_with_exit_code_0[between epochs]",
+    f"{LEDGER}::test_sigterm_while_tasks_run_lets_their_epoch_come_to_its_end",
+    f"{LEDGER}::test_the_drivers_jvm_alone_is_killed",
+    f"{LEDGER}::test_the_drivers_python_process_alone_is_killed",
+    f"{LEDGER}::test_the_process_group_is_killed_between_the_epoch_jobs_of_an_epoch",
+    f"{LEDGER}::test_two_drivers_on_one_job_directory_the_first_is_fenced",
+    "tests/spark/test_standalone_stories.py",
     "tests/unit/checkpoint/test_sweeper.py::test_many_epochs_with_leaders_that_die_leave_only_what_is_retained",
     "tests/unit/cli/test_query.py::test_a_server_at_all_addresses_says_under_which_name_it_is_reached",
     "tests/unit/cli/test_query.py::test_a_state_server_drops_a_job_whose_directory_is_removed",
     "tests/unit/cli/test_query.py::test_watching_waits_for_a_server_and_goes_on_when_it_comes_back",
     "tests/unit/queryable/test_live_job.py::test_no_reader_sees_anything_but_completed_checkpoints",
+    "tests/unit/queryable/test_replicas.py::test_a_replica_that_hangs_is_not_waited_for",
+    "tests/unit/runtime/test_broadcast.py::test_each_element_meets_the_rules_of_its_epoch_and_of_all_before",
+    "tests/unit/runtime/test_compaction_stories.py::test_bad_weather_while_everything_is_compacted",
     "tests/unit/runtime/test_long_story.py::test_500_epochs",
+    "tests/unit/runtime/test_operator_state.py::test_lists_and_maps_over_starts_at_any_parallelism",
+    "tests/unit/state/compaction/test_policy.py::test_ten_thousand_epochs",
+    "tests/unit/state/test_deleted_runs.py::test_a_job_that_goes_on_lets_go_of_what_it_deleted_before",
+    "tests/unit/storage/test_register.py::TestFileRegister::test_whoever_sleeps",
 )

@@ -38,7 +38,7 @@ def test_the_leader_is_killed_and_the_driver_that_stood_by_resumes(tmp_path: Pat
             "-Dhigh-availability.type=zookeeper",
             f"-Dhigh-availability.storageDir={tmp_path / 'ha'}",
             f"-Dhigh-availability.zookeeper.quorum={server.connect_string}",
-            "-Dhigh-availability.zookeeper.client.session-timeout=2 s",
+            "-Dhigh-availability.zookeeper.client.session-timeout=6 s",
         )
         endless = ("--hazard", "slow", "--trigger", "continuous")
         leader = start("ledger_job.py", *story.arguments(*endless, *options), log=tmp_path / "leader")

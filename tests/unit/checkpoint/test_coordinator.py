@@ -127,7 +127,7 @@ def _no_timer_outlives_its_test():
 
 
 def reason_of(future):
-    error = future.exception(timeout=10)
+    error = future.exception(timeout=60)
     assert isinstance(error, CheckpointError), error
     return error.get_checkpoint_failure_reason()
 
@@ -139,7 +139,7 @@ def test_a_checkpoint_completes_when_all_have_acknowledged(setting, tmp_path):
     assert setting.acknowledge(1, 0) == [True]
     assert not future.done()
     assert setting.acknowledge(1, 1) == [True]
-    completed = future.result(timeout=10)
+    completed = future.result(timeout=60)
     assert (completed.checkpoint_id, completed.get_duration()) == (1, 50)
     assert completed.get_external_pointer() == str(tmp_path / str(JOB) / "chk-1")
     assert (tmp_path / str(JOB) / "chk-1" / "_metadata").exists()
@@ -153,7 +153,7 @@ def test_what_the_tasks_hand_over_is_in_the_document(setting):
     for index in (1, 0):
         state = (OperatorSubtaskState("op", state={"n": index}, committables={"out": [index]}, parallelism=2),)
         setting.acknowledge(1, index, state=state)
-    [operator] = future.result(timeout=10).metadata.operators
+    [operator] = future.result(timeout=60).metadata.operators
     assert operator.uid == "op"
     assert operator.subtasks == ({"subtask": 0, "state": {"n": 0}}, {"subtask": 1, "state": {"n": 1}})
     assert operator.committables == {"out": [0, 1]}
@@ -169,7 +169,7 @@ def test_duplicate_unknown_late_and_foreign_acknowledgements_change_nothing(sett
     assert not setting.coordinator.receive_acknowledge_message(foreign)
     assert not future.done()
     setting.acknowledge(1, 1)
-    assert future.result(timeout=10).checkpoint_id == 1
+    assert future.result(timeout=60).checkpoint_id == 1
     assert setting.acknowledge(1, 1) == [False]
 
 
@@ -208,7 +208,7 @@ def test_a_checkpoint_that_takes_too_long_expires_and_late_answers_are_known_as_
     assert not (tmp_path / str(JOB) / "chk-1").exists()
     second = setting.trigger()
     setting.acknowledge(2)
-    assert second.result(timeout=10).checkpoint_id == 2
+    assert second.result(timeout=60).checkpoint_id == 2
 
 
 def test_a_newer_checkpoint_replaces_those_under_way_but_no_savepoint(tmp_path):
@@ -220,11 +220,11 @@ def test_a_newer_checkpoint_replaces_those_under_way_but_no_savepoint(tmp_path):
     )
     assert setting.pending == [1, 2, 3]
     setting.acknowledge(3)
-    assert third.result(timeout=10).checkpoint_id == 3
+    assert third.result(timeout=60).checkpoint_id == 3
     assert reason_of(first) is Reason.CHECKPOINT_SUBSUMED
     assert setting.pending == [2]
     setting.acknowledge(2)
-    assert savepoint.result(timeout=10).checkpoint_id == 2
+    assert savepoint.result(timeout=60).checkpoint_id == 2
     assert [checkpoint.checkpoint_id for checkpoint in setting.coordinator.get_successful_checkpoints()] == [3]
     assert setting.vertices[0].completed == [(3, 0)]
 
@@ -242,21 +242,21 @@ def test_a_savepoint_goes_to_its_own_directory_and_is_not_stored(setting, tmp_pa
     future = setting.trigger(CheckpointProperties.for_savepoint(), str(tmp_path / "mine"))
     assert setting.vertices[0].options.get_checkpoint_type().is_savepoint()
     setting.acknowledge(1)
-    path = future.result(timeout=10).get_external_pointer()
+    path = future.result(timeout=60).get_external_pointer()
     assert path.startswith(str(tmp_path / "mine" / f"savepoint-{str(JOB)[:6]}-"))
     assert setting.vertices[0].options.get_target_location().path == path
     assert setting.coordinator.get_successful_checkpoints() == []
     assert setting.vertices[0].completed == []
     default = setting.coordinator.trigger_savepoint(None)
     setting.acknowledge(2)
-    assert default.result(timeout=10).get_external_pointer().startswith(str(tmp_path / "savepoints"))
+    assert default.result(timeout=60).get_external_pointer().startswith(str(tmp_path / "savepoints"))
 
 
 def test_the_savepoint_of_a_stop_commits_but_is_not_stored(setting, tmp_path):
     earlier = setting.trigger()
     future = setting.coordinator.trigger_synchronous_savepoint(True, str(tmp_path / "s"))
     setting.acknowledge(2)
-    assert future.result(timeout=10).properties.is_synchronous()
+    assert future.result(timeout=60).properties.is_synchronous()
     assert setting.vertices[0].completed == [(2, 0)]
     assert reason_of(earlier) is Reason.CHECKPOINT_SUBSUMED
     assert setting.coordinator.get_successful_checkpoints() == []
@@ -287,7 +287,7 @@ def test_a_task_that_does_not_run_stops_the_request_before_it_begins(setting):
     ended = setting.trigger()
     assert setting.vertices[1].triggered == []
     setting.acknowledge(1, 0)
-    assert ended.result(timeout=10)
+    assert ended.result(timeout=60)
 
 
 def test_a_task_that_cannot_be_triggered_fails_the_checkpoint(setting):
@@ -347,7 +347,7 @@ def test_the_pause_after_a_checkpoint_delays_the_next_periodic_one_but_no_other(
     assert setting.pending == []
     manual = setting.trigger()
     setting.acknowledge(2)
-    assert manual.result(timeout=10)
+    assert manual.result(timeout=60)
     setting.advance(790)
     assert setting.pending == []
     setting.advance(10)
@@ -368,7 +368,7 @@ def test_stopping_the_scheduler_gives_up_what_is_under_way_or_waits(tmp_path):
     assert reason_of(refused) is Reason.PERIODIC_SCHEDULER_SHUTDOWN
     manual = setting.trigger()
     setting.acknowledge(2)
-    assert manual.result(timeout=10).checkpoint_id == 2
+    assert manual.result(timeout=60).checkpoint_id == 2
     assert setting.failures.causes == []
     setting.coordinator.start_checkpoint_scheduler()
     setting.advance(1000)
@@ -400,7 +400,7 @@ def test_a_task_that_dies_gives_up_only_what_waits_for_it(tmp_path, cause, reaso
     assert not first.done()
     assert reason_of(second) is reason
     setting.acknowledge(1, 1)
-    assert first.result(timeout=10)
+    assert first.result(timeout=60)
 
 
 class BrokenStore(StandaloneCompletedCheckpointStore):
@@ -426,7 +426,7 @@ def test_a_pointer_that_was_not_written_fails_the_checkpoint_and_its_files_go(tm
     assert not (tmp_path / str(JOB) / "chk-1").exists()
     second = setting.trigger()
     setting.acknowledge(2)
-    assert second.result(timeout=10).checkpoint_id == 2
+    assert second.result(timeout=60).checkpoint_id == 2
 
 
 def test_when_nobody_knows_whether_the_pointer_was_written_nothing_is_deleted(tmp_path):
@@ -506,7 +506,7 @@ def test_everything_works_in_an_executor_as_well(tmp_path):
             while checkpoint_id not in setting.vertices[1].triggered:
                 time.sleep(0.001)
             setting.acknowledge(checkpoint_id)
-            assert future.result(timeout=10).checkpoint_id == checkpoint_id
+            assert future.result(timeout=60).checkpoint_id == checkpoint_id
         setting.coordinator.shutdown()
 
 
@@ -517,7 +517,7 @@ def test_a_checkpoint_that_comes_in_after_a_newer_one_has_completed_does_not_bec
     class Slow(StandaloneCompletedCheckpointStore):
         def _record(self, checkpoint, stay):
             is_writing.set()
-            assert may_go_on.wait(10)
+            assert may_go_on.wait(60)
 
     with ThreadPoolExecutor(2) as executor:
         setting = Setting(tmp_path, store=Slow(3), executor=executor, max_concurrent_checkpoints=2)
@@ -525,10 +525,10 @@ def test_a_checkpoint_that_comes_in_after_a_newer_one_has_completed_does_not_bec
         while setting.vertices[1].triggered != [1, 2]:
             time.sleep(0.001)
         setting.acknowledge(2)
-        assert is_writing.wait(10)
+        assert is_writing.wait(60)
         setting.acknowledge(1)
         may_go_on.set()
-        assert newer.result(timeout=10).checkpoint_id == 2
+        assert newer.result(timeout=60).checkpoint_id == 2
         assert reason_of(older) is Reason.CHECKPOINT_SUBSUMED
         setting.coordinator.shutdown()
     assert [checkpoint.checkpoint_id for checkpoint in setting.store.get_all_checkpoints()] == [2]
@@ -545,7 +545,7 @@ def test_a_request_that_waits_has_its_turn_when_the_one_before_it_expires(tmp_pa
     assert reason_of(first) is Reason.CHECKPOINT_EXPIRED
     assert setting.pending == [2]
     setting.acknowledge(2)
-    assert second.result(timeout=10).checkpoint_id == 2
+    assert second.result(timeout=60).checkpoint_id == 2
 
 
 def test_a_task_that_cannot_be_told_keeps_no_other_from_being_told(tmp_path):
@@ -580,7 +580,7 @@ def test_a_counter_that_cannot_be_reached_fails_one_request_and_not_the_ones_aft
     counter.is_away = False
     future = setting.trigger()
     setting.acknowledge(1)
-    assert future.result(timeout=10).checkpoint_id == 1
+    assert future.result(timeout=60).checkpoint_id == 1
 
 
 def test_trouble_with_files_is_the_reason_however_deep_it_lies(setting):

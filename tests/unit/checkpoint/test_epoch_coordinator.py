@@ -109,7 +109,7 @@ def test_who_asks_for_a_checkpoint_waits_for_the_end_of_an_epoch(tmp_path):
     assert coordinator.wants_epoch()
     assert not future.done()
     complete(coordinator, 1)
-    assert future.result(timeout=10).metadata.epoch == 1
+    assert future.result(timeout=60).metadata.epoch == 1
     assert not coordinator.wants_epoch()
 
 
@@ -121,7 +121,7 @@ def test_a_savepoint_and_the_checkpoint_of_one_epoch(job, tmp_path):
         kinds.append(pending.properties.snapshot_type.name)
         coordinator.complete(pending, document(pending.checkpoint_id, 1))
     assert kinds == ["SAVEPOINT", "CHECKPOINT"]
-    savepoint = future.result(timeout=10)
+    savepoint = future.result(timeout=60)
     assert load(savepoint.get_external_pointer()).metadata.is_savepoint
     assert [pointer.checkpoint_id for pointer in job.register.read().checkpoints] == [2]
 

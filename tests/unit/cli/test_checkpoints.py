@@ -171,7 +171,7 @@ def test_operator_state_is_inspected_and_counted_as_well(tmp_path: Path) -> None
 
 def test_a_checkpoint_of_a_coordinator_that_is_used_by_hand_is_shown_as_well(tmp_path: Path) -> None:
     coordinator, _ = create_coordinator(str(tmp_path), clock=ManualClock())
-    path = coordinator.trigger_checkpoint().result(timeout=10).get_external_pointer()
+    path = coordinator.trigger_checkpoint().result(timeout=60).get_external_pointer()
     coordinator.shutdown()
     shown = holdfast("inspect", path)
     assert shown.exit_code == 0, shown.output

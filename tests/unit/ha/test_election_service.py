@@ -401,7 +401,7 @@ def test_closing_waits_for_no_lock_that_the_backend_may_want() -> None:
                 target=lambda: self.listener.on_leader_information_register_change(LeaderInformationRegister.empty())
             )
             reporter.start()
-            reporter.join(timeout=10)
+            reporter.join(timeout=60)
             assert not reporter.is_alive(), "deadlock"
             super().close()
 
@@ -437,7 +437,7 @@ def test_a_contender_may_close_its_election_while_it_is_granted() -> None:
     quitter = Quitter("x:1")
     election.start_leader_election(quitter)
     backend.elect()
-    assert ended.wait(10)
+    assert ended.wait(60)
     assert not quitter.leads and quitter.errors == []
     service.close()
 

@@ -168,7 +168,7 @@ def test_options_set_the_limits_of_all(tmp_path):
 
 def test_a_connection_beyond_the_limit_is_refused_though_others_say_nothing(job, bench):
     server = bench.server(job, limits=Limits(connections=3))
-    silent = [socket.create_connection(server.get_server_address(), timeout=5) for _ in range(3)]
+    silent = [socket.create_connection(server.get_server_address(), timeout=60) for _ in range(3)]
     until(lambda: len(server._service._connections) == 3)
     with pytest.raises(LimitExceededError, match="has 3 connections already"):
         bench.client(server).jobs()

@@ -598,7 +598,7 @@ def test_a_message_that_grows_on_its_way_ends_no_connection_between_servers(benc
     job = str(books.job.job_id)
 
     def ask(name):
-        with socket.create_connection(proxy.get_server_address(), timeout=5) as connection:
+        with socket.create_connection(proxy.get_server_address(), timeout=60) as connection:
             header = json.dumps({"job": job, "state": name}, ensure_ascii=False).encode()
             for frame in (encode(FrameType.HELLO, 0, b"{}"), encode(FrameType.DESCRIBE, 1, header)):
                 connection.sendall(frame)
@@ -710,7 +710,7 @@ def test_a_job_that_is_dropped_leaves_nothing_behind(bench, books):
     follower = replica.follower(job_id)
     until(lambda: follower.replica._waiting)
     replica.drop_job(job_id)
-    waiting.join(10)
+    waiting.join(60)
     assert [type(error) for error in failures] == [UnknownJobError], failures
     assert not follower._thread.is_alive()
     until(lambda: len(servers_known(leader, books)) == 1)
@@ -787,7 +787,7 @@ def test_what_a_connection_has_registered_goes_with_it(bench, books, leader):
         [answer] = reader.feed(connection.recv(65536))
         return answer
 
-    with socket.create_connection(leader.get_server_address(), timeout=5) as connection:
+    with socket.create_connection(leader.get_server_address(), timeout=60) as connection:
         reader = FrameReader(1 << 20)
         connection.sendall(encode(FrameType.HELLO, 0, b"{}"))
         reader.feed(connection.recv(65536))
@@ -806,7 +806,7 @@ def test_who_has_the_token_of_readers_reads_and_registers_nothing(bench, books):
     header = json.dumps({"job": str(books.job.job_id), "address": ["127.0.0.1", 1]}).encode()
 
     def register(token):
-        with socket.create_connection(leader.get_server_address(), timeout=5) as connection:
+        with socket.create_connection(leader.get_server_address(), timeout=60) as connection:
             reader, answers = FrameReader(1 << 20), []
             greeting = encode(FrameType.HELLO, 0, json.dumps({"token": token}).encode())
             for frame in (greeting, encode(FrameType.REGISTER, 1, header, states)):
