@@ -45,17 +45,20 @@ class BlockingConnection:
 
     def request(self, kind: FrameType, header: bytes, body: Sequence[Any], timeout: float) -> Frame:
         """Send a request and wait for its answer."""
+        self._session.check_ours()
         self._send(self._session.request(kind, header, body)[1])
         return raise_failure(self.receive(timeout))
 
     def stream(self, kind: FrameType, header: bytes, timeout: float) -> Iterator[Frame]:
         """Send a request and yield the parts of its answer."""
+        self._session.check_ours()
         self._send(self._session.request(kind, header)[1])
         while (frame := raise_failure(self.receive(timeout))).type != FrameType.END:
             yield frame
 
     def receive(self, timeout: float) -> Frame:
         """Wait for the next frame."""
+        self._session.check_ours()
         try:
             self._socket.settimeout(timeout)
             while not self._arrived:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import ssl as tls_module
 import threading
 from collections.abc import Iterator, Sequence
@@ -93,7 +94,8 @@ class QueryableStateClient:
 
     Every method but `close` and `shutdown` blocks until the answer is there, at most `deadline` and five seconds more.
     Thread-safe: each thread in a call has its own connection. A connection is made with the first request, and again
-    after it was lost. All errors are `HoldfastError`s; besides those that a method names any of them may raise
+    after it was lost. A forked child makes its own; a scan that its parent began is refused there. All errors are
+    `HoldfastError`s; besides those that a method names any of them may raise
 
     - `QueryConnectionError`: the server cannot be reached, or the connection was lost twice,
     - `UnauthorizedError`: the token is missing or wrong,
@@ -120,9 +122,8 @@ class QueryableStateClient:
         self._address = check_address(host, port)
         self._ssl = client_context(tls)
         self._token = token
-        self._lock = threading.Lock()
-        self._idle: list[BlockingConnection] = []
         self._core = ClientCore()
+        self._begin()
 
     def get_kv_state(
         self,
@@ -302,6 +303,7 @@ class QueryableStateClient:
 
     def close(self) -> None:
         """Close all connections; the next request opens another."""
+        self._begin_in_child()
         with self._lock:
             idle, self._idle = self._idle, []
         for connection in idle:
@@ -318,6 +320,20 @@ class QueryableStateClient:
     def __exit__(self, *exception: object) -> None:
         """Close it."""
         self.close()
+
+    def _begin(self) -> None:
+        """Have no connections yet, in this process."""
+        self._lock = threading.Lock()
+        self._idle: list[BlockingConnection] = []
+        self._process = os.getpid()
+
+    def _begin_in_child(self) -> None:
+        """Leave connections and lock to the parent, whose threads may have been using them, if this is a fork."""
+        if self._process != os.getpid():
+            inherited = self._idle
+            self._begin()
+            for connection in inherited:
+                connection.close()
 
     def _converse(self, conversation: Conversation[T]) -> T:
         try:
@@ -337,6 +353,7 @@ class QueryableStateClient:
         """Send a request by a connection that nobody else uses meanwhile."""
         if call.is_repeated:
             self.close()  # those of the same age as the one that was lost are gone as well
+        self._begin_in_child()
         with self._lock:
             connection = self._idle.pop() if self._idle else None
         connection = connection or self._connect()

@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 from typing import Any, Final
 
 from holdfast.queryable.wire.errors import ProtocolError, QueryConnectionError, from_wire
@@ -37,8 +38,26 @@ class ClientSession:
         self._name = f"{address[0]}:{address[1]}"
         self._reader = FrameReader(MAX_ANSWER, header_limit=None)
         self._numbers = itertools.count(GREETING + 1)
+        self._process = os.getpid()
         self.most_in_flight: int | None = None
         self.most_bytes: int | None = None
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether this process began it; a forked child has the connection too, and must not use it."""
+        return self._process == os.getpid()
+
+    def check_ours(self) -> None:
+        """Refuse to be used by a forked child, which would take its parent's answers.
+
+        Raises:
+            QueryConnectionError: This process is one.
+        """
+        if not self.is_ours:
+            raise _never_connected(
+                f"The connection to {self._name} is that of process {self._process}, and this is its child "
+                f"{os.getpid()}: begin again here, on a connection of its own."
+            )
 
     def greeting(self, token: str | None) -> bytes:
         """Return the first frame of the connection."""

@@ -57,7 +57,7 @@ class ClientConnection(asyncio.Protocol):
     @property
     def is_open(self) -> bool:
         """Whether requests can be sent."""
-        return self._failure is None
+        return self._failure is None and self._session.is_ours
 
     @property
     def has_room(self) -> bool:
@@ -234,6 +234,7 @@ class ClientConnection(asyncio.Protocol):
         self._watch = self._loop.call_later(_WATCH_SECONDS, self._end_late_ones) if waiting else None
 
     def _require_open(self) -> None:
+        self._session.check_ours()
         if self._failure is not None:
             raise QueryConnectionError(f"The connection has ended: {self._failure}")
 

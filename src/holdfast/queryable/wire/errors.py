@@ -92,7 +92,8 @@ class QueryConnectionError(QueryError):
     """There is no connection to the server, or it ended before the answer came.
 
     Attributes:
-        was_connected: Whether there was one, so that asking again on another one may help.
+        was_connected: Whether it was ours and is lost, so that asking again on another one may help; False if there was
+            none, and for what a server says of others, which it has asked twice itself.
     """
 
     was_connected: bool = True
@@ -151,5 +152,8 @@ def _shortened(text: str) -> str:
 def from_wire(name: object, message: object) -> QueryError:
     """Return the error that a server sent; one of an unknown name becomes a failure of the server."""
     if isinstance(name, str) and name in _BY_NAME:
-        return _BY_NAME[name](str(message))
+        error = _BY_NAME[name](str(message))
+        if isinstance(error, QueryConnectionError):
+            error.was_connected = False
+        return error
     return ServerFailureError(f"{name}: {message}")

@@ -57,12 +57,12 @@ class FrameType(IntEnum):
 
 
 class Frame(NamedTuple):
-    """One message."""
+    """One message; the body of a long answer is a view of what has arrived, which nobody changes any more."""
 
     type: int
     request: int
     header: bytes
-    body: bytes
+    body: bytes | memoryview
 
     def fields(self) -> dict[str, Any]:
         """Return the header as an object.
@@ -165,9 +165,7 @@ class FrameReader:
             self._rest += data
             if len(self._rest) < self._needed(self._rest, 0):
                 return []
-            data, self._rest = bytes(self._rest), bytearray()
-        else:
-            data = bytes(data)
+            data, self._rest = memoryview(self._rest), bytearray()
         frames = []
         at, size = 0, len(data)
         while size - at >= _PREFIX.size:
@@ -176,14 +174,19 @@ class FrameReader:
                 break
             _, _, kind, request, header = _PREFIX.unpack_from(data, at)
             at += _PREFIX.size
-            frames.append(Frame(kind, request, data[at : at + header], data[at + header : end]))
+            frames.append(Frame(kind, request, bytes(data[at : at + header]), self._body(data, at + header, end)))
             at = end
         if at < size:
             self._rest += data[at:]
             self._needed(self._rest, 0)
         return frames
 
-    def _needed(self, data: bytes | bytearray, at: int) -> int:
+    def _body(self, data: bytes | memoryview, start: int, end: int) -> bytes | memoryview:
+        """The body of a frame; that of an answer is not copied if it is most of what it would keep in memory."""
+        is_view = self._header_limit is None and 2 * (end - start) > len(data)
+        return data[start:end] if is_view else bytes(data[start:end])
+
+    def _needed(self, data: bytes | bytearray | memoryview, at: int) -> int:
         """The length of the frame that begins here, as far as it is known; checks what has arrived of the prefix."""
         available = len(data) - at
         if available >= 8:
