@@ -2,9 +2,12 @@
 
 ::
 
-    <job directory>/rest/<token>-<nonce>.json     {"url", "bearer", "host", "pid", "token", "job_id"}
+    <job directory>/rest/<fencing token>-<nonce>.json     {"url", "bearer_token", "host", "pid", "fencing_token", "job_id"}
 
-The leader's token is part of the name, so a new leader's file comes last, whatever a deposed one writes. Each leader
+Requests show the bearer token; the fencing token is the leader's, as in the register. Files of jobs that began before
+the two were told apart by name have them as ``bearer`` and ``token``.
+
+The leader's fencing token is part of the name, so a new leader's file comes last, whatever a deposed one writes. Each leader
 removes the files of those before it, and its own when it ends.
 """
 
@@ -23,6 +26,7 @@ from holdfast.storage.file_system.path import join
 from holdfast.storage.job.job_directory import JobDirectory
 
 DIRECTORY: Final = "rest"
+_RENAMED: Final = {"bearer": "bearer_token", "token": "fencing_token"}
 _NAME: Final = re.compile(r"([0-9]{19})-[0-9a-f]{12}\.json")
 
 
@@ -32,18 +36,18 @@ class RestAddress:
 
     Attributes:
         url: Without a path.
-        bearer: What a request must show.
+        bearer_token: What a request must show in its ``Authorization`` header.
         host: The host on whose loopback it listens.
         pid: The process.
-        token: The leader's fencing token.
+        fencing_token: The leader's, as it stands in the register.
         job_id: The job's 32 hexadecimal digits.
     """
 
     url: str
-    bearer: str
+    bearer_token: str
     host: str
     pid: int
-    token: int
+    fencing_token: int
     job_id: str
 
     @property
@@ -65,19 +69,19 @@ class AddressFile:
         self._directory = join(directory.path, DIRECTORY)
         self._path: str | None = None
 
-    def publish(self, url: str, bearer: str, token: int) -> None:
-        """Say where this process listens, as the leader with a token; what leaders before it have said goes.
+    def publish(self, url: str, bearer_token: str, fencing_token: int) -> None:
+        """Say where this process listens, as the leader with a fencing token; what leaders before it have said goes.
 
         Raises:
             StorageError: It cannot be written.
         """
-        address = RestAddress(url, bearer, socket.gethostname(), os.getpid(), token, self._job_id)
-        path = join(self._directory, f"{token:019d}-{new_nonce()}.json")
+        address = RestAddress(url, bearer_token, socket.gethostname(), os.getpid(), fencing_token, self._job_id)
+        path = join(self._directory, f"{fencing_token:019d}-{new_nonce()}.json")
         self._fs.create_private(path, json.dumps(asdict(address)).encode())
         self._path = path
         for name in self._fs.list_names(self._directory):
             match = _NAME.fullmatch(name)
-            if match and int(match[1]) < token:
+            if match and int(match[1]) < fencing_token:
                 self._fs.delete_in(self._directory, name)
 
     def withdraw(self) -> None:
@@ -104,6 +108,7 @@ def addresses(directory: JobDirectory) -> list[RestAddress]:
 
 def _read(directory: JobDirectory, path: str) -> RestAddress:
     try:
-        return RestAddress(**json.loads(directory.fs.read(path)))
-    except (ValueError, TypeError) as error:
+        said = json.loads(directory.fs.read(path))
+        return RestAddress(**{_RENAMED.get(name, name): value for name, value in said.items()})
+    except (ValueError, TypeError, AttributeError) as error:
         raise HoldfastError(f"{path!r} is no address of a job: {error}") from error

@@ -129,7 +129,7 @@ class RestClient:
     def _send(self, method: str, path: str, body: Mapping[str, Any] | None, timeout: float) -> Any:
         separator = "" if not path or path.startswith("?") else "/"
         target = f"/jobs/{self.job_id}{separator}{path}"
-        headers = {"Authorization": f"Bearer {self.address.bearer}", "Content-Type": "application/json"}
+        headers = {"Authorization": f"Bearer {self.address.bearer_token}", "Content-Type": "application/json"}
         connection = http.client.HTTPConnection(urlsplit(self.address.url).netloc, timeout=timeout)
         try:
             connection.request(method, target, None if body is None else json.dumps(body), headers)

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from holdfast.errors import StorageError
+from holdfast.errors import HoldfastError
 from holdfast.kernel.clock import ManualClock
 from holdfast.rest.answer import Request
 from holdfast.rest.job_api import JobApi
@@ -41,6 +42,32 @@ def test_the_address_is_for_the_user_alone_and_goes_with_the_job(job: Running) -
     assert "No process runs the job" in str(refused(lambda: job.client))
 
 
+def test_the_address_says_which_token_requests_show_and_which_one_fences(job: Running) -> None:
+    (address,) = (job.directory / "rest").iterdir()
+    said = json.loads(address.read_text())
+    assert said.keys() == {"url", "bearer_token", "host", "pid", "fencing_token", "job_id"}
+    assert said["fencing_token"] == int(address.name.partition("-")[0])
+    shown = {"Authorization": f"Bearer {said['bearer_token']}"}
+    with urllib.request.urlopen(urllib.request.Request(f"{said['url']}/jobs", headers=shown)) as answer:
+        assert answer.status == 200
+
+
+def test_a_job_that_began_before_the_tokens_were_told_apart_by_name_is_reached(job: Running) -> None:
+    (address,) = (job.directory / "rest").iterdir()
+    said = json.loads(address.read_text())
+    said["bearer"], said["token"] = said.pop("bearer_token"), said.pop("fencing_token")
+    address.write_text(json.dumps(said))
+    assert job.client.get("status") == {"status": "RUNNING"}
+
+
+@pytest.mark.parametrize("content", ["[]", "{", '{"url": "http://127.0.0.1:1"}'])
+def test_what_is_no_address_is_named(job: Running, content: str) -> None:
+    (address,) = (job.directory / "rest").iterdir()
+    address.write_text(content)
+    with pytest.raises(HoldfastError, match="is no address of a job"):
+        job.client.get("status")
+
+
 def test_nobody_is_answered_without_the_token(job: Running) -> None:
     url = f"{job.client.address.url}/jobs"
     for headers in ({}, {"Authorization": "Bearer wrong"}):
@@ -48,7 +75,7 @@ def test_nobody_is_answered_without_the_token(job: Running) -> None:
             urllib.request.urlopen(urllib.request.Request(url, headers=headers))
         assert caught.value.code == 401
         assert "token" in json.loads(caught.value.read())["errors"][0]
-    shown = {"Authorization": f"Bearer {job.client.address.bearer}"}
+    shown = {"Authorization": f"Bearer {job.client.address.bearer_token}"}
     for path in ("/jobs", "/v1/jobs"):
         with urllib.request.urlopen(urllib.request.Request(job.client.address.url + path, headers=shown)) as answer:
             assert json.load(answer) == {"jobs": [{"id": job.client.job_id, "status": "RUNNING"}]}
@@ -171,7 +198,9 @@ def test_wishes_that_are_misspelt_or_of_a_wrong_type_are_refused_and_do_nothing(
 
 
 def test_a_body_in_chunks_is_refused_and_not_passed_over(job: Running) -> None:
-    head = f"POST /jobs/{job.client.job_id}/stop HTTP/1.1\r\nAuthorization: Bearer {job.client.address.bearer}\r\n"
+    head = (
+        f"POST /jobs/{job.client.job_id}/stop HTTP/1.1\r\nAuthorization: Bearer {job.client.address.bearer_token}\r\n"
+    )
     chunked = f"{head}Transfer-Encoding: chunked\r\n\r\nf\r\n{{'drain': true}}\r\n0\r\n\r\n".encode()
     port = int(job.client.address.url.rpartition(":")[2])
     wanted = {chunked: b" 411 ", b"NONSENSE\r\n\r\n": b'{"errors": ["', b"BREW /jobs HTTP/1.1\r\n\r\n": b" 501 "}
@@ -263,7 +292,7 @@ def test_what_has_no_meaning_on_spark_is_answered_with_the_reason(job: Running) 
         method, path = target.split()
         error = refused(lambda method=method, path=path: job.client._send(method, path, {}, SECONDS))  # type: ignore[misc]
         assert (error.status, reason in str(error)) == (501, True), target
-    shown = {"Authorization": f"Bearer {job.client.address.bearer}"}
+    shown = {"Authorization": f"Bearer {job.client.address.bearer_token}"}
     for method, path in (("GET", "/taskmanagers"), ("GET", "/jars"), ("POST", "/jars/upload"), ("DELETE", "/cluster")):
         with pytest.raises(urllib.error.HTTPError) as caught:
             url = job.client.address.url + path
@@ -389,7 +418,7 @@ def disposed(job: Running, path: object) -> Any:
 def send(job: Running, method: str, path: str, body: Any = None) -> Any:
     """A request to a path that is not below the job's."""
     data = None if body is None else json.dumps(body).encode()
-    shown = {"Authorization": f"Bearer {job.client.address.bearer}"}
+    shown = {"Authorization": f"Bearer {job.client.address.bearer_token}"}
     request = urllib.request.Request(job.client.address.url + path, data, shown, method=method)
     with urllib.request.urlopen(request) as answer:
         return json.load(answer)
