@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import inspect
+import operator
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from holdfast.datastream.stream.accumulation import AccumulateReduceFunction
 from holdfast.datastream.stream.operation import declared_type
 from holdfast.errors import ConfigurationError
-from holdfast.runtime.graph.stream_graph import OperatorSpec
+from holdfast.runtime.graph.stream_graph import OperatorSpec, Shape
 from holdfast.runtime.operator.vectorised import BatchFunction, PlainBatchFunction
 from holdfast.runtime.operator.vectorised_reduction import (
     ChoosingReduction,
     CountReduction,
     Deduplication,
+    InTuples,
     MeanReduction,
     SumReduction,
     TopN,
@@ -27,6 +30,7 @@ from holdfast.types.information.type_information import (
     DecimalTypeInformation,
     OpaqueTypeInformation,
     RowTypeInformation,
+    TupleTypeInformation,
     TypeInformation,
 )
 
@@ -42,7 +46,7 @@ class BatchOperations:
     """The operations of a keyed stream on whole batches.
 
     The reductions emit a row for each row, in its order: the row with one column replaced (`sum`, `min`, `max`,
-    `first`, `last`) or added (`count`, `mean`). What they emit does not depend on how rows are cut into batches or
+    `first`, `last`) or added (`count`, `mean`); of a tuple that is one of its parts, by position. What they emit does not depend on how rows are cut into batches or
     epochs.
     """
 
@@ -53,6 +57,10 @@ class BatchOperations:
     @abstractmethod
     def _operator(self, spec: OperatorSpec, name: str) -> DataStream:
         """Add an operator."""
+
+    @abstractmethod
+    def _apply(self, shape: Shape, function: Any, output_type: Any) -> DataStream:
+        """Add an operator with a user's function."""
 
     def process_batches(self, func: BatchLike, output_type: Any = None, *, state: Any = None) -> DataStream:
         """Passes whole Arrow batches to a function that reads and writes value state as columns.
@@ -80,7 +88,9 @@ class BatchOperations:
 
     def sum(self, position_to_sum: int | str = 0) -> DataStream:
         """Replaces a column by the sum of its values so far, without those that are null."""
-        column, value_type = self._number(position_to_sum, "sum")
+        if self._is_untyped:
+            return self._accumulated("sum", position_to_sum, operator.add)
+        column, value_type = self._number(position_to_sum, "sum", is_part=True)
         return self._replacing(SumReduction(column, value_type), "sum")
 
     def mean(self, column: int | str = 0, name: str = "mean") -> DataStream:
@@ -90,19 +100,23 @@ class BatchOperations:
 
     def min(self, position_to_min: int | str = 0) -> DataStream:
         """Replaces a column by the least of its values so far; NaN counts only as long as there is nothing else."""
-        return self._replacing(ChoosingReduction(*self._ordered(position_to_min, "min"), "min"), "min")
+        if self._is_untyped:
+            return self._accumulated("min", position_to_min, min)
+        return self._replacing(ChoosingReduction(*self._ordered(position_to_min, "min", is_part=True), "min"), "min")
 
     def max(self, position_to_max: int | str = 0) -> DataStream:
         """Replaces a column by the greatest of its values so far; NaN counts only as long as there is nothing else."""
-        return self._replacing(ChoosingReduction(*self._ordered(position_to_max, "max"), "max"), "max")
+        if self._is_untyped:
+            return self._accumulated("max", position_to_max, max)
+        return self._replacing(ChoosingReduction(*self._ordered(position_to_max, "max", is_part=True), "max"), "max")
 
     def first(self, column: int | str = 0) -> DataStream:
         """Replaces a column by the first of its values that was not null."""
-        return self._replacing(ChoosingReduction(*self._column(column, "first"), "first"), "first")
+        return self._replacing(ChoosingReduction(*self._column(column, "first", is_part=True), "first"), "first")
 
     def last(self, column: int | str = 0) -> DataStream:
         """Replaces a column by the last of its values that was not null: null is filled with what was before."""
-        return self._replacing(ChoosingReduction(*self._column(column, "last"), "last"), "last")
+        return self._replacing(ChoosingReduction(*self._column(column, "last", is_part=True), "last"), "last")
 
     def deduplicate(self) -> DataStream:
         """Emits the first row of each key, and drops all others."""
@@ -122,7 +136,18 @@ class BatchOperations:
         found, value_type = self._ordered(column, "top_n")
         return self._adding(TopN(n, found, value_type, ascending, name), name, parse_type("bigint"))
 
+    @property
+    def _is_untyped(self) -> bool:
+        return isinstance(self.get_type(), OpaqueTypeInformation)
+
+    def _accumulated(self, name: str, position: int | str, combine: Callable[[Any, Any], Any]) -> DataStream:
+        if isinstance(position, bool) or not isinstance(position, int | str):
+            raise ConfigurationError(f"{name}() takes the position of a part, or its name, not {position!r}.")
+        return self._apply("reduce", AccumulateReduceFunction(name, position, combine), None)
+
     def _replacing(self, function: BatchFunction, name: str) -> DataStream:
+        if isinstance(self.get_type(), TupleTypeInformation):
+            function = InTuples(function)
         return self._operator(self._batches(function, self.get_type()), name)
 
     def _adding(self, function: BatchFunction, name: str, added: TypeInformation) -> DataStream:
@@ -134,14 +159,14 @@ class BatchOperations:
     def _batches(self, function: BatchFunction, output_type: TypeInformation) -> OperatorSpec:
         return OperatorSpec(function, "batches", True, self.get_type(), output_type)
 
-    def _fields(self) -> tuple[list[str], list[TypeInformation]]:
+    def _fields(self, is_part: bool = False) -> tuple[list[str], list[TypeInformation]]:
         element_type = self.get_type()
-        if isinstance(element_type, RowTypeInformation):
+        if isinstance(element_type, RowTypeInformation) or (is_part and isinstance(element_type, TupleTypeInformation)):
             return list(element_type.names), list(element_type.types)
         return [_VALUE], [element_type]
 
-    def _column(self, column: int | str, where: str) -> tuple[str, TypeInformation]:
-        names, types = self._fields()
+    def _column(self, column: int | str, where: str, is_part: bool = False) -> tuple[str, TypeInformation]:
+        names, types = self._fields(is_part)
         if isinstance(column, int) and not isinstance(column, bool) and 0 <= column < len(names):
             column = names[column]
         if column not in names:
@@ -153,15 +178,15 @@ class BatchOperations:
             )
         return column, found
 
-    def _ordered(self, column: int | str, where: str) -> tuple[str, TypeInformation]:
-        name, found = self._column(column, where)
+    def _ordered(self, column: int | str, where: str, is_part: bool = False) -> tuple[str, TypeInformation]:
+        name, found = self._column(column, where, is_part)
         is_plain = isinstance(found, AtomicTypeInformation | DecimalTypeInformation)
         if not is_plain or isinstance(found, CollatedStringTypeInformation):
             raise ConfigurationError(f"{where}(): values of column {name!r}, {found.ddl!r}, are not compared here.")
         return name, found
 
-    def _number(self, column: int | str, where: str) -> tuple[str, TypeInformation]:
-        name, found = self._column(column, where)
+    def _number(self, column: int | str, where: str, is_part: bool = False) -> tuple[str, TypeInformation]:
+        name, found = self._column(column, where, is_part)
         if found.ddl not in _NUMBERS and not isinstance(found, DecimalTypeInformation):
             raise ConfigurationError(f"{where}(): column {name!r} is {found.ddl!r}, no number.")
         return name, found

@@ -165,6 +165,29 @@ class ChoosingReduction(Reduction):
         return latest_marked(groups, best < previous)
 
 
+class InTuples(BatchFunction):
+    """A reduction that replaces one part of tuples, which are one column of structs.
+
+    Args:
+        reduction: What it does with a column for each part.
+    """
+
+    def __init__(self, reduction: BatchFunction) -> None:
+        self._reduction = reduction
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        """Open the reduction."""
+        self._reduction.open(runtime_context)
+
+    def process_batch(self, batch: pa.RecordBatch, ctx: BatchContext) -> Any:
+        """Emit each tuple with the result up to it."""
+        tuples = batch.column(0)
+        reduced = self._reduction.process_batch(pa.RecordBatch.from_struct_array(tuples), ctx)
+        mask = tuples.is_null() if tuples.null_count else None
+        result = pa.StructArray.from_arrays(reduced.columns, fields=list(reduced.schema), mask=mask)
+        return pa.RecordBatch.from_arrays([result], names=batch.schema.names)
+
+
 class Deduplication(BatchFunction):
     """Emits the first row of each key and no other."""
 

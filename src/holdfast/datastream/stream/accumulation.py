@@ -1,0 +1,57 @@
+"""Sum, least and greatest of elements without a declared type, as PyFlink has them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from holdfast.state.declaration.function import ReduceFunction
+from holdfast.types.row import field_names_of
+
+
+class AccumulateReduceFunction(ReduceFunction):
+    """Replaces one part of each tuple, named tuple or Row by what it and those before it come to; None counts for nothing.
+
+    Other elements are their only part.
+
+    Args:
+        name: What is done, for errors.
+        position: Of the part; where parts have names, it may be one.
+        combine: Makes one of what there is and a new value.
+    """
+
+    def __init__(self, name: str, position: int | str, combine: Callable[[Any, Any], Any]) -> None:
+        self._name = name
+        self._position = position
+        self._combine = combine
+
+    def reduce(self, value1: Any, value2: Any) -> Any:
+        """Return the new element with the part replaced.
+
+        Raises:
+            ValueError: The elements have no such part.
+        """
+        if not isinstance(value2, tuple):
+            if self._position != 0:
+                raise self._missing(value2)
+            return self._combined(value1, value2)
+        at = self._place(value2)
+        total = self._combined(value1[self._place(value1)], value2[at])
+        parts = [*value2[:at], total, *value2[at + 1 :]]
+        return tuple.__new__(type(value2), parts)
+
+    def _combined(self, before: Any, value: Any) -> Any:
+        if before is None or value is None:
+            return value if before is None else before
+        return self._combine(before, value)
+
+    def _place(self, element: Any) -> int:
+        at, names = self._position, field_names_of(type(element))
+        if at in names:
+            at = names.index(at)
+        if not isinstance(at, int) or not isinstance(element, tuple) or not 0 <= at < len(element):
+            raise self._missing(element)
+        return at
+
+    def _missing(self, element: Any) -> ValueError:
+        return ValueError(f"{self._name}(): {element!r:.200} has no part {self._position!r}.")
