@@ -7,6 +7,7 @@ import shutil
 import tempfile
 import threading
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from holdfast.runtime.job.engine import Engine, EpochDriver, EpochInput, Outcome
 from holdfast.spark.exchange import EpochJobPlan
 from holdfast.spark.failure import final_failures_told, translate
 from holdfast.spark.frame import arrow_files, map_in_arrow
+from holdfast.spark.input.consumed_file import ConsumedFiles
 from holdfast.spark.input.positions import QueryDirectory
 from holdfast.spark.input.source import JobFrames, StagedFrames
 from holdfast.spark.query_log import start_with_plain_logs
@@ -68,6 +70,7 @@ class SparkEngine(Engine):
         self._trigger = trigger
         self._query: StreamingQuery | None = None
         self._private: QueryDirectory | None = None
+        self._consumed = ConsumedFiles()
         self._broadcast: Any = None
         self._failure: BaseException | None = None
         self._between_batches = threading.Event()
@@ -85,6 +88,7 @@ class SparkEngine(Engine):
         goes_back = checkpoints.interval > 0 or checkpoints.tolerable_failures > 0
         self._frames = JobFrames(job.plan, self._session, goes_back=goes_back)
         beginning = self._frames.identities.begin(positions, rules)
+        self._consumed.require(self._frames.identities.lines, beginning.streaming, self._session)
         self.reship(job)
         self._unread = beginning.unread
         self._restored: dict[str, Any] = dict(positions or {})
@@ -258,5 +262,7 @@ class SparkEngine(Engine):
         self._query = None
         self._broadcast = None
         if self._private is not None:
+            with suppress(OSError):  # what has made the attempt fail is to be told, not this
+                self._consumed.note(self._frames.identities.lines, self._private.path / "sources")
             shutil.rmtree(self._private.path, ignore_errors=True)
             self._private = None

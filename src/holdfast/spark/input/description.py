@@ -58,6 +58,14 @@ def source_of(leaf: Any, session: SparkSession) -> tuple[str, str]:
     return _words(name, dict(leaf.extraOptions().asCaseSensitiveMap()), session), columns
 
 
+def ignores_missing_files(leaf: Any) -> bool:
+    """Whether a source was told to go on without files that are gone."""
+    if _class(leaf) != "StreamingRelation":
+        return False
+    options = _scala_map(leaf.dataSource().options())
+    return any(key.lower() == "ignoremissingfiles" and value.lower() == "true" for key, value in options.items())
+
+
 def table_of(frame: DataFrame, session: SparkSession) -> tuple[str, str]:
     """What a static frame reads, and the columns that it gives."""
     found = dict.fromkeys(_table(leaf, session) for leaf in _leaves(frame))

@@ -13,7 +13,7 @@ from holdfast.errors import ConfigurationError, RestoreError
 from holdfast.runtime.graph.input_fitting import Fitting, InputLeaf, InputRules, fit_inputs
 from holdfast.runtime.graph.plan import Source
 from holdfast.runtime.graph.stream_graph import input_of
-from holdfast.spark.input.description import source_of, streaming_leaves, table_of
+from holdfast.spark.input.description import ignores_missing_files, source_of, streaming_leaves, table_of
 from holdfast.spark.input.offset_log import PlannedLine, lines_of, rearranged, require_plain
 
 logger = logging.getLogger(__name__)
@@ -23,10 +23,14 @@ _NAMED_BY_SPARK = "spark.sql.streaming.queryEvolution.enableSourceEvolution"
 
 @dataclass(frozen=True)
 class Line:
-    """One line of Spark's offset log: whose position it is, and in which folder its source keeps what it knows."""
+    """One line of Spark's offset log: whose position it is, and in which folder its source keeps what it knows.
+
+    `ignores_missing` says that the input was told to go on without files that are gone.
+    """
 
     leaf: InputLeaf
     folder: int
+    ignores_missing: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """As a checkpoint has it."""
@@ -174,7 +178,8 @@ def _lines(streaming: Sequence[tuple[Source, DataFrame]], union: DataFrame, sess
         known = ordinals.setdefault(uid, [])
         if folder not in known:
             known.append(folder)
-        lines.append(Line(InputLeaf(uid, known.index(folder), *source_of(leaf, session)), folder))
+        named = InputLeaf(uid, known.index(folder), *source_of(leaf, session))
+        lines.append(Line(named, folder, ignores_missing_files(leaf)))
     return lines
 
 

@@ -7,6 +7,7 @@ beside that lies in a folder `sources/<n>`. Sources are equal if they are the sa
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -37,6 +38,20 @@ def require_plain(text: str) -> list[str]:
 def lines_of(streaming: Mapping[str, Any]) -> int:
     """How many sources the positions of a checkpoint are of."""
     return len(require_plain(streaming["offsets"][str(streaming["batch_id"])]))
+
+
+def offsets_of(streaming: Mapping[str, Any]) -> list[int]:
+    """For each line the number of the last entry that its source of files has read; -1 for none, and other sources."""
+    return [_log_offset(line) for line in require_plain(streaming["offsets"][str(streaming["batch_id"])])]
+
+
+def _log_offset(line: str) -> int:
+    try:
+        said = json.loads(line)
+    except ValueError:
+        return -1
+    offset = said.get("logOffset", -1) if isinstance(said, dict) else said
+    return offset if type(offset) is int else -1
 
 
 @dataclass(frozen=True)
