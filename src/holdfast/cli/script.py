@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import logging
-import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from holdfast.errors import ConfigurationError
 from holdfast.kernel.configuration import Configuration
+from holdfast.kernel.default_log import FORMAT, log_level
 
 
 def options_of(properties: Sequence[str]) -> Configuration:
@@ -43,8 +42,6 @@ def log_to_stderr() -> None:
     Raises:
         ConfigurationError: There is no such level.
     """
-    level = os.environ.get("HOLDFAST_LOG_LEVEL", "INFO").upper()
-    if level not in logging.getLevelNamesMapping():
-        raise ConfigurationError(f"HOLDFAST_LOG_LEVEL: {level!r} is none of DEBUG, INFO, WARNING, ERROR.")
-    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    level = log_level()
+    logging.basicConfig(level=logging.WARNING, format=FORMAT)
     logging.getLogger("holdfast").setLevel(level)

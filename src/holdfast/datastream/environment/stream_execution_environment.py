@@ -20,6 +20,7 @@ from holdfast.datastream.stream.operation import declared_type
 from holdfast.datastream.stream.other_kinds import OtherKinds
 from holdfast.errors import ConfigurationError
 from holdfast.kernel.configuration import Configuration
+from holdfast.kernel.default_log import begin_default_log
 from holdfast.kernel.ids import new_nonce
 from holdfast.runtime.graph.stream_graph import FrameTransformNode, Node, SinkNode, SourceNode, StreamGraph
 from holdfast.runtime.job.options import AUTO_GENERATE_UIDS, DEFAULT_PARALLELISM, JOB_ID, JOB_NAME, MAX_PARALLELISM
@@ -189,6 +190,7 @@ class StreamExecutionEnvironment:
 
         The streams defined so far belong to this job: the environment starts empty again.
         """
+        begin_default_log()
         configuration = self.get_configuration()
         configuration.validate()
         graph = self.get_stream_graph()
