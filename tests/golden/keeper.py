@@ -55,7 +55,6 @@ VERSION = 1
 BATCHES = [[("a", 1), ("b", 2)], [("a", 3), ("c", 4)], [("b", 5)]]
 ASK = [[("a", 0), ("b", 0), ("c", 0)]]
 
-UTC = dt.UTC
 VALUES: dict[str, tuple[Any, Any]] = {
     "string": (Types.STRING(), "tång \N{SPIRAL SHELL}"),
     "byte": (Types.BYTE(), -128),
@@ -72,7 +71,7 @@ VALUES: dict[str, tuple[Any, Any]] = {
     "binary": (Types.BINARY(), b"\x00\xff"),
     "date": (Types.SQL_DATE(), dt.date(1969, 12, 31)),
     "time": (Types.SQL_TIME(), dt.time(23, 59, 59, 999_999)),
-    "timestamp": (Types.SQL_TIMESTAMP(), dt.datetime(1969, 7, 20, 20, 17, 40, 1, UTC)),
+    "timestamp": (Types.SQL_TIMESTAMP(), dt.datetime(1969, 7, 20, 20, 17, 40, 1)),
     "timestamp_ntz": (Types.TIMESTAMP_NTZ(), dt.datetime(2024, 2, 29, 12)),
     "duration": (Types.DURATION(), dt.timedelta(days=-1, microseconds=1)),
     "pickled": (Types.PICKLED_BYTE_ARRAY(), {"set": {1, 2}}),

@@ -51,6 +51,10 @@ def _read_instants(array: pa.Array) -> list[Any]:
     return with_nulls([_EPOCH_UTC + delta for delta in since], array)
 
 
+def _read_naive(array: pa.Array) -> list[Any]:
+    return read_objects(array.cast(pa.timestamp("us")))
+
+
 def _read_times(array: pa.Array) -> list[Any]:
     return list(array.cast(pa.time64("us")).to_pylist())
 
@@ -151,6 +155,10 @@ def _instant(value: Any) -> datetime:
     return (value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)).replace(fold=0)
 
 
+def _naive(value: Any) -> datetime:
+    return _instant(value).replace(tzinfo=None)
+
+
 def _local(value: Any) -> datetime:
     if not isinstance(value, datetime):
         raise TypeError("a datetime is needed")
@@ -196,3 +204,6 @@ ATOMS: Final[dict[str, Atom]] = {
         Atom("interval day to second", pa.duration("us"), _of(timedelta), _delta, read_objects),
     )
 }
+
+SQL_TIMESTAMP: Final = Atom("timestamp", pa.timestamp("us", tz="UTC"), _of(datetime), _naive, _read_naive)
+"""As java.sql.Timestamp in PyFlink: stored as a timestamp, but a datetime without a time zone to a program, in UTC."""

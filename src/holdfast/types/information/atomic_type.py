@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from holdfast.errors import ConfigurationError
 from holdfast.types.information.abstract_type import Compatibility, TypeInformation, register_type
-from holdfast.types.information.atom import ATOMS
+from holdfast.types.information.atom import ATOMS, SQL_TIMESTAMP
 from holdfast.types.serializer import TypeSerializerSchemaCompatibility
 
 
@@ -110,6 +110,20 @@ class CharTypeInformation(AtomicTypeInformation):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return CharTypeInformation, (self.length,)
+
+
+class SqlTimestampTypeInformation(AtomicTypeInformation):
+    """Timestamps that a program sees without a time zone, in UTC; to Spark, to files and to others they are instants.
+
+    It is equal to the type of instants, because nothing tells what either has written.
+    """
+
+    def __init__(self) -> None:
+        super().__init__("timestamp")
+        self._atom = SQL_TIMESTAMP
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return SqlTimestampTypeInformation, ()
 
 
 class CollatedStringTypeInformation(AtomicTypeInformation):

@@ -15,6 +15,7 @@ from holdfast.types.information.atomic_type import (
     AtomicTypeInformation,
     CharTypeInformation,
     CollatedStringTypeInformation,
+    SqlTimestampTypeInformation,
 )
 from holdfast.types.information.collection_type import ListTypeInformation, MapTypeInformation
 from holdfast.types.information.decimal_type import DecimalTypeInformation
@@ -36,6 +37,7 @@ __all__ = [
     "PickledTypeInformation",
     "RowTypeInformation",
     "SerializerTypeInformation",
+    "SqlTimestampTypeInformation",
     "StructTypeInformation",
     "TupleTypeInformation",
     "TypeInformation",
@@ -101,7 +103,10 @@ class Types:
 
     @staticmethod
     def BIG_DEC() -> TypeInformation:
-        """Numbers with 20 digits before and 18 behind the point (`decimal.Decimal`)."""
+        """Numbers with 20 digits before and 18 behind the point (`decimal.Decimal`), as Flink's tables have BIG_DEC.
+
+        PyFlink's has any number of digits in a stream. A column of Spark, Arrow or Parquet has 38.
+        """
         return DecimalTypeInformation(38, 18)
 
     @staticmethod
@@ -126,8 +131,8 @@ class Types:
 
     @staticmethod
     def SQL_TIMESTAMP() -> TypeInformation:
-        """Instants (`datetime.datetime` in UTC; naive ones are taken as UTC)."""
-        return AtomicTypeInformation("timestamp")
+        """Instants as a `datetime.datetime` without a time zone, in UTC; of one with a time zone the instant counts."""
+        return SqlTimestampTypeInformation()
 
     @staticmethod
     def INSTANT() -> TypeInformation:

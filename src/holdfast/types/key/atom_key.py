@@ -21,6 +21,7 @@ from holdfast.types.information.type_information import (
     DecimalTypeInformation,
     ListTypeInformation,
     MapTypeInformation,
+    SqlTimestampTypeInformation,
     TypeInformation,
 )
 
@@ -331,6 +332,8 @@ def atom_key_for(key_type: TypeInformation) -> AtomKey:
     """
     if isinstance(key_type, DecimalTypeInformation):
         return _Decimal(key_type)
+    if isinstance(key_type, SqlTimestampTypeInformation):
+        return _Local(key_type)
     if isinstance(key_type, AtomicTypeInformation):
         return _BY_NAME[key_type.name](key_type)
     if isinstance(key_type, MapTypeInformation):
