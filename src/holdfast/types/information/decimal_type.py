@@ -16,6 +16,9 @@ from holdfast.types.information.atomic_type import AtomicTypeInformation
 from holdfast.types.serializer import TypeSerializerSchemaCompatibility
 
 MAX_DECIMAL_PRECISION: Final = 38
+_MORE: Final = (
+    "Declare DECIMAL(precision, scale) with more of the 38 digits there, or PICKLED_BYTE_ARRAY for any number of digits"
+)
 _WIDE: Final = decimal.Context(prec=200)
 _INTEGER_DIGITS: Final = {"tinyint": 3, "smallint": 5, "int": 10, "bigint": 19}
 
@@ -58,9 +61,11 @@ class DecimalTypeInformation(TypeInformation):
         except decimal.InvalidOperation:
             raise self.mismatch(value, "it is not finite, or too large") from None
         if result != value:
-            raise self.mismatch(value, f"it has more than {self.scale} digits behind the point")
+            raise self.mismatch(value, f"it has more than {self.scale} digits behind the point. {_MORE}")
         if result.adjusted() >= self.precision - self.scale and result:
-            raise self.mismatch(value, f"it has more than {self.precision - self.scale} digits before the point")
+            raise self.mismatch(
+                value, f"it has more than {self.precision - self.scale} digits before the point. {_MORE}"
+            )
         return int(result) if self.as_int else result
 
     def to_array(self, values: Sequence[Any]) -> pa.Array:
