@@ -2,12 +2,13 @@
 
 ::
 
-    <job directory>/rest/<fencing token>-<nonce>.json     {"url", "bearer_token", "host", "pid", "fencing_token", "job_id"}
+    <job directory>/rest/<fencing token>-<nonce>.json
+        {"url", "bearer_token", "host", "pid", "fencing_token", "job_id"}
 
 Requests show the bearer token; the fencing token is the leader's, as in the register. Files of jobs that began before
 the two were told apart by name have them as ``bearer`` and ``token``.
 
-The leader's fencing token is part of the name, so a new leader's file comes last, whatever a deposed one writes. Each leader
+The fencing token is part of the name, so a new leader's file comes last, whatever a deposed one writes. Each leader
 removes the files of those before it, and its own when it ends.
 """
 

@@ -16,8 +16,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.errors import StorageError
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, StorageError
 from holdfast.kernel.clock import ManualClock
 from holdfast.rest.answer import Request
 from holdfast.rest.job_api import JobApi

@@ -27,9 +27,10 @@ class FailJobCallback(ABC):
 class CheckpointFailureManager:
     """Counts failed checkpoints and fails the job when there are more in a row than it tolerates.
 
-    Only failures that say something about the job's health count (`CheckpointFailureReason.counts_as_failure`), each
-    checkpoint once, and those of checkpoints older than the last completed one not at all. A completed checkpoint, a
-    savepoint as well, starts the count anew. Safe to use from several threads.
+    Only failures that say something about the job's health count (`CheckpointFailureReason.counts_as_failure`): those
+    that count in Flink, and beside them hooks of the driver that fail or do not answer. Each checkpoint counts once,
+    and those older than the last completed one not at all. A completed checkpoint, a savepoint as well, starts the
+    count anew. Safe to use from several threads.
 
     Args:
         tolerable_failures: How many in a row are tolerated; `UNLIMITED_TOLERABLE_FAILURE_NUMBER` for any number.

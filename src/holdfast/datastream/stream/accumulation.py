@@ -10,9 +10,9 @@ from holdfast.types.row import field_names_of
 
 
 class AccumulateReduceFunction(ReduceFunction):
-    """Replaces one part of each tuple, named tuple or Row by what it and those before it come to; None counts for nothing.
+    """Replaces one part of each tuple, named tuple or Row by what it and those before it come to.
 
-    Other elements are their only part.
+    None counts for nothing. Other elements are their only part.
 
     Args:
         name: What is done, for errors.

@@ -46,8 +46,8 @@ class BatchOperations:
     """The operations of a keyed stream on whole batches.
 
     The reductions emit a row for each row, in its order: the row with one column replaced (`sum`, `min`, `max`,
-    `first`, `last`) or added (`count`, `mean`); of a tuple that is one of its parts, by position. What they emit does not depend on how rows are cut into batches or
-    epochs.
+    `first`, `last`) or added (`count`, `mean`); of a tuple that is one of its parts, by position. What they emit does
+    not depend on how rows are cut into batches or epochs.
     """
 
     @abstractmethod
