@@ -123,6 +123,7 @@ class QueryableStateClient:
         self._ssl = client_context(tls)
         self._token = token
         self._core = ClientCore()
+        self._idle: list[BlockingConnection] = []
         self._begin()
 
     def get_kv_state(
@@ -324,7 +325,7 @@ class QueryableStateClient:
     def _begin(self) -> None:
         """Have no connections yet, in this process."""
         self._lock = threading.Lock()
-        self._idle: list[BlockingConnection] = []
+        self._idle = []
         self._process = os.getpid()
 
     def _begin_in_child(self) -> None:

@@ -149,7 +149,7 @@ class Router:
     async def _ask(self, request: GetRequest, frame: Frame, placement: Placement, avoided: set[Address]) -> bytes:
         if self._local.registry.get_kv_state(placement.kv_state_id) is not None:
             view = await self._local.view(request)
-            return self._local.get(request, frame.body, view, frame.request)
+            return self._local.get(request, bytes(frame.body), view, frame.request)
         asked = replace(request, kv_state_id=str(placement.kv_state_id))
         try:
             peer = await self._peers.to(placement.address)

@@ -132,12 +132,12 @@ class QueryService:
             view = self._local.view_now(request)
         if view is None:
             return self._get_later(request, frame, connection)
-        return self._local.get(request, frame.body, view, frame.request)
+        return self._local.get(request, bytes(frame.body), view, frame.request)
 
     async def _get_later(self, request: GetRequest, frame: Frame, connection: ServerConnection) -> bytes:
         view = await self._local.view(request)
         await connection.until_answerable(frame)  # many may have waited for the same checkpoint
-        return self._local.get(request, frame.body, view, frame.request)
+        return self._local.get(request, bytes(frame.body), view, frame.request)
 
     def _scan(self, frame: Frame) -> Answer:
         request = ScanRequest.parse(frame)
@@ -191,7 +191,7 @@ class QueryService:
             registry.notify_server_lost(address)
             self._registered[connection] = (job, address)
             connection.expect_signs_of_life(PING_SECONDS, MOST_SILENCES)
-            for vertex, groups, start, end, name, state in json.loads(frame.body):
+            for vertex, groups, start, end, name, state in json.loads(bytes(frame.body)):
                 held, known_as = KeyGroupRange(start, end), KvStateID(str(state))
                 registry.notify_kv_state_registered(
                     JobVertexID(str(vertex)), int(groups), held, str(name), known_as, address

@@ -56,13 +56,16 @@ class FrameType(IntEnum):
     NOTIFICATION = 37
 
 
+Body = bytes | memoryview
+
+
 class Frame(NamedTuple):
     """One message; the body of a long answer is a view of what has arrived, which nobody changes any more."""
 
     type: int
     request: int
     header: bytes
-    body: bytes | memoryview
+    body: Body
 
     def fields(self) -> dict[str, Any]:
         """Return the header as an object.
@@ -181,7 +184,7 @@ class FrameReader:
             self._needed(self._rest, 0)
         return frames
 
-    def _body(self, data: bytes | memoryview, start: int, end: int) -> bytes | memoryview:
+    def _body(self, data: bytes | memoryview, start: int, end: int) -> Body:
         """The body of a frame; that of an answer is not copied if it is most of what it would keep in memory."""
         is_view = self._header_limit is None and 2 * (end - start) > len(data)
         return data[start:end] if is_view else bytes(data[start:end])

@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.queryable.wire.errors import BadRequestError
+from holdfast.queryable.wire.frame import Body
 
 
 def encode_column(array: pa.Array) -> list[Any]:
@@ -37,7 +38,7 @@ def encode_column(array: pa.Array) -> list[Any]:
 class ColumnReader:
     """Takes columns out of a body, one after the other."""
 
-    def __init__(self, body: bytes) -> None:
+    def __init__(self, body: Body) -> None:
         self._body = body
         self._at = 0
 
@@ -86,7 +87,7 @@ class ColumnReader:
             raise BadRequestError(f"A column of keys is no column of {array.type}: {error}") from error
         return array
 
-    def _take(self, size: int) -> bytes:
+    def _take(self, size: int) -> Body:
         data = self._body[self._at : self._at + size]
         if len(data) != size:
             raise BadRequestError(f"A request ends after {len(self._body)} bytes, {self._at + size} are needed.")
