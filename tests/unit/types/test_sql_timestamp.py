@@ -13,6 +13,7 @@ from holdfast.testing import OperatorHarness
 from holdfast.types.conversion.arrow import batch_to_elements, elements_to_batch
 from holdfast.types.information.type_information import Types
 from holdfast.types.key.key_codec import key_codec_for
+from holdfast.types.serializer import snapshot_from_json
 
 AWARE = datetime(2024, 2, 29, 12, 30, 0, 7, UTC)
 NAIVE = AWARE.replace(tzinfo=None)
@@ -44,6 +45,14 @@ def test_times_before_1970_and_at_the_ends_come_back():
 def test_it_is_a_timestamp_to_spark_and_to_files():
     assert (SQL.ddl, SQL.to_json(), SQL.arrow_type) == ("timestamp", "timestamp", pa.timestamp("us", tz="UTC"))
     assert pickle.loads(pickle.dumps(SQL)).to_list(SQL.to_array([AWARE])) == [NAIVE]
+
+
+def test_who_knows_only_what_was_stored_reads_the_instant():
+    """As a query does, or Flink's way by the serializer of before: there is one column for both types."""
+    before = snapshot_from_json(SQL.create_serializer().snapshot().to_json())
+    read = before.restore_serializer().deserialize(SQL.create_serializer().serialize(NAIVE))
+    assert read == AWARE and SQL.adopt(read) == NAIVE
+    assert SQL.create_serializer().snapshot().resolve_schema_compatibility(before).is_compatible_as_is()
 
 
 @pytest.mark.parametrize("wrong", ["2024-02-29", 5, AWARE.date()])

@@ -36,7 +36,7 @@ ATOMIC: list[tuple[TypeInformation, st.SearchStrategy]] = [
     (Types.DOUBLE(), st.floats(allow_nan=False)),
     (Types.BINARY(), st.binary(max_size=12)),
     (Types.SQL_DATE(), st.dates()),
-    (Types.SQL_TIMESTAMP(), INSTANTS.map(lambda instant: instant.replace(tzinfo=None))),
+    (Types.INSTANT(), INSTANTS),
     (Types.TIMESTAMP_NTZ(), st.datetimes()),
     (Types.SQL_TIME(), st.times()),
     (Types.DURATION(), DURATIONS),
