@@ -1,0 +1,365 @@
+"""Auditors: they see everything that happens, know the truth, and end the world when something is wrong.
+
+They look at the disk itself, past all faults, and at nothing that the judged code says of itself but what it has in
+memory as its current state.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from typing import Any
+
+from holdfast.checkpoint.document.metadata import CheckpointMetadata, decode
+from holdfast.errors import HoldfastError
+from holdfast.storage.file_system.local import final_name
+from holdfast.storage.file_system.path import base_name
+from holdfast.storage.job.job_directory import checkpoint_id_of
+from holdfast.storage.job.naming import FileName
+from holdfast.storage.register.register_state import GENESIS, CheckpointPointer, RegisterRecord
+from tests.simulation import workload
+from tests.simulation.disk import Disk, File
+from tests.simulation.workload import Model, Row
+from tests.simulation.world import Process, World
+
+_VERSION = re.compile(r".*/register/v-([0-9]{20})")
+_JOB = re.compile(r"/jobs/[0-9a-f]{32}/(.*)")
+
+
+class Auditors:
+    """The auditors of one history.
+
+    Args:
+        world: The world.
+        disk: What there is.
+        model: What the output and the state are to be.
+        grace: The grace period in milliseconds.
+    """
+
+    def __init__(self, world: World, disk: Disk, model: Model, grace: int, job_path: str) -> None:
+        self._world, self._disk, self._model, self._grace, self._job = world, disk, model, grace, job_path
+        self.truth: RegisterRecord = GENESIS
+        self.leaders: dict[int, Process] = {}
+        self.masters: dict[Process, Any] = {}
+        self.taken: dict[str, list[Row]] = {}
+        self._visible: dict[str, list[Row]] = {}
+        self._named: frozenset[FileName] = frozenset()
+        self._released: dict[FileName, float] = {}
+        self._completed: dict[int, frozenset[str]] = {}
+        self._documents: dict[str, CheckpointMetadata] = {}
+        self._contents: dict[str, tuple[File, dict[str, Row]]] = {}
+        self._writers: dict[int, Process] = {}
+        self.clocks_jumped = False
+
+    # What happens on the disk
+
+    def seen(self, call: str, path: str, source: str) -> None:
+        """Something has changed on the disk."""
+        if call == "link":
+            match = _VERSION.fullmatch(path)
+            if match is not None:
+                self._version_written(int(match[1]), path)
+            elif path.endswith("/_metadata"):
+                number = checkpoint_id_of(base_name(path[: -len("/_metadata")]))
+                if number is not None:
+                    self._writers[number] = self._process()
+        elif call == "rename":
+            self._became_visible(path, source)
+        elif call == "unlink":
+            self._deleted(path)
+
+    def _process(self) -> Process:
+        actor = self._world.on_behalf or self._world.current
+        assert actor is not None
+        return actor.process
+
+    # The register
+
+    def _version_written(self, number: int, path: str) -> None:
+        record = self._record(path)
+        is_next = number == self.truth.number + 1
+        if not is_next or (number > 1 and record.history[1] != self.truth.nonce):
+            return  # in a hole, or upon one; nobody may take it for real
+        self.moved_on(record)
+
+    def moved_on(self, record: RegisterRecord) -> None:
+        """The register has a new version."""
+        old, new, process = self.truth.state, record.state, self._process()
+        if new.token < old.token:
+            self._fail(f"the token went back from {old.token} to {new.token}")
+        if new.token > old.token:
+            self.leaders[new.token] = process
+        elif self.leaders.get(new.token) is not process:
+            self._fail(f"{process.name} wrote version {new.version} of the register under a token that is not its own")
+        if new.next_checkpoint_id < old.next_checkpoint_id or new.notified < old.notified:
+            self._fail(f"the register went back: {old} -> {new}")
+        added = [pointer for pointer in new.checkpoints if pointer not in old.checkpoints]
+        if len(added) > 1 or (added and new.checkpoints[-1] is not added[0]):
+            self._fail(f"pointers appeared out of order: {added}")
+        if old.newest is not None and not added and old.newest not in new.checkpoints and new.terminal is None:
+            self._fail("the newest checkpoint left the register, and none took its place")
+        self.truth = record
+        gone = [self._document(pointer) for pointer in old.checkpoints if pointer not in new.checkpoints]
+        self._remember(gone)
+        for pointer in new.checkpoints if added else ():
+            self._whole(pointer)
+        if added:
+            self._completed_now(added[0], old.newest)
+
+    def _remember(self, gone: Iterable[CheckpointMetadata]) -> None:
+        """What the retained checkpoints name, and since when what they named is needed no more."""
+        documents = [self._document(pointer) for pointer in self.truth.state.checkpoints]
+        self._named = frozenset(name for document in documents for name in _names(document))
+        self._completed[self.truth.number] = frozenset(
+            str(entry["value"]["staged"])
+            for document in documents
+            for operator in document.operators
+            for entries in operator.committables.values()
+            for entry in entries
+        )
+        for document in gone:
+            for name in _names(document):
+                if name not in self._named:
+                    self._released[name] = self._world.now
+
+    def _completed_now(self, pointer: CheckpointPointer, before: CheckpointPointer | None) -> None:
+        document = self._document(pointer)
+        if before is not None:
+            older = self._document(before)
+            if document.epoch <= older.epoch or pointer.checkpoint_id <= before.checkpoint_id:
+                self._fail(f"checkpoint {pointer.checkpoint_id} is of epoch {document.epoch}, before {older.epoch}")
+            if _position(document) < _position(older):
+                self._fail(f"checkpoint {pointer.checkpoint_id} went back to input {_position(document)}")
+        self.require_state(document, f"checkpoint {pointer.checkpoint_id}", self._job)
+
+    def _whole(self, pointer: CheckpointPointer) -> None:
+        """All that a retained checkpoint names is there, and what it was."""
+        document = self._document(pointer)
+        for operator in document.operators:
+            for run in operator.runs:
+                if not self._is_run(f"{self._job}/{run.path}", run.digest):
+                    self._fail(f"checkpoint {pointer.checkpoint_id} names {run.path}, which is missing or changed")
+            for entries in operator.committables.values():
+                for entry in entries:
+                    self._require_output(pointer, entry["value"])
+
+    def _require_output(self, pointer: CheckpointPointer, value: dict[str, Any]) -> None:
+        places = (f"{workload.OUTPUT}/{value['staged']}", f"{workload.OUTPUT}/{value['final']}")
+        if places[1] in self.taken or any(self._file(place) is not None for place in places):
+            return
+        self._fail(f"checkpoint {pointer.checkpoint_id} names {value['staged']}, which is neither staged nor committed")
+
+    def require_state(self, document: CheckpointMetadata, what: str, root: str) -> None:
+        """The state that a document names is that of the model at its position."""
+        expected = self._model.states[_position(document)]
+        for uid, keys in expected.items():
+            operator = document.operator(uid)
+            state: dict[str, Row] = {}
+            for run in operator.runs if operator is not None else ():
+                state.update(self._content(f"{root}/{run.path}"))
+            length = 2 if uid == workload.LEDGER else 1
+            found = {key: value[:length] for key, value in state.items()}
+            if found != keys:
+                self._fail(f"{what} has {found} of {uid!r} where the model has {dict(keys)}")
+
+    # Output
+
+    def _became_visible(self, path: str, source: str) -> None:
+        if not path.startswith(workload.OUTPUT):
+            return
+        staged = source.removeprefix(f"{workload.OUTPUT}/")
+        if not any(staged in names for names in self._completed.values()):
+            self._fail(f"{path} became visible, and no completed checkpoint names it")
+        self._see(path)
+
+    def _see(self, path: str) -> None:
+        file = self._file(path)
+        assert file is not None
+        rows: list[Row] = json.loads(file.data)
+        known = {row[0] for rows in (*self._visible.values(), *self.taken.values()) for row in rows}
+        for row in rows:
+            if row[0] in known:
+                self._fail(f"payment {row[0]} came twice, now in {path}")
+            if self._model.rows[row[0]] != workload.plain(row):
+                self._fail(f"payment {row[0]} came as {workload.plain(row)}, not {self._model.rows[row[0]]}")
+        self._visible[path] = rows
+
+    def take(self, path: str) -> None:
+        """A consumer takes a file of output for itself."""
+        self.taken[path] = self._visible.pop(path)
+
+    @property
+    def visible(self) -> list[str]:
+        """Files of output that are there."""
+        return sorted(self._visible)
+
+    # Deletions
+
+    def _deleted(self, path: str) -> None:
+        name = FileName.parse(base_name(path))
+        if final_name(base_name(path)) is not None:
+            return  # a file that was never finished: its writer fails, and nothing else
+        process = self._process()
+        match = _JOB.fullmatch(path)
+        if match is not None and match[1].startswith("chk-"):
+            self._document_deleted(int(match[1].split("/")[0][4:]), process)
+        elif name is not None and not path.startswith(workload.SAVEPOINTS):
+            self._file_deleted(path, name, process)
+
+    def _document_deleted(self, number: int, process: Process) -> None:
+        state = self.truth.state
+        if number in [pointer.checkpoint_id for pointer in state.checkpoints]:
+            self._fail(f"{process.name} deleted the document of checkpoint {number}, which is retained")
+        writer = self._writers.get(number)
+        if writer is not None and writer is not process and writer is self.leaders.get(state.token):
+            self._fail(f"{process.name} deleted the document of checkpoint {number} of the leader")
+
+    def _file_deleted(self, path: str, name: FileName, process: Process) -> None:
+        state = self.truth.state
+        if name in self._named and not (path.startswith(workload.OUTPUT) and self._is_out(name)):
+            self._fail(f"{process.name} deleted {path}, which a retained checkpoint names")
+        if name.token == state.token:
+            if self.leaders[name.token] is not process:
+                self._fail(f"{process.name} deleted {path} of the leader")
+            master = self.masters.get(process)
+            epochs = None if master is None or master.attempt is None else master.attempt._epochs
+            if epochs is not None and base_name(path) in {base_name(run) for run in epochs.live_runs()}:
+                self._fail(f"{process.name} deleted {path}, which it still needs")
+        own = max((token for token, leader in self.leaders.items() if leader is process), default=0)
+        if name.token > own:
+            self._fail(f"{process.name} with token {own} deleted {path} of a higher token")
+        since = self._released.get(name)
+        if since is not None and not self.clocks_jumped and self._world.now - since < self._grace:
+            self._fail(f"{path} was deleted {self._world.now - since:.0f} ms after the last checkpoint forgot it")
+
+    def _is_out(self, name: FileName) -> bool:
+        """Whether the output that was staged under a name has been committed."""
+        finals = (*self._visible, *self.taken)
+        return any(path.endswith(f"-{name.nonce}.parquet") for path in finals)
+
+    # Power failures, and the end
+
+    def after_power_failure(self, of_files: bool) -> None:
+        """What was not durable is gone; what the outside has seen of it must not have been promised."""
+        if of_files:
+            self.truth = self._newest_on_disk()
+            self._completed = {n: names for n, names in self._completed.items() if n <= self.truth.number}
+            self._named = frozenset()
+        for pointer in self.truth.state.checkpoints:
+            self._whole(pointer)
+        self._remember(())
+        there = self._disk.files(workload.OUTPUT)
+        self._visible = {path: rows for path, rows in self._visible.items() if path in there}
+        committed = {name for names in self._completed.values() for name in names}
+        nonces = {FileName.parse(base_name(name)).nonce for name in committed}  # type: ignore[union-attr]
+        for path in (*self._visible, *self.taken):
+            if path.removesuffix(".parquet").rpartition("-")[2] not in nonces:
+                self._fail(f"{path} is visible, and its checkpoint was lost with the power")
+
+    def _newest_on_disk(self) -> RegisterRecord:
+        records: dict[int, RegisterRecord] = {}
+        for path in self._disk.files(f"{self._job}/register"):
+            match = _VERSION.fullmatch(path)
+            if match is not None:
+                records[int(match[1])] = self._record(path)
+        for number in sorted(records, reverse=True):
+            before = records.get(number - 1)
+            if number == 1 or (before is not None and before.nonce == records[number].history[1]):
+                return records[number]
+        return GENESIS
+
+    def at_end(self, is_tidy: bool) -> None:
+        """The job has FINISHED: everything is there once, and not much else."""
+        rows = [row for rows in (*self._visible.values(), *self.taken.values()) for row in rows]
+        missing = sorted(set(self._model.rows) - {row[0] for row in rows})
+        if missing:
+            self._fail(f"payments {missing} are missing from the output")
+        broken = workload.broken_chain(rows)
+        if broken is not None:
+            self._fail(f"the output mixes attempts: {broken}")
+        newest = self.truth.state.newest
+        if newest is None:
+            self._fail("the job has finished without a checkpoint")
+        for pointer in self.truth.state.checkpoints:
+            self._whole(pointer)
+        if is_tidy:
+            self._require_tidy()
+
+    def _require_tidy(self) -> None:
+        """Of earlier leaders nothing is left that no checkpoint names."""
+        token = self.truth.state.token
+        for path in self._disk.files(f"{self._job}/shared"):
+            name = FileName.parse(base_name(path))
+            if name is not None and name.token < token and name not in self._named and not self._is_late(path):
+                self._fail(f"{path} is left over")
+
+    def _is_late(self, path: str) -> bool:
+        file = self._file(path)
+        return file is not None and file.mtime >= self.tidy_since
+
+    tidy_since = float("inf")
+
+    # Reading past all faults
+
+    def _document(self, pointer: CheckpointPointer) -> CheckpointMetadata:
+        known = self._documents.get(pointer.digest)
+        if known is not None and self._file(f"{self._job}/{pointer.path}") is not None:
+            return known
+        file = self._file(f"{self._job}/{pointer.path}")
+        if file is None:
+            if known is not None:
+                return known
+            self._fail(f"checkpoint {pointer.checkpoint_id} has no document")
+        assert file is not None
+        try:
+            document = decode(file.data, pointer.path)
+        except HoldfastError as error:
+            self._fail(f"checkpoint {pointer.checkpoint_id} has a damaged document: {error}")
+            raise
+        if len(file.data) != pointer.length:
+            self._fail(f"the document of checkpoint {pointer.checkpoint_id} is not the one that was completed")
+        self._documents[pointer.digest] = document
+        return document
+
+    def _record(self, path: str) -> RegisterRecord:
+        file = self._file(path)
+        assert file is not None
+        return RegisterRecord.decode(file.data, path)
+
+    def _is_run(self, path: str, digest: str) -> bool:
+        file = self._file(path)
+        if file is None:
+            return False
+        from hashlib import sha256
+
+        return sha256(file.data).hexdigest() == digest
+
+    def _content(self, path: str) -> dict[str, Row]:
+        file = self._file(path)
+        if file is None:
+            self._fail(f"{path} is named, and not there")
+        assert file is not None
+        known = self._contents.get(path)
+        if known is None or known[0] is not file:
+            known = self._contents[path] = (file, json.loads(file.data))
+        return known[1]
+
+    def _file(self, path: str) -> File | None:
+        try:
+            return self._disk.file(path)
+        except OSError:
+            return None
+
+    def _fail(self, what: str) -> None:
+        self._world.fail(what)
+
+
+def _names(document: CheckpointMetadata) -> list[FileName]:
+    parsed = (FileName.parse(base_name(text)) for text in document.strings())
+    return [name for name in parsed if name is not None]
+
+
+def _position(document: CheckpointMetadata) -> int:
+    positions = document.source_positions
+    return int(positions["next"]) if positions else 0

@@ -1,0 +1,242 @@
+"""Who acts: processes that lead, those who ask something of the job, those who read, and who starts it all again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from holdfast.errors import FencedError, HoldfastError
+from holdfast.kernel.configuration import Configuration
+from holdfast.kernel.ids import JobID
+from holdfast.runtime.job.control import JobControl, SnapshotRequest
+from holdfast.runtime.job.job import Job
+from holdfast.runtime.job.job_root import job_directory
+from holdfast.runtime.job.progress import ProgressReporter
+from holdfast.runtime.job.status import JobStatus
+from holdfast.runtime.master.job_master import JobMaster
+from holdfast.storage.file_system.scheme import LocalFileSystem
+from holdfast.storage.register.fenced_register import FencedRegister
+from holdfast.storage.register.file_register import FileRegister
+from tests.simulation import workload
+from tests.simulation.primitives import SimulatedClock
+from tests.simulation.tasks import SimulatedEngine
+from tests.simulation.world import Process, World
+
+NAME = "job"
+JOB_ID = JobID.from_name(NAME)
+_QUIET_SECONDS = 2000.0
+
+
+@dataclass
+class Settings:
+    """How the job of a history is set.
+
+    Attributes:
+        options: Its options.
+        epochs: Epochs of input.
+        parallelism: Subtasks of each operator when it starts.
+        is_elected: Whether processes stand by until an election names them.
+        beside: How likely the tasks of a stage run beside each other.
+        again: How likely a task has a second attempt.
+        asks: How likely somebody asks something of the job in a moment.
+        processes: How many processes are started while the weather is bad.
+    """
+
+    options: dict[str, Any]
+    epochs: int
+    parallelism: int
+    is_elected: bool
+    beside: float
+    again: float
+    asks: float
+    processes: int
+
+
+@dataclass
+class Cluster:
+    """All processes of a history.
+
+    Attributes:
+        world: The world.
+        settings: How the job is set.
+        register_of: Makes the register as a process sees it.
+        inputs: Of the job.
+        masters: Those that run, by process.
+        statuses: How those that ended have ended.
+    """
+
+    world: World
+    settings: Settings
+    register_of: Callable[[], FencedRegister] | None
+    inputs: list[list[workload.Payment]]
+    masters: dict[Process, JobMaster] = field(default_factory=dict)
+    statuses: list[JobStatus] = field(default_factory=list)
+    last_error: BaseException | None = None
+    fatal: BaseException | None = None
+    elected: set[str] = field(default_factory=set)
+    leaders: dict[int, Process] = field(default_factory=dict)
+    started: int = 0
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the job has ended for good."""
+        return JobStatus.FINISHED in self.statuses
+
+    def start(self) -> Process:
+        """A new process that runs the job."""
+        self.started += 1
+        process = Process(self.world, f"driver {self.started}")
+        self.world.spawn(process, "main", lambda: self._drive(process))
+        return process
+
+    def directory(self) -> Any:
+        """The job's directory, as a process sees it."""
+        configuration = Configuration(dict(self.settings.options))
+        return job_directory(LocalFileSystem(), workload.ROOT, JOB_ID, configuration)
+
+    def _drive(self, process: Process) -> None:
+        try:
+            directory = self.directory()
+            directory.create()
+            register = FileRegister.of(directory) if self.register_of is None else self.register_of()
+            settings = self.settings
+            job = Job(
+                job_id=JOB_ID,
+                name=NAME,
+                graph=workload.graph(settings.parallelism),
+                configuration=Configuration(dict(settings.options)),
+                directory=directory,
+                register=register,
+                engine=SimulatedEngine(self.world, self.inputs, settings.beside, settings.again),
+                default_parallelism=settings.parallelism,
+                owner=process.name,
+                clock=SimulatedClock(process),
+                leadership=SimulatedLeadership(self, process) if settings.is_elected else None,  # type: ignore[arg-type]
+            )
+            master = JobMaster(job, ProgressReporter(NAME))
+            self.masters[process] = master
+            self.statuses.append(master.run())
+        except FencedError as error:
+            self.last_error = error
+        except HoldfastError as error:
+            self.last_error = self.fatal = error
+        finally:
+            self.masters.pop(process, None)
+            process.is_dead = True
+
+
+class SimulatedLeadership:
+    """An election that names whom it likes, also several at a time; what it says is only ever a hint."""
+
+    def __init__(self, cluster: Cluster, process: Process) -> None:
+        self.has_waited = False
+        self._cluster, self._process = cluster, process
+
+    @contextmanager
+    def campaigning(self, control: JobControl) -> Iterator[None]:
+        yield
+
+    def lead(self, control: JobControl) -> bool:
+        world = self._cluster.world
+        while not control.ending:
+            control.reinstate()
+            if self._process.name in self._cluster.elected:
+                return True
+            self.has_waited = True
+            world.block(lambda: self._process.name in self._cluster.elected or control.ending, None)
+        return False
+
+    def stand_by(self, error: FencedError, control: JobControl) -> None:
+        self._cluster.elected.discard(self._process.name)
+
+
+class Supervisor:
+    """Starts processes, names leaders, asks for things, until the weather is good and the job has ended.
+
+    Args:
+        cluster: The processes.
+        calm: Called when the bad weather ends.
+        stir: Called each time that something may be asked for.
+    """
+
+    def __init__(self, cluster: Cluster, calm: Callable[[], None]) -> None:
+        self._cluster, self._calm = cluster, calm
+
+    def live(self) -> None:
+        """The story of a history."""
+        cluster, world = self._cluster, self._cluster.world
+        choices = world.choices
+        while cluster.started < cluster.settings.processes and not cluster.is_finished:
+            process = cluster.start()
+            if choices.below(4) or cluster.settings.is_elected:
+                cluster.elected.add(process.name)
+            moments = 1 + choices.below(6)
+            for _ in range(moments):
+                world.block(lambda: not cluster.masters and process.is_dead, (0.05, 0.2, 1.0, 5.0)[choices.below(4)])
+                self._ask()
+                if process.is_dead:
+                    break
+        self._calm()
+        world.note("the weather is good: world")
+        self._end()
+
+    def _end(self) -> None:
+        """One process after the other until the job has ended."""
+        cluster, world = self._cluster, self._cluster.world
+        for _ in range(6):
+            if cluster.is_finished:
+                return
+            for process in list(cluster.masters):
+                process.paused_until = 0
+            if not cluster.masters:
+                process = cluster.start()
+                cluster.elected.add(process.name)
+            world.block(lambda: cluster.is_finished or not cluster.masters, _QUIET_SECONDS)
+            for process in list(cluster.masters) if not cluster.is_finished else ():
+                process.kill()
+            world.block(lambda: not cluster.masters, 1.0)
+        if not cluster.is_finished:
+            world.fail(f"the job does not end in good weather: {cluster.last_error!r}")
+
+    def _ask(self) -> None:
+        cluster, choices = self._cluster, self._cluster.world.choices
+        if not choices.chance(cluster.settings.asks):
+            return
+        masters = list(cluster.masters.items())
+        if not masters:
+            return
+        process, master = masters[choices.below(len(masters))]
+        what = choices.below(8)
+        world = cluster.world
+        world.note(f"asked: {_ASKED[what]}")
+        if what == 1:
+            master.control.request(SnapshotRequest())
+        elif what == 2:
+            master.control.request(SnapshotRequest(is_savepoint=True, directory=workload.SAVEPOINTS))
+        elif what == 3:
+            master.control.request(SnapshotRequest(is_savepoint=True, directory=workload.SAVEPOINTS, stop=True))
+        elif what in (4, 5):
+            master.control.rescale({"": 1 + choices.below(3)})
+        elif what == 6:
+            cluster.elected.discard(process.name)
+            if cluster.settings.is_elected:
+                master.control.depose()
+        elif what == 7:
+            for other in cluster.masters:
+                cluster.elected.add(other.name)
+
+
+_ASKED = (
+    "nothing",
+    "checkpoint",
+    "savepoint",
+    "stop with savepoint",
+    "rescale",
+    "rescale",
+    "revoke leadership",
+    "grant leadership to all",
+)
+
+__all__ = ["Cluster", "Settings", "Supervisor", "suppress"]

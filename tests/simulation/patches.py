@@ -1,0 +1,65 @@
+"""Puts the simulated system under the real code, for as long as one history runs."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from concurrent.futures import Future
+from contextlib import ExitStack, contextmanager
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import patch
+
+from holdfast.checkpoint.retention import deleter
+from holdfast.datastream.sinks import output_directory
+from holdfast.kernel import ids
+from holdfast.runtime.commit import sweeping
+from holdfast.runtime.compaction import background
+from holdfast.runtime.job import control
+from holdfast.runtime.master import attempt
+from holdfast.storage.file_system import local
+from holdfast.storage.register import fenced_register
+from tests.simulation import primitives
+from tests.simulation.compaction import SimulatedCompaction
+from tests.simulation.posix import Posix
+from tests.simulation.world import World
+
+
+@contextmanager
+def simulated(world: World, posix: Posix, max_parallelism: int, sweep_every: int) -> Iterator[None]:
+    """The real code, with nothing of this machine under it.
+
+    Args:
+        world: The world.
+        posix: Its operating system.
+        max_parallelism: Of all operators.
+        sweep_every: Checkpoints between two sweeps.
+    """
+    threading, time = primitives.threading_of(world), primitives.time_of(world)
+    with ExitStack() as stack:
+
+        def put(place: Any, name: str, value: Any) -> None:
+            stack.enter_context(patch.object(place, name, value, create=True))
+
+        put(local, "os", posix)
+        put(local, "open", posix.open_file)
+        put(local.LocalFileSystem, "mmap", lambda self, path: posix.map(path))
+        put(ids, "secrets", SimpleNamespace(token_hex=lambda count: world.nonce(2 * count)))
+        put(output_directory, "uuid", SimpleNamespace(uuid4=lambda: world.nonce(32)))
+        put(deleter, "threading", threading)
+        put(deleter, "time", time)
+        put(deleter, "ThreadPoolExecutor", lambda workers, name: primitives.SimulatedPool(world, workers))
+        put(control, "threading", threading)
+        put(control, "Future", Future)
+        put(fenced_register, "threading", threading)
+        put(background, "time", time)
+        put(background, "compaction_executor", lambda name: SimulatedCompaction(world, max_parallelism))
+        put(background, "wait_for", lambda futures, timeout, **_: primitives.wait_for(world, futures, timeout))
+        put(attempt, "time", time)
+        put(sweeping, "SWEEP_EVERY", sweep_every)
+        before = logging.root.manager.disable
+        logging.disable(logging.CRITICAL)
+        try:
+            yield
+        finally:
+            logging.disable(before)

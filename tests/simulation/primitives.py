@@ -1,0 +1,150 @@
+"""What the simulation puts in the place of threads, events, futures and clocks."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
+from types import SimpleNamespace
+from typing import Any
+
+from holdfast.kernel.clock import Clock
+from tests.simulation.world import Killed, Process, World
+
+
+class SimulatedEvent:
+    """An event for which actors wait."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._is_set = False
+
+    def set(self) -> None:
+        self._is_set = True
+
+    def clear(self) -> None:
+        self._is_set = False
+
+    def is_set(self) -> bool:
+        return self._is_set
+
+    def wait(self, timeout: float | None = None) -> bool:
+        return self._is_set or self._world.block(self.is_set, timeout)
+
+
+class SimulatedLock:
+    """A lock that actors of one process may hold while others run."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._holder: Any = None
+
+    def __enter__(self) -> None:
+        if self._world.current is not None:
+            self._world.block(lambda: self._holder is None, None) if self._holder is not None else None
+        self._holder = self._world.current
+
+    def __exit__(self, *_: object) -> None:
+        self._holder = None
+
+
+class SimulatedFuture(Future[Any]):
+    """A future for which actors wait."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__()
+        self._world = world
+
+    def result(self, timeout: float | None = None) -> Any:
+        if not self.done():
+            self._world.block(self.done, timeout)
+        return super().result(0)
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        if not self.done():
+            self._world.block(self.done, timeout)
+        return super().exception(0)
+
+
+class SimulatedPool:
+    """A pool of threads of the process that makes it."""
+
+    def __init__(self, world: World, workers: int) -> None:
+        self._world = world
+        self._most = workers
+        self._workers = 0
+        self._waiting: deque[tuple[SimulatedFuture, Callable[[], Any]]] = deque()
+
+    def submit(self, call: Callable[..., Any], *arguments: Any) -> SimulatedFuture:
+        future = SimulatedFuture(self._world)
+        self._waiting.append((future, lambda: call(*arguments)))
+        if self._workers < self._most:
+            self._workers += 1
+            actor = self._world.current
+            process = self._world.outside if actor is None else actor.process
+            self._world.spawn(process, "pool", self._work)
+        return future
+
+    def _work(self) -> None:
+        try:
+            while self._waiting:
+                future, call = self._waiting.popleft()
+                try:
+                    future.set_result(call())
+                except Exception as error:
+                    future.set_exception(error)
+        finally:
+            self._workers -= 1
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        if cancel_futures:
+            for future, _ in self._waiting:
+                future.cancel()
+            self._waiting.clear()
+        if wait and self._workers:
+            self._world.block(lambda: self._workers == 0, None)
+
+
+def wait_for(world: World, futures: Iterable[Future[Any]], timeout: float) -> Any:
+    """What `concurrent.futures.wait` does until the first is done."""
+    listed = list(futures)
+    world.block(lambda: any(one.done() for one in listed), timeout)
+    return SimpleNamespace(done={one for one in listed if one.done()})
+
+
+class SimulatedClock(Clock):
+    """The clock of one process: it goes as the world does, and its wall time jumps."""
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+        self._world = process.world
+
+    def now_ms(self) -> int:
+        return int(self._world.now) + self._process.wall_offset
+
+    def monotonic(self) -> float:
+        return self._world.now / 1000
+
+    def sleep(self, seconds: float, wake: threading.Event | None = None) -> bool:
+        return self._world.block(None if wake is None else wake.is_set, seconds) and wake is not None
+
+
+def time_of(world: World) -> SimpleNamespace:
+    """The module `time`, as far as it is used."""
+    now: Callable[[], float] = lambda: world.now / 1000  # noqa: E731
+    return SimpleNamespace(monotonic=now, perf_counter=now, time=now, sleep=lambda s: world.block(None, s))
+
+
+def threading_of(world: World) -> SimpleNamespace:
+    """The module `threading`, as far as it is used where others may run meanwhile."""
+    return SimpleNamespace(
+        Event=lambda: SimulatedEvent(world),
+        Lock=lambda: SimulatedLock(world),
+        RLock=threading.RLock,
+        Thread=threading.Thread,
+        current_thread=threading.current_thread,
+    )
+
+
+__all__ = ["Killed"]

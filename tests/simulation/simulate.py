@@ -1,0 +1,153 @@
+"""One history: everything that follows from one seed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from functools import cache
+
+from tests.simulation import workload
+from tests.simulation.auditors import Auditors
+from tests.simulation.choices import Choices
+from tests.simulation.cluster import JOB_ID, Cluster, Settings, Supervisor
+from tests.simulation.disk import Disk
+from tests.simulation.patches import simulated
+from tests.simulation.posix import Posix
+from tests.simulation.weather import EVENTS, Climate, Weather
+from tests.simulation.world import Process, World
+
+MAX_PARALLELISM = 8
+_BAD = {
+    "error": 0.01,
+    "full": 0.005,
+    "lost": 0.01,
+    "late": 0.01,
+    "repeated": 0.01,
+    "crash": 0.01,
+    "power": 0.002,
+    "pause": 0.003,
+    "jump": 0.005,
+}
+
+
+@dataclass
+class History:
+    """What became of a seed.
+
+    Attributes:
+        seed: The seed.
+        failure: What the auditors have found, None if nothing.
+        drawn: The draws that were not 0.
+        draws: How many there were.
+        met: How often each fault and crash point was met.
+        steps: How many calls of the simulated system there were.
+        signature: Of everything that has happened, in order.
+        trace: The same, for people.
+    """
+
+    seed: int
+    failure: str | None
+    drawn: dict[int, int]
+    draws: int
+    met: Counter[str]
+    steps: int
+    signature: int
+    trace: list[str] = field(repr=False, default_factory=list)
+
+
+def simulate(
+    seed: int,
+    recorded: Mapping[int, int] | None = None,
+    mutation: AbstractContextManager[object] | None = None,
+) -> History:
+    """Run the history of a seed.
+
+    Args:
+        seed: The seed.
+        recorded: The draws that are not 0, instead of those that follow from the seed.
+        mutation: A bug that is put into the code meanwhile.
+    """
+    choices = Choices(seed, recorded)
+    world = World(choices)
+    settings, climate, grace, sweep_every = _settings(choices)
+    disk = Disk(lambda: world.now)
+    for path in (workload.ROOT, workload.OUTPUT, workload.SAVEPOINTS):
+        disk.make_directory(path)
+    disk.sync_directory(disk.root)
+    model = _model(settings.epochs)
+    auditors = Auditors(world, disk, model, grace, f"{workload.ROOT}/{JOB_ID}")
+    cluster = Cluster(world, settings, None, [list(epoch) for epoch in model.inputs])
+    auditors.masters = cluster.masters
+    auditors.clocks_jumped = climate.jump > 0
+
+    def lose_power() -> None:
+        processes = {actor.process for actor in world.actors} - {world.outside}
+        for process in processes:
+            process.kill()
+        weather.late.clear()
+        disk.lose_power(lambda: not choices.below(2), choices.below)
+        auditors.after_power_failure(of_files=True)
+
+    weather = Weather(world, climate, lose_power)
+    posix = Posix(world, disk, weather, auditors.seen)
+
+    def calm() -> None:
+        weather.is_calm = True
+
+    def story() -> None:
+        Supervisor(cluster, calm).live()
+        weather.late.clear()
+        auditors.at_end(is_tidy=grace == 0)
+        world.is_over = True
+
+    with simulated(world, posix, MAX_PARALLELISM, sweep_every), mutation or nullcontext():
+        world.spawn(world.outside, "story", story)
+        world.run()
+    return History(
+        seed, world.failure, choices.drawn, choices.count, world.met, world.steps, world.signature, world.trace
+    )
+
+
+def _settings(choices: Choices) -> tuple[Settings, Climate, int, int]:
+    climate = Climate(switch=(0.02, 0.1, 0.3)[choices.below(3)])
+    for name in EVENTS[1:]:
+        if choices.below(2):
+            setattr(climate, name, _BAD[name] * (1, 0.3, 3)[choices.below(3)])
+    grace = (0, 500, 60_000)[choices.below(3)]
+    sweep_every = (1, 2, 20)[choices.below(3)]
+    options = {
+        "execution.checkpointing.dir": workload.ROOT,
+        "execution.checkpointing.cleaner.grace-period": f"{grace} ms",
+        "execution.checkpointing.cleaner.parallel-mode": str(bool(choices.below(2))).lower(),
+        "execution.checkpointing.num-retained": str(1 + choices.below(3)),
+        "execution.checkpointing.tolerable-failed-checkpoints": str((0, 2)[choices.below(2)]),
+        "restart-strategy.type": "fixed-delay",
+        "restart-strategy.fixed-delay.attempts": "1000000",
+        "restart-strategy.fixed-delay.delay": "100 ms",
+        "state.compaction.max-runs": str(3 + choices.below(2)),
+        "pipeline.max-parallelism": str(MAX_PARALLELISM),
+        "rest.enable": "false",
+    }
+    if not choices.below(3):
+        options["execution.checkpointing.interval"] = "300 ms"
+    settings = Settings(
+        options=options,
+        epochs=4 + choices.below(9),
+        parallelism=1 + choices.below(3),
+        is_elected=bool(choices.below(2)),
+        beside=(0.0, 0.2, 0.8)[choices.below(3)],
+        again=(0.0, 0.05, 0.2)[choices.below(3)],
+        asks=(0.0, 0.3)[choices.below(2)],
+        processes=1 + choices.below(5),
+    )
+    return settings, climate, grace, sweep_every
+
+
+@cache
+def _model(epochs: int) -> workload.Model:
+    return workload.Model(workload.payments(epochs))
+
+
+__all__ = ["History", "Process", "simulate"]

@@ -1,0 +1,301 @@
+"""The tasks of an epoch, as attempts that may run beside each other, be repeated, and come late.
+
+What they write goes where real tasks write, through the real file system, under real names; only the work on state is
+that of `workload`. Barriers, their agreement and all that follows are the real code.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from holdfast.errors import HoldfastError, StorageError
+from holdfast.kernel.key_group import range_of, subtask_of
+from holdfast.runtime.exchange.barrier import Barrier, StepReport
+from holdfast.runtime.exchange.barrier_row import pack, unpack
+from holdfast.runtime.exchange.descriptor import EpochDescriptor, JobDescriptor
+from holdfast.runtime.function.sink import WriterInitContext, owner_of
+from holdfast.runtime.graph.plan import Stage, Step
+from holdfast.runtime.job.engine import EngineError, EpochInput, StagedInput
+from holdfast.state.run.run_file import RunHandle
+from holdfast.state.run.version import StateVersion
+from holdfast.storage.file_system.path import join
+from holdfast.storage.job.job_directory import SHARED, TASK_OWNED
+from holdfast.storage.job.naming import FileName
+from holdfast.testing.epoch.epoch_runner import LocalEngine, LocalInput
+from tests.simulation import workload
+from tests.simulation.workload import LEDGER, PARITY, LightSink, Row
+from tests.simulation.world import Actor, Killed, Process, World
+
+_TRIES = 3
+
+
+@dataclass
+class TaskResult:
+    """What one attempt of a task has left: its barrier row, and its rows by the task that reads them."""
+
+    content: bytes
+    rows: list[Row]
+
+
+@dataclass
+class Attempt:
+    """One attempt of one task."""
+
+    partition: int
+    result: TaskResult | None = None
+    error: BaseException | None = None
+    actor: Actor | None = None
+
+    @property
+    def is_done(self) -> bool:
+        return self.result is not None or self.error is not None or (self.actor is not None and self.actor.is_done)
+
+
+@dataclass
+class Reading:
+    """What a task reads: rows, and the barrier rows of the tasks above."""
+
+    rows: list[Any] = field(default_factory=list)
+    barriers: list[bytes] = field(default_factory=list)
+
+
+class SimulatedEngine(LocalEngine):
+    """Runs the tasks of a job in executors, which are processes of their own.
+
+    Args:
+        world: The world.
+        inputs: Elements of each epoch.
+        beside: How likely the tasks of a stage run beside each other.
+        again: How likely a task has a second attempt.
+    """
+
+    def __init__(
+        self, world: World, inputs: Sequence[Sequence[workload.Payment]], beside: float, again: float
+    ) -> None:
+        super().__init__([{"payments": epoch} for epoch in inputs], is_bounded=True)
+        self._world, self._beside, self._again = world, beside, again
+        self._executor: Process | None = None
+
+    def reship(self, job: JobDescriptor) -> None:
+        self._job = job
+        self._plan = job.plan
+        self._directory = job.directory()
+
+    def services(self) -> Mapping[str, Any]:
+        return {}
+
+    def close(self) -> None:
+        """Executors outlive what they run for a while."""
+
+    def execute(self, epoch: EpochDescriptor, epoch_input: EpochInput | StagedInput | None) -> list[Barrier]:
+        first, second = self._plan.epoch_jobs[0].stages
+        assert epoch_input is None or isinstance(epoch_input, LocalInput)
+        elements = [] if epoch_input is None else list(epoch_input.elements["payments"])
+        reading = [Reading() for _ in range(first.tasks)]
+        for payment in elements:
+            reading[_subtask(first, LEDGER, payment[1])].rows.append(payment)
+        above = self._run_stage_of(first, epoch, reading)
+        reading = [self._read(second, at, above) for at in range(second.tasks)]
+        last = self._run_stage_of(second, epoch, reading)
+        return [unpack(self._one_of(attempts).content, self._directory) for attempts in last]
+
+    def _read(self, stage: Stage, at: int, above: Sequence[Sequence[TaskResult]]) -> Reading:
+        """What one task reads: of each task above some attempt, which another reader may read of another attempt."""
+        reading = Reading()
+        for attempts in above:
+            chosen = self._one_of(attempts)
+            reading.barriers.append(chosen.content)
+            mine = [row for row in chosen.rows if _subtask(stage, PARITY, workload.parity_of(row)) == at]
+            reading.rows += mine
+        return reading
+
+    def _one_of(self, attempts: Sequence[TaskResult]) -> TaskResult:
+        if len(attempts) == 1:
+            return attempts[0]
+        at = self._world.choices.below(len(attempts))
+        if at:
+            self._world.note("another attempt's rows: task")
+        return attempts[at]
+
+    def _run_stage_of(
+        self, stage: Stage, epoch: EpochDescriptor, reading: Sequence[Reading]
+    ) -> list[list[TaskResult]]:
+        choices, job = self._world.choices, self._job
+        together = choices.chance(self._beside)
+        attempts: list[Attempt] = []
+        for partition, what in enumerate(reading):
+            again = choices.chance(self._again)
+            if not together and not again:
+                attempts.append(self._here(stage, epoch, partition, what))
+                continue
+            for _ in range(2 if again else 1):
+                attempts.append(self._beside_here(Task(self._world, job, stage, epoch, partition, what)))
+            if again:
+                self._world.note("second attempt: task")
+        results = []
+        for partition in range(len(reading)):
+            results.append(self._results(stage, epoch, partition, reading[partition], attempts))
+        return results
+
+    def _results(
+        self, stage: Stage, epoch: EpochDescriptor, partition: int, what: Reading, attempts: Sequence[Attempt]
+    ) -> list[TaskResult]:
+        """What there is of a task as soon as one attempt has ended well; others may still be running."""
+        mine = [attempt for attempt in attempts if attempt.partition == partition]
+        for _ in range(_TRIES):
+            if not any(one.result for one in mine) and not all(one.is_done for one in mine):
+                self._world.block(
+                    lambda: any(one.result for one in mine) or all(one.is_done for one in mine), None
+                )
+            found = [one.result for one in mine if one.result is not None]
+            if found:
+                return found
+            mine.append(self._beside_here(Task(self._world, self._job, stage, epoch, partition, what)))
+        raise EngineError(f"task {partition} of stage {stage.index} failed {_TRIES} times") from mine[0].error
+
+    def _here(self, stage: Stage, epoch: EpochDescriptor, partition: int, what: Reading) -> Attempt:
+        """Runs a task in the thread of the driver, which costs no switch."""
+        attempt = Attempt(partition)
+        try:
+            attempt.result = Task(self._world, self._job, stage, epoch, partition, what).run()
+        except HoldfastError as error:
+            attempt.error = error
+        return attempt
+
+    def _beside_here(self, task: Task) -> Attempt:
+        attempt = Attempt(task.partition)
+
+        def body() -> None:
+            try:
+                attempt.result = task.run()
+            except HoldfastError as error:
+                attempt.error = error
+
+        if self._executor is None or self._executor.is_dead:
+            driver = self._world.current
+            assert driver is not None
+            self._executor = Process(self._world, f"executor of {driver.process.name}")
+        attempt.actor = self._world.spawn(self._executor, f"task {task.partition}", body)
+        return attempt
+
+
+class Task:
+    """One attempt of one task of one stage."""
+
+    def __init__(
+        self, world: World, job: JobDescriptor, stage: Stage, epoch: EpochDescriptor, partition: int, what: Reading
+    ) -> None:
+        self._world, self._job, self._stage, self._epoch, self._what = world, job, stage, epoch, what
+        self.partition = partition
+        self._directory = job.directory()
+        self._mark = world.nonce(8)
+
+    def run(self) -> TaskResult:
+        """Reads state, works, writes, and says so.
+
+        Raises:
+            HoldfastError: What made it fail.
+        """
+        self._require_shared_storage()
+        above = [unpack(content, self._directory) for content in self._what.barriers]
+        rows: list[Any] = self._what.rows
+        reports = []
+        for step in self._stage.steps:
+            if step.kind == "keyed":
+                rows, report = self._keyed(step, rows)
+            else:
+                report = self._sink(step, rows)
+            reports.append(report)
+        barrier = Barrier(
+            stage=self._stage.index,
+            partition=self.partition,
+            attempt=f"{self._stage.index}-{self.partition}-{self._mark}",
+            steps=tuple(reports),
+            read=tuple(sorted((one.partition, one.attempt) for one in above)),
+            upstream=tuple(sorted(above, key=lambda one: (one.partition, one.attempt))) if not self.partition else (),
+        )
+        return TaskResult(pack(barrier, self._directory, lambda: self._name("barrier")), rows)
+
+    def _require_shared_storage(self) -> None:
+        if not self._directory.fs.exists(self._directory.absolute(self._job.nonce_file)):
+            raise StorageError("this worker cannot see the nonce file")
+
+    def _keyed(self, step: Step, rows: Sequence[Any]) -> tuple[list[Row], StepReport]:
+        key_groups = range_of(self.partition, step.max_parallelism, step.parallelism)
+        version = self._epoch.versions.get(step.uid, StateVersion()).for_range(key_groups)
+        state = {
+            key: value
+            for key, value in self._state(version).items()
+            if workload.group_of(key, step.max_parallelism) in key_groups
+        }
+        before = dict(state)
+        work: Callable[..., list[Row]] = (
+            workload.number_payments if step.uid == LEDGER else workload.count_parities
+        )
+        out = work(state, rows, self._mark)
+        changed = {key: value for key, value in state.items() if before.get(key) != value}
+        run = None
+        if changed:
+            path = f"{SHARED}/{self._name(owner_of(step.uid)).format()}"
+            groups = (key_groups.start, key_groups.end)
+            run = write_run(self._directory, path, changed, groups, self._job.token, self._epoch.epoch).to_json()
+        return out, StepReport(step.uid, self.partition, run=run, records_in=len(rows), records_out=len(out))
+
+    def _state(self, version: StateVersion) -> dict[str, Row]:
+        state: dict[str, Row] = {}
+        for run in version.runs:
+            state.update(read_run(self._directory, run))
+        return state
+
+    def _sink(self, step: Step, rows: Sequence[Row]) -> StepReport:
+        assert isinstance(step.sink, LightSink)
+        context = WriterInitContext(
+            job_id=self._job.job_id,
+            uid=step.uid,
+            epoch=self._epoch.epoch,
+            subtask=self.partition,
+            parallelism=self._stage.tasks,
+            attempt=self._epoch.attempt,
+            token=self._job.token,
+            input_type=step.input_type,
+            staging_dir=join(self._job.job_root, TASK_OWNED),
+            processing_time=self._epoch.processing_time,
+            incarnation=self._job.incarnation,
+            target=self._job.targets.get(step.uid),
+        )
+        committables = step.sink.create_writer(context).stage(rows)
+        return StepReport(step.uid, self.partition, committables=tuple(committables), records_in=len(rows))
+
+    def _name(self, owner: str) -> FileName:
+        return FileName.new(self._job.token, self._epoch.epoch, self._epoch.attempt, owner, self.partition)
+
+
+def write_run(
+    directory: Any, path: str, rows: Mapping[str, Row], key_groups: tuple[int, int], token: int, epoch: int, lineage: Any = None
+) -> RunHandle:
+    """Writes a run whose content is JSON, durably."""
+    data = json.dumps(rows, sort_keys=True).encode()
+    directory.fs.write_atomic(directory.absolute(path), data)
+    digest = hashlib.sha256(data).hexdigest()
+    return RunHandle(path, len(data), 0, digest, key_groups, {"state": len(rows)}, token, epoch, {}, lineage)
+
+
+def read_run(directory: Any, run: RunHandle) -> dict[str, Row]:
+    """Reads a run, which must be the one that was written."""
+    data = bytes(directory.fs.mmap(directory.absolute(run.path)))
+    if hashlib.sha256(data).hexdigest() != run.digest:
+        raise StorageError(f"{run.path!r} is not what was written")
+    found: dict[str, Row] = json.loads(data)
+    return found
+
+
+def _subtask(stage: Stage, uid: str, key: str) -> int:
+    step = next(step for step in stage.steps if step.uid == uid)
+    return subtask_of(workload.group_of(key, step.max_parallelism), step.max_parallelism, step.parallelism)
+
+
+__all__ = ["Killed", "SimulatedEngine"]
