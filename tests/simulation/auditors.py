@@ -51,6 +51,8 @@ class Auditors:
         self._contents: dict[str, tuple[File, dict[str, Row]]] = {}
         self._writers: dict[int, Process] = {}
         self.clocks_jumped = False
+        self.savepoints: list[str] = []
+        self._ever: dict[str, CheckpointMetadata] = {}
 
     # What happens on the disk
 
@@ -65,6 +67,8 @@ class Auditors:
                 if number is not None:
                     self._writers[number] = self._process()
         elif call == "rename":
+            if _VERSION.fullmatch(path) is not None:
+                self._fail(f"{path} took the place of what was there")
             self._became_visible(path, source)
         elif call == "unlink":
             self._deleted(path)
@@ -124,7 +128,7 @@ class Auditors:
                     self._released[name] = self._world.now
 
     def _completed_now(self, pointer: CheckpointPointer, before: CheckpointPointer | None) -> None:
-        document = self._document(pointer)
+        document = self._ever[pointer.digest] = self._document(pointer)
         if before is not None:
             older = self._document(before)
             if document.epoch <= older.epoch or pointer.checkpoint_id <= before.checkpoint_id:
@@ -152,16 +156,51 @@ class Auditors:
 
     def require_state(self, document: CheckpointMetadata, what: str, root: str) -> None:
         """The state that a document names is that of the model at its position."""
-        expected = self._model.states[_position(document)]
-        for uid, keys in expected.items():
-            operator = document.operator(uid)
-            state: dict[str, Row] = {}
-            for run in operator.runs if operator is not None else ():
+        content: dict[str, dict[str, Row]] = {}
+        for operator in document.operators:
+            state = content.setdefault(operator.uid, {})
+            for run in operator.runs:
                 state.update(self._content(f"{root}/{run.path}"))
+        self._require_equal(document, content, what)
+
+    def _require_equal(self, document: CheckpointMetadata, content: dict[str, dict[str, Row]], what: str) -> None:
+        for uid, keys in self._model.states[_position(document)].items():
             length = 2 if uid == workload.LEDGER else 1
-            found = {key: value[:length] for key, value in state.items()}
+            found = {key: value[:length] for key, value in content.get(uid, {}).items()}
             if found != keys:
                 self._fail(f"{what} has {found} of {uid!r} where the model has {dict(keys)}")
+
+    # Readers
+
+    def read_by_replica(
+        self, checkpoint_id: int, epoch: int, before: int, contents: dict[int, dict[str, dict[str, Row]]]
+    ) -> None:
+        """A replica answers from a checkpoint now."""
+        if checkpoint_id < before:
+            self._fail(f"a replica went back from checkpoint {before} to {checkpoint_id}")
+        document = next((one for one in self._ever.values() if one.checkpoint_id == checkpoint_id), None)
+        if document is None:
+            self._fail(f"a replica answers from checkpoint {checkpoint_id}, which has never completed")
+        assert document is not None
+        if document.epoch != epoch:
+            self._fail(f"a replica says epoch {epoch} of checkpoint {checkpoint_id}, which is of {document.epoch}")
+        self._require_equal(document, contents[checkpoint_id], f"a replica at checkpoint {checkpoint_id}")
+
+    def savepoint_completed(self, path: str) -> None:
+        """Somebody was told that a savepoint is complete: it stands by itself from now on."""
+        self.savepoints.append(path)
+
+    def _require_savepoint(self, path: str) -> None:
+        file = self._file(f"{path}/_metadata")
+        if file is None:
+            self._fail(f"the savepoint {path} is gone")
+        assert file is not None
+        document = decode(file.data, path)
+        for operator in document.operators:
+            for run in operator.runs:
+                if run.path.startswith("/") or not self._is_run(f"{path}/{run.path}", run.digest):
+                    self._fail(f"the savepoint {path} needs {run.path}, which it does not have")
+        self.require_state(document, f"the savepoint {path}", path)
 
     # Output
 
@@ -224,8 +263,10 @@ class Auditors:
                 self._fail(f"{process.name} deleted {path} of the leader")
             master = self.masters.get(process)
             epochs = None if master is None or master.attempt is None else master.attempt._epochs
-            if epochs is not None and base_name(path) in {base_name(run) for run in epochs.live_runs()}:
-                self._fail(f"{process.name} deleted {path}, which it still needs")
+            if epochs is not None:
+                needed = [*epochs.live_runs(), master.attempt._checkpoints.nonce_file]
+                if base_name(path) in map(base_name, needed):
+                    self._fail(f"{process.name} deleted {path}, which it still needs")
         own = max((token for token, leader in self.leaders.items() if leader is process), default=0)
         if name.token > own:
             self._fail(f"{process.name} with token {own} deleted {path} of a higher token")
@@ -241,7 +282,11 @@ class Auditors:
     # Power failures, and the end
 
     def after_power_failure(self, of_files: bool) -> None:
-        """What was not durable is gone; what the outside has seen of it must not have been promised."""
+        """What was not durable is gone; what the outside has seen of it must not have been promised.
+
+        Args:
+            of_files: Whether the register is in files, and not in a service of its own.
+        """
         if of_files:
             self.truth = self._newest_on_disk()
             self._completed = {n: names for n, names in self._completed.items() if n <= self.truth.number}
@@ -253,6 +298,8 @@ class Auditors:
         self._visible = {path: rows for path, rows in self._visible.items() if path in there}
         committed = {name for names in self._completed.values() for name in names}
         nonces = {FileName.parse(base_name(name)).nonce for name in committed}  # type: ignore[union-attr]
+        for savepoint in self.savepoints:
+            self._require_savepoint(savepoint)
         for path in (*self._visible, *self.taken):
             if path.removesuffix(".parquet").rpartition("-")[2] not in nonces:
                 self._fail(f"{path} is visible, and its checkpoint was lost with the power")
@@ -283,6 +330,8 @@ class Auditors:
             self._fail("the job has finished without a checkpoint")
         for pointer in self.truth.state.checkpoints:
             self._whole(pointer)
+        for savepoint in self.savepoints:
+            self._require_savepoint(savepoint)
         if is_tidy:
             self._require_tidy()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -76,8 +77,11 @@ class Cluster:
     last_error: BaseException | None = None
     fatal: BaseException | None = None
     elected: set[str] = field(default_factory=set)
+    savepoint_completed: Callable[[str], None] = lambda path: None
+    start_readers: Callable[[], object] = lambda: None
     leaders: dict[int, Process] = field(default_factory=dict)
     started: int = 0
+    ended_in_calm: bool = False
 
     @property
     def is_finished(self) -> bool:
@@ -96,11 +100,15 @@ class Cluster:
         configuration = Configuration(dict(self.settings.options))
         return job_directory(LocalFileSystem(), workload.ROOT, JOB_ID, configuration)
 
+    def register(self) -> FencedRegister:
+        """The register, as a process sees it."""
+        return FileRegister.of(self.directory()) if self.register_of is None else self.register_of()
+
     def _drive(self, process: Process) -> None:
         try:
             directory = self.directory()
             directory.create()
-            register = FileRegister.of(directory) if self.register_of is None else self.register_of()
+            register = self.register()
             settings = self.settings
             job = Job(
                 job_id=JOB_ID,
@@ -170,6 +178,7 @@ class Supervisor:
         choices = world.choices
         while cluster.started < cluster.settings.processes and not cluster.is_finished:
             process = cluster.start()
+            cluster.start_readers()
             if choices.below(4) or cluster.settings.is_elected:
                 cluster.elected.add(process.name)
             moments = 1 + choices.below(6)
@@ -193,6 +202,7 @@ class Supervisor:
             if not cluster.masters:
                 process = cluster.start()
                 cluster.elected.add(process.name)
+                cluster.ended_in_calm = True
             world.block(lambda: cluster.is_finished or not cluster.masters, _QUIET_SECONDS)
             for process in list(cluster.masters) if not cluster.is_finished else ():
                 process.kill()
@@ -214,9 +224,9 @@ class Supervisor:
         if what == 1:
             master.control.request(SnapshotRequest())
         elif what == 2:
-            master.control.request(SnapshotRequest(is_savepoint=True, directory=workload.SAVEPOINTS))
+            self._ask_for_savepoint(master, stop=False)
         elif what == 3:
-            master.control.request(SnapshotRequest(is_savepoint=True, directory=workload.SAVEPOINTS, stop=True))
+            self._ask_for_savepoint(master, stop=True)
         elif what in (4, 5):
             master.control.rescale({"": 1 + choices.below(3)})
         elif what == 6:
@@ -226,6 +236,16 @@ class Supervisor:
         elif what == 7:
             for other in cluster.masters:
                 cluster.elected.add(other.name)
+
+
+    def _ask_for_savepoint(self, master: JobMaster, *, stop: bool) -> None:
+        asked = SnapshotRequest(is_savepoint=True, directory=workload.SAVEPOINTS, stop=stop)
+
+        def answered(future: Future[Any]) -> None:
+            if future.exception() is None:
+                self._cluster.savepoint_completed(future.result())
+
+        master.control.request(asked).add_done_callback(answered)
 
 
 _ASKED = (

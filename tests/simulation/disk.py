@@ -31,7 +31,8 @@ class Change:
 class Directory:
     """A directory."""
 
-    def __init__(self, now: float) -> None:
+    def __init__(self, now: float, above: Directory | None = None, name: str = "") -> None:
+        self.above, self.name = above, name
         self.entries: dict[str, Node] = {}
         self.durable: dict[str, Node] = {}
         self.changes: list[Change] = []
@@ -113,7 +114,7 @@ class Disk:
     def make_directory(self, path: str) -> None:
         """A new directory."""
         above, name = self._free(path)
-        self._change((above, name, Directory(self.now())))
+        self._change((above, name, Directory(self.now(), above, name)))
 
     def remove_directory(self, path: str) -> None:
         """An empty directory goes."""
@@ -123,7 +124,14 @@ class Disk:
         self._change((above, name, None))
 
     def sync_directory(self, directory: Directory) -> None:
-        """What was changed in a directory survives from now on, and so does the other half of each rename."""
+        """What was changed in a directory survives from now on, and so does the other half of each rename.
+
+        So do the names of the directory and of those above it, as journals of file systems have it.
+        """
+        below = directory
+        while below.above is not None and below.above.entries.get(below.name) is below:
+            below.above.durable[below.name] = below
+            below = below.above
         for change in directory.changes:
             for other, name, node in change.parts:
                 _apply(other.durable, name, node)

@@ -79,8 +79,9 @@ class Posix:
         return WrittenFile(file, self._number(file))
 
     def open(self, path: str, flags: int, mode: int = 0o777) -> int:
-        """A descriptor of a directory."""
-        return self._number((path, self._disk.directory(path)))
+        """A descriptor."""
+        node = self._disk.find(path)
+        return self._number(node if isinstance(node, File) else (path, node))
 
     def close(self, number: int) -> None:
         del self._opened[number]

@@ -15,6 +15,8 @@ from tests.simulation.cluster import JOB_ID, Cluster, Settings, Supervisor
 from tests.simulation.disk import Disk
 from tests.simulation.patches import simulated
 from tests.simulation.posix import Posix
+from tests.simulation.quorum import Quorum, QuorumRegister
+from tests.simulation.readers import Consumer, Follower
 from tests.simulation.weather import EVENTS, Climate, Weather
 from tests.simulation.world import Process, World
 
@@ -82,24 +84,36 @@ def simulate(
     auditors.masters = cluster.masters
     auditors.clocks_jumped = climate.jump > 0
 
+    is_quorum = bool(choices.below(2))
+
     def lose_power() -> None:
         processes = {actor.process for actor in world.actors} - {world.outside}
         for process in processes:
             process.kill()
         weather.late.clear()
         disk.lose_power(lambda: not choices.below(2), choices.below)
-        auditors.after_power_failure(of_files=True)
+        auditors.after_power_failure(of_files=not is_quorum)
 
     weather = Weather(world, climate, lose_power)
     posix = Posix(world, disk, weather, auditors.seen)
+    cluster.savepoint_completed = auditors.savepoint_completed
+    if is_quorum:
+        quorum = Quorum(weather, auditors.moved_on)
+        cluster.register_of = lambda: QuorumRegister(quorum)
+    readers, consumers = choices.below(3), choices.below(2)
 
     def calm() -> None:
         weather.is_calm = True
 
     def story() -> None:
+        for _ in range(consumers):
+            world.spawn(world.outside, "consumer", Consumer(world, disk, auditors, weather).live)
+        follower = Follower(world, auditors, cluster.directory, cluster.register, lambda: weather.is_calm and cluster.is_finished)
+        follower.most = readers
+        cluster.start_readers = follower.start
         Supervisor(cluster, calm).live()
         weather.late.clear()
-        auditors.at_end(is_tidy=grace == 0)
+        auditors.at_end(is_tidy=grace == 0 and cluster.ended_in_calm)
         world.is_over = True
 
     with simulated(world, posix, MAX_PARALLELISM, sweep_every), mutation or nullcontext():

@@ -13,6 +13,7 @@ from typing import Any
 from tests.simulation.world import World
 
 _KINDS = (
+    (re.compile(r"quorum"), "quorum"),
     (re.compile(r"/register/\.?v-"), "register"),
     (re.compile(r"/register"), "register directory"),
     (re.compile(r"_metadata"), "document"),
@@ -25,7 +26,7 @@ _KINDS = (
     (re.compile(r"/savepoints"), "savepoint"),
 )
 UNKNOWN_ERRORS = (errno.EIO, errno.ETIMEDOUT, errno.ESTALE)
-REPEATED = {"link": errno.EEXIST, "mkdir": errno.EEXIST, "unlink": errno.ENOENT, "rmdir": errno.ENOENT}
+REPEATED = {"link": errno.EEXIST, "mkdir": errno.EEXIST, "unlink": errno.ENOENT, "rmdir": errno.ENOENT, "swap": errno.EEXIST}
 """What a call is answered that is asked twice because its first answer was lost."""
 
 

@@ -144,11 +144,18 @@ class FileCheckpointLocation(CheckpointStorageLocation):
         return data
 
     def holds(self, data: bytes) -> bool:
-        """Whether the document is there with these bytes."""
+        """Whether the document is there with these bytes, durably.
+
+        Raises:
+            StorageError: It is there, but may not survive a power failure.
+        """
         try:
-            return self.fs.read(self.metadata_path) == data
+            if self.fs.read(self.metadata_path) != data:
+                return False
+            self.fs.make_durable(self.metadata_path)
         except NotExistError:
             return False
+        return True
 
     def dispose_on_failure(self) -> None:
         """Delete the files of the directory, those that a savepoint has got already, and the directory."""

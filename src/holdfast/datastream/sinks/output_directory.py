@@ -62,14 +62,17 @@ class OutputDirectory:
     def make_identity(self) -> str:
         """The identity of the directory, which is given one if it has none. Blocks."""
         found = self.identity()
-        if found is not None:
-            return found
-        made = str(uuid.uuid4())
-        try:
-            self._fs.create_exclusive(self._identity_path, f"{made}\n".encode())
-        except AlreadyExistError:
-            return self.identity() or made
-        return made
+        if found is None:
+            made = str(uuid.uuid4())
+            try:
+                self._fs.create_exclusive(self._identity_path, f"{made}\n".encode())
+            except AlreadyExistError:
+                found = self.identity() or made
+            else:
+                return made
+        # Checkpoints will name it, and whoever made it may have died before it was durable.
+        self._fs.make_durable(self._identity_path)
+        return found
 
     def require(self, identity: str) -> None:
         """Makes sure that the directory is the one of this identity. Blocks.
@@ -117,7 +120,7 @@ class CommitLedger:
         return self._fs.exists(self._path(epoch, "done"))
 
     def has_begun(self, epoch: int, moves: Moves) -> bool:
-        """Whether an intent of this epoch is there.
+        """Whether an intent of this epoch is there, durably.
 
         Raises:
             ConfigurationError: It is that of other files.
@@ -137,6 +140,8 @@ class CommitLedger:
                 "this epoch would be there twice or not at all. Nothing was committed. Start with -s from the "
                 "checkpoint, which begins a new incarnation."
             )
+        # Files are moved on its word, and whoever wrote it may have died before it was durable.
+        self._fs.make_durable(path)
         return True
 
     def begin(self, epoch: int, moves: Moves) -> None:

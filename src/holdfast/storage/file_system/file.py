@@ -92,6 +92,17 @@ class FileSystem(ABC):
             StorageError: It was not created, or this storage has no such operation.
         """
 
+    def make_durable(self, path: str) -> None:  # noqa: B027 - what an object store has written is durable
+        """See to it that a file which can be read survives a power failure; blocks.
+
+        For who finds a file there that he has not written, or whose answer he never heard: its writer may have died, or
+        failed, before it was durable.
+
+        Raises:
+            NotExistError: It is not there.
+            StorageError: It may not survive.
+        """
+
     def create_private(self, path: str, data: bytes) -> None:
         """Create a file as `create_exclusive` does, readable only for the user of this process where there are users.
 

@@ -108,6 +108,19 @@ class LocalFileSystem(FileSystem):
         """Create a file as `create_exclusive` does, readable only for the user of this process."""
         self._create(path, data, 0o600)
 
+    def make_durable(self, path: str) -> None:
+        """Sync the file, and the directory for its name."""
+        target = _local(path)
+        try:
+            descriptor = os.open(target, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+            _sync_directory(os.path.dirname(target))
+        except OSError as error:
+            raise translate(error, "sync", path) from error
+
     def _create(self, path: str, data: bytes, mode: int) -> None:
         target = _local(path)
         directory, name = os.path.split(target)

@@ -59,6 +59,13 @@ class FencedRegister(ABC):
             StorageError: It did not happen.
         """
 
+    def _make_durable(self, found: RegisterRecord) -> None:  # noqa: B027 - most stores show only what is durable
+        """See to it that a version which was found, and whose writer never heard an answer, survives a power failure.
+
+        Raises:
+            PossibleInconsistentStateError: It may not survive.
+        """
+
     def read(self) -> RegisterState:
         """Return the newest version.
 
@@ -107,6 +114,8 @@ class FencedRegister(ABC):
 
     def _look_back(self, base: RegisterRecord, new: RegisterRecord, error: HoldfastError) -> RegisterRecord | None:
         newest = look_back(new, self._load, error, "of the register", _ADVICE)
+        if newest is None:
+            self._make_durable(new)
         if newest is not None and newest.state.version < base.state.version:
             raise FencedError(
                 f"The register went back from version {base.state.version} to {newest.state.version}: somebody removed "

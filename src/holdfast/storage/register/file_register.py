@@ -62,6 +62,9 @@ class FileRegister(FencedRegister):
     def _swap(self, base: RegisterRecord, new: RegisterRecord) -> None:
         self._versions.create(new)
 
+    def _make_durable(self, found: RegisterRecord) -> None:
+        self._versions.make_durable(found.number)
+
     def __repr__(self) -> str:
         return f"FileRegister({self._directory!r})"
 

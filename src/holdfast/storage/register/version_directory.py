@@ -122,6 +122,20 @@ class VersionDirectory(Generic[V]):
         except HoldfastError as error:  # the version is written; the next write tries again
             _log.warning("Could not delete old versions in %r: %s", self._directory, error)
 
+    def make_durable(self, number: int) -> None:
+        """See to it that a version which was found survives a power failure.
+
+        Raises:
+            PossibleInconsistentStateError: It may not survive.
+        """
+        path = self._path(number)
+        try:
+            self._fs.make_durable(path)
+        except NotExistError:
+            pass  # deleted, because others have gone on from it: their versions are durable
+        except HoldfastError as error:
+            raise PossibleInconsistentStateError(f"{path!r} is there, but may not survive: {error}") from error
+
     def newest_number(self) -> int:
         """The highest number that a file has, 0 if none has one."""
         matches = map(_VERSION.fullmatch, self._fs.list_names(self._directory))

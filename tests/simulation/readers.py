@@ -1,0 +1,105 @@
+"""Those who read what a job leaves: replicas that follow its checkpoints, and a consumer of its output."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from holdfast.checkpoint.document.metadata import CheckpointMetadata
+from holdfast.errors import HoldfastError
+from holdfast.queryable.replica.checkpoint_view import CheckpointView
+from holdfast.queryable.replica.follower import CheckpointFollower
+from holdfast.storage.register.fenced_register import FencedRegister
+from tests.simulation import tasks
+from tests.simulation.auditors import Auditors
+from tests.simulation.disk import Disk
+from tests.simulation.primitives import SimulatedClock
+from tests.simulation.weather import Weather
+from tests.simulation.workload import Row
+from tests.simulation.world import Process, World
+
+
+class ReplicaBuilder:
+    """Reads the state of a checkpoint through the simulated system, run by run, as the real builder does."""
+
+    def __init__(self, directory: Any, contents: dict[int, dict[str, dict[str, Row]]]) -> None:
+        self._directory, self._contents = directory, contents
+
+    def build(self, metadata: CheckpointMetadata, before: CheckpointView | None) -> CheckpointView:
+        content: dict[str, dict[str, Row]] = {}
+        for operator in metadata.operators:
+            state = content.setdefault(operator.uid, {})
+            for run in operator.runs:
+                state.update(tasks.read_run(self._directory, run))
+        self._contents[metadata.checkpoint_id] = content
+        return CheckpointView(
+            metadata.job_id, metadata.job_name, metadata.checkpoint_id, metadata.epoch, metadata.lineage, 0, {}
+        )
+
+    def forget(self, kept: Iterable[CheckpointMetadata]) -> None:
+        """Nothing is kept between two checkpoints."""
+
+
+class Follower:
+    """A replica in a process of its own: it follows, dies, and is started again."""
+
+    def __init__(
+        self,
+        world: World,
+        auditors: Auditors,
+        directory: Callable[[], Any],
+        register: Callable[[], FencedRegister],
+        is_over: Callable[[], bool],
+    ) -> None:
+        self._world, self._auditors, self._directory, self._register = world, auditors, directory, register
+        self._is_over = is_over
+        self._processes: list[Process] = []
+
+    most = 2
+
+    def start(self) -> None:
+        """A new process, unless there are enough; which begins with nothing."""
+        self._processes = [process for process in self._processes if not process.is_dead]
+        if len(self._processes) >= self.most:
+            return
+        process = Process(self._world, "replica")
+        self._processes.append(process)
+        self._world.spawn(process, "follow", lambda: self._live(process))
+
+    def _live(self, process: Process) -> None:
+        directory = self._directory()
+        contents: dict[int, dict[str, dict[str, Row]]] = {}
+        follower = CheckpointFollower(
+            directory, self._register(), lambda groups: (), clock=SimulatedClock(process)
+        )
+        follower._builder = ReplicaBuilder(directory, contents)  # type: ignore[assignment]
+        seen = 0
+        while not self._is_over():
+            try:
+                follower.follow()
+            except HoldfastError:
+                self._world.met["a replica could not read: replica"] += 1
+            newest = follower.replica.newest
+            if newest is not None and newest.checkpoint_id != seen:
+                self._auditors.read_by_replica(newest.checkpoint_id, newest.epoch, seen, contents)
+                seen = newest.checkpoint_id
+            self._world.block(None, (0.05, 0.3, 2.0)[self._world.choices.below(3)])
+
+
+class Consumer:
+    """Takes files of output away as soon as it likes."""
+
+    def __init__(self, world: World, disk: Disk, auditors: Auditors, weather: Weather) -> None:
+        self._world, self._disk, self._auditors, self._weather = world, disk, auditors, weather
+
+    def live(self) -> None:
+        """Until the weather is good."""
+        while not self._weather.is_calm:
+            self._world.block(None, (0.1, 0.5, 3.0)[self._world.choices.below(3)])
+            visible = self._auditors.visible
+            if visible:
+                path = visible[self._world.choices.below(len(visible))]
+                self._auditors.take(path)
+                self._disk.unlink(path)
+                self._disk.sync_directory(self._disk.directory(path.rpartition("/")[0]))
+                self._world.note("output taken: consumer")
