@@ -50,6 +50,7 @@ class Auditors:
         self._documents: dict[str, CheckpointMetadata] = {}
         self._contents: dict[str, tuple[File, dict[str, Row]]] = {}
         self._writers: dict[int, Process] = {}
+        self._released_ids: dict[int, float] = {}
         self.clocks_jumped = False
         self.savepoints: list[str] = []
         self._ever: dict[str, CheckpointMetadata] = {}
@@ -123,6 +124,7 @@ class Auditors:
             for entry in entries
         )
         for document in gone:
+            self._released_ids[document.checkpoint_id] = self._world.now
             for name in _names(document):
                 if name not in self._named:
                     self._released[name] = self._world.now
@@ -253,6 +255,7 @@ class Auditors:
         writer = self._writers.get(number)
         if writer is not None and writer is not process and writer is self.leaders.get(state.token):
             self._fail(f"{process.name} deleted the document of checkpoint {number} of the leader")
+        self._require_grace(f"the document of checkpoint {number}", self._released_ids.get(number))
 
     def _file_deleted(self, path: str, name: FileName, process: Process) -> None:
         state = self.truth.state
@@ -270,9 +273,11 @@ class Auditors:
         own = max((token for token, leader in self.leaders.items() if leader is process), default=0)
         if name.token > own:
             self._fail(f"{process.name} with token {own} deleted {path} of a higher token")
-        since = self._released.get(name)
+        self._require_grace(path, self._released.get(name))
+
+    def _require_grace(self, what: str, since: float | None) -> None:
         if since is not None and not self.clocks_jumped and self._world.now - since < self._grace:
-            self._fail(f"{path} was deleted {self._world.now - since:.0f} ms after the last checkpoint forgot it")
+            self._fail(f"{what} was deleted {self._world.now - since:.0f} ms after the last checkpoint forgot it")
 
     def _is_out(self, name: FileName) -> bool:
         """Whether the output that was staged under a name has been committed."""

@@ -22,37 +22,13 @@ from holdfast.storage.register.fenced_register import FencedRegister
 from holdfast.storage.register.file_register import FileRegister
 from tests.simulation import workload
 from tests.simulation.primitives import SimulatedClock
+from tests.simulation.settings import Settings
 from tests.simulation.tasks import SimulatedEngine
 from tests.simulation.world import Process, World
 
 NAME = "job"
 JOB_ID = JobID.from_name(NAME)
 _QUIET_SECONDS = 2000.0
-
-
-@dataclass
-class Settings:
-    """How the job of a history is set.
-
-    Attributes:
-        options: Its options.
-        epochs: Epochs of input.
-        parallelism: Subtasks of each operator when it starts.
-        is_elected: Whether processes stand by until an election names them.
-        beside: How likely the tasks of a stage run beside each other.
-        again: How likely a task has a second attempt.
-        asks: How likely somebody asks something of the job in a moment.
-        processes: How many processes are started while the weather is bad.
-    """
-
-    options: dict[str, Any]
-    epochs: int
-    parallelism: int
-    is_elected: bool
-    beside: float
-    again: float
-    asks: float
-    processes: int
 
 
 @dataclass
@@ -117,7 +93,7 @@ class Cluster:
                 configuration=Configuration(dict(settings.options)),
                 directory=directory,
                 register=register,
-                engine=SimulatedEngine(self.world, self.inputs, settings.beside, settings.again),
+                engine=SimulatedEngine(self.world, self.inputs, settings),
                 default_parallelism=settings.parallelism,
                 owner=process.name,
                 clock=SimulatedClock(process),
@@ -181,9 +157,9 @@ class Supervisor:
             cluster.start_readers()
             if choices.below(4) or cluster.settings.is_elected:
                 cluster.elected.add(process.name)
-            moments = 1 + choices.below(6)
+            moments = 1 + choices.below(8)
             for _ in range(moments):
-                world.block(lambda: not cluster.masters and process.is_dead, (0.05, 0.2, 1.0, 5.0)[choices.below(4)])
+                world.block(lambda: not cluster.masters and process.is_dead, (0.05, 0.01, 0.2, 1.0)[choices.below(4)])
                 self._ask()
                 if process.is_dead:
                     break

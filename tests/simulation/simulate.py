@@ -11,12 +11,13 @@ from functools import cache
 from tests.simulation import workload
 from tests.simulation.auditors import Auditors
 from tests.simulation.choices import Choices
-from tests.simulation.cluster import JOB_ID, Cluster, Settings, Supervisor
+from tests.simulation.cluster import JOB_ID, Cluster, Supervisor
 from tests.simulation.disk import Disk
 from tests.simulation.patches import simulated
 from tests.simulation.posix import Posix
 from tests.simulation.quorum import Quorum, QuorumRegister
 from tests.simulation.readers import Consumer, Follower
+from tests.simulation.settings import Settings
 from tests.simulation.weather import EVENTS, Climate, Weather
 from tests.simulation.world import Process, World
 
@@ -25,11 +26,11 @@ _BAD = {
     "error": 0.01,
     "full": 0.005,
     "lost": 0.01,
-    "late": 0.01,
+    "late": 0.02,
     "repeated": 0.01,
-    "crash": 0.01,
-    "power": 0.002,
-    "pause": 0.003,
+    "crash": 0.015,
+    "power": 0.003,
+    "pause": 0.01,
     "jump": 0.005,
 }
 
@@ -153,7 +154,8 @@ def _settings(choices: Choices) -> tuple[Settings, Climate, int, int]:
         is_elected=bool(choices.below(2)),
         beside=(0.0, 0.2, 0.8)[choices.below(3)],
         again=(0.0, 0.05, 0.2)[choices.below(3)],
-        asks=(0.0, 0.3)[choices.below(2)],
+        idle=(0.0, 0.2)[choices.below(2)],
+        asks=(0.0, 0.3, 0.6)[choices.below(3)],
         processes=1 + choices.below(5),
     )
     return settings, climate, grace, sweep_every

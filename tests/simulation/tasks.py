@@ -19,7 +19,7 @@ from holdfast.runtime.exchange.barrier_row import pack, unpack
 from holdfast.runtime.exchange.descriptor import EpochDescriptor, JobDescriptor
 from holdfast.runtime.function.sink import WriterInitContext, owner_of
 from holdfast.runtime.graph.plan import Stage, Step
-from holdfast.runtime.job.engine import EngineError, EpochInput, StagedInput
+from holdfast.runtime.job.engine import EngineError, EpochDriver, EpochInput, Outcome, StagedInput
 from holdfast.state.run.run_file import RunHandle
 from holdfast.state.run.version import StateVersion
 from holdfast.storage.file_system.path import join
@@ -27,6 +27,7 @@ from holdfast.storage.job.job_directory import SHARED, TASK_OWNED
 from holdfast.storage.job.naming import FileName
 from holdfast.testing.epoch.epoch_runner import LocalEngine, LocalInput
 from tests.simulation import workload
+from tests.simulation.settings import Settings
 from tests.simulation.workload import LEDGER, PARITY, LightSink, Row
 from tests.simulation.world import Actor, Killed, Process, World
 
@@ -69,15 +70,12 @@ class SimulatedEngine(LocalEngine):
     Args:
         world: The world.
         inputs: Elements of each epoch.
-        beside: How likely the tasks of a stage run beside each other.
-        again: How likely a task has a second attempt.
+        settings: How likely tasks run beside each other, and have second attempts.
     """
 
-    def __init__(
-        self, world: World, inputs: Sequence[Sequence[workload.Payment]], beside: float, again: float
-    ) -> None:
+    def __init__(self, world: World, inputs: Sequence[Sequence[workload.Payment]], settings: Settings) -> None:
         super().__init__([{"payments": epoch} for epoch in inputs], is_bounded=True)
-        self._world, self._beside, self._again = world, beside, again
+        self._world, self._settings = world, settings
         self._executor: Process | None = None
 
     def reship(self, job: JobDescriptor) -> None:
@@ -101,7 +99,22 @@ class SimulatedEngine(LocalEngine):
         above = self._run_stage_of(first, epoch, reading)
         reading = [self._read(second, at, above) for at in range(second.tasks)]
         last = self._run_stage_of(second, epoch, reading)
-        return [unpack(self._one_of(attempts).content, self._directory) for attempts in last]
+        contents = [self._one_of(attempts).content for attempts in last]
+        return [unpack(content, self._directory) for content in self._answers(contents)]
+
+    def drive(self, driver: EpochDriver) -> Outcome:
+        return super().drive(_Idling(driver, self._world, self._settings.idle))
+
+    def _answers(self, contents: list[bytes]) -> list[bytes]:
+        """What reaches the driver: usually one answer of each task."""
+        if self._world.choices.chance(self._settings.again / 4):
+            at = self._world.choices.below(2 * len(contents))
+            if at < len(contents):
+                self._world.note("answer lost: task")
+                return contents[:at] + contents[at + 1 :]
+            self._world.note("answer twice: task")
+            return [*contents, contents[at - len(contents)]]
+        return contents
 
     def _read(self, stage: Stage, at: int, above: Sequence[Sequence[TaskResult]]) -> Reading:
         """What one task reads: of each task above some attempt, which another reader may read of another attempt."""
@@ -125,10 +138,10 @@ class SimulatedEngine(LocalEngine):
         self, stage: Stage, epoch: EpochDescriptor, reading: Sequence[Reading]
     ) -> list[list[TaskResult]]:
         choices, job = self._world.choices, self._job
-        together = choices.chance(self._beside)
+        together = choices.chance(self._settings.beside)
         attempts: list[Attempt] = []
         for partition, what in enumerate(reading):
-            again = choices.chance(self._again)
+            again = choices.chance(self._settings.again)
             if not together and not again:
                 attempts.append(self._here(stage, epoch, partition, what))
                 continue
@@ -181,6 +194,23 @@ class SimulatedEngine(LocalEngine):
             self._executor = Process(self._world, f"executor of {driver.process.name}")
         attempt.actor = self._world.spawn(self._executor, f"task {task.partition}", body)
         return attempt
+
+
+class _Idling:
+    """The driver of epochs, whose input does not always come at once."""
+
+    def __init__(self, driver: EpochDriver, world: World, idle: float) -> None:
+        self._driver, self._world, self._idle = driver, world, idle
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._driver, name)
+
+    def process(self, epoch_input: EpochInput) -> None:
+        """Runs an epoch when its input is there."""
+        if self._world.choices.chance(self._idle):
+            self._driver.wait((0.1, 0.5, 2.0)[self._world.choices.below(3)])
+            self._driver.tick_if_due()
+        self._driver.process(epoch_input)
 
 
 class Task:

@@ -199,14 +199,13 @@ class Weather:
         sender = self.world.current
 
         def happen() -> None:
-            try:
-                do()
-            except OSError:
-                return
-            self.world.note(f"late arrival @ {what}")
             self.world.on_behalf = sender
             try:
+                do()
+                self.world.note(f"late arrival @ {what}")
                 seen()
+            except OSError:
+                return
             finally:
                 self.world.on_behalf = None
 
