@@ -192,14 +192,18 @@ def oldest_is_restored() -> Iterator[Patch]:
 
 
 def newest_is_subsumed() -> Iterator[Patch]:
-    """A new checkpoint leaves, and an older one stays."""
-    real = completed_store.subsume
+    """The write that adds a checkpoint retains one less than it should: the newest."""
+    lease_write = Lease.write
 
-    def subsume(checkpoints: Any, retained: int, *others: Any) -> Any:
-        stay, go = real(checkpoints, retained, *others)
-        return (stay[1:] + go[-1:], go[:-1] + stay[:1]) if go else (stay, go)
+    def write(self: Any, change: Any) -> Any:
+        def changed(state: Any) -> Any:
+            new = change(state)
+            kept = new.checkpoints[:-1] if len(new.checkpoints) > 1 else new.checkpoints
+            return replace(new, checkpoints=kept)
 
-    yield completed_store, "subsume", subsume
+        return lease_write(self, changed)
+
+    yield Lease, "write", write
 
 
 def document_damaged_in_silence() -> Iterator[Patch]:

@@ -73,7 +73,7 @@ class Follower:
             directory, self._register(), lambda groups: (), clock=SimulatedClock(process)
         )
         follower._builder = ReplicaBuilder(directory, contents)  # type: ignore[assignment]
-        seen = 0
+        seen = idle = 0
         while not self._is_over():
             try:
                 follower.follow()
@@ -82,8 +82,9 @@ class Follower:
             newest = follower.replica.newest
             if newest is not None and newest.checkpoint_id != seen:
                 self._auditors.read_by_replica(newest.checkpoint_id, newest.epoch, seen, contents)
-                seen = newest.checkpoint_id
-            self._world.block(None, (0.05, 0.3, 2.0)[self._world.choices.below(3)])
+                seen, idle = newest.checkpoint_id, 0
+            idle += 1
+            self._world.block(None, (0.01, 0.05, 0.3)[self._world.choices.below(3)] * idle)
 
 
 class Consumer:

@@ -126,7 +126,7 @@ def simulate(
 
 
 def _settings(choices: Choices) -> tuple[Settings, Climate, int, int]:
-    climate = Climate(switch=(0.02, 0.1, 0.3)[choices.below(3)])
+    climate = Climate(switch=(0.005, 0.05, 0.2)[choices.below(3)])
     for name in EVENTS[1:]:
         if choices.below(2):
             setattr(climate, name, _BAD[name] * (1, 0.3, 3)[choices.below(3)])
@@ -149,7 +149,7 @@ def _settings(choices: Choices) -> tuple[Settings, Climate, int, int]:
         options["execution.checkpointing.interval"] = "300 ms"
     settings = Settings(
         options=options,
-        epochs=4 + choices.below(9),
+        epochs=(5, 10, 20)[choices.below(3)],
         parallelism=1 + choices.below(3),
         is_elected=bool(choices.below(2)),
         beside=(0.0, 0.2, 0.8)[choices.below(3)],

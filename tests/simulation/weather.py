@@ -12,6 +12,12 @@ from typing import Any
 
 from tests.simulation.world import World
 
+_DECISIVE = frozenset({"link", "rename", "swap"})
+"""Calls by which something becomes true; they meet more than their share."""
+_WEIGHT = 4
+_ARRIVAL = 0.05
+_OUTAGE = 0.5
+_OUTAGE_STEPS = 8
 _KINDS = (
     (re.compile(r"quorum"), "quorum"),
     (re.compile(r"/register/\.?v-"), "register"),
@@ -87,6 +93,8 @@ class Weather:
     lose_power: Callable[[], None]
     is_calm: bool = False
     late: list[Callable[[], None]] = field(default_factory=list)
+    _outage_of: Any = None
+    _outage_ends: int = 0
 
     def before_read(self, call: str, path: str) -> None:
         """A call that changes nothing."""
@@ -104,7 +112,7 @@ class Weather:
             do: Does it.
             seen: Called when it was done.
         """
-        event = self._event(call, path)
+        event = self._event(call, path, _WEIGHT if call in _DECISIVE else 1)
         if event == "error":
             self._meet("error", call, path)
             raise self._unknown()
@@ -135,22 +143,27 @@ class Weather:
             self._meet("error", point, "")
             raise self._unknown()
 
-    def _event(self, call: str, path: str) -> str:
+    def _event(self, call: str, path: str, weight: int = 1) -> str:
         world = self.world
         what = f"{call} {path}"
         world.tick(what)
         actor = world.current
         assert actor is not None
-        if self.late and world.choices.chance(0.02):
+        if self.late and world.choices.chance(_ARRIVAL):
             self.late.pop(world.choices.below(len(self.late)))()
         if self.is_calm:
             if world.choices.chance(self.climate.switch):
                 world.switch()
             return ""
         climate = self.climate
-        if not world.choices.chance(climate.total):
+        if world.steps < self._outage_ends and actor.process is self._outage_of and world.choices.chance(_OUTAGE):
+            return "error"
+        if not world.choices.chance(weight * climate.total):
             return ""
         event = self._which()
+        if event in ("error", "lost", "late") and world.choices.below(3):
+            world.met["outage: process"] += 1
+            self._outage_of, self._outage_ends = actor.process, world.steps + _OUTAGE_STEPS
         if event == "switch" or (actor.process.is_safe and event != "power"):
             world.switch()
             return ""

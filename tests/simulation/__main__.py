@@ -1,0 +1,91 @@
+"""Replays a seed, or runs many: `python -m tests.simulation --help`."""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import os
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+
+from tests.simulation.mutations import MUTATIONS, mutated
+from tests.simulation.report import Totals, seeds_needed, table
+from tests.simulation.shrink import shrunk
+from tests.simulation.simulate import History, simulate
+
+_BLOCK = 50
+
+
+def history_of(seed: int, bug: str | None = None, recorded: dict[int, int] | None = None) -> History:
+    """The history of a seed, perhaps with a bug."""
+    return simulate(seed, recorded, None if bug is None else mutated(bug))
+
+
+def run_seeds(seeds: Iterable[int]) -> Totals:
+    """The histories of some seeds."""
+    totals = Totals()
+    for seed in seeds:
+        totals.add(simulate(seed))
+    return totals
+
+
+def run_many(first: int, count: int, processes: int, show: bool = True) -> Totals:
+    """The histories of many seeds, in several processes."""
+    totals, began = Totals(), time.monotonic()
+    blocks = [range(at, min(at + _BLOCK, first + count)) for at in range(first, first + count, _BLOCK)]
+    with ProcessPoolExecutor(processes) as pool:
+        for number, block in enumerate(pool.map(run_seeds, blocks), start=1):
+            totals = totals.plus(block)
+            if show and (number % 20 == 0 or block.failures):
+                took = time.monotonic() - began
+                print(f"{totals.histories} seeds in {took:.0f} s, failures: {totals.failures}", flush=True)
+    return totals
+
+
+def seeds_for(bug: str, limit: int) -> int | None:
+    """How many seeds it takes until a bug is found; None if that many do not find it."""
+    return next((seed + 1 for seed in range(limit) if history_of(seed, bug).failure is not None), None)
+
+
+def descriptions() -> dict[str, str]:
+    """What each bug does."""
+    return {name: (inspect.getdoc(function) or "").splitlines()[0] for name, function in MUTATIONS.items()}
+
+
+def main(arguments: Sequence[str]) -> int:
+    """What is typed on a command line."""
+    parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
+    parser.add_argument("seed", type=int, nargs="?", help="tell the history of this seed")
+    parser.add_argument("--shrink", action="store_true", help="make it as short as possible while it fails")
+    parser.add_argument("--bug", choices=sorted(MUTATIONS), help="put a bug into the code")
+    parser.add_argument("--seeds", type=int, help="run that many seeds and print what they have met")
+    parser.add_argument("--first", type=int, default=0, help="the first of them")
+    parser.add_argument("--bugs", type=int, metavar="LIMIT", help="find each bug within that many seeds")
+    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
+    chosen = parser.parse_args(arguments)
+    if chosen.bugs is not None:
+        found = {}
+        for bug in [chosen.bug] if chosen.bug else MUTATIONS:
+            found[bug] = seeds_for(bug, chosen.bugs)
+            print(f"{bug}: {found[bug]}", file=sys.stderr, flush=True)
+        print(seeds_needed(found, descriptions()))
+        return 0 if all(found.values()) else 1
+    if chosen.seeds is not None:
+        totals = run_many(chosen.first, chosen.seeds, chosen.processes)
+        print(table(totals))
+        print("\n".join(f"seed {seed}: {failure}" for seed, failure in sorted(totals.failures.items())))
+        return 1 if totals.failures else 0
+    if chosen.seed is None:
+        parser.error("name a seed, or --seeds")
+    history = history_of(chosen.seed, chosen.bug)
+    if chosen.shrink and history.failure is not None:
+        history = shrunk(history, lambda recorded: history_of(chosen.seed, chosen.bug, dict(recorded)))
+    print("\n".join(history.trace))
+    print(f"seed {history.seed}: {history.failure or 'nothing found'}; {history.steps} calls, {len(history.drawn)} draws")
+    return 1 if history.failure is not None else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

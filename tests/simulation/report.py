@@ -1,0 +1,95 @@
+"""Tables of what many histories have met."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from tests.simulation.simulate import History
+
+_CALLS = (
+    ("crash before", "crash before"),
+    ("crash after", "crash after"),
+    ("crash before a late arrival", "crash, arrives later"),
+    ("error", "fails"),
+    ("read error", "fails"),
+    ("disk full", "disk full"),
+    ("lost answer", "answer lost"),
+    ("late", "happens later"),
+    ("repeated", "asked twice"),
+    ("power failure", "power failure"),
+    ("pause", "process stops"),
+    ("clock jump", "clock jumps"),
+)
+
+
+@dataclass
+class Totals:
+    """What was met in some histories.
+
+    Attributes:
+        histories: How many there were.
+        steps: Calls of the simulated system in them.
+        met: How often each fault was met, at which call and kind of file.
+        failures: What failed, by seed.
+    """
+
+    histories: int = 0
+    steps: int = 0
+    met: Counter[str] = field(default_factory=Counter)
+    failures: dict[int, str] = field(default_factory=dict)
+
+    def add(self, history: History) -> None:
+        """One more."""
+        self.histories += 1
+        self.steps += history.steps
+        self.met += history.met
+        if history.failure is not None:
+            self.failures[history.seed] = history.failure
+
+    def plus(self, other: Totals) -> Totals:
+        """Those of both."""
+        return Totals(
+            self.histories + other.histories,
+            self.steps + other.steps,
+            self.met + other.met,
+            {**self.failures, **other.failures},
+        )
+
+
+def table(totals: Totals) -> str:
+    """The faults and crash points, as Markdown: a row a call, a column a fault."""
+    columns = list(dict.fromkeys(name for _, name in _CALLS))
+    rows: dict[str, Counter[str]] = {}
+    others: Counter[str] = Counter()
+    names = dict(_CALLS)
+    for what, count in totals.met.items():
+        fault, _, call = what.partition(": ")
+        if fault in names:
+            rows.setdefault(call, Counter())[names[fault]] += count
+        else:
+            others[what] += count
+    lines = [
+        f"{totals.histories:,} seeds, {totals.steps:,} calls, {len(totals.failures)} failures.",
+        "",
+        *_markdown(["call", *columns], ([call, *(rows[call][name] for name in columns)] for call in sorted(rows))),
+        "",
+        *_markdown(["what else happened", "times"], ([what, others[what]] for what in sorted(others))),
+    ]
+    return "\n".join(lines)
+
+
+def seeds_needed(found: Mapping[str, int | None], descriptions: Mapping[str, str]) -> str:
+    """The bugs, each with the number of seeds that it took, as Markdown."""
+    rows = ([name, descriptions[name], "not found" if seeds is None else seeds] for name, seeds in found.items())
+    return "\n".join(_markdown(["bug", "what it does", "seeds"], rows))
+
+
+def _markdown(head: list[str], rows: Iterable[list[object]]) -> list[str]:
+    lines = [head, ["---", *["---:"] * (len(head) - 1)], *rows]
+    return [f"| {' | '.join(_shown(cell) for cell in line)} |" for line in lines]
+
+
+def _shown(cell: object) -> str:
+    return f"{cell:,}" if isinstance(cell, int) else str(cell)
