@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from math import inf
 
 from tests.simulation.mutations import MUTATIONS, mutated
 from tests.simulation.report import Totals, seeds_needed, table
@@ -31,16 +32,26 @@ def run_seeds(seeds: Iterable[int]) -> Totals:
     return totals
 
 
-def run_many(first: int, count: int, processes: int, show: bool = True) -> Totals:
-    """The histories of many seeds, in several processes."""
+def run_many(first: int, count: int, processes: int, minutes: float = inf) -> Totals:
+    """The histories of many seeds, in several processes.
+
+    Args:
+        first: The first seed.
+        count: How many.
+        processes: How many at a time.
+        minutes: After which no more are begun.
+    """
     totals, began = Totals(), time.monotonic()
     blocks = [range(at, min(at + _BLOCK, first + count)) for at in range(first, first + count, _BLOCK)]
     with ProcessPoolExecutor(processes) as pool:
         for number, block in enumerate(pool.map(run_seeds, blocks), start=1):
             totals = totals.plus(block)
-            if show and (number % 20 == 0 or block.failures):
-                took = time.monotonic() - began
-                print(f"{totals.histories} seeds in {took:.0f} s, failures: {totals.failures}", flush=True)
+            took = time.monotonic() - began
+            if number % 10 == 0 or block.failures:
+                print(f"{totals.histories} seeds in {took:.0f} s, failures: {totals.failures}", file=sys.stderr, flush=True)
+            if took > 60 * minutes:
+                pool.shutdown(wait=False, cancel_futures=True)
+                break
     return totals
 
 
@@ -63,6 +74,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--seeds", type=int, help="run that many seeds and print what they have met")
     parser.add_argument("--first", type=int, default=0, help="the first of them")
     parser.add_argument("--bugs", type=int, metavar="LIMIT", help="find each bug within that many seeds")
+    parser.add_argument("--minutes", type=float, default=inf, help="begin no more of them after that")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     chosen = parser.parse_args(arguments)
     if chosen.bugs is not None:
@@ -73,7 +85,7 @@ def main(arguments: Sequence[str]) -> int:
         print(seeds_needed(found, descriptions()))
         return 0 if all(found.values()) else 1
     if chosen.seeds is not None:
-        totals = run_many(chosen.first, chosen.seeds, chosen.processes)
+        totals = run_many(chosen.first, chosen.seeds, chosen.processes, chosen.minutes)
         print(table(totals))
         print("\n".join(f"seed {seed}: {failure}" for seed, failure in sorted(totals.failures.items())))
         return 1 if totals.failures else 0

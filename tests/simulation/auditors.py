@@ -49,7 +49,7 @@ class Auditors:
         self._completed: dict[int, frozenset[str]] = {}
         self._documents: dict[str, CheckpointMetadata] = {}
         self._contents: dict[str, tuple[File, dict[str, Row]]] = {}
-        self._writers: dict[int, Process] = {}
+        self._tokens: dict[int, int] = {}
         self._released_ids: dict[int, float] = {}
         self.clocks_jumped = False
         self.savepoints: list[str] = []
@@ -66,7 +66,7 @@ class Auditors:
             elif path.endswith("/_metadata"):
                 number = checkpoint_id_of(base_name(path[: -len("/_metadata")]))
                 if number is not None:
-                    self._writers[number] = self._process()
+                    self._tokens[number] = self._token_of(self._process())
         elif call == "rename":
             if _VERSION.fullmatch(path) is not None:
                 self._fail(f"{path} took the place of what was there")
@@ -252,8 +252,7 @@ class Auditors:
         state = self.truth.state
         if number in [pointer.checkpoint_id for pointer in state.checkpoints]:
             self._fail(f"{process.name} deleted the document of checkpoint {number}, which is retained")
-        writer = self._writers.get(number)
-        if writer is not None and writer is not process and writer is self.leaders.get(state.token):
+        if self._tokens.get(number) == state.token and self.leaders[state.token] is not process:
             self._fail(f"{process.name} deleted the document of checkpoint {number} of the leader")
         self._require_grace(f"the document of checkpoint {number}", self._released_ids.get(number))
 
@@ -270,10 +269,14 @@ class Auditors:
                 needed = [*epochs.live_runs(), master.attempt._checkpoints.nonce_file]
                 if base_name(path) in map(base_name, needed):
                     self._fail(f"{process.name} deleted {path}, which it still needs")
-        own = max((token for token, leader in self.leaders.items() if leader is process), default=0)
+        own = self._token_of(process)
         if name.token > own:
             self._fail(f"{process.name} with token {own} deleted {path} of a higher token")
         self._require_grace(path, self._released.get(name))
+
+    def _token_of(self, process: Process) -> int:
+        """The highest token that a process has raised."""
+        return max((token for token, leader in self.leaders.items() if leader is process), default=0)
 
     def _require_grace(self, what: str, since: float | None) -> None:
         if since is not None and not self.clocks_jumped and self._world.now - since < self._grace:

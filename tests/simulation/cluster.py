@@ -56,6 +56,7 @@ class Cluster:
     savepoint_completed: Callable[[str], None] = lambda path: None
     start_readers: Callable[[], object] = lambda: None
     leaders: dict[int, Process] = field(default_factory=dict)
+    processes: list[Process] = field(default_factory=list)
     started: int = 0
     ended_in_calm: bool = False
 
@@ -64,10 +65,16 @@ class Cluster:
         """Whether the job has ended for good."""
         return JobStatus.FINISHED in self.statuses
 
+    @property
+    def is_alone(self) -> bool:
+        """Whether no process runs the job, or begins to."""
+        return all(process.is_dead for process in self.processes)
+
     def start(self) -> Process:
         """A new process that runs the job."""
         self.started += 1
         process = Process(self.world, f"driver {self.started}")
+        self.processes.append(process)
         self.world.spawn(process, "main", lambda: self._drive(process))
         return process
 
@@ -159,7 +166,7 @@ class Supervisor:
                 cluster.elected.add(process.name)
             moments = 1 + choices.below(8)
             for _ in range(moments):
-                world.block(lambda: not cluster.masters and process.is_dead, (0.05, 0.01, 0.2, 1.0)[choices.below(4)])
+                world.block(lambda: cluster.is_alone, (0.05, 0.01, 0.2, 1.0)[choices.below(4)])
                 self._ask()
                 if process.is_dead:
                     break
@@ -173,16 +180,16 @@ class Supervisor:
         for _ in range(6):
             if cluster.is_finished:
                 return
-            for process in list(cluster.masters):
+            for process in cluster.processes:
                 process.paused_until = 0
-            if not cluster.masters:
+            if cluster.is_alone:
                 process = cluster.start()
                 cluster.elected.add(process.name)
                 cluster.ended_in_calm = True
-            world.block(lambda: cluster.is_finished or not cluster.masters, _QUIET_SECONDS)
-            for process in list(cluster.masters) if not cluster.is_finished else ():
+            world.block(lambda: cluster.is_finished or cluster.is_alone, _QUIET_SECONDS)
+            for process in cluster.processes if not cluster.is_finished else ():
                 process.kill()
-            world.block(lambda: not cluster.masters, 1.0)
+            world.block(None, 1.0)
         if not cluster.is_finished:
             world.fail(f"the job does not end in good weather: {cluster.last_error!r}")
 

@@ -133,6 +133,11 @@ def token_not_raised() -> Iterator[Patch]:
     yield FencedRegister, "raise_token", raise_token
 
 
+def holes_not_looked_for() -> Iterator[Patch]:
+    """A version of the register that is written in the place of a deleted one counts."""
+    yield version_directory.VersionDirectory, "_is_real", lambda self, version: True
+
+
 # Documents and pointers
 
 
@@ -381,15 +386,6 @@ def sweep_forgets_compaction() -> Iterator[Patch]:
     yield background.Compaction, "live", lambda self: []
 
 
-def sweep_of_unfinished_epochs() -> Iterator[Patch]:
-    """Files of the leader's own token are swept although their epoch is not complete."""
-
-    def may_delete(self: Any, name: Any) -> bool:
-        return name not in self.named and bool(name.token <= self.token)
-
-    yield policy.View, "may_delete", may_delete
-
-
 def sweep_of_higher_tokens() -> Iterator[Patch]:
     """A deposed leader sweeps what its successor has written."""
     yield policy.View, "may_delete", lambda self, name: name not in self.named
@@ -495,6 +491,7 @@ MUTATIONS: Final[dict[str, Callable[[], Iterator[Patch]]]] = {
         request_on_its_way_forgotten,
         read_before_token,
         token_not_raised,
+        holes_not_looked_for,
         pointer_before_document,
         files_of_unknown_outcome_deleted,
         ids_not_reserved,
@@ -517,7 +514,6 @@ MUTATIONS: Final[dict[str, Callable[[], Iterator[Patch]]]] = {
         sweep_without_grace,
         sweep_forgets_memory,
         sweep_forgets_compaction,
-        sweep_of_unfinished_epochs,
         sweep_of_higher_tokens,
         sweep_of_retained,
         compaction_swapped_in_anywhere,

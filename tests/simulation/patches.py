@@ -18,7 +18,7 @@ from holdfast.runtime.compaction import background
 from holdfast.runtime.job import control
 from holdfast.runtime.master import attempt
 from holdfast.storage.file_system import local
-from holdfast.storage.register import fenced_register
+from holdfast.storage.register import fenced_register, register_state, version_directory
 from tests.simulation import primitives
 from tests.simulation.compaction import SimulatedCompaction
 from tests.simulation.posix import Posix
@@ -26,7 +26,7 @@ from tests.simulation.world import World
 
 
 @contextmanager
-def simulated(world: World, posix: Posix, max_parallelism: int, sweep_every: int) -> Iterator[None]:
+def simulated(world: World, posix: Posix, max_parallelism: int, sweep_every: int, window: int) -> Iterator[None]:
     """The real code, with nothing of this machine under it.
 
     Args:
@@ -34,6 +34,7 @@ def simulated(world: World, posix: Posix, max_parallelism: int, sweep_every: int
         posix: Its operating system.
         max_parallelism: Of all operators.
         sweep_every: Checkpoints between two sweeps.
+        window: How many versions of the register are kept, so that old ones are deleted in a short history too.
     """
     threading, time = primitives.threading_of(world), primitives.time_of(world)
     with ExitStack() as stack:
@@ -57,6 +58,8 @@ def simulated(world: World, posix: Posix, max_parallelism: int, sweep_every: int
         put(background, "wait_for", lambda futures, timeout, **_: primitives.wait_for(world, futures, timeout))
         put(attempt, "time", time)
         put(sweeping, "SWEEP_EVERY", sweep_every)
+        for module in (fenced_register, version_directory, register_state):
+            put(module, "WINDOW", window)
         before = logging.root.manager.disable
         logging.disable(logging.CRITICAL)
         try:

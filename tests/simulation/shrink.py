@@ -6,12 +6,16 @@ kept. Every try is a whole history by itself, so the result replays like any see
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
+from typing import Final
 
 from tests.simulation.simulate import History
 
+_CHANGING: Final = re.compile(r"[0-9a-f]{8,}|[0-9]+")
 
-def shrunk(history: History, run: Callable[[Mapping[int, int]], History], tries: int = 400) -> History:
+
+def shrunk(history: History, run: Callable[[Mapping[int, int]], History], tries: int = 600) -> History:
     """The shortest history that was found and still fails.
 
     Args:
@@ -19,25 +23,26 @@ def shrunk(history: History, run: Callable[[Mapping[int, int]], History], tries:
         run: Runs the history of some draws.
         tries: How many may be run.
     """
-    best, drawn = history, dict(history.drawn)
-    size = max(1, len(drawn) // 2)
-    while tries > 0:
-        removed = False
-        for start in range(0, len(drawn), size):
-            numbers = sorted(drawn, reverse=True)[start : start + size]
-            fewer = {number: value for number, value in drawn.items() if number not in numbers}
+    best, wanted = history, _kind(history.failure or "")
+    size = max(1, len(best.drawn) // 2)
+    while True:
+        at = 0
+        while at < len(best.drawn):
+            if not tries:
+                return best
             tries -= 1
-            tried = run(fewer)
-            if tried.failure is not None:
-                # Draws behind its end say nothing any more.
-                best, drawn, removed = tried, dict(tried.drawn), True
-                break
-            if tries <= 0:
-                break
-        if not removed:
-            if size == 1:
-                break
-            size = max(1, size // 2)
-        else:
-            size = min(size, max(1, len(drawn) // 2))
-    return best
+            # The last first: what comes after it says little.
+            numbers = set(sorted(best.drawn, reverse=True)[at : at + size])
+            tried = run({number: value for number, value in best.drawn.items() if number not in numbers})
+            if tried.failure is not None and _kind(tried.failure) == wanted and len(tried.drawn) < len(best.drawn):
+                best = tried
+            else:
+                at += size
+        if size == 1:
+            return best
+        size //= 2
+
+
+def _kind(failure: str) -> str:
+    """What tells one finding from another, whatever its numbers and names are."""
+    return _CHANGING.sub("#", failure)[:40]

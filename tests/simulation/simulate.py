@@ -101,7 +101,7 @@ def simulate(
     if is_quorum:
         quorum = Quorum(weather, auditors.moved_on)
         cluster.register_of = lambda: QuorumRegister(quorum)
-    readers, consumers = choices.below(3), choices.below(2)
+    readers, consumers, window = choices.below(3), choices.below(2), (64, 3, 6)[choices.below(3)]
 
     def calm() -> None:
         weather.is_calm = True
@@ -117,7 +117,7 @@ def simulate(
         auditors.at_end(is_tidy=grace == 0 and cluster.ended_in_calm)
         world.is_over = True
 
-    with simulated(world, posix, MAX_PARALLELISM, sweep_every), mutation or nullcontext():
+    with simulated(world, posix, MAX_PARALLELISM, sweep_every, window), mutation or nullcontext():
         world.spawn(world.outside, "story", story)
         world.run()
     return History(

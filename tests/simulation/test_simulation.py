@@ -1,0 +1,102 @@
+"""Histories of a job from seeds: none may go wrong, and none may stay right when the code is wrong.
+
+`docs/simulation.md` says what is simulated, and how to replay a seed.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.simulation.__main__ import descriptions, history_of, main, run_many, run_seeds, seeds_for
+from tests.simulation.mutations import MUTATIONS
+from tests.simulation.report import seeds_needed, table
+from tests.simulation.shrink import shrunk
+
+SEEDS = 200
+SOAK_SEEDS = int(os.environ.get("SIMULATION_SEEDS", "10000"))
+SOAK_LIMIT = 2000
+QUICKLY_FOUND = (
+    "token not checked",
+    "token not raised",
+    "pointer before document",
+    "commit before pointer",
+    "notified before commit",
+    "restored output not committed",
+    "lost answer is failure",
+    "sweep without grace",
+    "sweep of retained",
+    "files not synced",
+    "directories not synced",
+    "replica mixes checkpoints",
+)
+"""Bugs that a few seeds find; all of them are looked for in `make soak`."""
+BLOCK = 25
+
+
+@pytest.mark.parametrize("first", range(0, SEEDS, BLOCK))
+def test_no_history_goes_wrong(first: int) -> None:
+    totals = run_seeds(range(first, first + BLOCK))
+    assert totals.failures == {}, "replay one with: python -m tests.simulation SEED --shrink"
+    assert totals.histories == BLOCK
+    assert totals.met["the weather is good: world"] == BLOCK, "each history came to its end"
+
+
+def test_a_seed_replays_exactly_also_in_a_process_that_hashes_differently() -> None:
+    told = [f"{history.signature} {history.steps}" for history in map(history_of, range(300, 305))]
+    program = (
+        "from tests.simulation.__main__ import history_of\n"
+        "for history in map(history_of, range(300, 305)): print(history.signature, history.steps)"
+    )
+    root = Path(__file__).parents[2]
+    path = os.pathsep.join([str(root), str(root / "src")])
+    environment = {**os.environ, "PYTHONHASHSEED": "4711", "PYTHONPATH": path}
+    answer = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
+    assert answer.stdout.split("\n")[:-1] == told
+
+
+def test_two_seeds_tell_two_histories() -> None:
+    assert len({history_of(seed).signature for seed in range(10)}) == 10
+
+
+@pytest.mark.parametrize("bug", QUICKLY_FOUND)
+def test_a_bug_is_found(bug: str) -> None:
+    assert seeds_for(bug, 60) is not None
+
+
+def test_a_failing_history_shrinks_to_one_that_fails_when_it_is_replayed() -> None:
+    bug = "commit before pointer"
+    seed = 3
+    long = history_of(seed, bug)
+    assert long.failure is not None
+    short = shrunk(long, lambda recorded: history_of(seed, bug, dict(recorded)), tries=60)
+    assert short.failure is not None
+    assert len(short.drawn) < len(long.drawn) / 4
+    again = history_of(seed, bug, short.drawn)
+    assert (again.failure, again.signature) == (short.failure, short.signature)
+    assert history_of(seed, None, short.drawn).failure is None, "without the bug the same history is right"
+
+
+def test_the_command_tells_a_history(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["7"]) == 0
+    assert "seed 7: nothing found" in capsys.readouterr().out
+    assert main(["0", "--bug", "pointer before document"]) == 1
+    assert "has no document" in capsys.readouterr().out
+
+
+@pytest.mark.soak
+def test_ten_thousand_histories() -> None:
+    totals = run_many(0, SOAK_SEEDS, os.cpu_count() or 1)
+    print(f"\n{table(totals)}")
+    assert totals.failures == {}
+
+
+@pytest.mark.soak
+def test_every_bug_is_found() -> None:
+    found = {bug: seeds_for(bug, SOAK_LIMIT) for bug in MUTATIONS}
+    print(f"\n{seeds_needed(found, descriptions())}")
+    assert [bug for bug, seeds in found.items() if seeds is None] == []

@@ -1,0 +1,126 @@
+"""What was reported to be written survives a power failure, also where the report had to be found out by reading back.
+
+The real file system runs on a disk in memory that keeps only what was synced.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
+from unittest.mock import patch
+
+import pytest
+
+from holdfast.checkpoint.document.metadata import CheckpointMetadata
+from holdfast.checkpoint.storage.location import CheckpointStorageLocationReference, FileCheckpointLocation
+from holdfast.datastream.sinks.output_directory import CommitLedger, OutputDirectory
+from holdfast.errors import HoldfastError, PossibleInconsistentStateError, StorageError
+from holdfast.storage.file_system import local
+from holdfast.storage.file_system.scheme import LocalFileSystem
+from holdfast.storage.register.file_register import FileRegister
+from tests.simulation.choices import Choices
+from tests.simulation.disk import Disk
+from tests.simulation.posix import Posix
+from tests.simulation.weather import Climate, Weather
+from tests.simulation.world import World
+
+
+class Machine:
+    """A machine whose directories cannot be synced for a while, and whose power can fail."""
+
+    def __init__(self) -> None:
+        world = World(Choices(0))
+        self.disk = Disk(lambda: world.now)
+        self.posix = Posix(world, self.disk, Weather(world, Climate(), self.lose_power), lambda *seen: None)
+        self._sync = self.disk.sync_directory
+
+    def lose_power(self) -> None:
+        """Nothing survives that was not synced."""
+        self.disk.lose_power(lambda: False, lambda limit: 0)
+
+    @contextmanager
+    def unable_to_sync(self, times: int = 1000) -> Iterator[None]:
+        """The next syncs of directories fail."""
+        left = [times]
+
+        def fail(directory: object) -> None:
+            if left[0]:
+                left[0] -= 1
+                raise OSError(errno.EIO, "Input/output error")
+            self._sync(directory)  # type: ignore[arg-type]
+
+        with patch.object(self.disk, "sync_directory", fail):
+            yield
+
+
+@pytest.fixture
+def machine() -> Iterator[Machine]:
+    made = Machine()
+    with patch.object(local, "os", made.posix), patch.object(local, "open", made.posix.open_file, create=True):
+        LocalFileSystem().mkdirs("/data")
+        yield made
+
+
+def document() -> CheckpointMetadata:
+    return CheckpointMetadata("0" * 32, "job", 1, 1, 1, "line", 0, 0)
+
+
+def test_a_document_that_is_read_back_is_synced_before_it_counts(machine: Machine) -> None:
+    fs = LocalFileSystem()
+    fs.mkdirs("/data/chk-1")
+    location = FileCheckpointLocation(fs, "/data/chk-1", CheckpointStorageLocationReference.get_default())
+    with machine.unable_to_sync(times=1), pytest.raises(PossibleInconsistentStateError):
+        location.write_metadata(document())
+    data = fs.read(location.metadata_path)
+    assert location.holds(data)
+    machine.lose_power()
+    assert fs.read(location.metadata_path) == data
+
+
+def test_a_document_that_may_not_survive_is_not_said_to_be_there(machine: Machine) -> None:
+    fs = LocalFileSystem()
+    fs.mkdirs("/data/chk-1")
+    location = FileCheckpointLocation(fs, "/data/chk-1", CheckpointStorageLocationReference.get_default())
+    with machine.unable_to_sync():
+        with pytest.raises(PossibleInconsistentStateError):
+            location.write_metadata(document())
+        with pytest.raises(StorageError):
+            location.holds(fs.read(location.metadata_path))
+
+
+def test_a_version_of_the_register_whose_answer_was_lost_survives_once_it_counts(machine: Machine) -> None:
+    fs = LocalFileSystem()
+    fs.mkdirs("/data/register")
+    register = FileRegister(fs, "/data/register")
+    with machine.unable_to_sync(times=1):
+        lease = register.raise_token("leader")
+    machine.lose_power()
+    assert register.read().token == lease.token == 1
+
+
+def test_a_version_of_the_register_that_may_not_survive_is_of_unknown_outcome(machine: Machine) -> None:
+    fs = LocalFileSystem()
+    fs.mkdirs("/data/register")
+    with machine.unable_to_sync(), pytest.raises(PossibleInconsistentStateError, match="may not survive"):
+        FileRegister(fs, "/data/register").raise_token("leader")
+
+
+def test_an_intent_that_somebody_left_unsynced_survives_once_files_are_moved_on_its_word(machine: Machine) -> None:
+    output = OutputDirectory("/data/out")
+    LocalFileSystem().mkdirs("/data/out/staged/ledger")
+    ledger, moves = CommitLedger(output, "staged"), [("staged/a", "a")]
+    with machine.unable_to_sync(), pytest.raises(HoldfastError):
+        ledger.begin(1, moves)
+    assert ledger.has_begun(1, moves)
+    machine.lose_power()
+    assert ledger.has_begun(1, moves)
+
+
+def test_an_identity_that_somebody_left_unsynced_survives_once_checkpoints_may_name_it(machine: Machine) -> None:
+    LocalFileSystem().mkdirs("/data/out/.holdfast")
+    with machine.unable_to_sync(), pytest.raises(HoldfastError):
+        OutputDirectory("/data/out").make_identity()
+    identity = OutputDirectory("/data/out").make_identity()
+    machine.lose_power()
+    assert OutputDirectory("/data/out").identity() == identity
