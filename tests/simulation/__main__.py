@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import inspect
 import os
 import sys
 import time
@@ -11,7 +10,8 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from math import inf
 
-from tests.simulation.mutations import MUTATIONS, mutated
+from tests.simulation import bugs
+from tests.simulation.bugs import BUGS, descriptions
 from tests.simulation.report import Totals, seeds_needed, table
 from tests.simulation.shrink import shrunk
 from tests.simulation.simulate import History, simulate
@@ -21,7 +21,7 @@ _BLOCK = 50
 
 def history_of(seed: int, bug: str | None = None, recorded: dict[int, int] | None = None) -> History:
     """The history of a seed, perhaps with a bug."""
-    return simulate(seed, recorded, None if bug is None else mutated(bug))
+    return simulate(seed, recorded, None if bug is None else bugs.bug(bug))
 
 
 def run_seeds(seeds: Iterable[int]) -> Totals:
@@ -48,7 +48,11 @@ def run_many(first: int, count: int, processes: int, minutes: float = inf) -> To
             totals = totals.plus(block)
             took = time.monotonic() - began
             if number % 10 == 0 or block.failures:
-                print(f"{totals.histories} seeds in {took:.0f} s, failures: {totals.failures}", file=sys.stderr, flush=True)
+                print(
+                    f"{totals.histories} seeds in {took:.0f} s, failures: {totals.failures}",
+                    file=sys.stderr,
+                    flush=True,
+                )
             if took > 60 * minutes:
                 pool.shutdown(wait=False, cancel_futures=True)
                 break
@@ -60,17 +64,12 @@ def seeds_for(bug: str, limit: int) -> int | None:
     return next((seed + 1 for seed in range(limit) if history_of(seed, bug).failure is not None), None)
 
 
-def descriptions() -> dict[str, str]:
-    """What each bug does."""
-    return {name: (inspect.getdoc(function) or "").splitlines()[0] for name, function in MUTATIONS.items()}
-
-
 def main(arguments: Sequence[str]) -> int:
     """What is typed on a command line."""
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
     parser.add_argument("seed", type=int, nargs="?", help="tell the history of this seed")
     parser.add_argument("--shrink", action="store_true", help="make it as short as possible while it fails")
-    parser.add_argument("--bug", choices=sorted(MUTATIONS), help="put a bug into the code")
+    parser.add_argument("--bug", choices=sorted(BUGS), help="put a bug into the code")
     parser.add_argument("--seeds", type=int, help="run that many seeds and print what they have met")
     parser.add_argument("--first", type=int, default=0, help="the first of them")
     parser.add_argument("--bugs", type=int, metavar="LIMIT", help="find each bug within that many seeds")
@@ -79,7 +78,7 @@ def main(arguments: Sequence[str]) -> int:
     chosen = parser.parse_args(arguments)
     if chosen.bugs is not None:
         found = {}
-        for bug in [chosen.bug] if chosen.bug else MUTATIONS:
+        for bug in [chosen.bug] if chosen.bug else BUGS:
             found[bug] = seeds_for(bug, chosen.bugs)
             print(f"{bug}: {found[bug]}", file=sys.stderr, flush=True)
         print(seeds_needed(found, descriptions()))
@@ -95,7 +94,9 @@ def main(arguments: Sequence[str]) -> int:
     if chosen.shrink and history.failure is not None:
         history = shrunk(history, lambda recorded: history_of(chosen.seed, chosen.bug, dict(recorded)))
     print("\n".join(history.trace))
-    print(f"seed {history.seed}: {history.failure or 'nothing found'}; {history.steps} calls, {len(history.drawn)} draws")
+    print(
+        f"seed {history.seed}: {history.failure or 'nothing found'}; {history.steps} calls, {len(history.drawn)} draws"
+    )
     return 1 if history.failure is not None else 0
 
 

@@ -9,17 +9,18 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NoReturn
 
 from holdfast.checkpoint.document.metadata import CheckpointMetadata, decode
-from holdfast.errors import HoldfastError
+from holdfast.state.compaction.layer import depth
 from holdfast.storage.file_system.local import final_name
 from holdfast.storage.file_system.path import base_name
 from holdfast.storage.job.job_directory import checkpoint_id_of
 from holdfast.storage.job.naming import FileName
 from holdfast.storage.register.register_state import GENESIS, CheckpointPointer, RegisterRecord
 from tests.simulation import workload
-from tests.simulation.disk import Disk, File
+from tests.simulation.disk import Disk
+from tests.simulation.evidence import Evidence, position_of
 from tests.simulation.workload import Model, Row
 from tests.simulation.world import Process, World
 
@@ -35,20 +36,22 @@ class Auditors:
         disk: What there is.
         model: What the output and the state are to be.
         grace: The grace period in milliseconds.
+        job_path: The job's directory.
+        max_runs: How many runs a key may have to be looked for in.
     """
 
-    def __init__(self, world: World, disk: Disk, model: Model, grace: int, job_path: str) -> None:
+    def __init__(self, world: World, disk: Disk, model: Model, grace: int, job_path: str, max_runs: int) -> None:
         self._world, self._disk, self._model, self._grace, self._job = world, disk, model, grace, job_path
         self.truth: RegisterRecord = GENESIS
         self.leaders: dict[int, Process] = {}
         self.masters: dict[Process, Any] = {}
+        self._max_runs = max_runs
         self.taken: dict[str, list[Row]] = {}
         self._visible: dict[str, list[Row]] = {}
         self._named: frozenset[FileName] = frozenset()
         self._released: dict[FileName, float] = {}
         self._completed: dict[int, frozenset[str]] = {}
-        self._documents: dict[str, CheckpointMetadata] = {}
-        self._contents: dict[str, tuple[File, dict[str, Row]]] = {}
+        self._evidence = Evidence(disk, job_path, self._fail)
         self._tokens: dict[int, int] = {}
         self._released_ids: dict[int, float] = {}
         self.clocks_jumped = False
@@ -82,7 +85,7 @@ class Auditors:
     # The register
 
     def _version_written(self, number: int, path: str) -> None:
-        record = self._record(path)
+        record = self._evidence.record(path)
         is_next = number == self.truth.number + 1
         if not is_next or (number > 1 and record.history[1] != self.truth.nonce):
             return  # in a hole, or upon one; nobody may take it for real
@@ -105,7 +108,7 @@ class Auditors:
         if old.newest is not None and not added and old.newest not in new.checkpoints and new.terminal is None:
             self._fail("the newest checkpoint left the register, and none took its place")
         self.truth = record
-        gone = [self._document(pointer) for pointer in old.checkpoints if pointer not in new.checkpoints]
+        gone = [self._evidence.document(pointer) for pointer in old.checkpoints if pointer not in new.checkpoints]
         self._remember(gone)
         for pointer in new.checkpoints if added else ():
             self._whole(pointer)
@@ -114,8 +117,8 @@ class Auditors:
 
     def _remember(self, gone: Iterable[CheckpointMetadata]) -> None:
         """What the retained checkpoints name, and since when what they named is needed no more."""
-        documents = [self._document(pointer) for pointer in self.truth.state.checkpoints]
-        self._named = frozenset(name for document in documents for name in _names(document))
+        documents = [self._evidence.document(pointer) for pointer in self.truth.state.checkpoints]
+        self._named = frozenset(name for document in documents for name in self._evidence.names(document))
         self._completed[self.truth.number] = frozenset(
             str(entry["value"]["staged"])
             for document in documents
@@ -123,28 +126,33 @@ class Auditors:
             for entries in operator.committables.values()
             for entry in entries
         )
+        # As the next leader can know it: from the time that the document says, which is a little before its pointer.
+        since = min([self._world.now, *(document.completed_at for document in documents[-1:])])
         for document in gone:
-            self._released_ids[document.checkpoint_id] = self._world.now
-            for name in _names(document):
+            self._released_ids[document.checkpoint_id] = since
+            for name in self._evidence.names(document):
                 if name not in self._named:
-                    self._released[name] = self._world.now
+                    self._released[name] = since
 
     def _completed_now(self, pointer: CheckpointPointer, before: CheckpointPointer | None) -> None:
-        document = self._ever[pointer.digest] = self._document(pointer)
+        document = self._ever[pointer.digest] = self._evidence.document(pointer)
         if before is not None:
-            older = self._document(before)
+            older = self._evidence.document(before)
             if document.epoch <= older.epoch or pointer.checkpoint_id <= before.checkpoint_id:
                 self._fail(f"checkpoint {pointer.checkpoint_id} is of epoch {document.epoch}, before {older.epoch}")
-            if _position(document) < _position(older):
-                self._fail(f"checkpoint {pointer.checkpoint_id} went back to input {_position(document)}")
+            if position_of(document) < position_of(older):
+                self._fail(f"checkpoint {pointer.checkpoint_id} went back to input {position_of(document)}")
         self.require_state(document, f"checkpoint {pointer.checkpoint_id}", self._job)
+        deepest = max((depth(operator.runs) for operator in document.operators), default=0)
+        if deepest > self._max_runs + 1 and not self._world.met["compaction failed: compaction"]:
+            self._fail(f"checkpoint {pointer.checkpoint_id} has {deepest} runs for one key group")
 
     def _whole(self, pointer: CheckpointPointer) -> None:
         """All that a retained checkpoint names is there, and what it was."""
-        document = self._document(pointer)
+        document = self._evidence.document(pointer)
         for operator in document.operators:
             for run in operator.runs:
-                if not self._is_run(f"{self._job}/{run.path}", run.digest):
+                if not self._evidence.is_run(f"{self._job}/{run.path}", run.digest):
                     self._fail(f"checkpoint {pointer.checkpoint_id} names {run.path}, which is missing or changed")
             for entries in operator.committables.values():
                 for entry in entries:
@@ -152,7 +160,7 @@ class Auditors:
 
     def _require_output(self, pointer: CheckpointPointer, value: dict[str, Any]) -> None:
         places = (f"{workload.OUTPUT}/{value['staged']}", f"{workload.OUTPUT}/{value['final']}")
-        if places[1] in self.taken or any(self._file(place) is not None for place in places):
+        if places[1] in self.taken or any(self._evidence.file(place) is not None for place in places):
             return
         self._fail(f"checkpoint {pointer.checkpoint_id} names {value['staged']}, which is neither staged nor committed")
 
@@ -162,11 +170,11 @@ class Auditors:
         for operator in document.operators:
             state = content.setdefault(operator.uid, {})
             for run in operator.runs:
-                state.update(self._content(f"{root}/{run.path}"))
+                state.update(self._evidence.content(f"{root}/{run.path}"))
         self._require_equal(document, content, what)
 
     def _require_equal(self, document: CheckpointMetadata, content: dict[str, dict[str, Row]], what: str) -> None:
-        for uid, keys in self._model.states[_position(document)].items():
+        for uid, keys in self._model.states[position_of(document)].items():
             length = 2 if uid == workload.LEDGER else 1
             found = {key: value[:length] for key, value in content.get(uid, {}).items()}
             if found != keys:
@@ -183,7 +191,6 @@ class Auditors:
         document = next((one for one in self._ever.values() if one.checkpoint_id == checkpoint_id), None)
         if document is None:
             self._fail(f"a replica answers from checkpoint {checkpoint_id}, which has never completed")
-        assert document is not None
         if document.epoch != epoch:
             self._fail(f"a replica says epoch {epoch} of checkpoint {checkpoint_id}, which is of {document.epoch}")
         self._require_equal(document, contents[checkpoint_id], f"a replica at checkpoint {checkpoint_id}")
@@ -193,14 +200,13 @@ class Auditors:
         self.savepoints.append(path)
 
     def _require_savepoint(self, path: str) -> None:
-        file = self._file(f"{path}/_metadata")
+        file = self._evidence.file(f"{path}/_metadata")
         if file is None:
             self._fail(f"the savepoint {path} is gone")
-        assert file is not None
         document = decode(file.data, path)
         for operator in document.operators:
             for run in operator.runs:
-                if run.path.startswith("/") or not self._is_run(f"{path}/{run.path}", run.digest):
+                if run.path.startswith("/") or not self._evidence.is_run(f"{path}/{run.path}", run.digest):
                     self._fail(f"the savepoint {path} needs {run.path}, which it does not have")
         self.require_state(document, f"the savepoint {path}", path)
 
@@ -215,8 +221,7 @@ class Auditors:
         self._see(path)
 
     def _see(self, path: str) -> None:
-        file = self._file(path)
-        assert file is not None
+        file = self._evidence.file(path)
         rows: list[Row] = json.loads(file.data)
         known = {row[0] for rows in (*self._visible.values(), *self.taken.values()) for row in rows}
         for row in rows:
@@ -317,7 +322,7 @@ class Auditors:
         for path in self._disk.files(f"{self._job}/register"):
             match = _VERSION.fullmatch(path)
             if match is not None:
-                records[int(match[1])] = self._record(path)
+                records[int(match[1])] = self._evidence.record(path)
         for number in sorted(records, reverse=True):
             before = records.get(number - 1)
             if number == 1 or (before is not None and before.nonce == records[number].history[1]):
@@ -352,71 +357,10 @@ class Auditors:
                 self._fail(f"{path} is left over")
 
     def _is_late(self, path: str) -> bool:
-        file = self._file(path)
+        file = self._evidence.file(path)
         return file is not None and file.mtime >= self.tidy_since
 
     tidy_since = float("inf")
 
-    # Reading past all faults
-
-    def _document(self, pointer: CheckpointPointer) -> CheckpointMetadata:
-        known = self._documents.get(pointer.digest)
-        if known is not None and self._file(f"{self._job}/{pointer.path}") is not None:
-            return known
-        file = self._file(f"{self._job}/{pointer.path}")
-        if file is None:
-            if known is not None:
-                return known
-            self._fail(f"checkpoint {pointer.checkpoint_id} has no document")
-        assert file is not None
-        try:
-            document = decode(file.data, pointer.path)
-        except HoldfastError as error:
-            self._fail(f"checkpoint {pointer.checkpoint_id} has a damaged document: {error}")
-            raise
-        if len(file.data) != pointer.length:
-            self._fail(f"the document of checkpoint {pointer.checkpoint_id} is not the one that was completed")
-        self._documents[pointer.digest] = document
-        return document
-
-    def _record(self, path: str) -> RegisterRecord:
-        file = self._file(path)
-        assert file is not None
-        return RegisterRecord.decode(file.data, path)
-
-    def _is_run(self, path: str, digest: str) -> bool:
-        file = self._file(path)
-        if file is None:
-            return False
-        from hashlib import sha256
-
-        return sha256(file.data).hexdigest() == digest
-
-    def _content(self, path: str) -> dict[str, Row]:
-        file = self._file(path)
-        if file is None:
-            self._fail(f"{path} is named, and not there")
-        assert file is not None
-        known = self._contents.get(path)
-        if known is None or known[0] is not file:
-            known = self._contents[path] = (file, json.loads(file.data))
-        return known[1]
-
-    def _file(self, path: str) -> File | None:
-        try:
-            return self._disk.file(path)
-        except OSError:
-            return None
-
-    def _fail(self, what: str) -> None:
+    def _fail(self, what: str) -> NoReturn:
         self._world.fail(what)
-
-
-def _names(document: CheckpointMetadata) -> list[FileName]:
-    parsed = (FileName.parse(base_name(text)) for text in document.strings())
-    return [name for name in parsed if name is not None]
-
-
-def _position(document: CheckpointMetadata) -> int:
-    positions = document.source_positions
-    return int(positions["next"]) if positions else 0

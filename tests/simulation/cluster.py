@@ -201,7 +201,7 @@ class Supervisor:
         if not masters:
             return
         process, master = masters[choices.below(len(masters))]
-        what = choices.below(8)
+        what = choices.below(9)
         world = cluster.world
         world.note(f"asked: {_ASKED[what]}")
         if what == 1:
@@ -216,10 +216,11 @@ class Supervisor:
             cluster.elected.discard(process.name)
             if cluster.settings.is_elected:
                 master.control.depose()
+        elif what == 8:
+            process.kill()
         elif what == 7:
             for other in cluster.masters:
                 cluster.elected.add(other.name)
-
 
     def _ask_for_savepoint(self, master: JobMaster, *, stop: bool) -> None:
         asked = SnapshotRequest(is_savepoint=True, directory=workload.SAVEPOINTS, stop=stop)
@@ -240,6 +241,7 @@ _ASKED = (
     "rescale",
     "revoke leadership",
     "grant leadership to all",
+    "kill a process wherever it waits",
 )
 
 __all__ = ["Cluster", "Settings", "Supervisor", "suppress"]

@@ -36,8 +36,10 @@ class SimulatedCompaction(CompactionExecutor):
             try:
                 future.set_result(_compact(plan, self._max_parallelism))
             except HoldfastError as error:
+                self._world.note("compaction failed: compaction")
                 future.set_exception(error)
             except BaseException:
+                self._world.met["compaction failed: compaction"] += 1
                 # Whoever waits learns that the process is dead by the end of its pipe.
                 future.set_exception(StorageError("the process that compacts has died"))
                 raise

@@ -69,9 +69,7 @@ class Follower:
     def _live(self, process: Process) -> None:
         directory = self._directory()
         contents: dict[int, dict[str, dict[str, Row]]] = {}
-        follower = CheckpointFollower(
-            directory, self._register(), lambda groups: (), clock=SimulatedClock(process)
-        )
+        follower = CheckpointFollower(directory, self._register(), lambda groups: (), clock=SimulatedClock(process))
         follower._builder = ReplicaBuilder(directory, contents)  # type: ignore[assignment]
         seen = idle = 0
         while not self._is_over():

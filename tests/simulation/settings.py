@@ -12,6 +12,7 @@ class Settings:
 
     Attributes:
         options: Its options.
+        max_runs: How many runs a key may have to be looked for in.
         epochs: Epochs of input.
         parallelism: Subtasks of each operator when it starts.
         is_elected: Whether processes stand by until an election names them.
@@ -23,6 +24,7 @@ class Settings:
     """
 
     options: dict[str, Any]
+    max_runs: int
     epochs: int
     parallelism: int
     is_elected: bool

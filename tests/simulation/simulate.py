@@ -19,7 +19,7 @@ from tests.simulation.quorum import Quorum, QuorumRegister
 from tests.simulation.readers import Consumer, Follower
 from tests.simulation.settings import Settings
 from tests.simulation.weather import EVENTS, Climate, Weather
-from tests.simulation.world import Process, World
+from tests.simulation.world import START_MS, Process, World
 
 MAX_PARALLELISM = 8
 _BAD = {
@@ -47,7 +47,7 @@ class History:
         met: How often each fault and crash point was met.
         steps: How many calls of the simulated system there were.
         signature: Of everything that has happened, in order.
-        trace: The same, for people.
+        events: The same: when, in which process, what.
     """
 
     seed: int
@@ -57,20 +57,25 @@ class History:
     met: Counter[str]
     steps: int
     signature: int
-    trace: list[str] = field(repr=False, default_factory=list)
+    events: list[tuple[float, str, str]] = field(repr=False, default_factory=list)
+
+    @property
+    def trace(self) -> list[str]:
+        """The events, for people."""
+        return [f"{now - START_MS:.0f} {name}: {what}" for now, name, what in self.events]
 
 
 def simulate(
     seed: int,
     recorded: Mapping[int, int] | None = None,
-    mutation: AbstractContextManager[object] | None = None,
+    bug: AbstractContextManager[object] | None = None,
 ) -> History:
     """Run the history of a seed.
 
     Args:
         seed: The seed.
         recorded: The draws that are not 0, instead of those that follow from the seed.
-        mutation: A bug that is put into the code meanwhile.
+        bug: What is put into the code meanwhile.
     """
     choices = Choices(seed, recorded)
     world = World(choices)
@@ -80,7 +85,7 @@ def simulate(
         disk.make_directory(path)
     disk.sync_directory(disk.root)
     model = _model(settings.epochs)
-    auditors = Auditors(world, disk, model, grace, f"{workload.ROOT}/{JOB_ID}")
+    auditors = Auditors(world, disk, model, grace, f"{workload.ROOT}/{JOB_ID}", settings.max_runs)
     cluster = Cluster(world, settings, None, [list(epoch) for epoch in model.inputs])
     auditors.masters = cluster.masters
     auditors.clocks_jumped = climate.jump > 0
@@ -109,7 +114,9 @@ def simulate(
     def story() -> None:
         for _ in range(consumers):
             world.spawn(world.outside, "consumer", Consumer(world, disk, auditors, weather).live)
-        follower = Follower(world, auditors, cluster.directory, cluster.register, lambda: weather.is_calm and cluster.is_finished)
+        follower = Follower(
+            world, auditors, cluster.directory, cluster.register, lambda: weather.is_calm and cluster.is_finished
+        )
         follower.most = readers
         cluster.start_readers = follower.start
         Supervisor(cluster, calm).live()
@@ -117,11 +124,11 @@ def simulate(
         auditors.at_end(is_tidy=grace == 0 and cluster.ended_in_calm)
         world.is_over = True
 
-    with simulated(world, posix, MAX_PARALLELISM, sweep_every, window), mutation or nullcontext():
+    with simulated(world, posix, MAX_PARALLELISM, sweep_every, window), bug or nullcontext():
         world.spawn(world.outside, "story", story)
         world.run()
     return History(
-        seed, world.failure, choices.drawn, choices.count, world.met, world.steps, world.signature, world.trace
+        seed, world.failure, choices.drawn, choices.count, world.met, world.steps, world.signature, world.events
     )
 
 
@@ -132,6 +139,7 @@ def _settings(choices: Choices) -> tuple[Settings, Climate, int, int]:
             setattr(climate, name, _BAD[name] * (1, 0.3, 3)[choices.below(3)])
     grace = (0, 500, 60_000)[choices.below(3)]
     sweep_every = (1, 2, 20)[choices.below(3)]
+    max_runs = 3 + choices.below(2)
     options = {
         "execution.checkpointing.dir": workload.ROOT,
         "execution.checkpointing.cleaner.grace-period": f"{grace} ms",
@@ -141,7 +149,7 @@ def _settings(choices: Choices) -> tuple[Settings, Climate, int, int]:
         "restart-strategy.type": "fixed-delay",
         "restart-strategy.fixed-delay.attempts": "1000000",
         "restart-strategy.fixed-delay.delay": "100 ms",
-        "state.compaction.max-runs": str(3 + choices.below(2)),
+        "state.compaction.max-runs": str(max_runs),
         "pipeline.max-parallelism": str(MAX_PARALLELISM),
         "rest.enable": "false",
     }
@@ -149,6 +157,7 @@ def _settings(choices: Choices) -> tuple[Settings, Climate, int, int]:
         options["execution.checkpointing.interval"] = "300 ms"
     settings = Settings(
         options=options,
+        max_runs=max_runs,
         epochs=(5, 10, 20)[choices.below(3)],
         parallelism=1 + choices.below(3),
         is_elected=bool(choices.below(2)),

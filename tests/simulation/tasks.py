@@ -134,9 +134,7 @@ class SimulatedEngine(LocalEngine):
             self._world.note("another attempt's rows: task")
         return attempts[at]
 
-    def _run_stage_of(
-        self, stage: Stage, epoch: EpochDescriptor, reading: Sequence[Reading]
-    ) -> list[list[TaskResult]]:
+    def _run_stage_of(self, stage: Stage, epoch: EpochDescriptor, reading: Sequence[Reading]) -> list[list[TaskResult]]:
         choices, job = self._world.choices, self._job
         together = choices.chance(self._settings.beside)
         attempts: list[Attempt] = []
@@ -161,9 +159,7 @@ class SimulatedEngine(LocalEngine):
         mine = [attempt for attempt in attempts if attempt.partition == partition]
         for _ in range(_TRIES):
             if not any(one.result for one in mine) and not all(one.is_done for one in mine):
-                self._world.block(
-                    lambda: any(one.result for one in mine) or all(one.is_done for one in mine), None
-                )
+                self._world.block(lambda: any(one.result for one in mine) or all(one.is_done for one in mine), None)
             found = [one.result for one in mine if one.result is not None]
             if found:
                 return found
@@ -263,9 +259,7 @@ class Task:
             if workload.group_of(key, step.max_parallelism) in key_groups
         }
         before = dict(state)
-        work: Callable[..., list[Row]] = (
-            workload.number_payments if step.uid == LEDGER else workload.count_parities
-        )
+        work: Callable[..., list[Row]] = workload.number_payments if step.uid == LEDGER else workload.count_parities
         out = work(state, rows, self._mark)
         changed = {key: value for key, value in state.items() if before.get(key) != value}
         run = None
@@ -305,7 +299,13 @@ class Task:
 
 
 def write_run(
-    directory: Any, path: str, rows: Mapping[str, Row], key_groups: tuple[int, int], token: int, epoch: int, lineage: Any = None
+    directory: Any,
+    path: str,
+    rows: Mapping[str, Row],
+    key_groups: tuple[int, int],
+    token: int,
+    epoch: int,
+    lineage: Any = None,
 ) -> RunHandle:
     """Writes a run whose content is JSON, durably."""
     data = json.dumps(rows, sort_keys=True).encode()

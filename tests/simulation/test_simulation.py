@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.simulation.__main__ import descriptions, history_of, main, run_many, run_seeds, seeds_for
-from tests.simulation.mutations import MUTATIONS
+from tests.simulation.__main__ import history_of, main, run_many, run_seeds, seeds_for
+from tests.simulation.bugs import BUGS, descriptions
 from tests.simulation.report import seeds_needed, table
 from tests.simulation.shrink import shrunk
 
@@ -55,7 +55,9 @@ def test_a_seed_replays_exactly_also_in_a_process_that_hashes_differently() -> N
     root = Path(__file__).parents[2]
     path = os.pathsep.join([str(root), str(root / "src")])
     environment = {**os.environ, "PYTHONHASHSEED": "4711", "PYTHONPATH": path}
-    answer = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
+    answer = subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True
+    )
     assert answer.stdout.split("\n")[:-1] == told
 
 
@@ -97,6 +99,6 @@ def test_ten_thousand_histories() -> None:
 
 @pytest.mark.soak
 def test_every_bug_is_found() -> None:
-    found = {bug: seeds_for(bug, SOAK_LIMIT) for bug in MUTATIONS}
+    found = {bug: seeds_for(bug, SOAK_LIMIT) for bug in BUGS}
     print(f"\n{seeds_needed(found, descriptions())}")
     assert [bug for bug, seeds in found.items() if seeds is None] == []

@@ -32,7 +32,13 @@ _KINDS = (
     (re.compile(r"/savepoints"), "savepoint"),
 )
 UNKNOWN_ERRORS = (errno.EIO, errno.ETIMEDOUT, errno.ESTALE)
-REPEATED = {"link": errno.EEXIST, "mkdir": errno.EEXIST, "unlink": errno.ENOENT, "rmdir": errno.ENOENT, "swap": errno.EEXIST}
+REPEATED = {
+    "link": errno.EEXIST,
+    "mkdir": errno.EEXIST,
+    "unlink": errno.ENOENT,
+    "rmdir": errno.ENOENT,
+    "swap": errno.EEXIST,
+}
 """What a call is answered that is asked twice because its first answer was lost."""
 
 

@@ -11,15 +11,15 @@ import threading
 import zlib
 from collections import Counter
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 from tests.simulation.choices import Choices
 
 START_MS = 1_700_000_000_000
-_STEP_LIMIT = 60_000
+_STEP_LIMIT = 30_000
 
 
-class Killed(BaseException):  # noqa: N818 - not an error: the death of a process
+class Killed(BaseException):
     """Raised in an actor whose process is dead, at whatever it calls."""
 
 
@@ -90,7 +90,7 @@ class World:
         self.is_over = False
         self.steps = 0
         self.met: Counter[str] = Counter()
-        self.trace: list[str] = []
+        self.events: list[tuple[float, str, str]] = []
         self.signature = 0
         self.outside = Process(self, "outside")
         self.outside.is_safe = True
@@ -143,9 +143,9 @@ class World:
             ready = [one for one in self.actors if one.is_ready()]
             if ready:
                 return ready[self.choices.below(len(ready)) if len(ready) > 1 else 0]
-            times = [
-                max(one.deadline, one.process.paused_until) for one in self.actors if one.deadline is not None
-            ] + [one.process.paused_until for one in self.actors if one.process.paused_until > self.now]
+            times = [max(one.deadline, one.process.paused_until) for one in self.actors if one.deadline is not None] + [
+                one.process.paused_until for one in self.actors if one.process.paused_until > self.now
+            ]
             if not times:
                 names = [f"{one.process.name}/{one.name}" for one in self.actors]
                 self.failure = self.failure or f"nobody can go on: {names}"
@@ -200,7 +200,7 @@ class World:
         self.now += 1
         actor = self.current
         self.signature = hash_of(self.signature, what)
-        self.trace.append(f"{self.now - START_MS} {'' if actor is None else actor.process.name}: {what}")
+        self.events.append((self.now, "" if actor is None else actor.process.name, what))
         if self.steps > _STEP_LIMIT:
             self.fail(f"after {self.steps} steps there is no end")
 
@@ -209,9 +209,9 @@ class World:
         self.met[what.partition(" @ ")[0]] += 1
         self.signature = hash_of(self.signature, what)
         actor = self.current
-        self.trace.append(f"{self.now - START_MS} {'' if actor is None else actor.process.name}: *** {what}")
+        self.events.append((self.now, "" if actor is None else actor.process.name, f"*** {what}"))
 
-    def fail(self, what: str) -> None:
+    def fail(self, what: str) -> NoReturn:
         """An auditor has found something: the world ends.
 
         Raises:
@@ -219,7 +219,7 @@ class World:
         """
         if self.failure is None:
             self.failure = what
-            self.trace.append(f"{self.now - START_MS} !!! {what}")
+            self.events.append((self.now, "", f"!!! {what}"))
         self.is_over = True
         raise Killed
 

@@ -16,12 +16,11 @@ from holdfast.errors import (
     AlreadyExistError,
     ConfigurationError,
     NotExistError,
-    PossibleInconsistentStateError,
     StorageError,
 )
 from holdfast.kernel.ids import new_nonce
 from holdfast.storage.file_system.file import FileStatus, FileSystem
-from holdfast.storage.file_system.os_error import DEFINITE, NO_LINKS, translate
+from holdfast.storage.file_system.os_error import DEFINITE, NO_LINKS, translate, unknown_outcome
 from holdfast.storage.file_system.path import local_path
 
 _Listing = list[FileStatus]
@@ -138,14 +137,14 @@ class LocalFileSystem(FileSystem):
             except OSError as error:
                 if error.errno in DEFINITE:
                     raise translate(error, "create", path) from error
-                raise _unknown_outcome(error, path) from error
+                raise unknown_outcome(error, path) from error
         finally:
             with suppress(OSError):
                 os.unlink(temporary)
         try:
             _sync_directory(directory)
         except OSError as error:
-            raise _unknown_outcome(error, path) from error
+            raise unknown_outcome(error, path) from error
 
     def _open_temporary(self, temporary: str, path: str, mode: int = _MODE) -> BinaryIO:
         def opener(name: str, flags: int) -> int:
@@ -398,10 +397,3 @@ def _sync_directory(local: str) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def _unknown_outcome(error: OSError, path: str) -> PossibleInconsistentStateError:
-    return PossibleInconsistentStateError(
-        f"It is not known whether {path!r} was created ({error.strerror}): the storage failed in between. Nothing is "
-        "deleted; read it again once the storage works."
-    )

@@ -5,7 +5,13 @@ from __future__ import annotations
 import errno
 from typing import Final
 
-from holdfast.errors import AlreadyExistError, HoldfastError, NotExistError, StorageError
+from holdfast.errors import (
+    AlreadyExistError,
+    HoldfastError,
+    NotExistError,
+    PossibleInconsistentStateError,
+    StorageError,
+)
 
 # The request was certainly not carried out. Everything else (EIO, ETIMEDOUT, ESTALE, ...) may be the lost answer of a
 # request that a file server did carry out.
@@ -64,3 +70,11 @@ def translate(error: OSError, action: str, path: str) -> HoldfastError:
     advice = _ADVICE.get(number, "Check the storage, then run the job again.")
     name = errno.errorcode.get(number, "unknown error")
     return StorageError(f"Could not {action} {path!r}: {error.strerror or error} ({name}). {advice}")
+
+
+def unknown_outcome(error: OSError, path: str) -> PossibleInconsistentStateError:
+    """Return the error of a creation of which nobody knows whether it happened."""
+    return PossibleInconsistentStateError(
+        f"It is not known whether {path!r} was created ({error.strerror}): the storage failed in between. Nothing is "
+        "deleted; read it again once the storage works."
+    )

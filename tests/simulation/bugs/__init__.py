@@ -1,0 +1,35 @@
+"""Bugs that are put into the real code, one at a time: the simulator must find each of them.
+
+Each is a function that says what to patch, and its docstring what is wrong then.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any, Final
+from unittest.mock import patch
+
+from tests.simulation.bugs import epochs, files, register
+
+BUGS: Final[dict[str, Callable[[], Iterator[tuple[Any, str, Any]]]]] = {
+    name.replace("_", " "): function
+    for module in (register, epochs, files)
+    for name, function in vars(module).items()
+    if inspect.isfunction(function) and function.__module__ == module.__name__
+}
+
+
+@contextmanager
+def bug(name: str) -> Iterator[None]:
+    """The code with one bug."""
+    with ExitStack() as stack:
+        for place, attribute, value in BUGS[name]():
+            stack.enter_context(patch.object(place, attribute, value))
+        yield
+
+
+def descriptions() -> dict[str, str]:
+    """What each bug does."""
+    return {name: (inspect.getdoc(function) or "").splitlines()[0] for name, function in BUGS.items()}

@@ -1,0 +1,167 @@
+"""Bugs in what an epoch is, and in how its output leaves. `bugs` has them all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from holdfast.checkpoint.store import completed_store
+from holdfast.datastream.sinks import output_directory, parquet
+from holdfast.kernel.key_group import KeyGroupRange
+from holdfast.runtime.commit import checkpointing
+from holdfast.runtime.compaction import background
+from holdfast.runtime.epoch import epoch_job, epoch_runner
+from holdfast.runtime.exchange import barrier
+from holdfast.state.run.version import StateVersion
+from holdfast.storage.file_system import local
+
+Patch = tuple[Any, str, Any]
+
+
+# Epochs
+
+
+def other_attempts_accepted() -> Iterator[Patch]:
+    """Tasks of one stage may have read different attempts of the one above."""
+    yield barrier, "_upstream_of", lambda current, index: next(b for b in current if b.partition == 0).upstream
+
+
+def missing_tasks_accepted() -> Iterator[Patch]:
+    """An epoch is accepted without all of its tasks, or with one of them twice."""
+    yield barrier, "_check_complete", lambda barriers, index, expected: None
+
+
+def state_moves_on_before_acceptance() -> Iterator[Patch]:
+    """The state of an attempt that is refused stays."""
+    real = epoch_job.accept
+    runners: list[Any] = []
+    run = epoch_runner.EpochRunner.run
+
+    def running(self: Any, *arguments: Any, **named: Any) -> Any:
+        runners.append(self)
+        return run(self, *arguments, **named)
+
+    def accept(last_stage: Any, tasks: Any) -> Any:
+        for one in last_stage:
+            for step in one.steps:
+                if step.run is not None:
+                    versions = runners[-1].versions
+                    versions[step.uid] = versions[step.uid].plus(epoch_runner.RunHandle.from_json(step.run))
+        return real(last_stage, tasks)
+
+    yield epoch_runner.EpochRunner, "run", running
+    yield epoch_job, "accept", accept
+
+
+def positions_run_ahead() -> Iterator[Patch]:
+    """Positions are taken of an input whose epoch is not in the checkpoint."""
+    real = checkpointing.EpochCheckpoints._metadata
+
+    def metadata(self: Any, checkpoint_id: int, epochs: Any) -> Any:
+        found = real(self, checkpoint_id, epochs)
+        positions = found.source_positions
+        return replace(found, source_positions={"next": positions["next"] + 1}) if positions else found
+
+    yield checkpointing.EpochCheckpoints, "_metadata", metadata
+
+
+def runs_of_half_a_range_forgotten() -> Iterator[Patch]:
+    """After a change of parallelism a task opens only the runs that lie within its own key groups."""
+
+    def for_range(self: Any, key_groups: KeyGroupRange) -> StateVersion:
+        inside = [r for r in self.runs if key_groups.start <= r.range.start and r.range.end <= key_groups.end]
+        return StateVersion(tuple(inside))
+
+    yield StateVersion, "for_range", for_range
+
+
+# Output
+
+
+def nothing_is_compacted() -> Iterator[Patch]:
+    """Runs are never merged."""
+    yield background.Compaction, "_begin", lambda self, versions, plan, now: None
+    yield background.Compaction, "_too_deep", lambda self, versions: False
+
+
+def commit_before_pointer() -> Iterator[Patch]:
+    """Sinks commit before the checkpoint is complete."""
+    real = checkpointing.EpochCheckpoints._complete
+
+    def complete(self: Any, epochs: Any) -> Any:
+        self._committing.commit(0, self._staged, is_recovered=True)
+        return real(self, epochs)
+
+    yield checkpointing.EpochCheckpoints, "_complete", complete
+
+
+def restored_output_not_committed() -> Iterator[Patch]:
+    """What the restored checkpoint names is not committed again."""
+    yield checkpointing.EpochCheckpoints, "commit_restored", lambda self: None
+
+
+def notified_before_commit() -> Iterator[Patch]:
+    """The register says that sinks have committed before they have."""
+    real = completed_store.RegisterCompletedCheckpointStore._record
+
+    def record(self: Any, checkpoint: Any, stay: Any) -> None:
+        self.mark_notified(checkpoint.checkpoint_id)
+        real(self, checkpoint, stay)
+
+    yield completed_store.RegisterCompletedCheckpointStore, "_record", record
+
+
+def staged_output_of_failed_checkpoint_lost() -> Iterator[Patch]:
+    """When a checkpoint fails and is tolerated, the output of its epoch does not belong to the next one."""
+    real = checkpointing.EpochCheckpoints._complete
+
+    def complete(self: Any, epochs: Any) -> Any:
+        completed = real(self, epochs)
+        if completed is None:
+            self._staged = {}
+        return completed
+
+    yield checkpointing.EpochCheckpoints, "_complete", complete
+
+
+def commits_without_intent() -> Iterator[Patch]:
+    """Files are moved although no intent was written."""
+    yield output_directory.CommitLedger, "begin", lambda self, epoch, moves: None
+
+
+def done_before_moved() -> Iterator[Patch]:
+    """An epoch is done before its files have their names."""
+    real = output_directory.OutputDirectory.move
+    finish = output_directory.CommitLedger.finish
+    waiting: list[Any] = []
+
+    def move(self: Any, moves: Any) -> None:
+        waiting.append((self, moves))
+
+    def finished(self: Any, epoch: int) -> None:
+        finish(self, epoch)
+        directory, moves = waiting.pop()
+        real(directory, moves)
+
+    yield output_directory.OutputDirectory, "move", move
+    yield output_directory.CommitLedger, "finish", finished
+
+
+def moves_not_synced() -> Iterator[Patch]:
+    """Files of output are renamed, and their directories not synced."""
+
+    def move_all(self: Any, moves: Any) -> None:
+        for source, target in moves:
+            try:
+                local.os.rename(source, target)
+            except FileNotFoundError:
+                continue
+
+    yield local.LocalFileSystem, "move_all", move_all
+
+
+def sink_sweeps_everything() -> Iterator[Patch]:
+    """A sink sweeps what is staged, whoever needs it."""
+    real = parquet.ParquetFileSink.sweep
+    yield parquet.ParquetFileSink, "sweep", lambda self, context, is_dead: real(self, context, lambda name: True)

@@ -1,0 +1,131 @@
+"""Bugs in what is deleted, synced, and read by others. `bugs` has them all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from holdfast.checkpoint.retention import policy, sweeper
+from holdfast.queryable.replica import follower
+from holdfast.runtime.commit import checkpointing, savepoints
+from holdfast.runtime.compaction import background
+from holdfast.state.run.version import StateVersion
+from holdfast.storage.file_system import local
+
+Patch = tuple[Any, str, Any]
+
+
+# Retention
+
+
+def sweep_without_grace() -> Iterator[Patch]:
+    """What nothing needs goes at once."""
+    yield policy.Retention, "_is_over", lambda self, since, now: True
+
+
+def sweep_forgets_memory() -> Iterator[Patch]:
+    """The sweep does not know what the leader has in memory."""
+    real = sweeper.Sweeper.sweep
+    yield sweeper.Sweeper, "sweep", lambda self, live=(), *others, **named: real(self, (), *others, **named)
+
+
+def sweep_forgets_compaction() -> Iterator[Patch]:
+    """What a compaction has written and nobody has swapped in yet is swept."""
+    yield background.Compaction, "live", lambda self: []
+
+
+def sweep_of_higher_tokens() -> Iterator[Patch]:
+    """A deposed leader sweeps what its successor has written."""
+    yield policy.View, "may_delete", lambda self, name: name not in self.named
+    yield sweeper.Lease, "check", lambda self: self.state
+
+
+def sweep_of_retained() -> Iterator[Patch]:
+    """The sweep looks at the newest checkpoint alone."""
+    real = sweeper.Sweeper._retained_documents
+
+    def newest(self: Any, state: Any) -> Any:
+        return real(self, replace(state, checkpoints=state.checkpoints[-1:]))
+
+    yield sweeper.Sweeper, "_retained_documents", newest
+
+
+def compaction_swapped_in_anywhere() -> Iterator[Patch]:
+    """The result of a compaction becomes the newest of a version, not the place of what it was made of."""
+
+    def swap(version: Any, inputs: Any, outputs: Any) -> Any:
+        gone = {run.path for run in inputs}
+        return StateVersion((*(run for run in version.runs if run.path not in gone), *outputs))
+
+    yield background, "swap", swap
+
+
+# The disk, savepoints, replicas
+
+
+def files_not_synced() -> Iterator[Patch]:
+    """Files are not synced."""
+
+    class Fsync:
+        def __init__(self, real: Any) -> None:
+            self._real = real
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._real, name)
+
+        def fsync(self, number: int) -> None:
+            if isinstance(self._real._opened[number], tuple):
+                self._real.fsync(number)
+
+    yield local, "os", Fsync(local.os)
+
+
+def directories_not_synced() -> Iterator[Patch]:
+    """Directories are not synced."""
+    yield local, "_sync_directory", lambda path: None
+
+
+def read_back_not_synced() -> Iterator[Patch]:
+    """What is read back after a lost answer counts as durable."""
+    yield local.LocalFileSystem, "make_durable", lambda self, path: None
+
+
+def savepoint_refers_to_job() -> Iterator[Patch]:
+    """A savepoint names files of the job instead of copies."""
+    yield checkpointing, "copied", lambda pending, metadata, own: metadata
+    assert savepoints is not None
+
+
+def replica_shows_the_oldest() -> Iterator[Patch]:
+    """A replica answers from a checkpoint that is not the newest it knows."""
+    real = follower.Replica.publish
+
+    def publish(self: Any, views: Any) -> None:
+        listed = list(views)
+        real(self, [listed[self_turn(self) % len(listed)]] if listed else listed)
+
+    turns: dict[int, int] = {}
+
+    def self_turn(replica: Any) -> int:
+        turns[id(replica)] = turns.get(id(replica), 0) + 1
+        return turns[id(replica)]
+
+    yield follower.Replica, "publish", publish
+
+
+def replica_mixes_checkpoints() -> Iterator[Patch]:
+    """A replica shows the runs of one checkpoint under the name of another."""
+    from tests.simulation import readers
+
+    real = readers.ReplicaBuilder.build
+
+    def build(self: Any, metadata: Any, before: Any) -> Any:
+        older = getattr(self, "_older", None)
+        self._older = metadata
+        mixed = (
+            metadata if older is None else replace(metadata, operators=(older.operators[0], *metadata.operators[1:]))
+        )
+        return real(self, mixed, before)
+
+    yield readers.ReplicaBuilder, "build", build

@@ -1,0 +1,211 @@
+"""Bugs in the register, in pointers and documents. `bugs` has them all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+from holdfast.checkpoint.coordination import completion
+from holdfast.checkpoint.document.completed_checkpoint import pointer_for
+from holdfast.checkpoint.document.metadata import encode
+from holdfast.checkpoint.storage import location
+from holdfast.checkpoint.store import id_counter
+from holdfast.errors import ConflictError, PossibleInconsistentStateError, StorageError
+from holdfast.runtime.commit import starting_point
+from holdfast.storage.file_system import local
+from holdfast.storage.register import fenced_register, version_directory
+from holdfast.storage.register.fenced_register import FencedRegister, Lease
+
+Patch = tuple[Any, str, Any]
+
+
+# The register
+
+
+def token_not_checked() -> Iterator[Patch]:
+    """A leader that was refused takes the newest version for its own and writes on."""
+    yield Lease, "_require_own", lambda self, newest: None
+
+
+def register_overwrites() -> Iterator[Patch]:
+    """A version of the register takes the place of another one."""
+
+    def create(self: Any, path: str, data: bytes, mode: int) -> None:
+        temporary = f"{path}.tmp"
+        with self._open_temporary(temporary, path, mode) as file:
+            file.write(data)
+            file.flush()
+            local.os.fsync(file.fileno())
+        local.os.rename(temporary, path)
+
+    yield local.LocalFileSystem, "_create", create
+
+
+def lost_answer_is_success() -> Iterator[Patch]:
+    """A write of the register without an answer counts as written."""
+
+    def commit(self: Any, base: Any, new: Any) -> Any:
+        try:
+            self._swap(base, new)
+        except PossibleInconsistentStateError:
+            return None
+        except ConflictError as error:
+            return self._look_back(base, new, error)
+        return None
+
+    yield FencedRegister, "_commit", commit
+
+
+def lost_answer_is_failure() -> Iterator[Patch]:
+    """A write of the register without an answer counts as not written."""
+
+    def commit(self: Any, base: Any, new: Any) -> Any:
+        try:
+            self._swap(base, new)
+        except PossibleInconsistentStateError as error:
+            raise StorageError(str(error)) from error
+        except ConflictError as error:
+            return self._look_back(base, new, error)
+        return None
+
+    yield FencedRegister, "_commit", commit
+
+
+def own_nonce_not_looked_for() -> Iterator[Patch]:
+    """A refused write counts as somebody else's, also if it was the own one whose answer was lost."""
+
+    def look_back(new: Any, load: Callable[[], Any], error: Any, document: str, advice: str = "") -> Any:
+        return load()
+
+    yield fenced_register, "look_back", look_back
+
+
+def request_on_its_way_forgotten() -> Iterator[Patch]:
+    """A write without an answer that is not there yet counts as never to come."""
+
+    def look_back(new: Any, load: Callable[[], Any], error: Any, document: str, advice: str = "") -> Any:
+        newest = load()
+        return None if new.nonce in newest.history else newest
+
+    yield fenced_register, "look_back", look_back
+
+
+def read_before_token() -> Iterator[Patch]:
+    """A leader reads the register first, and raises its token then."""
+    real = FencedRegister.raise_token
+
+    def raise_token(self: Any, owner: str) -> Any:
+        before = self._load().state
+        lease = real(self, owner)
+        state = replace(lease._record.state, checkpoints=before.checkpoints)
+        lease._record = replace(lease._record, state=state)
+        return lease
+
+    yield FencedRegister, "raise_token", raise_token
+
+
+def token_not_raised() -> Iterator[Patch]:
+    """A new leader goes on under the token that it finds."""
+
+    def raise_token(self: Any, owner: str) -> Any:
+        base = self._load()
+        raised = replace(base.state, token=max(1, base.state.token), owner=owner)
+        record = base.successor(raised, fenced_register.new_nonce())
+        if self._commit(base, record) is not None:
+            raise ConflictError("somebody was faster")
+        return Lease(self, record)
+
+    yield FencedRegister, "raise_token", raise_token
+
+
+def holes_not_looked_for() -> Iterator[Patch]:
+    """A version of the register that is written in the place of a deleted one counts."""
+    yield version_directory.VersionDirectory, "_is_real", lambda self, version: True
+
+
+# Documents and pointers
+
+
+def pointer_before_document() -> Iterator[Patch]:
+    """The pointer is written before the document that it names."""
+
+    def write(pending: Any, metadata: Any, storage: Any, store: Any) -> Any:
+        data = encode(metadata)
+        place = pending.location
+        checkpoint = completion.CompletedCheckpoint(
+            metadata,
+            place.get_external_pointer(),
+            pointer_for(metadata, data, completion._pointer_path(place, storage)),
+            properties=pending.properties,
+            timestamp=pending.timestamp,
+            fs=place.fs,
+        )
+        try:
+            subsumed = None
+            if not pending.properties.is_savepoint():
+                subsumed = store.add_checkpoint_and_subsume_oldest_one(checkpoint)
+            place.write_metadata(metadata)
+        except Exception as error:
+            raise completion.CompletionError(error, keep_files=True) from error
+        return completion.Completed(checkpoint, subsumed)
+
+    from holdfast.checkpoint.coordination import instruction_executor
+
+    yield instruction_executor, "write_checkpoint", write
+
+
+def files_of_unknown_outcome_deleted() -> Iterator[Patch]:
+    """What a checkpoint of unknown outcome may name is deleted."""
+    real = completion.CompletionError.__init__
+
+    def init(self: Any, cause: BaseException, *, keep_files: bool) -> None:
+        real(self, cause, keep_files=False)
+
+    yield completion.CompletionError, "__init__", init
+
+
+def ids_not_reserved() -> Iterator[Patch]:
+    """Ids of checkpoints are handed out without being reserved."""
+
+    def next_id(self: Any) -> int:
+        self._next += 1
+        return int(self._next - 1)
+
+    yield id_counter.RegisterCheckpointIDCounter, "get_and_increment", next_id
+    yield id_counter.RegisterCheckpointIDCounter, "reserve", lambda self, state: state
+
+
+def oldest_is_restored() -> Iterator[Patch]:
+    """A leader starts from the oldest retained checkpoint."""
+    real = starting_point.recovery.recover_all
+    yield starting_point.recovery, "recover_all", lambda directory, state: real(directory, state)[::-1]
+
+
+def newest_is_subsumed() -> Iterator[Patch]:
+    """The write that adds a checkpoint retains one less than it should: the newest."""
+    lease_write = Lease.write
+
+    def write(self: Any, change: Any) -> Any:
+        def changed(state: Any) -> Any:
+            new = change(state)
+            kept = new.checkpoints[:-1] if len(new.checkpoints) > 1 else new.checkpoints
+            return replace(new, checkpoints=kept)
+
+        return lease_write(self, changed)
+
+    yield Lease, "write", write
+
+
+def document_written_in_place() -> Iterator[Patch]:
+    """A document is written in place, so a reader may see a half of it."""
+
+    def write(self: Any, metadata: Any) -> bytes:
+        data = encode(metadata)
+        self.fs.mkdirs(self.path)
+        file = local.open(self.metadata_path, "xb")
+        file.write(data)
+        file.close()
+        return data
+
+    yield location.FileCheckpointLocation, "write_metadata", write

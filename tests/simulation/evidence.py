@@ -1,0 +1,93 @@
+"""What the disk says, read past all faults."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from hashlib import sha256
+from typing import NoReturn
+
+from holdfast.checkpoint.document.metadata import CheckpointMetadata, decode
+from holdfast.errors import HoldfastError
+from holdfast.storage.file_system.path import base_name
+from holdfast.storage.job.naming import FileName
+from holdfast.storage.register.register_state import CheckpointPointer, RegisterRecord
+from tests.simulation.disk import Disk, File
+from tests.simulation.workload import Row
+
+
+class Evidence:
+    """Documents, runs and versions of the register, each parsed once.
+
+    Args:
+        disk: The disk.
+        job_path: The job's directory.
+        fail: Called with what is not as it must be.
+    """
+
+    def __init__(self, disk: Disk, job_path: str, fail: Callable[[str], NoReturn]) -> None:
+        self._disk, self._job, self._fail = disk, job_path, fail
+        self._documents: dict[str, CheckpointMetadata] = {}
+        self._names: dict[int, tuple[CheckpointMetadata, list[FileName]]] = {}
+        self._contents: dict[str, tuple[File, dict[str, Row]]] = {}
+
+    def document(self, pointer: CheckpointPointer) -> CheckpointMetadata:
+        known = self._documents.get(pointer.digest)
+        if known is not None and self.file(f"{self._job}/{pointer.path}") is not None:
+            return known
+        file = self.file(f"{self._job}/{pointer.path}")
+        if file is None:
+            if known is not None:
+                return known
+            self._fail(f"checkpoint {pointer.checkpoint_id} has no document")
+        assert file is not None
+        try:
+            document = decode(file.data, pointer.path)
+        except HoldfastError as error:
+            self._fail(f"checkpoint {pointer.checkpoint_id} has a damaged document: {error}")
+            raise
+        if len(file.data) != pointer.length:
+            self._fail(f"the document of checkpoint {pointer.checkpoint_id} is not the one that was completed")
+        self._documents[pointer.digest] = document
+        return document
+
+    def record(self, path: str) -> RegisterRecord:
+        file = self.file(path)
+        assert file is not None
+        return RegisterRecord.decode(file.data, path)
+
+    def is_run(self, path: str, digest: str) -> bool:
+        file = self.file(path)
+        if file is None:
+            return False
+        return sha256(file.data).hexdigest() == digest
+
+    def content(self, path: str) -> dict[str, Row]:
+        file = self.file(path)
+        if file is None:
+            self._fail(f"{path} is named, and not there")
+        assert file is not None
+        known = self._contents.get(path)
+        if known is None or known[0] is not file:
+            known = self._contents[path] = (file, json.loads(file.data))
+        return known[1]
+
+    def file(self, path: str) -> File | None:
+        try:
+            return self._disk.file(path)
+        except OSError:
+            return None
+
+    def names(self, document: CheckpointMetadata) -> list[FileName]:
+        """The files that a document names."""
+        known = self._names.get(id(document))
+        if known is None:
+            parsed = (FileName.parse(base_name(text)) for text in document.strings())
+            known = self._names[id(document)] = (document, [name for name in parsed if name is not None])
+        return known[1]
+
+
+def position_of(document: CheckpointMetadata) -> int:
+    """How many epochs of input a checkpoint has taken."""
+    positions = document.source_positions
+    return int(positions["next"]) if positions else 0
