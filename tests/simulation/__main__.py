@@ -64,6 +64,16 @@ def seeds_for(bug: str, limit: int) -> int | None:
     return next((seed + 1 for seed in range(limit) if history_of(seed, bug).failure is not None), None)
 
 
+def seeds_for_all(names: Sequence[str], limit: int, processes: int) -> dict[str, int | None]:
+    """How many seeds each bug takes, found in several processes."""
+    found: dict[str, int | None] = {}
+    with ProcessPoolExecutor(processes) as pool:
+        for name, seeds in zip(names, pool.map(seeds_for, names, [limit] * len(names)), strict=True):
+            found[name] = seeds
+            print(f"{name}: {seeds}", file=sys.stderr, flush=True)
+    return found
+
+
 def main(arguments: Sequence[str]) -> int:
     """What is typed on a command line."""
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
@@ -77,10 +87,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     chosen = parser.parse_args(arguments)
     if chosen.bugs is not None:
-        found = {}
-        for bug in [chosen.bug] if chosen.bug else BUGS:
-            found[bug] = seeds_for(bug, chosen.bugs)
-            print(f"{bug}: {found[bug]}", file=sys.stderr, flush=True)
+        found = seeds_for_all([chosen.bug] if chosen.bug else list(BUGS), chosen.bugs, chosen.processes)
         print(seeds_needed(found, descriptions()))
         return 0 if all(found.values()) else 1
     if chosen.seeds is not None:

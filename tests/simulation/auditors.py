@@ -148,7 +148,9 @@ class Auditors:
             self._fail(f"checkpoint {pointer.checkpoint_id} has {deepest} runs for one key group")
 
     def _whole(self, pointer: CheckpointPointer) -> None:
-        """All that a retained checkpoint names is there, and what it was."""
+        """A retained checkpoint is there, and all that it names is, and what it was."""
+        if self._evidence.file(f"{self._job}/{pointer.path}") is None:
+            self._fail(f"checkpoint {pointer.checkpoint_id} has no document")
         document = self._evidence.document(pointer)
         for operator in document.operators:
             for run in operator.runs:

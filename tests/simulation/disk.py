@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Iterator
+from hashlib import sha256
+from typing import Any
 
 
 class File:
@@ -19,6 +21,14 @@ class File:
         self.synced: bytes | None = None
         self.mtime = now
         self.links = 0
+        self._digest: tuple[bytes, str] = (b"", sha256(b"").hexdigest())
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of its bytes."""
+        if self._digest[0] is not self.data:
+            self._digest = (self.data, sha256(self.data).hexdigest())
+        return self._digest[1]
 
 
 class Change:
@@ -59,17 +69,17 @@ class Disk:
         Raises:
             OSError: Nothing has.
         """
-        node: Node = self.root
-        for name in path.split("/"):
-            if not name:
-                continue
-            if not isinstance(node, Directory):
-                raise NotADirectoryError(errno.ENOTDIR, "Not a directory", path)
-            found = node.entries.get(name)
-            if found is None:
-                raise FileNotFoundError(errno.ENOENT, "No such file or directory", path)
-            node = found
-        return node
+        node: Any = self.root
+        try:
+            for name in path.split("/"):
+                if name:
+                    node = node.entries[name]
+        except KeyError:
+            raise FileNotFoundError(errno.ENOENT, "No such file or directory", path) from None
+        except AttributeError:
+            raise NotADirectoryError(errno.ENOTDIR, "Not a directory", path) from None
+        found: Node = node
+        return found
 
     def file(self, path: str) -> File:
         """The file of a path."""

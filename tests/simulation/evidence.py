@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from hashlib import sha256
 from typing import NoReturn
 
 from holdfast.checkpoint.document.metadata import CheckpointMetadata, decode
@@ -57,10 +56,9 @@ class Evidence:
         return RegisterRecord.decode(file.data, path)
 
     def is_run(self, path: str, digest: str) -> bool:
+        """Whether a run is there, and what it was."""
         file = self.file(path)
-        if file is None:
-            return False
-        return sha256(file.data).hexdigest() == digest
+        return file is not None and file.digest == digest
 
     def content(self, path: str) -> dict[str, Row]:
         file = self.file(path)

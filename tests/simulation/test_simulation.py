@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.simulation.__main__ import history_of, main, run_many, run_seeds, seeds_for
+from tests.simulation.__main__ import history_of, main, run_many, run_seeds, seeds_for, seeds_for_all
 from tests.simulation.bugs import BUGS, descriptions
 from tests.simulation.report import seeds_needed, table
 from tests.simulation.shrink import shrunk
@@ -99,6 +99,6 @@ def test_ten_thousand_histories() -> None:
 
 @pytest.mark.soak
 def test_every_bug_is_found() -> None:
-    found = {bug: seeds_for(bug, SOAK_LIMIT) for bug in BUGS}
+    found = seeds_for_all(list(BUGS), SOAK_LIMIT, os.cpu_count() or 1)
     print(f"\n{seeds_needed(found, descriptions())}")
     assert [bug for bug, seeds in found.items() if seeds is None] == []
