@@ -6,7 +6,6 @@ memory as its current state.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable
 from typing import Any, NoReturn
@@ -21,6 +20,7 @@ from holdfast.storage.register.register_state import GENESIS, CheckpointPointer,
 from tests.simulation import workload
 from tests.simulation.disk import Disk
 from tests.simulation.evidence import Evidence, position_of
+from tests.simulation.kind import Kind
 from tests.simulation.workload import Model, Row
 from tests.simulation.world import Process, World
 
@@ -34,18 +34,21 @@ class Auditors:
     Args:
         world: The world.
         disk: What there is.
+        kind: What the tasks are.
         model: What the output and the state are to be.
         grace: The grace period in milliseconds.
         job_path: The job's directory.
         max_runs: How many runs a key may have to be looked for in.
     """
 
-    def __init__(self, world: World, disk: Disk, model: Model, grace: int, job_path: str, max_runs: int) -> None:
+    def __init__(
+        self, world: World, disk: Disk, kind: Kind, model: Model, grace: int, job_path: str, max_runs: int
+    ) -> None:
         self._world, self._disk, self._model, self._grace, self._job = world, disk, model, grace, job_path
         self.truth: RegisterRecord = GENESIS
         self.leaders: dict[int, Process] = {}
         self.masters: dict[Process, Any] = {}
-        self._max_runs = max_runs
+        self._max_runs, self._kind = max_runs, kind
         self.taken: dict[str, list[Row]] = {}
         self._visible: dict[str, list[Row]] = {}
         self._named: frozenset[FileName] = frozenset()
@@ -154,7 +157,7 @@ class Auditors:
         document = self._evidence.document(pointer)
         for operator in document.operators:
             for run in operator.runs:
-                if not self._evidence.is_run(f"{self._job}/{run.path}", run.digest):
+                if not self._evidence.is_run(f"{self._job}/{run.path}", run):
                     self._fail(f"checkpoint {pointer.checkpoint_id} names {run.path}, which is missing or changed")
             for entries in operator.committables.values():
                 for entry in entries:
@@ -168,6 +171,8 @@ class Auditors:
 
     def require_state(self, document: CheckpointMetadata, what: str, root: str) -> None:
         """The state that a document names is that of the model at its position."""
+        if not self._kind.reads_state:
+            return
         content: dict[str, dict[str, Row]] = {}
         for operator in document.operators:
             state = content.setdefault(operator.uid, {})
@@ -208,7 +213,7 @@ class Auditors:
         document = decode(file.data, path)
         for operator in document.operators:
             for run in operator.runs:
-                if run.path.startswith("/") or not self._evidence.is_run(f"{path}/{run.path}", run.digest):
+                if run.path.startswith("/") or not self._evidence.is_run(f"{path}/{run.path}", run):
                     self._fail(f"the savepoint {path} needs {run.path}, which it does not have")
         self.require_state(document, f"the savepoint {path}", path)
 
@@ -224,13 +229,13 @@ class Auditors:
 
     def _see(self, path: str) -> None:
         file = self._evidence.file(path)
-        rows: list[Row] = json.loads(file.data)
+        rows = self._kind.rows_of(file.data)
         known = {row[0] for rows in (*self._visible.values(), *self.taken.values()) for row in rows}
         for row in rows:
             if row[0] in known:
                 self._fail(f"payment {row[0]} came twice, now in {path}")
-            if self._model.rows[row[0]] != workload.plain(row):
-                self._fail(f"payment {row[0]} came as {workload.plain(row)}, not {self._model.rows[row[0]]}")
+            if self._model.rows[row[0]] != self._kind.plain(row):
+                self._fail(f"payment {row[0]} came as {self._kind.plain(row)}, not {self._model.rows[row[0]]}")
         self._visible[path] = rows
 
     def take(self, path: str) -> None:
@@ -337,9 +342,9 @@ class Auditors:
         missing = sorted(set(self._model.rows) - {row[0] for row in rows})
         if missing:
             self._fail(f"payments {missing} are missing from the output")
-        broken = workload.broken_chain(rows)
+        broken = self._kind.wrong(rows)
         if broken is not None:
-            self._fail(f"the output mixes attempts: {broken}")
+            self._fail(f"the output is not of one piece: {broken}")
         newest = self.truth.state.newest
         if newest is None:
             self._fail("the job has finished without a checkpoint")

@@ -21,9 +21,9 @@ from holdfast.storage.file_system.scheme import LocalFileSystem
 from holdfast.storage.register.fenced_register import FencedRegister
 from holdfast.storage.register.file_register import FileRegister
 from tests.simulation import workload
+from tests.simulation.kind import Kind
 from tests.simulation.primitives import SimulatedClock
 from tests.simulation.settings import Settings
-from tests.simulation.tasks import SimulatedEngine
 from tests.simulation.world import Process, World
 
 NAME = "job"
@@ -38,6 +38,7 @@ class Cluster:
     Attributes:
         world: The world.
         settings: How the job is set.
+        kind: What its tasks are.
         register_of: Makes the register as a process sees it.
         inputs: Of the job.
         masters: Those that run, by process.
@@ -46,6 +47,7 @@ class Cluster:
 
     world: World
     settings: Settings
+    kind: Kind
     register_of: Callable[[], FencedRegister] | None
     inputs: list[list[workload.Payment]]
     masters: dict[Process, JobMaster] = field(default_factory=dict)
@@ -96,11 +98,11 @@ class Cluster:
             job = Job(
                 job_id=JOB_ID,
                 name=NAME,
-                graph=workload.graph(settings.parallelism),
+                graph=self.kind.graph(settings.parallelism),
                 configuration=Configuration(dict(settings.options)),
                 directory=directory,
                 register=register,
-                engine=SimulatedEngine(self.world, self.inputs, settings),
+                engine=self.kind.engine(self.world, self.inputs, settings),
                 default_parallelism=settings.parallelism,
                 owner=process.name,
                 clock=SimulatedClock(process),

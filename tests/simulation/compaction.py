@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
@@ -17,12 +18,15 @@ from tests.simulation.primitives import SimulatedFuture
 from tests.simulation.workload import Row
 from tests.simulation.world import Process, World
 
+Merge = Callable[[CompactionPlan, int], list[RunHandle]]
+"""Carries out a plan, given how many key groups there are."""
+
 
 class SimulatedCompaction(CompactionExecutor):
     """Carries out compactions in a process beside that of the driver."""
 
-    def __init__(self, world: World, max_parallelism: int) -> None:
-        self._world = world
+    def __init__(self, world: World, merge: Merge, max_parallelism: int) -> None:
+        self._world, self._merge = world, merge
         self._max_parallelism = max_parallelism
         self._process: Process | None = None
 
@@ -34,7 +38,7 @@ class SimulatedCompaction(CompactionExecutor):
 
         def body() -> None:
             try:
-                future.set_result(_compact(plan, self._max_parallelism))
+                future.set_result(self._merge(plan, self._max_parallelism))
             except HoldfastError as error:
                 self._world.note("compaction failed: compaction")
                 future.set_exception(error)
@@ -56,7 +60,7 @@ class SimulatedCompaction(CompactionExecutor):
                 self._process.kill()
 
 
-def _compact(plan: CompactionPlan, max_parallelism: int) -> list[RunHandle]:
+def merge(plan: CompactionPlan, max_parallelism: int) -> list[RunHandle]:
     directory = _Root(plan.root)
     content = [(run, tasks.read_run(directory, run)) for run in plan.inputs]
     lineage = common_lineage(layers(plan.inputs))

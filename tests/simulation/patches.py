@@ -20,18 +20,21 @@ from holdfast.runtime.master import attempt
 from holdfast.storage.file_system import local
 from holdfast.storage.register import fenced_register, register_state, version_directory
 from tests.simulation import primitives
-from tests.simulation.compaction import SimulatedCompaction
+from tests.simulation.compaction import Merge, SimulatedCompaction
 from tests.simulation.posix import Posix
 from tests.simulation.world import World
 
 
 @contextmanager
-def simulated(world: World, posix: Posix, max_parallelism: int, sweep_every: int, window: int) -> Iterator[None]:
+def simulated(
+    world: World, posix: Posix, merge: Merge, max_parallelism: int, sweep_every: int, window: int
+) -> Iterator[None]:
     """The real code, with nothing of this machine under it.
 
     Args:
         world: The world.
         posix: Its operating system.
+        merge: What the process that compacts does.
         max_parallelism: Of all operators.
         sweep_every: Checkpoints between two sweeps.
         window: How many versions of the register are kept, so that old ones are deleted in a short history too.
@@ -54,7 +57,7 @@ def simulated(world: World, posix: Posix, max_parallelism: int, sweep_every: int
         put(control, "Future", Future)
         put(fenced_register, "threading", threading)
         put(background, "time", time)
-        put(background, "compaction_executor", lambda name: SimulatedCompaction(world, max_parallelism))
+        put(background, "compaction_executor", lambda name: SimulatedCompaction(world, merge, max_parallelism))
         put(background, "wait_for", lambda futures, timeout, **_: primitives.wait_for(world, futures, timeout))
         put(attempt, "time", time)
         put(sweeping, "SWEEP_EVERY", sweep_every)

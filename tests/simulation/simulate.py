@@ -13,10 +13,12 @@ from tests.simulation.auditors import Auditors
 from tests.simulation.choices import Choices
 from tests.simulation.cluster import JOB_ID, Cluster, Supervisor
 from tests.simulation.disk import Disk
+from tests.simulation.kind import LIGHT, Kind
 from tests.simulation.patches import simulated
 from tests.simulation.posix import Posix
 from tests.simulation.quorum import Quorum, QuorumRegister
 from tests.simulation.readers import Consumer, Follower
+from tests.simulation.real import new_workers
 from tests.simulation.settings import Settings
 from tests.simulation.weather import EVENTS, Climate, Weather
 from tests.simulation.world import START_MS, Process, World
@@ -69,12 +71,14 @@ def simulate(
     seed: int,
     recorded: Mapping[int, int] | None = None,
     bug: AbstractContextManager[object] | None = None,
+    kind: Kind = LIGHT,
 ) -> History:
     """Run the history of a seed.
 
     Args:
         seed: The seed.
         recorded: The draws that are not 0, instead of those that follow from the seed.
+        kind: What the tasks are.
         bug: What is put into the code meanwhile.
     """
     choices = Choices(seed, recorded)
@@ -84,9 +88,9 @@ def simulate(
     for path in (workload.ROOT, workload.OUTPUT, workload.SAVEPOINTS):
         disk.make_directory(path)
     disk.sync_directory(disk.root)
-    model = _model(settings.epochs)
-    auditors = Auditors(world, disk, model, grace, f"{workload.ROOT}/{JOB_ID}", settings.max_runs)
-    cluster = Cluster(world, settings, None, [list(epoch) for epoch in model.inputs])
+    model = _model(kind, settings.epochs)
+    auditors = Auditors(world, disk, kind, model, grace, f"{workload.ROOT}/{JOB_ID}", settings.max_runs)
+    cluster = Cluster(world, settings, kind, None, [list(epoch) for epoch in model.inputs])
     auditors.masters = cluster.masters
     auditors.clocks_jumped = climate.jump > 0
 
@@ -117,14 +121,14 @@ def simulate(
         follower = Follower(
             world, auditors, cluster.directory, cluster.register, lambda: weather.is_calm and cluster.is_finished
         )
-        follower.most = readers
+        follower.most = readers if kind.reads_state else 0
         cluster.start_readers = follower.start
         Supervisor(cluster, calm).live()
         weather.late.clear()
         auditors.at_end(is_tidy=grace == 0 and cluster.ended_in_calm)
         world.is_over = True
 
-    with simulated(world, posix, MAX_PARALLELISM, sweep_every, window), bug or nullcontext():
+    with new_workers(), simulated(world, posix, kind.merge, MAX_PARALLELISM, sweep_every, window), bug or nullcontext():
         world.spawn(world.outside, "story", story)
         world.run()
     return History(
@@ -171,8 +175,8 @@ def _settings(choices: Choices) -> tuple[Settings, Climate, int, int]:
 
 
 @cache
-def _model(epochs: int) -> workload.Model:
-    return workload.Model(workload.payments(epochs))
+def _model(kind: Kind, epochs: int) -> workload.Model:
+    return kind.model(workload.payments(epochs))
 
 
 __all__ = ["History", "Process", "simulate"]

@@ -103,7 +103,7 @@ class SimulatedEngine(LocalEngine):
         return [unpack(content, self._directory) for content in self._answers(contents)]
 
     def drive(self, driver: EpochDriver) -> Outcome:
-        return super().drive(_Idling(driver, self._world, self._settings.idle))
+        return super().drive(Idling(driver, self._world, self._settings.idle))
 
     def _answers(self, contents: list[bytes]) -> list[bytes]:
         """What reaches the driver: usually one answer of each task."""
@@ -192,7 +192,7 @@ class SimulatedEngine(LocalEngine):
         return attempt
 
 
-class _Idling:
+class Idling:
     """The driver of epochs, whose input does not always come at once."""
 
     def __init__(self, driver: EpochDriver, world: World, idle: float) -> None:

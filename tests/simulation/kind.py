@@ -1,0 +1,54 @@
+"""The two kinds of histories: with tasks that do the work of real ones, or with the real ones."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from holdfast.runtime.graph.stream_graph import StreamGraph
+from holdfast.state.compaction.plan import CompactionPlan
+from holdfast.state.run.run_file import RunHandle
+from holdfast.testing.epoch.epoch_runner import LocalEngine
+from tests.simulation import compaction, real, workload
+from tests.simulation.tasks import SimulatedEngine
+from tests.simulation.workload import Model, Row
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What differs.
+
+    Attributes:
+        graph: The job.
+        engine: Runs its tasks.
+        merge: What the process that compacts does.
+        model: What a plain dict makes of the input.
+        rows_of: The rows of a file of output.
+        plain: What the dict tells of a row.
+        wrong: What is wrong with all rows together.
+        reads_state: Whether auditors and replicas can read state.
+    """
+
+    graph: Callable[[int], StreamGraph]
+    engine: Callable[..., LocalEngine]
+    merge: Callable[[CompactionPlan, int], list[RunHandle]]
+    model: Callable[[Sequence[Sequence[workload.Payment]]], Model]
+    rows_of: Callable[[bytes], list[Row]]
+    plain: Callable[[Row], tuple[Any, ...]]
+    wrong: Callable[[Sequence[Row]], str | None]
+    reads_state: bool
+
+
+LIGHT: Final = Kind(
+    workload.graph,
+    SimulatedEngine,
+    compaction.merge,
+    Model,
+    json.loads,
+    workload.plain,
+    workload.broken_chain,
+    True,
+)
+REAL: Final = Kind(real.graph, real.RealEngine, real.merge, real.RealModel, real.rows_of, real.plain, real.wrong, False)

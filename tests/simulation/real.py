@@ -1,0 +1,139 @@
+"""Histories whose tasks are the real ones: state backend, runs, merging and Parquet files on the simulated disk.
+
+They cost more, so fewer seeds have them. Their tasks run in the thread of the driver, one after the other; a stage may
+have run twice, and its readers then read of either run.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import pyarrow.parquet as pq
+
+from holdfast.runtime.exchange.descriptor import EpochDescriptor
+from holdfast.runtime.exchange.layout import EdgeLayout
+from holdfast.runtime.graph.plan import Stage
+from holdfast.runtime.graph.stream_graph import StreamGraph
+from holdfast.runtime.job.engine import EpochDriver, Outcome
+from holdfast.runtime.task import worker
+from holdfast.state.backend.cache import STATE_CACHE
+from holdfast.state.compaction.merge import compact
+from holdfast.state.compaction.plan import CompactionPlan
+from holdfast.state.run.run_file import RunHandle, forget_runs
+from holdfast.storage.file_system.scheme import file_system_for
+from holdfast.testing.epoch.epoch_runner import Batches, LocalEngine, exchange
+from tests.simulation import workload
+from tests.simulation.settings import Settings
+from tests.simulation.tasks import Idling
+from tests.simulation.workload import Payment, Row
+from tests.simulation.world import World
+from tests.stories import ledger
+
+
+class RealEngine(LocalEngine):
+    """Runs real tasks, whose worker process may be a new one at any time.
+
+    Args:
+        world: The world.
+        inputs: Elements of each epoch.
+        settings: How likely stages run again.
+    """
+
+    def __init__(self, world: World, inputs: Sequence[Sequence[Payment]], settings: Settings) -> None:
+        super().__init__([{"payments": epoch} for epoch in inputs], is_bounded=True, interceptor=self._before_task)
+        self._world, self._settings = world, settings
+
+    def drive(self, driver: EpochDriver) -> Outcome:
+        return super().drive(Idling(driver, self._world, self._settings.idle))
+
+    def close(self) -> None:
+        """A driver that ends takes nothing from others."""
+
+    def _before_task(self, stage: int, partition: int) -> None:
+        if self._world.choices.chance(self._settings.again):
+            self._world.note("new worker process: task")
+            forget()
+
+    def _run_stage(
+        self, stage: Stage, epoch: EpochDescriptor, inputs: Sequence[Batches], next_tasks: int
+    ) -> list[Batches]:
+        ran = super()._run_stage(stage, epoch, inputs, next_tasks)
+        if not self._world.choices.chance(self._settings.again):
+            return ran
+        self._world.note("second attempt: stage")
+        again = super()._run_stage(stage, epoch, inputs, next_tasks)
+        if next_tasks:
+            self._twice = (ran, again)
+        return ran if self._world.choices.below(2) else again
+
+    _twice: tuple[list[Batches], list[Batches]] | None = None
+
+    def hand_over(self, stage: Stage, crossing: Sequence[Batches]) -> Sequence[Batches]:
+        """Each task reads of the stage above what one of its runs has written."""
+        twice, self._twice = self._twice, None
+        if twice is None:
+            return super().hand_over(stage, crossing)
+        ticks = list(crossing[len(twice[0]) :])
+        layout = EdgeLayout(stage.arriving)
+        placed = [
+            exchange(layout, [batch for batches in (*ran, *ticks) for batch in batches], stage.tasks) for ran in twice
+        ]
+        return [placed[self._world.choices.below(2)][task] for task in range(stage.tasks)]
+
+
+def graph(parallelism: int) -> StreamGraph:
+    """The job of the stories, whose tasks use value, map and list state."""
+    return ledger.graph(workload.OUTPUT, two_stages=True, parallelism=parallelism)
+
+
+def merge(plan: CompactionPlan, max_parallelism: int) -> list[RunHandle]:
+    """What the process that compacts does."""
+    return compact(plan, file_system_for(plan.root))
+
+
+def rows_of(data: bytes) -> list[Row]:
+    """The rows of a file of output."""
+    table = pq.read_table(io.BytesIO(data))
+    return [list(row) for row in zip(*(column.to_pylist() for column in table.columns), strict=True)]
+
+
+def plain(row: Row) -> tuple[Any, ...]:
+    """What the dict tells of a row; the numbers of the second operator depend on the order in which rows arrive."""
+    return tuple(row[1:6])
+
+
+def wrong(rows: Sequence[Row]) -> str | None:
+    """What is wrong with all rows together: a gap in the numbers of the second operator."""
+    for parity in (0, 1):
+        numbers = sorted(row[6] for row in rows if row[3] % 2 == parity)
+        if numbers != list(range(1, len(numbers) + 1)):
+            return f"the numbers of parity {parity} are {numbers}"
+    return None
+
+
+class RealModel(workload.Model):
+    """What the dict of the stories makes of the input."""
+
+    def __init__(self, inputs: Sequence[Sequence[Payment]]) -> None:
+        super().__init__(inputs)
+        self.rows = {row[0]: tuple(row[1:]) for row in ledger.model(inputs)}
+
+
+def forget() -> None:
+    """What the death of a worker process forgets."""
+    worker._loaded.clear()
+    STATE_CACHE.clear()
+    forget_runs()
+
+
+@contextmanager
+def new_workers() -> Iterator[None]:
+    """Begins and ends with nothing in the caches of this process."""
+    forget()
+    try:
+        yield
+    finally:
+        forget()
