@@ -6,12 +6,13 @@ import argparse
 import os
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from math import inf
 
 from tests.simulation import bugs
 from tests.simulation.bugs import BUGS, descriptions
+from tests.simulation.kind import LIGHT, REAL, Kind
 from tests.simulation.report import Totals, seeds_needed, table
 from tests.simulation.shrink import shrunk
 from tests.simulation.simulate import History, simulate
@@ -19,20 +20,22 @@ from tests.simulation.simulate import History, simulate
 _BLOCK = 50
 
 
-def history_of(seed: int, bug: str | None = None, recorded: dict[int, int] | None = None) -> History:
+def history_of(
+    seed: int, bug: str | None = None, recorded: Mapping[int, int] | None = None, kind: Kind = LIGHT
+) -> History:
     """The history of a seed, perhaps with a bug."""
-    return simulate(seed, recorded, None if bug is None else bugs.bug(bug))
+    return simulate(seed, recorded, None if bug is None else bugs.bug(bug), kind)
 
 
-def run_seeds(seeds: Iterable[int]) -> Totals:
-    """The histories of some seeds."""
+def run_seeds(seeds: Iterable[int], is_real: bool = False) -> Totals:
+    """The histories of some seeds, perhaps with real tasks."""
     totals = Totals()
     for seed in seeds:
-        totals.add(simulate(seed))
+        totals.add(simulate(seed, kind=REAL if is_real else LIGHT))
     return totals
 
 
-def run_many(first: int, count: int, processes: int, minutes: float = inf) -> Totals:
+def run_many(first: int, count: int, processes: int, minutes: float = inf, is_real: bool = False) -> Totals:
     """The histories of many seeds, in several processes.
 
     Args:
@@ -40,11 +43,12 @@ def run_many(first: int, count: int, processes: int, minutes: float = inf) -> To
         count: How many.
         processes: How many at a time.
         minutes: After which no more are begun.
+        is_real: Whether they have real tasks.
     """
     totals, began = Totals(), time.monotonic()
     blocks = [range(at, min(at + _BLOCK, first + count)) for at in range(first, first + count, _BLOCK)]
     with ProcessPoolExecutor(processes) as pool:
-        for number, block in enumerate(pool.map(run_seeds, blocks), start=1):
+        for number, block in enumerate(pool.map(run_seeds, blocks, [is_real] * len(blocks)), start=1):
             totals = totals.plus(block)
             took = time.monotonic() - began
             if number % 10 == 0 or block.failures:
@@ -80,6 +84,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("seed", type=int, nargs="?", help="tell the history of this seed")
     parser.add_argument("--shrink", action="store_true", help="make it as short as possible while it fails")
     parser.add_argument("--bug", choices=sorted(BUGS), help="put a bug into the code")
+    parser.add_argument("--real", action="store_true", help="with the real tasks, state backend and Parquet files")
     parser.add_argument("--seeds", type=int, help="run that many seeds and print what they have met")
     parser.add_argument("--first", type=int, default=0, help="the first of them")
     parser.add_argument("--bugs", type=int, metavar="LIMIT", help="find each bug within that many seeds")
@@ -91,15 +96,16 @@ def main(arguments: Sequence[str]) -> int:
         print(seeds_needed(found, descriptions()))
         return 0 if all(found.values()) else 1
     if chosen.seeds is not None:
-        totals = run_many(chosen.first, chosen.seeds, chosen.processes, chosen.minutes)
+        totals = run_many(chosen.first, chosen.seeds, chosen.processes, chosen.minutes, chosen.real)
         print(table(totals))
         print("\n".join(f"seed {seed}: {failure}" for seed, failure in sorted(totals.failures.items())))
         return 1 if totals.failures else 0
     if chosen.seed is None:
         parser.error("name a seed, or --seeds")
-    history = history_of(chosen.seed, chosen.bug)
+    kind = REAL if chosen.real else LIGHT
+    history = history_of(chosen.seed, chosen.bug, kind=kind)
     if chosen.shrink and history.failure is not None:
-        history = shrunk(history, lambda recorded: history_of(chosen.seed, chosen.bug, dict(recorded)))
+        history = shrunk(history, lambda recorded: history_of(chosen.seed, chosen.bug, recorded, kind))
     print("\n".join(history.trace))
     print(
         f"seed {history.seed}: {history.failure or 'nothing found'}; {history.steps} calls, {len(history.drawn)} draws"

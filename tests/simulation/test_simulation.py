@@ -18,6 +18,7 @@ from tests.simulation.report import seeds_needed, table
 from tests.simulation.shrink import shrunk
 
 SEEDS = 200
+REAL_SEEDS = 12
 SOAK_SEEDS = int(os.environ.get("SIMULATION_SEEDS", "10000"))
 SOAK_LIMIT = 2000
 QUICKLY_FOUND = (
@@ -44,6 +45,12 @@ def test_no_history_goes_wrong(first: int) -> None:
     assert totals.failures == {}, "replay one with: python -m tests.simulation SEED --shrink"
     assert totals.histories == BLOCK
     assert totals.met["the weather is good: world"] == BLOCK, "each history came to its end"
+
+
+def test_no_history_with_real_tasks_goes_wrong() -> None:
+    totals = run_seeds(range(REAL_SEEDS), is_real=True)
+    assert totals.failures == {}, "replay one with: python -m tests.simulation SEED --real"
+    assert totals.met["new worker process: task"] and totals.met["second attempt: stage"]
 
 
 def test_a_seed_replays_exactly_also_in_a_process_that_hashes_differently() -> None:
@@ -93,6 +100,13 @@ def test_the_command_tells_a_history(capsys: pytest.CaptureFixture[str]) -> None
 @pytest.mark.soak
 def test_ten_thousand_histories() -> None:
     totals = run_many(0, SOAK_SEEDS, os.cpu_count() or 1)
+    print(f"\n{table(totals)}")
+    assert totals.failures == {}
+
+
+@pytest.mark.soak
+def test_five_hundred_histories_with_real_tasks() -> None:
+    totals = run_many(0, 500, os.cpu_count() or 1, is_real=True)
     print(f"\n{table(totals)}")
     assert totals.failures == {}
 
