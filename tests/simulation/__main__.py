@@ -7,7 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, as_completed, wait
 from math import inf
 
 from tests.simulation import bugs
@@ -17,7 +17,7 @@ from tests.simulation.report import Totals, seeds_needed, table
 from tests.simulation.shrink import shrunk
 from tests.simulation.simulate import History, simulate
 
-_BLOCK = 50
+_BLOCK = 10
 
 
 def history_of(
@@ -45,20 +45,23 @@ def run_many(first: int, count: int, processes: int, minutes: float = inf, is_re
         minutes: After which no more are begun.
         is_real: Whether they have real tasks.
     """
-    totals, began = Totals(), time.monotonic()
+    totals, began, told = Totals(), time.monotonic(), 0
     blocks = [range(at, min(at + _BLOCK, first + count)) for at in range(first, first + count, _BLOCK)]
     with ProcessPoolExecutor(processes) as pool:
-        for number, block in enumerate(pool.map(run_seeds, blocks, [is_real] * len(blocks)), start=1):
-            totals = totals.plus(block)
+        waiting = {pool.submit(run_seeds, block, is_real) for block in blocks}
+        while waiting:
+            done, waiting = wait(waiting, timeout=10, return_when=FIRST_COMPLETED)
+            for block in done:
+                totals = totals.plus(block.result())
             took = time.monotonic() - began
-            if number % 10 == 0 or block.failures:
-                print(
-                    f"{totals.histories} seeds in {took:.0f} s, failures: {totals.failures}",
-                    file=sys.stderr,
-                    flush=True,
-                )
+            if totals.histories >= told + 500 or any(block.result().failures for block in done):
+                told = totals.histories
+                print(f"{told} seeds in {took:.0f} s, failures: {totals.failures}", file=sys.stderr, flush=True)
             if took > 60 * minutes:
+                running = list(pool._processes.values())
                 pool.shutdown(wait=False, cancel_futures=True)
+                for process in running:
+                    process.kill()
                 break
     return totals
 
@@ -72,10 +75,11 @@ def seeds_for_all(names: Sequence[str], limit: int, processes: int) -> dict[str,
     """How many seeds each bug takes, found in several processes."""
     found: dict[str, int | None] = {}
     with ProcessPoolExecutor(processes) as pool:
-        for name, seeds in zip(names, pool.map(seeds_for, names, [limit] * len(names)), strict=True):
-            found[name] = seeds
-            print(f"{name}: {seeds}", file=sys.stderr, flush=True)
-    return found
+        asked = {pool.submit(seeds_for, name, limit): name for name in names}
+        for answer in as_completed(asked):
+            found[asked[answer]] = answer.result()
+            print(f"{asked[answer]}: {answer.result()}", file=sys.stderr, flush=True)
+    return {name: found[name] for name in names}
 
 
 def main(arguments: Sequence[str]) -> int:
