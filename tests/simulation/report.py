@@ -83,11 +83,11 @@ def table(totals: Totals) -> str:
 def seeds_needed(found: Mapping[str, int | None], descriptions: Mapping[str, str]) -> str:
     """The bugs, each with the number of seeds that it took, as Markdown."""
     rows = ([name, descriptions[name], "not found" if seeds is None else seeds] for name, seeds in found.items())
-    return "\n".join(_markdown(["bug", "what it does", "seeds"], rows))
+    return "\n".join(_markdown(["bug", "what it does", "seeds"], rows, texts=2))
 
 
-def _markdown(head: list[str], rows: Iterable[list[object]]) -> list[str]:
-    lines = [head, ["---", *["---:"] * (len(head) - 1)], *rows]
+def _markdown(head: list[str], rows: Iterable[list[object]], texts: int = 1) -> list[str]:
+    lines = [head, [*["---"] * texts, *["---:"] * (len(head) - texts)], *rows]
     return [f"| {' | '.join(_shown(cell) for cell in line)} |" for line in lines]
 
 
