@@ -18,11 +18,12 @@ import json
 import os
 import re
 import socket
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Final
 
-from holdfast.errors import HoldfastError, NotExistError
+from holdfast.errors import CorruptFileError, NotExistError
 from holdfast.kernel.ids import new_nonce
+from holdfast.kernel.malformed import MALFORMED
 from holdfast.storage.file_system.path import join
 from holdfast.storage.job.job_directory import JobDirectory
 
@@ -96,7 +97,7 @@ def addresses(directory: JobDirectory) -> list[RestAddress]:
     """Return the addresses that processes have left in a job's directory, that of the newest leader first.
 
     Raises:
-        HoldfastError: A file is none of ours.
+        CorruptFileError: A file is none of ours.
     """
     place = join(directory.path, DIRECTORY)
     while True:
@@ -110,6 +111,12 @@ def addresses(directory: JobDirectory) -> list[RestAddress]:
 def _read(directory: JobDirectory, path: str) -> RestAddress:
     try:
         said = json.loads(directory.fs.read(path))
-        return RestAddress(**{_RENAMED.get(name, name): value for name, value in said.items()})
-    except (ValueError, TypeError, AttributeError) as error:
-        raise HoldfastError(f"{path!r} is no address of a job: {error}") from error
+        found = RestAddress(**{_RENAMED.get(name, name): value for name, value in said.items()})
+        for field in fields(RestAddress):
+            if type(getattr(found, field.name)).__name__ != field.type:
+                raise TypeError(f"{field.name!r} is {getattr(found, field.name)!r:.80}")
+        if not found.url.startswith("http://"):
+            raise ValueError(f"{found.url!r:.80} is no place of a REST interface")
+    except MALFORMED as error:
+        raise CorruptFileError(path, None, f"it is no address of a job: {error!r:.300}.") from error
+    return found

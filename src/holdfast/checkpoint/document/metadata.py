@@ -15,13 +15,16 @@ consists of, by paths relative to the job directory (of a savepoint: to its own 
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from holdfast.checkpoint.document.field_reader import FieldReader
 from holdfast.checkpoint.document.snapshot_type import CheckpointProperties
-from holdfast.errors import CorruptFileError
-from holdfast.state.operator.operator_snapshot import size_of
+from holdfast.errors import StateError
+from holdfast.kernel.key_group import UPPER_BOUND_MAX_PARALLELISM
+from holdfast.state.operator.operator_snapshot import check_snapshot, size_of
 from holdfast.state.run.run_file import RunHandle
 from holdfast.storage.handle.document import decode_document, encode_document
 
@@ -162,7 +165,7 @@ def decode(data: bytes, path: str) -> CheckpointMetadata:
         CorruptFileError: Truncated, changed, or with a field that is missing or of a wrong type.
         FormatVersionError: Written by a newer version.
     """
-    reader = _Reader(decode_document(data, path, KIND, FORMAT_VERSION), path, "")
+    reader = FieldReader(decode_document(data, path, KIND, FORMAT_VERSION), path)
     metadata = CheckpointMetadata(
         job_id=reader.text("job_id"),
         job_name=reader.text("job_name"),
@@ -179,10 +182,13 @@ def decode(data: bytes, path: str) -> CheckpointMetadata:
         extra=reader.mapping("extra"),
     )
     reader.end()
+    previous, targets = metadata.extra.get(PREVIOUS_EPOCH, 0), metadata.extra.get(TARGETS, {})
+    if type(previous) is not int or type(targets) is not dict:
+        raise reader.wrong(f"extra is {reprlib.repr(metadata.extra)}")
     return metadata
 
 
-def _properties(reader: _Reader) -> dict[str, Any]:
+def _properties(reader: FieldReader) -> dict[str, Any]:
     properties = reader.mapping("properties")
     try:
         CheckpointProperties.from_json(properties)
@@ -191,88 +197,39 @@ def _properties(reader: _Reader) -> dict[str, Any]:
     return properties
 
 
-def _operator(reader: _Reader) -> OperatorMetadata:
+def _operator(reader: FieldReader) -> OperatorMetadata:
     operator = OperatorMetadata(
         uid=reader.text("uid"),
         operator_id=reader.text("operator_id"),
         name=reader.text("name"),
-        parallelism=reader.whole("parallelism", 1),
-        max_parallelism=reader.whole("max_parallelism", 1),
+        parallelism=reader.whole("parallelism", 1, UPPER_BOUND_MAX_PARALLELISM),
+        max_parallelism=reader.whole("max_parallelism", 1, UPPER_BOUND_MAX_PARALLELISM),
         key=reader.take("key"),
         runs=tuple(run.run() for run in reader.objects("runs")),
         states=reader.mapping("states"),
         subtasks=tuple(reader.sequence("subtasks")),
         committables=reader.mapping("committables"),
     )
-    for sink, entries in operator.committables.items():
-        if not isinstance(entries, list):
-            raise reader.wrong(f"committables of sink {sink!r} are {_shown(entries)}, not a list")
     reader.end()
+    beyond = [run.path for run in operator.runs if run.key_groups[1] >= operator.max_parallelism]
+    if beyond:
+        raise reader.wrong(f"run {beyond[0]!r:.200} has key groups above {operator.max_parallelism - 1}")
+    for sink, entries in operator.committables.items():
+        if not (type(entries) is list and all(map(_is_committable, entries))):
+            raise reader.wrong(f"committables of sink {sink!r:.80} are {reprlib.repr(entries)}")
+    for index, subtask in enumerate(operator.subtasks):
+        try:
+            check_snapshot(subtask)
+        except StateError as error:
+            raise reader.wrong(f"subtasks[{index}]: {error}") from error
     return operator
 
 
-class _Reader:
-    """Takes the fields of an object out one by one, each with its type."""
-
-    def __init__(self, fields: dict[str, Any], path: str, where: str) -> None:
-        self._fields = fields
-        self._path = path
-        self._where = where
-
-    def wrong(self, what: str) -> CorruptFileError:
-        return CorruptFileError(self._path, None, f"{self._where}{what}.")
-
-    def take(self, name: str) -> Any:
-        if name not in self._fields:
-            raise self.wrong(f"field {name!r} is missing")
-        return self._fields.pop(name)
-
-    def text(self, name: str) -> str:
-        return str(self._typed(name, str, "a text"))
-
-    def whole(self, name: str, least: int | None = None) -> int:
-        value: int = self._typed(name, int, "a whole number")
-        if least is not None and value < least:
-            raise self.wrong(f"field {name!r} is {value!r}, below {least}")
-        return value
-
-    def mapping(self, name: str) -> dict[str, Any]:
-        return dict(self._typed(name, dict, "an object"))
-
-    def sequence(self, name: str) -> list[Any]:
-        return list(self._typed(name, list, "a list"))
-
-    def objects(self, name: str) -> Iterator[_Reader]:
-        for index, item in enumerate(self.sequence(name)):
-            where = f"{self._where}{name}[{index}]: "
-            if not isinstance(item, dict):
-                raise CorruptFileError(self._path, None, f"{where}{_shown(item)} is not an object.")
-            yield _Reader(item, self._path, where)
-
-    def run(self) -> RunHandle:
-        try:
-            handle = RunHandle.from_json(self._fields)
-            numbers = (handle.size, handle.footer_offset, handle.token, handle.epoch, *handle.key_groups)
-            if type(handle.path) is not str or any(type(number) is not int for number in numbers):
-                raise TypeError(f"wrong type in {_shown(self._fields)}")
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise self.wrong(f"not the handle of a run: {error!r}") from error
-        return handle
-
-    def end(self) -> None:
-        if self._fields:
-            raise self.wrong(f"fields {sorted(self._fields)!r} are not known")
-
-    def _typed(self, name: str, kind: type, words: str) -> Any:
-        value = self.take(name)
-        if type(value) is not kind:
-            raise self.wrong(f"field {name!r} is {_shown(value)}, not {words}")
-        return value
-
-
-def _shown(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else text[:77] + "..."
+def _is_committable(entry: Any) -> bool:
+    if type(entry) is not dict or "value" not in entry:
+        return False
+    numbers = (entry.get("epoch"), entry.get("subtask"), entry.get("rows", 0))
+    return all(type(number) is int for number in numbers) and type(entry.get("incarnation", "")) is str
 
 
 def _strings(value: Any) -> Iterator[str]:

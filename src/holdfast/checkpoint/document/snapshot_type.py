@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -208,7 +209,7 @@ class CheckpointProperties:
         try:
             return cls._from_json(value)
         except (KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"properties {dict(value)!r} are not those of a snapshot: {error!r}") from error
+            raise ValueError(f"properties {reprlib.repr(value)} are not those of a snapshot: {error!r}") from error
 
     @classmethod
     def _from_json(cls, value: Mapping[str, Any]) -> CheckpointProperties:

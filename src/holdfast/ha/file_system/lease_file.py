@@ -11,6 +11,7 @@ from holdfast.errors import CorruptFileError
 from holdfast.ha.election.leadership import Leadership
 from holdfast.ha.election.lease import LeaseForm
 from holdfast.ha.file_system.versioned_file import FileVersion, VersionedFile
+from holdfast.kernel.malformed import MALFORMED
 from holdfast.storage.file_system.scheme import FileSystem
 
 _KIND: Final = "leader-lease"
@@ -60,7 +61,7 @@ class LeaderLease:
         """Read a lease.
 
         Raises:
-            KeyError, TypeError or ValueError: It is not one.
+            Any of `MALFORMED`: It is not one.
         """
         return cls(
             str(body["holder"]),
@@ -114,7 +115,7 @@ class LeaseFile(Leadership):
             return found, None
         try:
             return found, LeaderLease.from_json(found.body)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except MALFORMED as error:
             raise CorruptFileError(self._file.directory, None, f"a field is missing or wrong: {error!r}.") from error
 
     def write(self, base: FileVersion, lease: LeaderLease) -> FileVersion:

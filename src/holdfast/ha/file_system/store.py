@@ -9,6 +9,7 @@ from holdfast.ha.election.leadership import Leadership
 from holdfast.ha.file_system.versioned_file import NEVER_WRITTEN, FileVersion, VersionedFile
 from holdfast.ha.job_manager_store.entry_map import Entry, EntryMap, EntryMapBackend
 from holdfast.ha.job_manager_store.entry_map_store import EntryMapStateHandleStore
+from holdfast.kernel.malformed import MALFORMED
 from holdfast.storage.file_system.scheme import FileSystem
 from holdfast.storage.handle.state_handle import RetrievableStateStorageHelper
 
@@ -34,7 +35,7 @@ class FileEntryMapBackend(EntryMapBackend):
                 for name, entry in found.body["entries"].items()
             }
             return EntryMap(found.number, int(found.body["term"]), entries, found)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except MALFORMED as error:
             raise CorruptFileError(self._file.directory, None, f"a field is missing or wrong: {error!r}.") from error
 
     def swap(self, base: EntryMap, new: EntryMap) -> None:

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from holdfast.errors import ConflictError, CorruptFileError, PossibleInconsistentStateError
 from holdfast.kernel.ids import new_nonce
+from holdfast.kernel.malformed import MALFORMED
 from holdfast.storage.file_system.scheme import FileSystem
 from holdfast.storage.handle.document import decode_document, encode_document
 from holdfast.storage.register.version_directory import VersionDirectory
@@ -118,7 +119,7 @@ class VersionedFile:
             body = document["body"]
             if not history or not isinstance(body, dict):
                 raise ValueError("history or body is empty")
-        except (KeyError, TypeError, ValueError) as error:
+        except MALFORMED as error:
             raise CorruptFileError(path, None, f"a field is missing or wrong: {error!r}.") from error
         return FileVersion(number, body, history)
 

@@ -10,10 +10,17 @@ from concurrent.futures import Executor
 from contextlib import suppress
 from typing import Final
 
-from holdfast.errors import AlreadyExistError, CorruptFileError, NotExistError, PossibleInconsistentStateError
+from holdfast.errors import (
+    AlreadyExistError,
+    ConfigurationError,
+    CorruptFileError,
+    NotExistError,
+    PossibleInconsistentStateError,
+)
 from holdfast.ha.job_manager_store.job_result import JobResult
 from holdfast.ha.job_manager_store.job_result_store import JobResultStore, already_exists
 from holdfast.kernel.ids import JobID
+from holdfast.kernel.malformed import MALFORMED
 from holdfast.storage.file_system.scheme import FileSystem, join
 from holdfast.storage.handle.document import decode_document, encode_document
 
@@ -80,7 +87,7 @@ class FileSystemJobResultStore(JobResultStore):
         body = decode_document(self._fs.read(path), path, _KIND, _FORMAT_VERSION)
         try:
             return JobResult.from_json(body["result"])
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except (*MALFORMED, ConfigurationError) as error:
             raise CorruptFileError(path, None, f"it is not the result of a job: {error!r}.") from error
 
     def _dirty_path(self, job_id: JobID) -> str:

@@ -110,7 +110,7 @@ class JobResult:
         """Read a result; unknown fields are ignored.
 
         Raises:
-            KeyError, TypeError or ValueError: It is not one.
+            ConfigurationError or any of `MALFORMED`: It is not one.
         """
         cause = body.get("failure-cause")
         return cls(

@@ -14,6 +14,7 @@ from typing import Any
 
 from holdfast.ha.election.lease import LeaseForm
 from holdfast.kernel.clock import Clock
+from holdfast.kernel.malformed import MALFORMED
 
 
 @dataclass(frozen=True)
@@ -48,15 +49,18 @@ class LeaseRecord:
             return None
         try:
             fields: dict[str, Any] = json.loads(text)
+            duration = float(fields.get("leaseDurationSeconds") or 0)
+            if not math.isfinite(duration):
+                return None
             return cls(
                 str(fields.get("holderIdentity") or ""),
-                float(fields.get("leaseDurationSeconds") or 0),
+                duration,
                 str(fields.get("acquireTime") or ""),
                 str(fields.get("renewTime") or ""),
                 int(fields.get("leaderTransitions") or 0),
                 int(fields.get("renewals") or 0),
             )
-        except (ValueError, TypeError, AttributeError):
+        except MALFORMED:
             return None
 
     def encode(self) -> str:

@@ -244,18 +244,23 @@ def _parse(line: str) -> _Event:
 
     Raises:
         ExpiredError: The server says 410 in it.
-        StorageError: It says something else that is wrong.
+        StorageError: It says something else that is wrong, or is no event.
     """
-    event: dict[str, Any] = json.loads(line)
-    kind, value = event["type"], event["object"]
-    if kind == "ERROR":
-        if value.get("code") == 410:
-            raise ExpiredError(value.get("message", ""))
-        raise StorageError(f"The API server ended a watch: {value.get('message')!r} (code {value.get('code')!r}).")
-    version = value["metadata"]["resourceVersion"]
-    if kind in ("BOOKMARK", "DELETED"):
-        return _Event(kind, version, None)
-    return _Event(kind, version, KubernetesConfigMap.of(cast(ConfigMap, ConfigMap.from_dict(value))))
+    try:
+        event: dict[str, Any] = json.loads(line)
+        kind, value = str(event["type"]), event["object"]
+        if kind == "ERROR":
+            code, message = value.get("code"), value.get("message")
+        else:
+            version = str(value["metadata"]["resourceVersion"])
+            is_empty = kind in ("BOOKMARK", "DELETED")
+            found = None if is_empty else KubernetesConfigMap.of(cast(ConfigMap, ConfigMap.from_dict(value)))
+            return _Event(kind, version, found)
+    except Exception as error:  # the library has errors of its own for objects that are none
+        raise StorageError(f"The API server sent {line!r:.200} in a watch, which is no event: {error!r:.200}.") from error
+    if code == 410:
+        raise ExpiredError(message)
+    raise StorageError(f"The API server ended a watch: {message!r:.200} (code {code!r:.40}).")
 
 
 def _hang_up(response: httpx2.Response) -> None:

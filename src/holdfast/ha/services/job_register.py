@@ -39,7 +39,12 @@ def is_elsewhere(directory: JobDirectory) -> bool:
 def job_id_in(directory: JobDirectory) -> JobID | None:
     """The job whose register is elsewhere, as its directory says; None if the register is there."""
     marker = _read_marker(directory)
-    return None if marker is None else JobID.from_hex(marker["job_id"])
+    if marker is None:
+        return None
+    try:
+        return JobID.from_hex(marker["job_id"])
+    except ConfigurationError as error:
+        raise CorruptFileError(join(directory.path, MARKER_NAME), None, str(error)) from error
 
 
 def file_register_of(directory: JobDirectory) -> FileRegister:

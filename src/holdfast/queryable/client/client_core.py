@@ -22,6 +22,7 @@ import pyarrow as pa
 
 from holdfast.kernel.ids import JobID
 from holdfast.kernel.key_group import KeyGroupRange
+from holdfast.kernel.malformed import MALFORMED
 from holdfast.queryable.client.client_request import ClientRequest, job_id_of, origin_of
 from holdfast.queryable.client.result import ScanHead
 from holdfast.queryable.replica.scan import Condition, scan_schema
@@ -104,7 +105,10 @@ class ClientCore:
 
     def jobs(self) -> Conversation[list[dict[str, Any]]]:
         """Ask which jobs the server holds."""
-        return list((yield from _sent(ServerCall(FrameType.JOBS, b"{}"))).fields()["jobs"])
+        found = (yield from _sent(ServerCall(FrameType.JOBS, b"{}"))).fields().get("jobs")
+        if not isinstance(found, list):
+            raise ProtocolError("The answer has no jobs.")
+        return found
 
     def _describe(self, client_request: ClientRequest) -> Conversation[StateDescription]:
         what = yield from self.describe(client_request.job_id, client_request.state)
@@ -140,12 +144,22 @@ def scan_request(
 def scan_head(frame: Frame) -> ScanHead:
     """Return what the first part of a scan says."""
     what = StateDescription.from_json(frame.fields().get("description") or {})
-    return ScanHead(origin_of(frame), what, scan_schema(what))
+    try:
+        return ScanHead(origin_of(frame), what, scan_schema(what))
+    except (pa.ArrowException, OSError, *MALFORMED) as error:
+        raise ProtocolError(f"A scan cannot begin as its server says: {error!r:.300}") from error
 
 
 def scan_batch(frame: Frame, head: ScanHead) -> pa.RecordBatch:
-    """Return the rows of another part of a scan."""
-    return pa.ipc.read_record_batch(pa.py_buffer(frame.body), head.schema)
+    """Return the rows of another part of a scan.
+
+    Raises:
+        ProtocolError: It has none.
+    """
+    try:
+        return pa.ipc.read_record_batch(pa.py_buffer(frame.body), head.schema)
+    except (pa.ArrowException, OSError, EOFError, *MALFORMED) as error:
+        raise ProtocolError(f"A part of a scan cannot be read: {error!r:.300}") from error
 
 
 def _sent(call: ServerCall) -> Conversation[Frame]:

@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from holdfast.errors import ConfigurationError, NullKeyError, OutputTypeError
 from holdfast.kernel.ids import JobID
+from holdfast.kernel.malformed import MALFORMED
 from holdfast.queryable.client.result import ManyResult, Origin, StateResult
 from holdfast.queryable.wire.consistency import DEFAULT_DEADLINE, NEWEST, Consistency
 from holdfast.queryable.wire.description import OpaqueValue, StateDescription
@@ -163,9 +164,11 @@ class ClientRequest:
         The value of a map's entry may itself be None. In place of the second list None stands for all.
         """
         try:
-            column = pa.ipc.read_record_batch(pa.py_buffer(answer.body), what.arrow_schema).column(0)
-        except (pa.ArrowException, OSError) as error:
-            raise ProtocolError(f"The answer cannot be read: {error}") from error
+            return self._values(pa.ipc.read_record_batch(pa.py_buffer(answer.body), what.arrow_schema).column(0), what)
+        except (pa.ArrowException, OSError, EOFError, *MALFORMED) as error:
+            raise ProtocolError(f"The answer cannot be read: {error!r:.300}") from error
+
+    def _values(self, column: pa.Array, what: StateDescription) -> tuple[list[Any], list[bool] | None]:
         if what.kind is StateKind.LIST:
             values = _lists(column, what)
         elif what.kind is StateKind.MAP:
@@ -230,10 +233,12 @@ def _source(header: bytes) -> tuple[Origin, str | None]:
     """Where an answer is from, and the description of its state: the same for all answers from a checkpoint."""
     fields = fields_of(header)
     try:
-        origin = Origin(fields["checkpoint_id"], fields["epoch"], fields["lineage"], fields["completed_at"])
-        return origin, fields.get("state")
-    except KeyError as error:
-        raise ProtocolError(f"The answer does not say where it is from: {error} is missing.") from error
+        numbers = [fields[name] for name in ("checkpoint_id", "epoch", "completed_at")]
+        if not all(type(number) is int for number in numbers) or type(fields["lineage"]) is not str:
+            raise TypeError(f"{numbers!r:.80} of {fields['lineage']!r:.80}")
+        return Origin(numbers[0], numbers[1], fields["lineage"], numbers[2]), fields.get("state")
+    except (KeyError, TypeError) as error:
+        raise ProtocolError(f"The answer does not say where it is from: {error!r}.") from error
 
 
 @lru_cache(4096)

@@ -16,14 +16,17 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.checkpoint.document.metadata import CheckpointMetadata, OperatorMetadata
-from holdfast.errors import HoldfastError
+from holdfast.errors import CorruptFileError, HoldfastError, StateMigrationError
 from holdfast.kernel.key_group import KeyGroupRange
+from holdfast.kernel.malformed import MALFORMED
 from holdfast.queryable.replica.layer import ReplicaLayer, empty_layer, groups_of, layer_of
+from holdfast.queryable.replica.scan import check_columns
 from holdfast.queryable.replica.state_view import StateView
 from holdfast.queryable.wire.description import VALUE, StateDescription, without_classes
 from holdfast.queryable.wire.frame import to_header
 from holdfast.state.declaration.descriptor import StateKind
 from holdfast.state.layout.evolution import Form, conversion, forms_of
+from holdfast.state.layout.stored_schema import require_schema
 from holdfast.state.run.run_file import RunHandle, RunReader, open_run
 from holdfast.storage.job.job_directory import JobDirectory
 from holdfast.types.information.sealed_type import sealed
@@ -79,9 +82,9 @@ class CheckpointView:
 
 @dataclass(frozen=True)
 class _Reading:
-    """How the runs of a state are read: its kind, the forms that it had, and the key groups that are held."""
+    """How the runs of a state are read: what it is, the forms that it had, and the key groups that are held."""
 
-    kind: StateKind
+    description: StateDescription
     forms: Sequence[Form]
     key_groups: tuple[KeyGroupRange, ...]
 
@@ -151,6 +154,8 @@ class ViewBuilder:
             run = self._open(handle)
             segments = ((name, run.segment(name)) for name in run.segment_names() if not name.startswith("_"))
             known = {name: segment.entry.schema for name, segment in segments if segment is not None}
+            for name, schema in known.items():
+                require_schema(schema, name, run.path)
             self._schemas[handle.path] = known
         return known
 
@@ -163,7 +168,11 @@ class ViewBuilder:
         before: StateView | None,
     ) -> StateView:
         key_groups = self._share(operator.max_parallelism)
-        description = _describe(operator, state, name, schema)
+        try:
+            description = _describe(operator, state, name, schema)
+        except StateMigrationError as error:
+            where = f"State {state!r:.80} of operator {operator.uid!r:.80} in {self._directory.path!r}"
+            raise StateMigrationError(f"{where}: {error}") from error
         forms = forms_of(sealed(schema))
         seen = tuple(form.to_json() for form in forms)
         fits = before is not None and (before.description, before.key_groups, before.forms) == (
@@ -173,7 +182,7 @@ class ViewBuilder:
         )
         known = before.layers if fits and before else ()
         try:
-            layers = self._layers(operator, state, _Reading(description.kind, forms, key_groups), known)
+            layers = self._layers(operator, state, _Reading(description, forms, key_groups), known)
         except HoldfastError as error:
             _log.error("State %r of job %s cannot be queried: %s", name, self._directory.job_id, error)
             return StateView(description, key_groups, (), error, seen)
@@ -199,16 +208,22 @@ class ViewBuilder:
         ranges = [held for held in reading.key_groups if held.intersection(handle.range)]
         if not ranges or not handle.rows.get(state):
             return [empty_layer((handle.path,))]
-        segment = self._open(handle).segment(state)
-        assert segment is not None
-        convert = conversion(sealed(segment.entry.schema), reading.forms, reading.kind)
+        run = self._open(handle)
+        segment = run.segment(state)
+        if segment is None:
+            raise CorruptFileError(run.path, None, f"it has no state {state!r:.80}, of which it is to have rows.")
+        convert = conversion(sealed(segment.entry.schema), reading.forms, reading.description.kind)
         if convert is not None:
             convert.verify(state, handle.path)
         layers: list[ReplicaLayer] = []
-        for part in segment.parts:
-            runs = () if layers else (handle.path,)
-            stretches = [layer_of(runs, part, held, convert) for held in ranges]
-            layers.append(_joined([one for one in stretches if len(one)] or stretches[:1]))
+        try:
+            for part in segment.parts:
+                runs = () if layers else (handle.path,)
+                stretches = [layer_of(runs, part, held, convert) for held in ranges]
+                layers.append(_joined([one for one in stretches if len(one)] or stretches[:1]))
+                check_columns(layers[-1], reading.description)
+        except (pa.ArrowException, *MALFORMED) as error:
+            raise CorruptFileError(run.path, None, f"its rows of state {state!r:.80} are none: {error!r:.200}.") from error
         return layers
 
     def _open(self, handle: RunHandle) -> RunReader:

@@ -101,9 +101,20 @@ def rows_of(layer: ReplicaLayer, description: StateDescription) -> pa.RecordBatc
     arrays = []
     for field in schema:
         array = columns[field.name]
-        assert array is not None
+        if array is None:
+            raise TypeError(f"there is no column {field.name!r}")
         arrays.append(array if array.type == field.type else array.view(field.type))
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def check_columns(layer: ReplicaLayer, description: StateDescription) -> None:
+    """Make sure that the rows of a layer have the columns of their state.
+
+    Raises:
+        pyarrow.ArrowException or TypeError: They have not.
+    """
+    if len(layer):
+        rows_of(layer.slice(0, 1), description)
 
 
 def matching(batch: pa.RecordBatch, conditions: Sequence[Condition]) -> pa.RecordBatch:

@@ -175,7 +175,7 @@ class Router:
                 peer = await self._peers.to(placed.address)
                 header = to_header({"job": job, "state": name, "local": True})
                 answer = await peer.request(FrameType.DESCRIBE, header, timeout=_PATIENCE)
-                return StateDescription.from_json(answer.fields()["states"][0])
+                return StateDescription.from_json(_first(answer.fields().get("states")))
             except RETRIED:
                 if attempt:
                     raise
@@ -319,6 +319,11 @@ async def _agreeing(
         await asyncio.sleep(_PAUSE_SECONDS)
 
 
+def _first(states: Any) -> Any:
+    """What a server says of the only state that it was asked about; an empty object if it says nothing."""
+    return states[0] if isinstance(states, list) and states else {}
+
+
 def _origin_of(frame: Frame) -> dict[str, Any]:
     """Where the rows of a scan are from; only its first frame, and the last one, say so."""
     return frame.fields() if len(frame.header) > 2 else {}
@@ -343,4 +348,7 @@ def _cut(request: GetRequest, frame: Frame, part: RequestPart, what: StateDescri
 
 
 def _column(answer: Frame, what: StateDescription) -> pa.Array:
-    return pa.ipc.read_record_batch(pa.py_buffer(answer.body), what.arrow_schema).column(0)
+    try:
+        return pa.ipc.read_record_batch(pa.py_buffer(answer.body), what.arrow_schema).column(0)
+    except (pa.ArrowException, OSError, EOFError) as error:
+        raise ProtocolError(f"The answer of another server cannot be read: {error!r:.300}") from error

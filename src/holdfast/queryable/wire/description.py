@@ -16,6 +16,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from holdfast.kernel.key_group import MAX_PARALLELISM
+from holdfast.kernel.malformed import MALFORMED
 from holdfast.queryable.wire.errors import ProtocolError
 from holdfast.state.declaration.descriptor import StateKind
 from holdfast.types.information.sealed_type import is_opaque
@@ -93,6 +95,7 @@ class StateDescription:
     @cached_property
     def explanation(self) -> str | None:
         """Why values, or parts of them, are bytes that nobody else can read; None if all types are declared."""
+        assert self.value_type is not None  # which finds out whether the type is one
         if self.is_opaque:
             return "The values have no declared type: only the program that wrote them can read these bytes."
         parts = list(_opaque_parts(self.type, VALUE))
@@ -145,9 +148,22 @@ class StateDescription:
             fields = dict(value)
             fields["kind"] = StateKind(fields["kind"])
             fields["arrow"] = base64.b64decode(fields["arrow"])
-            return cls(**fields)
-        except (KeyError, TypeError, ValueError) as error:
-            raise ProtocolError(f"Not the description of a state: {error!r}") from error
+            made = cls(**fields)
+            made._check()
+            return made
+        except (*MALFORMED, pa.ArrowException, OSError) as error:
+            raise ProtocolError(f"Not the description of a state: {error!r:.300}") from error
+
+    def _check(self) -> None:
+        texts = (self.name, self.state, self.uid, self.operator_id)
+        if any(type(text) is not str for text in texts) or type(self.namespaced) is not bool:
+            raise TypeError(f"{texts!r:.80}")
+        if type(self.max_parallelism) is not int or not 1 <= self.max_parallelism <= MAX_PARALLELISM:
+            raise ValueError(f"{self.max_parallelism!r:.40} key groups")
+        answers = self.arrow_schema.field(VALUE).type
+        expected = {StateKind.LIST: pa.types.is_list, StateKind.MAP: pa.types.is_map}.get(self.kind)
+        if expected is not None and not expected(answers):
+            raise TypeError(f"{self.kind.value} state is answered as {answers}")
 
     def __hash__(self) -> int:
         return hash(self.fingerprint)

@@ -10,9 +10,10 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
-from holdfast.errors import StateError
+from holdfast.errors import ConfigurationError, StateError
 from holdfast.kernel.ids import JobID, JobVertexID
 from holdfast.kernel.key_group import MAX_PARALLELISM, KeyGroupRange
+from holdfast.kernel.malformed import MALFORMED
 from holdfast.queryable.wire.errors import ProtocolError, UnknownJobError, UnknownKvStateLocationError
 
 Address = tuple[str, int]
@@ -142,8 +143,8 @@ class KvStateLocation:
             return cls(
                 JobID(value["job"]), JobVertexID(value["vertex"]), int(value["key_groups"]), value["name"], placements
             )
-        except (KeyError, TypeError, ValueError) as error:
-            raise ProtocolError(f"Not the location of a state: {error!r}") from error
+        except (*MALFORMED, ConfigurationError) as error:
+            raise ProtocolError(f"Not the location of a state: {error!r:.300}") from error
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, KvStateLocation) and self.to_json() == other.to_json()

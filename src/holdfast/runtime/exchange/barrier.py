@@ -67,6 +67,8 @@ class StepReport:
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> StepReport:
+        _require(value, uid=str, subtask=int, committables=list, queryable=list, staged=list, saving=list)
+        _require(value, **{"in": int, "out": int})
         return cls(
             value["uid"],
             value["subtask"],
@@ -114,6 +116,12 @@ class Barrier:
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Barrier:
+        """The barrier of which `to_json` was written.
+
+        Raises:
+            Any of `MALFORMED`: There is none.
+        """
+        _require(value, stage=int, partition=int, attempt=str, steps=list, read=list, upstream=list, observed=dict)
         return cls(
             stage=value["stage"],
             partition=value["partition"],
@@ -123,6 +131,12 @@ class Barrier:
             upstream=tuple(cls.from_json(barrier) for barrier in value["upstream"]),
             observed=value["observed"],
         )
+
+
+def _require(value: Mapping[str, Any], **kinds: type) -> None:
+    for name, kind in kinds.items():
+        if type(value[name]) is not kind:
+            raise TypeError(f"{name!r} of a barrier is {value[name]!r:.80}")
 
 
 class BarrierReader:

@@ -12,6 +12,8 @@ import zlib
 from collections.abc import Callable
 from typing import Final
 
+from holdfast.errors import CorruptFileError
+from holdfast.kernel.malformed import MALFORMED
 from holdfast.runtime.exchange.barrier import Barrier
 from holdfast.runtime.exchange.owned_file import read_owned, write_owned
 from holdfast.storage.job.job_directory import JobDirectory
@@ -51,8 +53,11 @@ def unpack(content: bytes, directory: JobDirectory) -> Barrier:
         NotExistError: The file that it is in is not there: the tasks do not share a disk.
         CorruptFileError: It is not what was written.
     """
-    if content.startswith(_FILED):
-        content = read_owned(directory, json.loads(content[len(_FILED) :]))
-    if content.startswith(_COMPRESSED):
-        content = zlib.decompress(content[len(_COMPRESSED) :])
-    return Barrier.from_json(json.loads(content))
+    try:
+        if content.startswith(_FILED):
+            content = read_owned(directory, json.loads(content[len(_FILED) :]))
+        if content.startswith(_COMPRESSED):
+            content = zlib.decompress(content[len(_COMPRESSED) :])
+        return Barrier.from_json(json.loads(content))
+    except (*MALFORMED, zlib.error) as error:
+        raise CorruptFileError(directory.path, None, f"a barrier row of a task cannot be read: {error!r:.300}.") from error

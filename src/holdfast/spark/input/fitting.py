@@ -15,6 +15,7 @@ from holdfast.runtime.graph.plan import Source
 from holdfast.runtime.graph.stream_graph import input_of
 from holdfast.spark.input.description import ignores_missing_files, source_of, streaming_leaves, table_of
 from holdfast.spark.input.offset_log import PlannedLine, lines_of, rearranged, require_plain
+from holdfast.spark.input.stored import require_positions
 
 logger = logging.getLogger(__name__)
 
@@ -106,6 +107,7 @@ class InputIdentities:
         rules.check(leaf.uid for leaf in self._leaves())
         if not positions:
             return InputBeginning(None, frozenset(leaf.uid for leaf in self.static))
+        require_positions(positions)
         streaming, static = positions.get("streaming"), positions.get("static")
         before = self._before(streaming) if streaming else []
         if static is None:

@@ -25,6 +25,7 @@ import pyarrow as pa
 from holdfast.errors import StateMigrationError
 from holdfast.state.declaration.descriptor import MapStateDescriptor, StateDescriptor, StateKind
 from holdfast.state.layout.evolution import FORMER, SINCE, TTL, TYPE, Conversion, Form, continued, conversion, forms_of
+from holdfast.state.layout.stored_schema import require_schema
 from holdfast.state.layout.value_codec import ValueCodec, value_codec_for
 from holdfast.state.run.probe import KEY
 from holdfast.state.run.run_file import HASH, Segment
@@ -132,6 +133,7 @@ class StateLayout:
         if all(schema == self.schema for schema, _ in stored):
             return self
         for schema, path in stored:
+            require_schema(schema, self.name, path)
             self._check(schema, path)
         forms = tuple(continued(self.name, self.forms[-1], stored, now))
         result = replace(self, value=value_codec_for(forms[-1].type), forms=forms)

@@ -16,7 +16,7 @@ have left it in several forms. A document with such a chunk has format version 2
 from __future__ import annotations
 
 import base64
-import binascii
+import reprlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
@@ -24,6 +24,7 @@ from enum import Enum
 from typing import Any, Final
 
 from holdfast.errors import StateError, StateMigrationError
+from holdfast.kernel.malformed import MALFORMED
 from holdfast.storage.file_system.path import base_name
 from holdfast.storage.job.naming import FileName
 
@@ -154,14 +155,16 @@ class OperatorSnapshot:
             StateError: It is not operator state.
         """
         try:
-            if value["format_version"] > FORMAT_VERSION:
+            version = value["format_version"]
+            _require(type(version) is int, "format_version", version)
+            if version > FORMAT_VERSION:
                 raise StateMigrationError(
-                    f"Operator state has format version {value['format_version']}, this release reads versions up to "
+                    f"Operator state has format version {version}, this release reads versions up to "
                     f"{FORMAT_VERSION}. Upgrade Holdfast."
                 )
             return cls({name: _stored(dict(state)) for name, state in value["states"].items()})
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise StateError(f"Operator state in a checkpoint cannot be understood: {error!r}.") from error
+        except MALFORMED as error:
+            raise StateError(f"Operator state in a checkpoint cannot be understood: {error!r:.300}.") from error
 
 
 def size_of(snapshot: Any, since: int = -1) -> int:
@@ -176,10 +179,46 @@ def size_of(snapshot: Any, since: int = -1) -> int:
     return OperatorSnapshot.from_json({"format_version": FORMAT_VERSION, **snapshot}).new_size(since)
 
 
+def check_snapshot(snapshot: Any) -> None:
+    """Make sure that what stands for a subtask in a document is nothing, or an object that can be understood.
+
+    Raises:
+        StateError: It cannot; that of a newer release is left to whoever asks for it.
+    """
+    if snapshot is not None and not isinstance(snapshot, Mapping):
+        raise StateError(f"Operator state cannot be {reprlib.repr(snapshot)}.")
+    if snapshot is None or "states" not in snapshot:
+        return
+    version = snapshot.get("format_version")
+    if type(version) is not int or version <= FORMAT_VERSION:
+        OperatorSnapshot.from_json(snapshot)
+
+
 def _stored(fields: dict[str, Any]) -> StoredState:
     mode, chunks = Mode(fields.pop("mode")), fields.pop("chunks")
     is_handed_out = fields.pop("handed_out", False) is True
-    return StoredState(mode, fields, tuple(SnapshotChunk(**chunk) for chunk in chunks), is_handed_out)
+    for name in ("type", "key") if mode is Mode.BROADCAST else ("type",):
+        _require(name in fields, name, fields)
+    return StoredState(mode, fields, tuple(map(_chunk, chunks)), is_handed_out)
+
+
+def _chunk(fields: Mapping[str, Any]) -> SnapshotChunk:
+    chunk, data = SnapshotChunk(**fields), dict(fields["data"])
+    for name in ("offset", "length", "items", "first", "count"):
+        number = fields[name]
+        _require(type(number) is int and number >= 0, name, number)
+    _require(chunk.first + chunk.count <= chunk.items, "count", chunk.count)
+    if chunk.is_inline:
+        _require(type(data["inline"]) is str, "inline", data["inline"])
+    else:
+        texts = (data["path"], data.get("digest", ""))
+        _require(all(type(text) is str for text in texts) and type(data.get("size", 0)) is int, "data", data)
+    return chunk
+
+
+def _require(holds: bool, field: str, value: object) -> None:
+    if not holds:
+        raise ValueError(f"{field} cannot be {reprlib.repr(value)}")
 
 
 class SnapshotStore(ABC):
@@ -206,7 +245,7 @@ class SnapshotStore(ABC):
             return self.read_file(data)
         try:
             return base64.b64decode(data["inline"], validate=True)
-        except binascii.Error as error:
+        except (ValueError, TypeError) as error:
             raise StateError(f"Inline operator state in a checkpoint cannot be decoded: {error}.") from error
 
     @abstractmethod

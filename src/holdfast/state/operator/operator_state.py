@@ -26,6 +26,7 @@ from holdfast.state.operator.operator_snapshot import (
     StoredState,
 )
 from holdfast.state.operator.operator_state_backend import OperatorStateBackend
+from holdfast.state.operator.payload import payload_of, table_of
 from holdfast.state.operator.refusal import Gate
 from holdfast.types.key.key_codec import KeyCodec, key_codec_for
 
@@ -111,7 +112,7 @@ class OperatorListState(ListState[Any]):
             count += kept.pop().count
         rewritten = self._stored()[sum(chunk.count for chunk in kept) :] if len(kept) < len(self._chunks) else []
         elements = [*rewritten, *self._added]
-        return [*kept, _New(_payload({"value": _column(self._codec, elements, self.descriptor.name)}), len(elements))]
+        return [*kept, _New(payload_of({"value": _column(self._codec, elements, self.descriptor.name)}), len(elements))]
 
     def _stored(self) -> list[Any]:
         if self._before is None:
@@ -212,7 +213,7 @@ class OperatorBroadcastState(BroadcastState[Any, Any]):
         if not entries:
             return []
         values = _column(self._codec, list(entries.values()), self.descriptor.name)
-        return [_New(_payload({"key": self._keys.storage_array(list(entries)), "value": values}), len(entries))]
+        return [_New(payload_of({"key": self._keys.storage_array(list(entries)), "value": values}), len(entries))]
 
     def _entries(self) -> dict[Any, Any]:
         if self._read is None:
@@ -331,8 +332,7 @@ class DefaultOperatorStateBackend(OperatorStateBackend):
             data = self._store.read(chunk.data)
             if path is not None:
                 self._files[path] = data
-        payload = pa.py_buffer(data).slice(chunk.offset, chunk.length)
-        return pa.ipc.open_stream(payload).read_all().slice(chunk.first, chunk.count)
+        return table_of(data, chunk, self.operator_identifier)
 
 
 def _written(parts: Mapping[str, Sequence[_Part]], store: SnapshotStore) -> dict[str, tuple[SnapshotChunk, ...]]:
@@ -380,14 +380,6 @@ def _column(codec: ValueCodec, stored: Sequence[Any], name: str) -> pa.Array:
             f"A value of operator state {name!r} cannot be written as {codec.type.ddl!r}: {error}. Declare the state "
             "with a type that fits all its values."
         ) from error
-
-
-def _payload(columns: dict[str, pa.Array]) -> bytes:
-    batch = pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, batch.schema) as writer:
-        writer.write_batch(batch)
-    return sink.getvalue().to_pybytes()  # type: ignore[no-any-return]
 
 
 def _one(table: pa.Table, name: str) -> pa.Array:

@@ -15,6 +15,8 @@ from typing import Any, Final
 
 import xxhash
 
+from holdfast.state.run import run_fields
+
 RECENT: Final = 16
 _MODULUS: Final = 2**127 - 1
 _BASE: Final = 0x9E3779B97F4A7C15F39CC0605CEDC835 % _MODULUS
@@ -81,8 +83,15 @@ class Lineage:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Lineage:
-        """Read a lineage."""
-        return cls(value["count"], int(value["digest"], 16), tuple(int(leaf, 16) for leaf in value["recent"]))
+        """Read a lineage.
+
+        Raises:
+            Any of `MALFORMED`: It is none.
+        """
+        recent = tuple(int(leaf, 16) for leaf in value["recent"])
+        count = run_fields.whole(value, "count")
+        run_fields.require(len(recent) <= min(count, RECENT), "recent", recent)
+        return cls(count, int(value["digest"], 16), recent)
 
 
 def _text(digest: int) -> str:

@@ -21,6 +21,8 @@ import xxhash
 
 from holdfast.errors import CorruptFileError, HoldfastError
 from holdfast.kernel.key_group import KeyGroupRange
+from holdfast.kernel.malformed import MALFORMED
+from holdfast.state.run import run_fields
 from holdfast.state.run.batch import COLUMN_BYTES
 from holdfast.state.run.lineage import Lineage
 from holdfast.state.run.run_cache import RunCache
@@ -88,18 +90,21 @@ class RunHandle:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> RunHandle:
-        """Read a handle from JSON."""
-        first, last = value["key_groups"]
+        """Read a handle from JSON.
+
+        Raises:
+            Any of `MALFORMED`: It is none.
+        """
         return cls(
-            value["path"],
-            value["size"],
-            value["footer_offset"],
-            value["digest"],
-            (first, last),
-            dict(value["rows"]),
-            value["token"],
-            value["epoch"],
-            dict(value["least_timers"]),
+            run_fields.text(value, "path"),
+            run_fields.whole(value, "size"),
+            run_fields.whole(value, "footer_offset"),
+            run_fields.text(value, "digest"),
+            run_fields.key_groups(value),
+            run_fields.counts(value, "rows"),
+            run_fields.whole(value, "token"),
+            run_fields.whole(value, "epoch"),
+            run_fields.times(value, "least_timers"),
             lineage_of(value),
         )
 
@@ -169,6 +174,8 @@ class Segment:
         data = self._blocks.verified(entry.offset, entry.length)
         with self._reading():
             table = _read_segment(data, only, self._batch)
+            table.validate()
+            _require_rows(table, entry)
         if entry.codec is not None:
             _open.unpacked(self._blocks.path, table.nbytes)
         return table
@@ -178,7 +185,7 @@ class Segment:
         entry = self.entry
         try:
             yield
-        except (pa.ArrowException, OSError) as error:
+        except (pa.ArrowException, OSError, *MALFORMED) as error:
             raise CorruptFileError(self._blocks.path, entry.offset, f"segment {entry.name!r}: {error}.") from error
 
     def range(self, key_groups: KeyGroupRange) -> slice:
@@ -339,6 +346,13 @@ def _map(fs: FileSystem, path: str, handle: RunHandle) -> RunReader:
         fs.drop_copy(path)
         raise
     return RunReader(fs, path, view, Footer.decode(data, path, offset), offset)
+
+
+def _require_rows(table: pa.Table, entry: SegmentEntry) -> None:
+    """Make sure that there are as many rows as the footer says, and that each has a hash."""
+    hashes = table.column(HASH)
+    if table.num_rows != entry.rows or hashes.type != pa.uint64() or hashes.null_count:
+        raise ValueError(f"it has {table.num_rows} rows of {table.schema.names!r:.200}, not {entry.rows} with a hash")
 
 
 def _read_segment(data: memoryview, only: str | None, batch: int | None) -> pa.Table:

@@ -24,7 +24,9 @@ from typing import Any, Final
 import xxhash
 
 from holdfast.errors import CorruptFileError, FormatVersionError
-from holdfast.kernel.key_group import KeyGroupRange
+from holdfast.kernel.key_group import UPPER_BOUND_MAX_PARALLELISM, KeyGroupRange
+from holdfast.kernel.malformed import MALFORMED
+from holdfast.state.run import run_fields
 from holdfast.state.run.lineage import Lineage
 
 FORMAT_VERSION: Final = 1
@@ -96,17 +98,28 @@ class SegmentEntry:
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> SegmentEntry:
-        """Read an entry of a footer."""
+        """Read an entry of a footer.
+
+        Raises:
+            Any of `MALFORMED`: It is none.
+        """
+        rows = run_fields.whole(value, "rows")
+        groups = run_fields.ascending(value, "key_groups", UPPER_BOUND_MAX_PARALLELISM)
+        first_rows = run_fields.ascending(value, "first_rows", rows)
+        batches = run_fields.ascending(value, "batches", rows)
+        run_fields.require(len(groups) == len(first_rows), "first_rows", first_rows)
+        run_fields.require(first_rows[:1] == (() if not rows else (0,)), "first_rows", first_rows)
+        run_fields.require(batches[:1] in ((), (0,)), "batches", batches)
         return cls(
-            value["name"],
-            value["offset"],
-            value["length"],
-            value["rows"],
-            tuple(value["key_groups"]),
-            tuple(value["first_rows"]),
-            value["schema"],
-            value.get("codec"),
-            tuple(value.get("batches", ())),
+            run_fields.text(value, "name"),
+            run_fields.whole(value, "offset", ALIGNMENT),
+            run_fields.whole(value, "length"),
+            rows,
+            groups,
+            first_rows,
+            dict(value["schema"]),
+            None if value.get("codec") is None else run_fields.text(value, "codec"),
+            batches,
         )
 
 
@@ -150,15 +163,22 @@ class RunMeta:
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> RunMeta:
-        """Read the facts from a footer."""
+        """Read the facts from a footer.
+
+        Raises:
+            Any of `MALFORMED`: They are none.
+        """
+        max_parallelism = run_fields.whole(value, "max_parallelism", 1)
+        key_groups = KeyGroupRange(*run_fields.key_groups(value))
+        run_fields.require(key_groups.end < max_parallelism <= UPPER_BOUND_MAX_PARALLELISM, "key_groups", key_groups)
         return cls(
-            KeyGroupRange(*value["key_groups"]),
-            value["max_parallelism"],
-            value["token"],
-            value["epoch"],
+            key_groups,
+            max_parallelism,
+            run_fields.whole(value, "token"),
+            run_fields.whole(value, "epoch"),
             value["key"],
-            value["least_timers"],
-            value["fired_through"],
+            run_fields.times(value, "least_timers"),
+            run_fields.times(value, "fired_through"),
             lineage_of(value),
         )
 
@@ -199,18 +219,18 @@ class Footer:
         """
         try:
             fields = json.loads(data)
-            version = fields["format_version"]
+            version = run_fields.whole(fields, "format_version", 1)
             if version > FORMAT_VERSION:
                 raise FormatVersionError(path, version, FORMAT_VERSION)
-            entries = [SegmentEntry.from_json(entry) for entry in fields["segments"]]
-            return cls(
-                RunMeta.from_json(fields),
-                {entry.name: entry for entry in entries},
-                tuple(int(block, 16) for block in fields["blocks"]),
-                fields["block_size"],
-            )
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise CorruptFileError(path, offset, f"its footer cannot be read: {error!r}.") from error
+            entries = {entry.name: entry for entry in map(SegmentEntry.from_json, fields["segments"])}
+            ends = [entry.offset + entry.length for entry in entries.values()]
+            run_fields.require(all(end <= offset for end in ends), "the end of a segment", ends)
+            block_size = run_fields.whole(fields, "block_size", 1)
+            blocks = tuple(int(block, 16) for block in fields["blocks"])
+            run_fields.require(len(blocks) == -(-offset // block_size), "blocks", blocks)
+            return cls(RunMeta.from_json(fields), entries, blocks, block_size)
+        except MALFORMED as error:
+            raise CorruptFileError(path, offset, f"its footer cannot be read: {error!r:.300}.") from error
 
 
 def block_digests(chunks: Iterable[bytes | memoryview], block_size: int = BLOCK_SIZE) -> Iterator[int]:

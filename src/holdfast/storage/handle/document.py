@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 from holdfast.errors import CorruptFileError, FormatVersionError
 
@@ -39,6 +39,10 @@ def encode_document(kind: str, format_version: int, body: dict[str, Any]) -> byt
     return _HEAD + hashlib.sha256(rest).hexdigest().encode() + b'"' + rest
 
 
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no JSON")
+
+
 def decode_document(data: bytes | memoryview, path: str, kind: str, supported: int) -> dict[str, Any]:
     """Return the body of a document after checking every byte of it.
 
@@ -60,7 +64,7 @@ def decode_document(data: bytes | memoryview, path: str, kind: str, supported: i
     if hashlib.sha256(data[_BODY:]).hexdigest().encode() != data[len(_HEAD) : _BODY - 1]:
         raise CorruptFileError(path, None, f"its checksum does not match its {len(data)} bytes (cut off or changed).")
     try:
-        fields = json.loads(data)
+        fields = json.loads(data, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
         raise CorruptFileError(path, None, f"it is not JSON: {error}.") from error
     if not isinstance(fields, dict) or fields.pop("kind", None) != kind:

@@ -13,6 +13,7 @@ from typing import Any, Final, Generic, TypeVar
 
 from holdfast.errors import (
     AlreadyExistError,
+    ConfigurationError,
     CorruptFileError,
     HoldfastError,
     NotExistError,
@@ -20,6 +21,7 @@ from holdfast.errors import (
     StorageError,
 )
 from holdfast.kernel.ids import new_nonce
+from holdfast.kernel.malformed import MALFORMED
 from holdfast.storage.file_system.file import FileSystem
 from holdfast.storage.file_system.path import join
 from holdfast.storage.handle.document import decode_document, encode_document
@@ -83,7 +85,8 @@ class DocumentSerializer(StateSerializer[T]):
         kind: The kind of document.
         format_version: The newest version of its form that this release reads, and the one it writes.
         to_json: State to a JSON object.
-        from_json: The object back to state; a KeyError, TypeError or ValueError in it means that the file is damaged.
+        from_json: The object back to state; any of `MALFORMED` in it, or a ConfigurationError, means
+            that the file is damaged.
     """
 
     def __init__(
@@ -107,7 +110,7 @@ class DocumentSerializer(StateSerializer[T]):
         body = decode_document(data, path, self._kind, self._format_version)
         try:
             return self._from_json(body)
-        except (KeyError, TypeError, ValueError) as error:
+        except (*MALFORMED, ConfigurationError) as error:
             raise CorruptFileError(path, None, f"a field of the {self._kind} is wrong: {error!r}.") from error
 
 
@@ -178,7 +181,7 @@ class RetrievableStateStorageHelper(ABC, Generic[T]):
         """Return the handle that a pointer of `RetrievableStateHandle.to_pointer` describes; reads nothing.
 
         Raises:
-            KeyError, TypeError or ValueError: It is not such a pointer.
+            Any of `MALFORMED`: It is not such a pointer.
         """
 
 
@@ -255,5 +258,5 @@ def decode_pointer(
     try:
         marks = {str(mark): bool(value) for mark, value in body["marks"].items()}
         return helper.restore_handle(body["handle"]), marks
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except MALFORMED as error:
         raise CorruptFileError(name, None, f"it is not the pointer of a state handle: {error!r}.") from error

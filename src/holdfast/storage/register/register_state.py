@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Final, Self
 
 from holdfast.errors import CorruptFileError
+from holdfast.kernel.malformed import MALFORMED
 from holdfast.storage.handle.document import decode_document, encode_document
 from holdfast.storage.register.written_version import WINDOW
 
@@ -182,7 +183,7 @@ class RegisterRecord:
             _require(type(incarnations) is list, "incarnations", incarnations)
             state = RegisterState(**body, checkpoints=pointers, incarnations=tuple(incarnations))
             return cls(state, history, raised)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except MALFORMED as error:
             raise CorruptFileError(path, None, f"a field of the register is missing or wrong: {error}.") from error
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import reprlib
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from holdfast.errors import ConfigurationError
+from holdfast.kernel.malformed import MALFORMED
 from holdfast.types.information.record_type import AvroRecordTypeInformation
 from holdfast.types.information.type_information import TypeInformation, Types
 
@@ -42,9 +44,12 @@ def avro_type(schema: str | Mapping[str, Any]) -> AvroRecordTypeInformation:
     """
     try:
         document = json.loads(schema) if isinstance(schema, str) else schema
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigurationError(f"The Avro schema is no JSON: {error}.") from error
-    found = _Reader().read(document, "")
+    try:
+        found = _Reader().read(document, "")
+    except MALFORMED as error:
+        raise ConfigurationError(f"The Avro schema {reprlib.repr(document)} is no schema of a record: {error!r}.") from error
     if not isinstance(found, AvroRecordTypeInformation):
         raise ConfigurationError(f"The Avro schema {document!r} is not that of a record.")
     return found

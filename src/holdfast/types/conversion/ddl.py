@@ -88,6 +88,9 @@ def parse_schema(text: str) -> RowTypeInformation:
     return result
 
 
+_LONGEST_NUMBER: Final = 9
+
+
 class _Parser:
     """Reads tokens from left to right, one ahead."""
 
@@ -218,8 +221,8 @@ class _Parser:
         if self._take("("):
             while not numbers or self._take(","):
                 word = self._next("a number")[1]
-                if not word.isdecimal():
-                    raise self._error(f"a number is expected, not {word!r}")
+                if not word.isdecimal() or len(word) > _LONGEST_NUMBER:
+                    raise self._error(f"a number is expected, not {word!r:.80}")
                 numbers.append(int(word))
             self._expect(")")
         return numbers

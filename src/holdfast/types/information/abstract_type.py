@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import reprlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import pyarrow as pa
 
-from holdfast.errors import CorruptFileError, OutputTypeError, StateMigrationError
+from holdfast.errors import ConfigurationError, CorruptFileError, OutputTypeError, StateMigrationError
+from holdfast.kernel.malformed import MALFORMED
 from holdfast.types.information import tagged
 from holdfast.types.serializer import (
     TypeSerializer,
@@ -144,10 +146,20 @@ def type_from_json(document: Any) -> TypeInformation:
         StateMigrationError: A newer release wrote it, or it is damaged.
     """
     content = {"type": document} if isinstance(document, str) else document
-    reader = _readers.get(content.get("type", "")) if isinstance(content, dict) else None
+    kind = content.get("type") if isinstance(content, dict) else None
+    reader = _readers.get(kind) if isinstance(kind, str) else None
     if reader is None:
-        raise StateMigrationError(f"{document!r} is not a type that this release knows. Upgrade, or check the file.")
-    return reader(content)
+        raise _unknown(document)
+    try:
+        return reader(content)
+    except (*MALFORMED, ConfigurationError, pa.ArrowException, OSError) as error:
+        raise _unknown(document) from error
+
+
+def _unknown(document: Any) -> StateMigrationError:
+    return StateMigrationError(
+        f"{reprlib.repr(document)} is not a type that this release knows. Upgrade, or check the file."
+    )
 
 
 class ValueSerializer(TypeSerializer[Any]):

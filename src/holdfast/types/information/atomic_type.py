@@ -76,13 +76,17 @@ _WIDER: Final[dict[str, tuple[str, ...]]] = {
 }
 
 
+MAX_CHAR_LENGTH: Final = 1 << 20
+"""Each value is padded to the length, which a file or a server may have said."""
+
+
 class CharTypeInformation(AtomicTypeInformation):
     """Text of a fixed length, padded with spaces; a string to Spark."""
 
     def __init__(self, length: int = 1) -> None:
         super().__init__("string")
-        if length < 1:
-            raise ConfigurationError(f"The length of CHAR is 1 or more, not {length!r}.")
+        if not 1 <= length <= MAX_CHAR_LENGTH:
+            raise ConfigurationError(f"The length of CHAR is 1 or more, up to {MAX_CHAR_LENGTH}, not {length!r:.40}.")
         self.length = length
 
     def to_json(self) -> Any:

@@ -11,6 +11,7 @@ next and a null leaves it as it is.
 
 from __future__ import annotations
 
+import reprlib
 import struct
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -21,7 +22,14 @@ import numpy.typing as npt
 import pyarrow as pa
 from xxhash import xxh64_intdigest
 
-from holdfast.errors import ConfigurationError, CorruptFileError, NullKeyError, OutputTypeError
+from holdfast.errors import (
+    ConfigurationError,
+    CorruptFileError,
+    NullKeyError,
+    OutputTypeError,
+    StateMigrationError,
+)
+from holdfast.kernel.malformed import MALFORMED
 from holdfast.types.information import tagged
 from holdfast.types.information.atom import with_nulls
 from holdfast.types.information.record_type import RecordTypeInformation
@@ -352,8 +360,17 @@ def key_codec_for(key_type: TypeInformation | None, names: tuple[str, ...] = ())
 
 
 def codec_from_json(document: Any) -> KeyCodec:
-    """Make a codec again from what `KeyCodec.to_json` returned."""
-    return TaggedKeyCodec() if document["kind"] == "tagged" else _declared(type_from_json(document["type"]))
+    """Make a codec again from what `KeyCodec.to_json` returned.
+
+    Raises:
+        StateMigrationError: A newer release wrote it, or it is damaged.
+    """
+    try:
+        return TaggedKeyCodec() if document["kind"] == "tagged" else _declared(type_from_json(document["type"]))
+    except (*MALFORMED, ConfigurationError) as error:
+        raise StateMigrationError(
+            f"{reprlib.repr(document)} is no form of keys that this release knows. Upgrade, or check the file."
+        ) from error
 
 
 def _declared(key_type: TypeInformation) -> AtomicKeyCodec | CompositeKeyCodec:

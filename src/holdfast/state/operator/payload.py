@@ -1,0 +1,50 @@
+"""The elements of a chunk as bytes: an Arrow stream with a column `value`, and of maps a column `key`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+
+from holdfast.errors import StateError
+from holdfast.kernel.malformed import MALFORMED
+from holdfast.state.operator.operator_snapshot import SnapshotChunk
+
+
+def payload_of(columns: dict[str, pa.Array]) -> bytes:
+    """Return columns as bytes."""
+    batch = pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    return sink.getvalue().to_pybytes()  # type: ignore[no-any-return]
+
+
+def table_of(data: bytes, chunk: SnapshotChunk, owner: str) -> pa.Table:
+    """Return the elements of a chunk that belong to a subtask.
+
+    Args:
+        data: What holds the payload.
+        chunk: Where in it the payload is.
+        owner: Uid of the operator, for errors.
+
+    Raises:
+        StateError: There are no such elements.
+    """
+    try:
+        table = pa.ipc.open_stream(pa.py_buffer(data).slice(chunk.offset, chunk.length)).read_all()
+        table.validate(full=True)
+        if table.num_rows != chunk.items:
+            raise ValueError(f"there are {table.num_rows}")
+    except (pa.ArrowException, OSError, EOFError, *MALFORMED) as error:
+        raise unreadable(chunk, owner, error) from error
+    return table.slice(chunk.first, chunk.count)
+
+
+def unreadable(chunk: SnapshotChunk, owner: str, error: Any) -> StateError:
+    """Make the error for a chunk whose elements are not what its description says."""
+    place = "its document" if chunk.is_inline else repr(chunk.data.get("path"))
+    return StateError(
+        f"{chunk.items} elements of operator state of {owner!r} cannot be read from {place:.300}: {error!r:.200}. Start "
+        "from another checkpoint (-s PATH)."
+    )

@@ -1,0 +1,16 @@
+"""A barrier row, or the file that it names: what a task reads of the tasks above it."""
+
+from holdfast.kernel.ids import JobID
+from holdfast.runtime.exchange.barrier import Barrier, BarrierReader
+from holdfast.runtime.exchange.barrier_row import unpack
+from holdfast.storage.file_system.scheme import LocalFileSystem
+from holdfast.storage.job.job_directory import JobDirectory
+from tests.fuzz.document import directory
+
+JOB = JobDirectory(LocalFileSystem(), str(directory() / "barriers"), JobID("0" * 32))
+
+
+def parse(data: bytes) -> None:
+    barrier = unpack(data, JOB)
+    assert Barrier.from_json(barrier.to_json()) == barrier
+    BarrierReader().take(barrier)

@@ -1,0 +1,13 @@
+"""The entries of a state handle store in files."""
+
+from holdfast.ha.file_system.store import FileEntryMapBackend
+from holdfast.storage.file_system.scheme import LocalFileSystem
+from tests.fuzz.document import directory, replaced, sealed
+
+ENTRIES = directory() / "entries"
+PATH = str(ENTRIES)
+
+
+def parse(data: bytes) -> None:
+    replaced(ENTRIES / f"v-{1:020d}", sealed("state-handle-store", 1, data))
+    FileEntryMapBackend(LocalFileSystem(), PATH).load()

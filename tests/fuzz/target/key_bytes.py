@@ -1,0 +1,23 @@
+"""Keys in files: the bytes of composite keys and of keys without a declared type."""
+
+from holdfast.errors import HoldfastError
+from holdfast.types.conversion.convert import to_type
+from holdfast.types.information import tagged
+from holdfast.types.key.key_codec import CompositeKeyCodec, TaggedKeyCodec, key_codec_for
+
+COMPOSITE = key_codec_for(to_type("a string, b bigint, c struct<d: date, e: decimal(20,2)>, f binary, g boolean"))
+assert isinstance(COMPOSITE, CompositeKeyCodec)
+
+
+def parse(data: bytes) -> None:
+    refusals = []
+    try:
+        COMPOSITE.user_key(COMPOSITE.decode(data))
+    except HoldfastError as error:
+        refusals.append(error)
+    try:
+        TaggedKeyCodec().user_key(data)
+    except (HoldfastError, tagged.TaggedValueError) as error:
+        refusals.append(error)
+    if len(refusals) == 2:
+        raise HoldfastError("neither reads it")

@@ -1,0 +1,16 @@
+"""The lease of a leader in a file, and what is made of it by whoever leads next."""
+
+from holdfast.ha.file_system.lease_file import LeaderLeaseForm, LeaseFile
+from holdfast.storage.file_system.scheme import LocalFileSystem
+from tests.fuzz.document import directory, replaced, sealed
+
+LEASES = directory() / "leases"
+PATH = str(LEASES)
+
+
+def parse(data: bytes) -> None:
+    replaced(LEASES / f"v-{1:020d}", sealed("leader-lease", 1, data))
+    _, lease = LeaseFile(LocalFileSystem(), PATH).read()
+    LeaderLeaseForm().acquired("next", lease, 15.0)
+    if lease is not None:
+        LeaderLeaseForm().given_up(lease).to_json()

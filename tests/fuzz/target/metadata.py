@@ -1,0 +1,35 @@
+"""`_metadata` with a checksum that is right, and what a restore, a listing and a sweep ask of it."""
+
+from contextlib import suppress
+
+from holdfast.checkpoint.document.completed_checkpoint import CompletedCheckpoint, pointer_for
+from holdfast.checkpoint.document.metadata import decode
+from holdfast.errors import StateMigrationError
+from holdfast.runtime.commit.document import committables_of
+from holdfast.runtime.commit.output import stamped
+from holdfast.state.operator.operator_snapshot import FORMAT_VERSION, OperatorSnapshot
+from holdfast.state.run.version import StateVersion
+from holdfast.types.key.key_codec import codec_from_json
+from tests.fuzz.document import PATH, sealed
+
+
+def parse(data: bytes) -> None:
+    document = sealed("checkpoint", 1, data)
+    metadata = decode(document, PATH)
+    completed = CompletedCheckpoint(metadata, PATH, pointer_for(metadata, document, PATH))
+    completed.get_state_size()
+    completed.should_be_discarded_on_shutdown("FINISHED")
+    assert metadata.new_size <= metadata.state_size
+    list(metadata.strings())
+    stamped(committables_of(metadata.operators), metadata.lineage)
+    for operator in metadata.operators:
+        version = StateVersion(operator.runs)
+        version.least_timer("event")
+        assert len(version.lineage.positions) > 0
+        hash(operator.runs)
+        for part in operator.subtasks:
+            if part is not None and "states" in part and part["format_version"] <= FORMAT_VERSION:
+                OperatorSnapshot.from_json(part).paths()
+        # The program says of what type its keys are; what is not that type is refused by uid.
+        with suppress(StateMigrationError):
+            codec_from_json(operator.key)

@@ -1,0 +1,28 @@
+"""Operator state in `_metadata`, and the payloads in it, as a function of the next run reads them."""
+
+import json
+from typing import Any
+
+from holdfast.state.declaration.descriptor import ListStateDescriptor, MapStateDescriptor
+from holdfast.state.operator.operator_snapshot import OperatorSnapshot, size_of
+from holdfast.state.operator.operator_state import DefaultOperatorStateBackend
+from holdfast.state.operator.repartition import RoundRobinOperatorStateRepartitioner
+
+
+def parse(data: bytes) -> None:
+    try:
+        document: Any = json.loads(data)
+    except (ValueError, RecursionError):
+        return  # it was JSON when its checkpoint was read
+    snapshot = OperatorSnapshot.from_json(document)
+    size_of(document)
+    snapshot.paths()
+    for part in RoundRobinOperatorStateRepartitioner().repartition_state([snapshot], 1, 2):
+        if part is None:
+            continue
+        backend = DefaultOperatorStateBackend("operator")
+        backend.restore(part)
+        backend.get_list_state(ListStateDescriptor("list", "bigint")).get()
+        backend.get_union_list_state(ListStateDescriptor("union", "string")).get()
+        backend.get_broadcast_state(MapStateDescriptor("rules", "string", "double")).items()
+        backend.snapshot()

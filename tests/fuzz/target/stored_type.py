@@ -1,0 +1,19 @@
+"""The type of a state or of a key, as files and servers say it: no class is loaded, no default unpickled."""
+
+import json
+from typing import Any
+
+from holdfast.types.information.sealed_type import sealed
+from holdfast.types.information.type_information import type_from_json
+from holdfast.types.key.key_codec import codec_from_json
+
+
+def parse(data: bytes) -> None:
+    try:
+        document: Any = json.loads(data)
+    except (ValueError, RecursionError):
+        return
+    kind = type_from_json(sealed(document))
+    kind.arrow_type, kind.ddl, kind.to_json(), str(kind), hash(kind)  # noqa: B018 - properties that read
+    codec = codec_from_json({"kind": "atomic", "type": sealed(document)})
+    codec.storage_type, codec.to_json()  # noqa: B018 - properties that read
