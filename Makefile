@@ -27,7 +27,7 @@ CLASSES := $(VENV)/spark.jsa
 export PYSPARK_PYTHON := $(CURDIR)/$(PY)
 export PYSPARK_DRIVER_PYTHON := $(CURDIR)/$(PY)
 
-.PHONY: help setup demo soak bench test test-all test-again test-nojvm test-spark lint types layers lock
+.PHONY: help setup demo soak fuzz bench test test-all test-again test-nojvm test-spark lint types layers lock
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -46,6 +46,19 @@ bench: $(STAMP) ## Measure rows/s against Spark and PyFlink, and what an epoch c
 
 soak: $(STAMP) ## The long runs: thousands of epochs with failures and kills (half an hour)
 	$(PY) -m pytest tests -m soak --timeout 0 -s
+
+# Atheris has no release for every Python, so it is no part of the lock and has an environment beside the other one.
+TARGET ?= metadata
+FUZZ_SECONDS ?= 3600
+FUZZER := .fuzz/python
+
+$(FUZZER): $(STAMP) requirements-fuzz.txt
+	$(PY) -m uv venv --clear --python $(PY) $@
+	$(PY) -m uv pip install --python $@ -r requirements-fuzz.txt
+
+fuzz: $(FUZZER) ## Fuzz a parser with coverage guidance: TARGET=frame FUZZ_SECONDS=600
+	PYTHONPATH="src:$$($(PY) -c 'import site; print(site.getsitepackages()[0])')" \
+		$(FUZZER)/bin/python -m tests.fuzz.runner $(TARGET) -max_total_time=$(FUZZ_SECONDS)
 
 $(CLASSES): $(STAMP) tests/programs/java_archive.py
 	-$(PY) -m tests.programs.java_archive

@@ -252,7 +252,7 @@ class _Connection(BaseHTTPRequestHandler):
             return {}
         try:
             body = json.loads(self.rfile.read(length))
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise RefusedError(400, f"The body is no JSON: {error}.") from error
         if not isinstance(body, dict):
             raise RefusedError(400, "The body must be a JSON object.")

@@ -4,7 +4,6 @@ from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.option import all_options, parse_duration, parse_memory_size
 
 
-
 def parse(data: bytes) -> None:
     text = data.decode("utf-8", "surrogateescape")
     configuration = Configuration.from_properties(text.splitlines())

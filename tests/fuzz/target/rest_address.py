@@ -1,11 +1,10 @@
 """The file that says where a job's REST interface is; a command reads it, and goes there."""
 
 from holdfast.kernel.ids import JobID
+from holdfast.rest.address import addresses
 from holdfast.storage.file_system.scheme import LocalFileSystem
 from holdfast.storage.job.job_directory import JobDirectory
 from tests.fuzz.document import directory, replaced
-
-from holdfast.rest.address import addresses
 
 JOB = JobDirectory(LocalFileSystem(), str(directory() / "served"), JobID("0" * 32))
 FILE = directory() / "served" / ("0" * 32) / "rest" / f"{1:019d}-{'0' * 12}.json"

@@ -1,6 +1,5 @@
 """The footer of a run, with all checksums right: what it says of segments, and the readers that believe it."""
 
-import hashlib
 import json
 from functools import cache
 from typing import Any
@@ -91,5 +90,3 @@ def read(run: bytes) -> None:
             scan = RunningScan(state, ScanRequest("0" * 32, state.description.name), 1 << 20)
             while scan.next() is not None:
                 pass
-
-

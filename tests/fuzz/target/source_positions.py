@@ -45,5 +45,5 @@ def _seed(positions: Mapping[str, Any]) -> None:
     fit_inputs([*leaves, *static], [InputLeaf("in", 0, "parquet /data/in", "a string")], InputRules(True))
     if streaming is not None:
         QueryDirectory(ROOT / "spark", JOB, 1).seed(streaming)
-        plan = [PlannedLine("in", 0, number) for number in range(len(leaves))]
+        plan = [PlannedLine("in", number, number) for number in range(len(leaves))]
         rearranged(streaming, [value["source"] for value in lines], plan)

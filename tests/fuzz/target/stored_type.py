@@ -3,6 +3,7 @@
 import json
 from typing import Any
 
+from holdfast.kernel.malformed import require_shallow
 from holdfast.types.information.sealed_type import sealed
 from holdfast.types.information.type_information import type_from_json
 from holdfast.types.key.key_codec import codec_from_json
@@ -11,9 +12,10 @@ from holdfast.types.key.key_codec import codec_from_json
 def parse(data: bytes) -> None:
     try:
         document: Any = json.loads(data)
+        require_shallow(document)
     except (ValueError, RecursionError):
-        return
+        return  # refused with the document or the message that it is a part of
     kind = type_from_json(sealed(document))
-    kind.arrow_type, kind.ddl, kind.to_json(), str(kind), hash(kind)  # noqa: B018 - properties that read
+    kind.arrow_type, kind.ddl, kind.to_json(), str(kind), hash(kind)
     codec = codec_from_json({"kind": "atomic", "type": sealed(document)})
-    codec.storage_type, codec.to_json()  # noqa: B018 - properties that read
+    codec.storage_type, codec.to_json()

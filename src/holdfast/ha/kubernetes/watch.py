@@ -257,7 +257,9 @@ def _parse(line: str) -> _Event:
             found = None if is_empty else KubernetesConfigMap.of(cast(ConfigMap, ConfigMap.from_dict(value)))
             return _Event(kind, version, found)
     except Exception as error:  # the library has errors of its own for objects that are none
-        raise StorageError(f"The API server sent {line!r:.200} in a watch, which is no event: {error!r:.200}.") from error
+        raise StorageError(
+            f"The API server sent {line!r:.200} in a watch, which is no event: {error!r:.200}."
+        ) from error
     if code == 410:
         raise ExpiredError(message)
     raise StorageError(f"The API server ended a watch: {message!r:.200} (code {code!r:.40}).")

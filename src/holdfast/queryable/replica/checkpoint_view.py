@@ -223,7 +223,9 @@ class ViewBuilder:
                 layers.append(_joined([one for one in stretches if len(one)] or stretches[:1]))
                 check_columns(layers[-1], reading.description)
         except (pa.ArrowException, *MALFORMED) as error:
-            raise CorruptFileError(run.path, None, f"its rows of state {state!r:.80} are none: {error!r:.200}.") from error
+            raise CorruptFileError(
+                run.path, None, f"its rows of state {state!r:.80} are none: {error!r:.200}."
+            ) from error
         return layers
 
     def _open(self, handle: RunHandle) -> RunReader:

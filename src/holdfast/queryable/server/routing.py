@@ -24,6 +24,7 @@ from holdfast.queryable.wire.errors import (
     RETRIED,
     BadRequestError,
     CheckpointNotAvailableError,
+    ProtocolError,
     QueryConnectionError,
     QueryTimeoutError,
     UnknownKvStateKeyGroupLocationError,

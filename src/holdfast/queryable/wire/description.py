@@ -17,7 +17,7 @@ from typing import Any
 import pyarrow as pa
 
 from holdfast.kernel.key_group import MAX_PARALLELISM
-from holdfast.kernel.malformed import MALFORMED
+from holdfast.kernel.malformed import MALFORMED, require_shallow
 from holdfast.queryable.wire.errors import ProtocolError
 from holdfast.state.declaration.descriptor import StateKind
 from holdfast.types.information.sealed_type import is_opaque
@@ -145,6 +145,7 @@ class StateDescription:
             ProtocolError: It is none.
         """
         try:
+            require_shallow(value)
             fields = dict(value)
             fields["kind"] = StateKind(fields["kind"])
             fields["arrow"] = base64.b64decode(fields["arrow"])

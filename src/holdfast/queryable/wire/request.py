@@ -213,7 +213,7 @@ def deadline(fields: Mapping[str, Any]) -> float:
     value = fields.get("deadline", DEFAULT_DEADLINE)
     if type(value) not in (int, float) or not value >= 0:
         raise BadRequestError(f"A deadline is a number of seconds from 0, not {value!r:.40}.")
-    return min(float(value), MAX_DEADLINE)
+    return float(min(value, MAX_DEADLINE))
 
 
 def namespace(fields: Mapping[str, Any]) -> bytes | None:

@@ -60,4 +60,6 @@ def unpack(content: bytes, directory: JobDirectory) -> Barrier:
             content = zlib.decompress(content[len(_COMPRESSED) :])
         return Barrier.from_json(json.loads(content))
     except (*MALFORMED, zlib.error) as error:
-        raise CorruptFileError(directory.path, None, f"a barrier row of a task cannot be read: {error!r:.300}.") from error
+        raise CorruptFileError(
+            directory.path, None, f"a barrier row of a task cannot be read: {error!r:.300}."
+        ) from error

@@ -48,7 +48,9 @@ def _require_streaming(streaming: Mapping[str, Any]) -> None:
             _require(leaf["source"] >= 0, "a source has no folder")
     for name, handle in streaming["sources"].items():
         # It becomes a path below a directory of ours, and may not lead out of it.
-        _require({"", ".", ".."}.isdisjoint(name.split("/")) and "\0" not in name, f"{name!r:.80} is no file of a source")
+        _require(
+            {"", ".", ".."}.isdisjoint(name.split("/")) and "\0" not in name, f"{name!r:.80} is no file of a source"
+        )
         _require_fields(handle, {"path": str, "size": int, "digest": str})
 
 

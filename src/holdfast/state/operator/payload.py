@@ -45,6 +45,6 @@ def unreadable(chunk: SnapshotChunk, owner: str, error: Any) -> StateError:
     """Make the error for a chunk whose elements are not what its description says."""
     place = "its document" if chunk.is_inline else repr(chunk.data.get("path"))
     return StateError(
-        f"{chunk.items} elements of operator state of {owner!r} cannot be read from {place:.300}: {error!r:.200}. Start "
-        "from another checkpoint (-s PATH)."
+        f"{chunk.items} elements of operator state of {owner!r} cannot be read from {place:.300}: {error!r:.200}. "
+        "Start from another checkpoint (-s PATH)."
     )

@@ -49,7 +49,9 @@ def avro_type(schema: str | Mapping[str, Any]) -> AvroRecordTypeInformation:
     try:
         found = _Reader().read(document, "")
     except MALFORMED as error:
-        raise ConfigurationError(f"The Avro schema {reprlib.repr(document)} is no schema of a record: {error!r}.") from error
+        raise ConfigurationError(
+            f"The Avro schema {reprlib.repr(document)} is no schema of a record: {error!r}."
+        ) from error
     if not isinstance(found, AvroRecordTypeInformation):
         raise ConfigurationError(f"The Avro schema {document!r} is not that of a record.")
     return found

@@ -22,13 +22,8 @@ import numpy.typing as npt
 import pyarrow as pa
 from xxhash import xxh64_intdigest
 
-from holdfast.errors import (
-    ConfigurationError,
-    CorruptFileError,
-    NullKeyError,
-    OutputTypeError,
-    StateMigrationError,
-)
+from holdfast import errors
+from holdfast.errors import ConfigurationError, CorruptFileError, NullKeyError, OutputTypeError
 from holdfast.kernel.malformed import MALFORMED
 from holdfast.types.information import tagged
 from holdfast.types.information.atom import with_nulls
@@ -368,7 +363,7 @@ def codec_from_json(document: Any) -> KeyCodec:
     try:
         return TaggedKeyCodec() if document["kind"] == "tagged" else _declared(type_from_json(document["type"]))
     except (*MALFORMED, ConfigurationError) as error:
-        raise StateMigrationError(
+        raise errors.StateMigrationError(
             f"{reprlib.repr(document)} is no form of keys that this release knows. Upgrade, or check the file."
         ) from error
 

@@ -1,0 +1,159 @@
+"""What fuzzing has found, each once: it fell over, hung, or believed what it should not have."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.errors import CorruptFileError, HoldfastError, RestoreError
+from holdfast.kernel.ids import JobID
+from holdfast.rest.address import addresses
+from holdfast.spark.input.stored import require_positions
+from holdfast.state.run.run_footer import check_run
+from holdfast.storage.file_system.scheme import LocalFileSystem
+from holdfast.storage.job.job_directory import JobDirectory
+from tests.fuzz.target import run_footer
+from tests.fuzz.targets import CORPUS, Target
+
+GONE = object()
+INFINITE = float("inf")
+DEEP: Any = []
+for _ in range(400):
+    DEEP = [DEEP]
+
+FOUND: list[tuple[str, str, str, Any]] = [
+    ("barrier_row", "plain", "partition", [0]),
+    ("barrier_row", "plain", "observed", 7),
+    ("barrier_row", "plain", "steps.0.in", GONE),
+    ("barrier_row", "plain", "read.0", [1, 2, 3]),
+    ("entry_map", "plain", "body.term", INFINITE),
+    ("entry_map", "plain", "body.entries.job.version", INFINITE),
+    ("execution_plan", "plain", "parallelisms", [1]),
+    ("execution_plan", "plain", "parallelisms.count.0", INFINITE),
+    ("execution_plan", "plain", "job_id", {"": None}),
+    ("execution_plan", "plain", "job_id", "0" * 31),
+    ("job_result", "plain", "result.net-runtime", INFINITE),
+    ("job_result", "plain", "result.id", "0" * 31),
+    ("lease_file", "plain", "body.term", INFINITE),
+    ("metadata", "plain", "operators.0.subtasks", [7]),
+    ("metadata", "plain", "operators.0.max_parallelism", 2**40),
+    ("metadata", "plain", "operators.0.runs.0.digest", None),
+    ("metadata", "plain", "operators.0.runs.0.path", "\ud800"),
+    ("metadata", "plain", "operators.0.runs.0.key_groups", [5, 3]),
+    ("metadata", "plain", "operators.0.runs.0.size", -1),
+    ("metadata", "plain", "extra.previous_epoch", "x"),
+    ("metadata", "merged", "operators.0.runs.0.lineage.count", "x"),
+    ("metadata", "files", "operators.1.subtasks.0.format_version", 0.5),
+    ("operator_state", "plain", "states.list.chunks.0.items", "x"),
+    ("operator_state", "plain", "states.list.chunks.0.data", 7),
+    ("operator_state", "plain", "states.list.chunks.0.data.inline", "AAAA"),
+    ("operator_state", "plain", "states.rules.key", GONE),
+    ("register_marker", "plain", "job_id", "nobody"),
+    ("rest_address", "plain", "url", None),
+    ("rest_address", "plain", "token", "1"),
+    ("rest_address", "plain", "bearer", DEEP),
+    ("run_footer", "plain", "block_size", 0),
+    ("run_footer", "plain", "block_size", INFINITE),
+    ("run_footer", "plain", "blocks", []),
+    ("run_footer", "plain", "key_groups", [0, 2**40]),
+    ("run_footer", "plain", "least_timers", ["a"]),
+    ("run_footer", "plain", "segments.0.offset", -64),
+    ("run_footer", "plain", "segments.0.length", 2**40),
+    ("run_footer", "plain", "segments.0.rows", 10**9),
+    ("run_footer", "plain", "segments.0.first_rows", [2, 1, 0]),
+    ("run_footer", "plain", "segments.0.schema", 0.5),
+    ("run_footer", "plain", "segments.0.schema.kind", 2),
+    ("run_footer", "plain", "segments.0.schema.ttl", GONE),
+    ("run_footer", "plain", "segments.0.schema.namespace", GONE),
+    ("run_footer", "plain", "segments.0.schema.type", None),
+    ("run_footer", "plain", "segments.0.schema.type", DEEP),
+    ("run_footer", "plain", "format_version", DEEP),
+    ("source_positions", "uids", "streaming.batch_id", 99),
+    ("source_positions", "uids", "streaming.inputs", []),
+    ("source_positions", "uids", "static", 7),
+    ("stored_type", "default", "fields.1.default", "-1"),
+    ("stored_type", "char", "length", 10**12),
+    ("stored_type", "decimal", "precision", "x"),
+    ("stored_type", "tuple", "types", 128),
+    ("type_text", "avro", "fields", 7),
+    ("type_text", "avro", "fields.0.name", ["a"]),
+    ("watch_line", "modified", "object.metadata.uid", []),
+    ("watch_line", "bookmark", "object.metadata", 128),
+    ("watch_line", "error", "object", "x"),
+]
+
+
+def changed(target: str, file: str, place: str, value: Any) -> bytes:
+    """An input of the corpus with another value in one place."""
+    document = json.loads((CORPUS / target / file).read_bytes().partition(b"\n")[0])
+    *way, last = [int(part) if part.isdecimal() else part for part in place.split(".")]
+    holder = document
+    for part in way:
+        holder = holder[part]
+    if value is GONE:
+        del holder[last]
+    else:
+        assert holder[last] != value
+        holder[last] = value
+    return json.dumps(document).encode()
+
+
+@pytest.mark.parametrize(
+    ("target", "file", "place", "value"), FOUND, ids=[f"{one[0]}-{one[2]}-{number}" for number, one in enumerate(FOUND)]
+)
+def test_what_once_broke_a_parser_is_refused_by_name(target: str, file: str, place: str, value: Any) -> None:
+    parser = Target(target)
+    assert parser.accepts((CORPUS / target / file).read_bytes())
+    assert not parser.accepts(changed(target, file, place, value))
+
+
+def test_a_lease_that_nobody_can_read_counts_as_none() -> None:
+    for place in ("leaderTransitions", "renewals", "leaseDurationSeconds"):
+        assert Target("lease_record").accepts(changed("lease_record", "plain", place, INFINITE))
+    assert Target("lease_record").accepts(b"[" * 100_000)
+
+
+def test_a_deadline_of_any_length_is_the_longest_one() -> None:
+    assert Target("query_request").accepts(changed("query_request", "scan", "deadline", 10**400))
+
+
+@pytest.mark.parametrize("size", [0, -1])
+def test_a_run_without_a_size_of_blocks_is_refused_and_does_not_hang(size: int) -> None:
+    run = run_footer.sealed_run(run_footer.segments(), changed("run_footer", "plain", "block_size", size))
+    with pytest.raises(CorruptFileError, match="block_size cannot be"):
+        check_run(memoryview(run), "a.run")
+
+
+def test_what_is_nested_without_end_is_refused_wherever_json_is_read() -> None:
+    for target in ("barrier_row", "document", "frame", "rest_address", "type_text", "watch_line"):
+        assert not Target(target).accepts(b"[" * 100_000)
+    assert not Target("run_footer").accepts(b'{"a":' + b"[" * 100_000)
+
+
+@pytest.mark.parametrize("name", ["../../../escaped", "0/../../../../escaped", "/tmp/escaped", "0//x", "", "0/\0"])
+def test_positions_of_sources_lead_nowhere_else(name: str) -> None:
+    positions = json.loads((CORPUS / "source_positions" / "uids").read_bytes())
+    require_positions(positions)
+    [handle, *_] = positions["streaming"]["sources"].values()
+    positions["streaming"]["sources"][name] = handle
+    with pytest.raises(RestoreError, match="is no file of a source"):
+        require_positions(positions)
+
+
+def test_an_entry_of_the_offset_log_is_called_by_the_number_of_a_batch() -> None:
+    positions = json.loads((CORPUS / "source_positions" / "uids").read_bytes())
+    positions["streaming"]["offsets"]["../../commits/7"] = positions["streaming"]["offsets"]["4"]
+    with pytest.raises(RestoreError):
+        require_positions(positions)
+
+
+def test_a_command_goes_to_no_place_but_that_of_a_rest_interface(tmp_path: Path) -> None:
+    directory = JobDirectory(LocalFileSystem(), str(tmp_path), JobID("0" * 32))
+    file = tmp_path / ("0" * 32) / "rest" / f"{1:019d}-{'0' * 12}.json"
+    file.parent.mkdir(parents=True)
+    file.write_bytes(changed("rest_address", "plain", "url", "file:///etc/passwd"))
+    with pytest.raises(HoldfastError, match="is no place of a REST interface"):
+        addresses(directory)
