@@ -3,18 +3,31 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from holdfast.errors import CorruptFileError, HoldfastError, RestoreError
+from holdfast.cli.verb.query import parse_key
+from holdfast.errors import (
+    ConfigurationError,
+    CorruptFileError,
+    HoldfastError,
+    OutputTypeError,
+    RestoreError,
+    StateMigrationError,
+)
 from holdfast.kernel.ids import JobID
+from holdfast.kernel.option import parse_duration, parse_memory_size
 from holdfast.rest.address import addresses
 from holdfast.spark.input.stored import require_positions
+from holdfast.state.operator.operator_snapshot import OperatorSnapshot, size_of
 from holdfast.state.run.run_footer import check_run
 from holdfast.storage.file_system.scheme import LocalFileSystem
 from holdfast.storage.job.job_directory import JobDirectory
+from holdfast.types.conversion.convert import to_type
+from holdfast.types.key.key_codec import CompositeKeyCodec, key_codec_for
 from tests.fuzz.target import run_footer
 from tests.fuzz.targets import CORPUS, Target
 
@@ -63,6 +76,7 @@ FOUND: list[tuple[str, str, str, Any]] = [
     ("run_footer", "plain", "segments.0.offset", -64),
     ("run_footer", "plain", "segments.0.length", 2**40),
     ("run_footer", "plain", "segments.0.rows", 10**9),
+    ("run_footer", "plain", "segments.0.rows", 2**63),
     ("run_footer", "plain", "segments.0.first_rows", [2, 1, 0]),
     ("run_footer", "plain", "segments.0.schema", 0.5),
     ("run_footer", "plain", "segments.0.schema.kind", 2),
@@ -118,6 +132,48 @@ def test_a_lease_that_nobody_can_read_counts_as_none() -> None:
 
 def test_a_deadline_of_any_length_is_the_longest_one() -> None:
     assert Target("query_request").accepts(changed("query_request", "scan", "deadline", 10**400))
+
+
+def test_a_key_that_is_typed_may_be_nested_without_end() -> None:
+    assert Target("query_key").accepts(b"[" * 100_000), "it is a text like any other"
+    with pytest.raises(ConfigurationError, match="is no key of this state"):
+        parse_key(key_codec_for(to_type("a string, b bigint")), "[" * 100_000)
+
+
+@pytest.mark.parametrize("day", [3_000_000, 2**31 - 1, -(2**31)])
+def test_a_day_that_python_does_not_know_is_refused_and_is_no_key_that_may_be_typed(day: int) -> None:
+    codec = key_codec_for(to_type("date"))
+    with pytest.raises(OutputTypeError, match="is no date"):
+        codec.user_key(day)
+
+
+def test_a_number_with_more_bits_than_its_type_is_no_key() -> None:
+    codec = key_codec_for(to_type("a date, b bigint"))
+    assert isinstance(codec, CompositeKeyCodec)
+    good = codec.canonical_bytes((7, 7))
+    assert codec.decode(good) == (7, 7)
+    with pytest.raises(CorruptFileError, match="is not a key of"):
+        codec.decode(good[:4] + (2**40 + 2**63).to_bytes(8, "big") + good[12:])
+
+
+@pytest.mark.parametrize("read", [parse_duration, parse_memory_size])
+def test_an_option_without_bounds_is_refused(read: Callable[[str], int]) -> None:
+    for text in ("1" * 400 + " d", "9" * 5000, "inf s", "-1 s"):
+        with pytest.raises(ConfigurationError, match="is not a"):
+            read(text)
+
+
+def test_a_type_without_bounds_is_refused() -> None:
+    for text in (f"char({'9' * 5000})", "char(1000000000)", f"decimal({'9' * 5000}, 2)"):
+        with pytest.raises(ConfigurationError):
+            to_type(text)
+
+
+def test_operator_state_of_a_newer_release_is_listed_and_refused_where_it_is_restored() -> None:
+    newer = {"format_version": 99, "states": {"list": {"something": "else"}}}
+    assert size_of(newer) == 0
+    with pytest.raises(StateMigrationError, match="Upgrade"):
+        OperatorSnapshot.from_json(newer)
 
 
 @pytest.mark.parametrize("size", [0, -1])

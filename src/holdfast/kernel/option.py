@@ -78,10 +78,16 @@ class ConfigOption(Generic[T]):
         """
         try:
             result: T = convert(self.type, value)
-        except (ValueError, TypeError, humanfriendly.InvalidTimespan, humanfriendly.InvalidSize) as error:
+        except (
+            ValueError,
+            TypeError,
+            ArithmeticError,
+            humanfriendly.InvalidTimespan,
+            humanfriendly.InvalidSize,
+        ) as error:
             named = key or self.key
             raise ConfigurationError(
-                f"Option {named!r}: {shown(named, value)!r} is not {expectation(self.type)}."
+                f"Option {named!r}: {shown(named, value)!r:.200} is not {expectation(self.type)}."
             ) from (None if is_secret(named) else error)
         return result
 
@@ -130,8 +136,8 @@ def parse_duration(value: Any) -> int:
     """
     try:
         return _duration(value)
-    except (ValueError, TypeError, humanfriendly.InvalidTimespan) as error:
-        raise ConfigurationError(f"{value!r} is not {expectation(DurationType)}.") from error
+    except (ValueError, TypeError, ArithmeticError, humanfriendly.InvalidTimespan) as error:
+        raise ConfigurationError(f"{value!r:.200} is not {expectation(DurationType)}.") from error
 
 
 def parse_memory_size(value: Any) -> int:
@@ -142,8 +148,8 @@ def parse_memory_size(value: Any) -> int:
     """
     try:
         return _memory_size(value)
-    except (ValueError, TypeError, humanfriendly.InvalidSize) as error:
-        raise ConfigurationError(f"{value!r} is not {expectation(MemorySize)}.") from error
+    except (ValueError, TypeError, ArithmeticError, humanfriendly.InvalidSize) as error:
+        raise ConfigurationError(f"{value!r:.200} is not {expectation(MemorySize)}.") from error
 
 
 def as_text(value: Any) -> str:

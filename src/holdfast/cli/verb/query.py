@@ -17,6 +17,7 @@ import click
 from holdfast.cli.exit_code import errors_to_exit_codes
 from holdfast.cli.table import moment, print_json
 from holdfast.errors import ConfigurationError
+from holdfast.kernel.malformed import MALFORMED
 from holdfast.queryable import ManyResult, QueryableStateClient, StateDescription, at_least, exactly
 from holdfast.queryable.server.leader import parse_address
 from holdfast.queryable.wire.consistency import NEWEST, Consistency
@@ -145,11 +146,11 @@ def parse_key(codec: KeyCodec, text: str) -> Any:
             return [_value(kind, part) for kind, part in zip(codec.key_type.types, parts, strict=True)]
         if isinstance(codec, AtomicKeyCodec):
             return _value(codec.key_type, text)
-    except (ValueError, TypeError, ArithmeticError) as error:
-        raise ConfigurationError(f"{text!r} is no key of this state: {error}") from error
+    except MALFORMED as error:
+        raise ConfigurationError(f"{text!r:.200} is no key of this state: {error}") from error
     try:
         return json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return text
 
 

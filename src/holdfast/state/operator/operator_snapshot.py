@@ -176,6 +176,8 @@ def size_of(snapshot: Any, since: int = -1) -> int:
     """
     if not (isinstance(snapshot, Mapping) and isinstance(snapshot.get("states"), Mapping)):
         return 0
+    if snapshot.get("format_version", FORMAT_VERSION) > FORMAT_VERSION:
+        return 0  # a listing shows what it can; who restores it is told
     return OperatorSnapshot.from_json({"format_version": FORMAT_VERSION, **snapshot}).new_size(since)
 
 

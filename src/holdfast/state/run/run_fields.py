@@ -20,9 +20,9 @@ def require(holds: bool, field: str, value: object) -> None:
 
 
 def whole(value: Mapping[str, Any], name: str, least: int = 0) -> int:
-    """Return a whole number that is not below another one."""
+    """Return a whole number that is not below another one, and has 64 bits."""
     number = value[name]
-    require(type(number) is int and number >= least, name, number)
+    require(type(number) is int and least <= number < 1 << 63, name, number)
     return int(number)
 
 

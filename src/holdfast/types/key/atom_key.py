@@ -142,6 +142,7 @@ class _Number(AtomKey):
         super().__init__(key_type)
         self.whole_type = self.whole[self.arrow_type.bit_width]
         self._layout = _LONG if self.arrow_type.bit_width == 64 else _INT
+        self._bound = 1 << max(self.arrow_type.bit_width - 1, 1)
 
     def read(self, array: pa.Array) -> list[Any]:
         result: list[Any] = array.view(self.whole_type).to_numpy().tolist()
@@ -156,8 +157,10 @@ class _Number(AtomKey):
     def from_bytes(self, data: bytes) -> Any:
         if len(data) != _ORDERED_LONG.size:
             raise ValueError("a number has 8 bytes")
-        number: int = _ORDERED_LONG.unpack(data)[0]
-        return number - _SIGN
+        number: int = _ORDERED_LONG.unpack(data)[0] - _SIGN
+        if not -self._bound <= number < self._bound:
+            raise ValueError(f"{number} has more bits than a {self.key_type}")
+        return number
 
     def hash(self, dict_key: Any, seed: int = SEED) -> int:
         return xxh64_intdigest(self._layout.pack(dict_key), seed)

@@ -144,8 +144,11 @@ class AtomicKeyCodec(KeyCodec):
         return self.dict_keys([array])
 
     def user_key(self, dict_key: Any) -> Any:
-        """Return the key as the type's Python value."""
-        return self._atom.to_value(dict_key)
+        """Return the key as the type's Python value; OutputTypeError if it has none, as a day after the year 9999."""
+        try:
+            return self._atom.to_value(dict_key)
+        except (ArithmeticError, ValueError) as error:
+            raise OutputTypeError(None, f"The key {dict_key!r:.80} is no {self.key_type}: {error}.") from error
 
     def dict_key(self, user_value: Any) -> Any:
         """Check a key and convert it."""
