@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from holdfast.errors import (
     OutputTypeError,
     RestoreError,
     StateMigrationError,
+    StorageError,
 )
 from holdfast.kernel.ids import JobID
 from holdfast.kernel.option import parse_duration, parse_memory_size
@@ -197,6 +199,33 @@ def test_positions_of_sources_lead_nowhere_else(name: str) -> None:
     positions["streaming"]["sources"][name] = handle
     with pytest.raises(RestoreError, match="is no file of a source"):
         require_positions(positions)
+
+
+@pytest.mark.parametrize("path", ["shared/\0.run", "shared/\ud800.run"])
+def test_what_cannot_be_the_path_of_a_file_is_refused_by_the_file_system(path: str, tmp_path: Path) -> None:
+    files, whole = LocalFileSystem(), f"{tmp_path}/{path}"
+    for use in (files.read, files.mmap, files.exists, files.delete, files.status, files.list):
+        with pytest.raises(StorageError, match="cannot be the path of a file"):
+            use(whole)
+
+
+def test_a_file_whose_name_is_no_text_is_a_file_like_any_other(tmp_path: Path) -> None:
+    name = os.fsdecode(b"caf\xe9")
+    Path(tmp_path, name).write_bytes(b"x")
+    assert LocalFileSystem().read(f"{tmp_path}/{name}") == b"x"
+
+
+@pytest.mark.parametrize(("place", "value"), [("reads", "\ud800"), ("schema", "\ud800")])
+def test_positions_of_sources_are_texts_that_can_be_written(place: str, value: str) -> None:
+    positions = json.loads(changed("source_positions", "uids", f"streaming.inputs.0.{place}", value))
+    with pytest.raises(RestoreError, match="surrogates not allowed"):
+        require_positions(positions)
+
+
+def test_elements_of_another_type_than_their_state_are_refused() -> None:
+    assert not Target("operator_state").accepts(changed("operator_state", "plain", "states.list.type", "string"))
+    rules = changed("operator_state", "plain", "states.rules.type", "date")
+    assert not Target("operator_state").accepts(rules)
 
 
 def test_an_entry_of_the_offset_log_is_called_by_the_number_of_a_batch() -> None:

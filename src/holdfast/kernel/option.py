@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from enum import Enum
 from types import MappingProxyType
-from typing import Any, Generic, TypeVar, get_origin
+from typing import Any, Final, Generic, TypeVar, get_origin
 
 import humanfriendly
 
@@ -78,13 +78,7 @@ class ConfigOption(Generic[T]):
         """
         try:
             result: T = convert(self.type, value)
-        except (
-            ValueError,
-            TypeError,
-            ArithmeticError,
-            humanfriendly.InvalidTimespan,
-            humanfriendly.InvalidSize,
-        ) as error:
+        except (*_UNFIT, humanfriendly.InvalidTimespan, humanfriendly.InvalidSize) as error:
             named = key or self.key
             raise ConfigurationError(
                 f"Option {named!r}: {shown(named, value)!r:.200} is not {expectation(self.type)}."
@@ -95,6 +89,7 @@ class ConfigOption(Generic[T]):
         return _lookup, (self.key,)
 
 
+_UNFIT: Final = (ValueError, TypeError, ArithmeticError)
 _options: dict[str, ConfigOption[Any]] = {}
 _by_alias: dict[str, dict[str, ConfigOption[Any]]] = {}
 _free_prefixes: list[str] = ["pipeline.global-job-parameters.", "spark."]
@@ -136,7 +131,7 @@ def parse_duration(value: Any) -> int:
     """
     try:
         return _duration(value)
-    except (ValueError, TypeError, ArithmeticError, humanfriendly.InvalidTimespan) as error:
+    except (*_UNFIT, humanfriendly.InvalidTimespan) as error:
         raise ConfigurationError(f"{value!r:.200} is not {expectation(DurationType)}.") from error
 
 
@@ -148,7 +143,7 @@ def parse_memory_size(value: Any) -> int:
     """
     try:
         return _memory_size(value)
-    except (ValueError, TypeError, ArithmeticError, humanfriendly.InvalidSize) as error:
+    except (*_UNFIT, humanfriendly.InvalidSize) as error:
         raise ConfigurationError(f"{value!r:.200} is not {expectation(MemorySize)}.") from error
 
 

@@ -26,6 +26,7 @@ from holdfast.kernel.malformed import MALFORMED
 from holdfast.queryable.client.client_request import ClientRequest, job_id_of, origin_of
 from holdfast.queryable.client.result import ScanHead
 from holdfast.queryable.replica.scan import Condition, scan_schema
+from holdfast.queryable.wire.answer_batch import answer_batch
 from holdfast.queryable.wire.consistency import Consistency
 from holdfast.queryable.wire.description import StateDescription
 from holdfast.queryable.wire.errors import BadRequestError, ProtocolError, QueryConnectionError
@@ -156,10 +157,7 @@ def scan_batch(frame: Frame, head: ScanHead) -> pa.RecordBatch:
     Raises:
         ProtocolError: It has none.
     """
-    try:
-        return pa.ipc.read_record_batch(pa.py_buffer(frame.body), head.schema)
-    except (pa.ArrowException, OSError, EOFError, *MALFORMED) as error:
-        raise ProtocolError(f"A part of a scan cannot be read: {error!r:.300}") from error
+    return answer_batch(frame.body, head.schema)
 
 
 def _sent(call: ServerCall) -> Conversation[Frame]:

@@ -19,6 +19,7 @@ from holdfast.errors import ConfigurationError, NullKeyError, OutputTypeError
 from holdfast.kernel.ids import JobID
 from holdfast.kernel.malformed import MALFORMED
 from holdfast.queryable.client.result import ManyResult, Origin, StateResult
+from holdfast.queryable.wire.answer_batch import answer_batch
 from holdfast.queryable.wire.consistency import DEFAULT_DEADLINE, NEWEST, Consistency
 from holdfast.queryable.wire.description import OpaqueValue, StateDescription
 from holdfast.queryable.wire.errors import (
@@ -164,8 +165,8 @@ class ClientRequest:
         The value of a map's entry may itself be None. In place of the second list None stands for all.
         """
         try:
-            return self._values(pa.ipc.read_record_batch(pa.py_buffer(answer.body), what.arrow_schema).column(0), what)
-        except (pa.ArrowException, OSError, EOFError, *MALFORMED) as error:
+            return self._values(answer_batch(answer.body, what.arrow_schema).column(0), what)
+        except (pa.ArrowException, *MALFORMED) as error:
             raise ProtocolError(f"The answer cannot be read: {error!r:.300}") from error
 
     def _values(self, column: pa.Array, what: StateDescription) -> tuple[list[Any], list[bool] | None]:

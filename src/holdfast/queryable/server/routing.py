@@ -18,13 +18,13 @@ from holdfast.queryable.server.high_water import HighWater
 from holdfast.queryable.server.local import LocalStates
 from holdfast.queryable.server.peers import Peers
 from holdfast.queryable.server.proxy import LocationCache
+from holdfast.queryable.wire.answer_batch import answer_batch
 from holdfast.queryable.wire.consistency import ConsistencyKind, exactly
 from holdfast.queryable.wire.description import VALUE, StateDescription
 from holdfast.queryable.wire.errors import (
     RETRIED,
     BadRequestError,
     CheckpointNotAvailableError,
-    ProtocolError,
     QueryConnectionError,
     QueryTimeoutError,
     UnknownKvStateKeyGroupLocationError,
@@ -349,7 +349,4 @@ def _cut(request: GetRequest, frame: Frame, part: RequestPart, what: StateDescri
 
 
 def _column(answer: Frame, what: StateDescription) -> pa.Array:
-    try:
-        return pa.ipc.read_record_batch(pa.py_buffer(answer.body), what.arrow_schema).column(0)
-    except (pa.ArrowException, OSError, EOFError) as error:
-        raise ProtocolError(f"The answer of another server cannot be read: {error!r:.300}") from error
+    return answer_batch(answer.body, what.arrow_schema).column(0)

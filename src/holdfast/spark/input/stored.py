@@ -46,6 +46,7 @@ def _require_streaming(streaming: Mapping[str, Any]) -> None:
         for leaf in inputs:
             _require_fields(leaf, _LEAF | {"source": int})
             _require(leaf["source"] >= 0, "a source has no folder")
+    "".join([*offsets.values(), *streaming["sources"]]).encode()
     for name, handle in streaming["sources"].items():
         # It becomes a path below a directory of ours, and may not lead out of it.
         _require(
@@ -57,6 +58,8 @@ def _require_streaming(streaming: Mapping[str, Any]) -> None:
 def _require_fields(value: Mapping[str, Any], kinds: Mapping[str, type]) -> None:
     for name, kind in kinds.items():
         _require(type(value[name]) is kind, f"{name!r} is {value[name]!r:.80}")
+        if kind is str:
+            value[name].encode()
 
 
 def _require(holds: bool, problem: str) -> None:

@@ -26,7 +26,7 @@ from holdfast.state.operator.operator_snapshot import (
     StoredState,
 )
 from holdfast.state.operator.operator_state_backend import OperatorStateBackend
-from holdfast.state.operator.payload import payload_of, table_of
+from holdfast.state.operator.payload import payload_of, readable, table_of
 from holdfast.state.operator.refusal import Gate
 from holdfast.types.key.key_codec import KeyCodec, key_codec_for
 
@@ -117,8 +117,9 @@ class OperatorListState(ListState[Any]):
     def _stored(self) -> list[Any]:
         if self._before is None:
             assert self._load is not None
-            columns = (self._reading.values(_one(self._load(chunk), "value"), chunk) for chunk in self._chunks)
-            self._before = [element for column in columns for element in self._codec.to_stored(column)]
+            with readable(self.descriptor.name):
+                columns = (self._reading.values(_one(self._load(chunk), "value"), chunk) for chunk in self._chunks)
+                self._before = [element for column in columns for element in self._codec.to_stored(column)]
         return self._before
 
 
@@ -221,10 +222,11 @@ class OperatorBroadcastState(BroadcastState[Any, Any]):
             # Kept when all of it is there: whoever goes on after an error must not find a part, and write that.
             read: dict[Any, Any] = {}
             for chunk in self._chunks:
-                table = self._load(chunk)
-                keys = self._reading.keys(_one(table, "key"), self._keys)
-                values = self._reading.values(_one(table, "value"), chunk)
-                read.update(zip(keys, self._codec.to_stored(values), strict=True))
+                with readable(self.descriptor.name):
+                    table = self._load(chunk)
+                    keys = self._reading.keys(_one(table, "key"), self._keys)
+                    values = self._reading.values(_one(table, "value"), chunk)
+                    read.update(zip(keys, self._codec.to_stored(values), strict=True))
             if len(read) < sum(chunk.count for chunk in self._chunks):
                 raise StateMigrationError(
                     f"Several keys of broadcast state {self.descriptor.name!r} become the same as the program declares "

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pyarrow as pa
 
@@ -37,14 +38,25 @@ def table_of(data: bytes, chunk: SnapshotChunk, owner: str) -> pa.Table:
         if table.num_rows != chunk.items:
             raise ValueError(f"there are {table.num_rows}")
     except (pa.ArrowException, OSError, EOFError, *MALFORMED) as error:
-        raise unreadable(chunk, owner, error) from error
+        place = "its document" if chunk.is_inline else repr(chunk.data.get("path"))
+        raise StateError(
+            f"{chunk.items} elements of operator state of {owner!r} cannot be read from {place:.300}: {error!r:.200}. "
+            "Start from another checkpoint (-s PATH)."
+        ) from error
     return table.slice(chunk.first, chunk.count)
 
 
-def unreadable(chunk: SnapshotChunk, owner: str, error: Any) -> StateError:
-    """Make the error for a chunk whose elements are not what its description says."""
-    place = "its document" if chunk.is_inline else repr(chunk.data.get("path"))
-    return StateError(
-        f"{chunk.items} elements of operator state of {owner!r} cannot be read from {place:.300}: {error!r:.200}. "
-        "Start from another checkpoint (-s PATH)."
-    )
+@contextmanager
+def readable(state: str) -> Iterator[None]:
+    """Turn what it raises to take elements for what their type says, and they are not.
+
+    Raises:
+        StateError: They are not.
+    """
+    try:
+        yield
+    except (pa.ArrowException, *MALFORMED) as error:
+        raise StateError(
+            f"Operator state {state!r} in the checkpoint is not what its type says: {error!r:.200}. Start from another "
+            "checkpoint (-s PATH)."
+        ) from error

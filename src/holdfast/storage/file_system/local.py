@@ -21,7 +21,7 @@ from holdfast.errors import (
 from holdfast.kernel.ids import new_nonce
 from holdfast.storage.file_system.file import FileStatus, FileSystem
 from holdfast.storage.file_system.os_error import DEFINITE, NO_LINKS, translate, unknown_outcome
-from holdfast.storage.file_system.path import local_path
+from holdfast.storage.file_system.path import can_name_a_file, local_path
 
 _Listing = list[FileStatus]
 _Names = list[str]
@@ -350,6 +350,8 @@ def _local(path: str) -> str:
     local = path if path.startswith("/") else local_path(path)
     if local is None:
         raise ConfigurationError(f"{path!r} is not a path of the local file system.")
+    if not can_name_a_file(local):
+        raise StorageError(f"{path!r:.1000} cannot be the path of a file.")
     return local
 
 

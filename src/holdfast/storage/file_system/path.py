@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from urllib.parse import unquote, urlsplit
 
 from holdfast.errors import ConfigurationError
@@ -38,3 +39,13 @@ def local_path(uri: str) -> str | None:
             )
         return unquote(parts.path)
     return None if "://" in uri else uri
+
+
+def can_name_a_file(path: str) -> bool:
+    """Whether the operating system can be asked about a local path: it has bytes, none of which is zero."""
+    if path.isascii():
+        return "\0" not in path
+    try:
+        return b"\0" not in os.fsencode(path)
+    except UnicodeEncodeError:
+        return False

@@ -358,11 +358,7 @@ def key_codec_for(key_type: TypeInformation | None, names: tuple[str, ...] = ())
 
 
 def codec_from_json(document: Any) -> KeyCodec:
-    """Make a codec again from what `KeyCodec.to_json` returned.
-
-    Raises:
-        StateMigrationError: A newer release wrote it, or it is damaged.
-    """
+    """Make a codec again from what `to_json` returned; StateMigrationError if this release knows no such one."""
     try:
         return TaggedKeyCodec() if document["kind"] == "tagged" else _declared(type_from_json(document["type"]))
     except (*MALFORMED, ConfigurationError) as error:
