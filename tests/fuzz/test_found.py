@@ -23,6 +23,7 @@ from holdfast.errors import (
 from holdfast.kernel.ids import JobID
 from holdfast.kernel.option import parse_duration, parse_memory_size
 from holdfast.rest.address import addresses
+from holdfast.spark.input.positions import QueryDirectory
 from holdfast.spark.input.stored import require_positions
 from holdfast.state.operator.operator_snapshot import OperatorSnapshot, size_of
 from holdfast.state.run.run_footer import check_run
@@ -207,6 +208,30 @@ def test_what_cannot_be_the_path_of_a_file_is_refused_by_the_file_system(path: s
     for use in (files.read, files.mmap, files.exists, files.delete, files.status, files.list):
         with pytest.raises(StorageError, match="cannot be the path of a file"):
             use(whole)
+
+
+@pytest.mark.timeout(60)
+def test_what_is_no_file_is_not_read_without_end(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path in ("/dev/zero", str(tmp_path / "pipe"), str(tmp_path)):
+        with pytest.raises(StorageError, match="directory where a file was expected"):
+            LocalFileSystem().read(path)
+
+
+def test_no_more_room_is_made_than_a_file_has_bytes(tmp_path: Path) -> None:
+    (tmp_path / "small").write_bytes(b"small")
+    assert LocalFileSystem().read(str(tmp_path / "small"), 1, 2**62) == b"mall"
+    assert LocalFileSystem().read(str(tmp_path / "small"), 99, 2**62) == b""
+
+
+def test_positions_of_sources_read_no_more_than_they_say(tmp_path: Path) -> None:
+    (tmp_path / "long").write_bytes(b"x" * 1000)
+    positions = json.loads((CORPUS / "source_positions" / "uids").read_bytes())
+    [handle, *_] = positions["streaming"]["sources"].values()
+    handle["path"] = str(tmp_path / "long")
+    job = JobDirectory(LocalFileSystem(), str(tmp_path), JobID("0" * 32))
+    with pytest.raises(CorruptFileError, match="the copied source entry"):
+        QueryDirectory(tmp_path / "spark", job, 1).seed(positions["streaming"])
 
 
 def test_a_file_whose_name_is_no_text_is_a_file_like_any_other(tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ def recover(directory: JobDirectory, state: RegisterState, pointer: CheckpointPo
     """
     path = directory.absolute(pointer.path)
     try:
-        data = directory.fs.read(path)
+        data = directory.fs.read(path, 0, pointer.length + 1)
         if len(data) != pointer.length or hashlib.sha256(data).hexdigest() != pointer.digest:
             raise CorruptFileError(path, None, f"it is not the document of {pointer.length} bytes that was completed.")
         metadata = decode(data, path)
@@ -139,7 +139,7 @@ def _proposal(directory: JobDirectory, state: RegisterState, damaged: Checkpoint
 
 def _is_whole(directory: JobDirectory, path: str, pointer: CheckpointPointer) -> bool:
     try:
-        data = directory.fs.read(path)
+        data = directory.fs.read(path, 0, pointer.length + 1)
         decode(data, path)
     except (CorruptFileError, NotExistError, FormatVersionError):
         return False

@@ -73,7 +73,7 @@ class FileStreamStateHandle(StreamStateHandle):
             CorruptFileError: It is not what was written.
         """
         path = self._directory.absolute(self.path)
-        data = self._directory.fs.read(path)
+        data = self._directory.fs.read(path, 0, self.size + 1)
         if len(data) != self.size or hashlib.sha256(data).hexdigest() != self.digest:
             raise CorruptFileError(path, None, f"it does not hold the {self.size} bytes that were written.")
         return io.BytesIO(data)
@@ -108,7 +108,7 @@ def stream_handle_from_json(value: Mapping[str, Any], directory: JobDirectory) -
         path, size, digest = value["path"], value["size"], value["digest"]
     except (KeyError, TypeError, binascii.Error) as error:
         raise ValueError(f"not the handle of a stream: {value!r}") from error
-    if type(path) is not str or type(size) is not int or type(digest) is not str:
+    if type(path) is not str or type(size) is not int or size < 0 or type(digest) is not str:
         raise ValueError(f"not the handle of a stream: {value!r}")
     return FileStreamStateHandle(directory, path, size, digest)
 

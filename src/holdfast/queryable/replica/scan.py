@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from holdfast.queryable.replica.layer import ReplicaLayer
 from holdfast.queryable.replica.state_view import StateView
 from holdfast.queryable.wire.description import VALUE, StateDescription
-from holdfast.queryable.wire.errors import BadRequestError, LimitExceededError
+from holdfast.queryable.wire.errors import BadRequestError, LimitExceededError, ServerFailureError
 from holdfast.queryable.wire.request import ScanRequest
 from holdfast.state.declaration.descriptor import StateKind
 
@@ -53,11 +53,16 @@ class RunningScan:
             LimitExceededError: A single row is larger than a message.
             HoldfastError: A file is damaged.
         """
-        layer = next(self._source, None)
-        if layer is None:
-            return None
-        batch = matching(rows_of(layer, self._description), self._conditions)
-        return self._parts(batch) if batch.num_rows else []
+        try:
+            layer = next(self._source, None)
+            if layer is None:
+                return None
+            batch = matching(rows_of(layer, self._description), self._conditions)
+            return self._parts(batch) if batch.num_rows else []
+        except (pa.ArrowException, UnicodeDecodeError) as error:
+            raise ServerFailureError(
+                f"The rows of state {self._description.name!r} are none: {error!r:.200}."
+            ) from error
 
     def _check(self) -> None:
         for _, operator, _ in self._conditions:

@@ -59,7 +59,7 @@ class QueryDirectory:
         assert str(batch) in positions["offsets"]
         for name, handle in positions["sources"].items():
             path = self._job.absolute(handle["path"])
-            content = self._job.fs.read(path)
+            content = self._job.fs.read(path, 0, handle["size"] + 1)
             if xxhash.xxh3_64_hexdigest(content) != handle["digest"]:
                 raise CorruptFileError(
                     path, 0, f"the copied source entry {path!r} is damaged: start from the checkpoint before (-s PATH)"

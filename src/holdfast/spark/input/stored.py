@@ -53,6 +53,7 @@ def _require_streaming(streaming: Mapping[str, Any]) -> None:
             {"", ".", ".."}.isdisjoint(name.split("/")) and "\0" not in name, f"{name!r:.80} is no file of a source"
         )
         _require_fields(handle, {"path": str, "size": int, "digest": str})
+        _require(handle["size"] >= 0, f"{name!r:.80} has no size")
 
 
 def _require_fields(value: Mapping[str, Any], kinds: Mapping[str, type]) -> None:

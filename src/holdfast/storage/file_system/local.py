@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import BinaryIO, Final, cast
+from typing import BinaryIO, Final
 
 from holdfast.errors import (
     AlreadyExistError,
@@ -22,6 +22,7 @@ from holdfast.kernel.ids import new_nonce
 from holdfast.storage.file_system.file import FileStatus, FileSystem
 from holdfast.storage.file_system.os_error import DEFINITE, NO_LINKS, translate, unknown_outcome
 from holdfast.storage.file_system.path import can_name_a_file, local_path
+from holdfast.storage.file_system.regular_file import open_regular, read_regular
 
 _Listing = list[FileStatus]
 _Names = list[str]
@@ -47,19 +48,14 @@ class LocalFileSystem(FileSystem):
     def read(self, path: str, offset: int = 0, length: int | None = None) -> bytes:
         """Return the bytes of a file from an offset; fewer than asked for if it ends before."""
         try:
-            with open(_local(path), "rb", buffering=0) as file:
-                if offset:
-                    file.seek(offset)
-                if length is None:
-                    return file.read()
-                return _read_fully(file, length)
+            return read_regular(_local(path), offset, length)
         except OSError as error:
             raise translate(error, "read", path) from error
 
     def open_input(self, path: str) -> BinaryIO:
         """Open a file for reading; the caller closes it."""
         try:
-            return open(_local(path), "rb")
+            return open_regular(_local(path))
         except OSError as error:
             raise translate(error, "read", path) from error
 
@@ -353,17 +349,6 @@ def _local(path: str) -> str:
     if not can_name_a_file(local):
         raise StorageError(f"{path!r:.1000} cannot be the path of a file.")
     return local
-
-
-def _read_fully(file: object, length: int) -> bytes:
-    read = cast(BinaryIO, file).read
-    data = read(length)
-    while len(data) < length:
-        more = read(length - len(data))
-        if not more:
-            break
-        data += more
-    return data
 
 
 def _link(source: str, target: str, path: str) -> None:

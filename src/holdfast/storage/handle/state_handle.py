@@ -132,7 +132,7 @@ class FileStateHandle(RetrievableStateHandle[T]):
 
     def retrieve_state(self) -> T:
         """Read the file, compare it with the digest, and decode it."""
-        data = self._fs.read(self.path)
+        data = self._fs.read(self.path, 0, self.size + 1)
         if len(data) != self.size or hashlib.sha256(data).hexdigest() != self.digest:
             raise CorruptFileError(
                 self.path,
@@ -225,7 +225,7 @@ class FileSystemStateStorageHelper(RetrievableStateStorageHelper[T]):
     def restore_handle(self, pointer: dict[str, Any]) -> FileStateHandle[T]:
         """Return the handle of a file in storage."""
         path, size, digest = pointer["path"], pointer["size"], pointer["digest"]
-        if type(path) is not str or type(size) is not int or type(digest) is not str:
+        if type(path) is not str or type(size) is not int or size < 0 or type(digest) is not str:
             raise TypeError(f"A pointer has a path, a size and a digest, not {pointer!r}.")
         return FileStateHandle(self._fs, path, size, digest, self._serializer)
 

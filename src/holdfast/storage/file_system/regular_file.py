@@ -1,0 +1,55 @@
+"""Opening what is a file, and nothing else: a path may come from a document that somebody else has written.
+
+A pipe would be waited for, and a device may have no end.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from typing import BinaryIO, cast
+
+
+def open_regular(path: str, buffering: int = -1) -> BinaryIO:
+    """Open a file for reading; the caller closes it.
+
+    Raises:
+        OSError: It cannot be opened, or is no file.
+    """
+    file = open(path, "rb", buffering, opener=_at_once)  # noqa: SIM115 - the caller closes it
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise IsADirectoryError(errno.EISDIR, "it is no file")
+    return cast(BinaryIO, file)
+
+
+def read_regular(path: str, offset: int, length: int | None) -> bytes:
+    """Return the bytes of a file from an offset; fewer than asked for if it ends before.
+
+    Raises:
+        OSError: It cannot be read, or is no file.
+    """
+    with open_regular(path, buffering=0) as file:
+        if offset:
+            file.seek(offset)
+        if length is None:
+            return file.read()
+        # Who says how much there is may be wrong: no more is made room for than is there.
+        rest = os.fstat(file.fileno()).st_size - offset
+        return _read_fully(file, min(length, max(rest, 0)))
+
+
+def _read_fully(file: BinaryIO, length: int) -> bytes:
+    data = file.read(length)
+    while len(data) < length:
+        more = file.read(length - len(data))
+        if not more:
+            break
+        data += more
+    return data
+
+
+def _at_once(path: str, flags: int) -> int:
+    """Open without waiting for somebody at the other end, if it is a pipe."""
+    return os.open(path, flags | os.O_NONBLOCK)
