@@ -15,6 +15,7 @@ from holdfast.errors import HoldfastError
 
 NAMES: Final = (
     "barrier_row",
+    "committable",
     "document",
     "entry_map",
     "execution_plan",

@@ -45,6 +45,13 @@ FOUND: list[tuple[str, str, str, Any]] = [
     ("barrier_row", "plain", "observed", 7),
     ("barrier_row", "plain", "steps.0.in", GONE),
     ("barrier_row", "plain", "read.0", [1, 2, 3]),
+    ("committable", "plain", "staged", "../others/file"),
+    ("committable", "plain", "staged", ".holdfast/../../others/file"),
+    ("committable", "without-identity", "staged", "/etc/hostname"),
+    ("committable", "without-identity", "final", "../others/moved.parquet"),
+    ("committable", "plain", "directory", 7),
+    ("committable", "plain", "final", GONE),
+    ("committable", "plain", "identity", ["an identity"]),
     ("entry_map", "plain", "body.term", INFINITE),
     ("entry_map", "plain", "body.entries.job.version", INFINITE),
     ("execution_plan", "plain", "parallelisms", [1]),
@@ -67,6 +74,15 @@ FOUND: list[tuple[str, str, str, Any]] = [
     ("operator_state", "plain", "states.list.chunks.0.data", 7),
     ("operator_state", "plain", "states.list.chunks.0.data.inline", "AAAA"),
     ("operator_state", "plain", "states.rules.key", GONE),
+    ("query_answer", "location", "key_groups", -1),
+    ("query_answer", "location", "key_groups", 2**40),
+    ("query_answer", "location", "placements.0", [0, 1]),
+    ("query_answer", "scan_list", "description.max_parallelism", 2**40),
+    ("query_answer", "scan_list", "description.kind", "map"),
+    ("query_answer", "scan_list", "description.type", {"type": "double", "fields": ["x"]}),
+    ("query_answer", "scan_list", "description.type", DEEP),
+    ("query_answer", "get_value", "checkpoint_id", "1"),
+    ("query_answer", "get_value", "description.arrow", "AAAA"),
     ("register_marker", "plain", "job_id", "nobody"),
     ("rest_address", "plain", "url", None),
     ("rest_address", "plain", "token", "1"),
@@ -105,7 +121,8 @@ FOUND: list[tuple[str, str, str, Any]] = [
 
 def changed(target: str, file: str, place: str, value: Any) -> bytes:
     """An input of the corpus with another value in one place."""
-    document = json.loads((CORPUS / target / file).read_bytes().partition(b"\n")[0])
+    head, line, rest = (CORPUS / target / file).read_bytes().partition(b"\n")
+    document = json.loads(head)
     *way, last = [int(part) if part.isdecimal() else part for part in place.split(".")]
     holder = document
     for part in way:
@@ -115,7 +132,7 @@ def changed(target: str, file: str, place: str, value: Any) -> bytes:
     else:
         assert holder[last] != value
         holder[last] = value
-    return json.dumps(document).encode()
+    return json.dumps(document).encode() + line + rest
 
 
 @pytest.mark.parametrize(

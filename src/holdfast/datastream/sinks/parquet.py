@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import logging
 import os
+import reprlib
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import groupby
@@ -25,9 +26,10 @@ from typing import Any, Final
 
 from holdfast.datastream.sinks.output_directory import HIDDEN_FOLDER, CommitLedger, OutputDirectory
 from holdfast.errors import AlreadyExistError, ConfigurationError
+from holdfast.kernel.malformed import MALFORMED
 from holdfast.runtime.function.sink import CommitRequest, Committer, CommitterInitContext, Sink, WriterInitContext
 from holdfast.runtime.function.staging import ParquetFormat, ParquetStaging, require_columns
-from holdfast.storage.file_system.path import parent
+from holdfast.storage.file_system.path import is_absolute, parent
 from holdfast.storage.file_system.scheme import FileSystem, file_system_for, join, local_path
 from holdfast.storage.job.naming import FileName
 from holdfast.types.information.type_information import TypeInformation
@@ -70,6 +72,11 @@ class ParquetFileSink(Sink):
     def prepare(self, context: CommitterInitContext, kept: Any) -> Any:
         """Makes sure that the directory is the one it was; one that no checkpoint knows gets an identity."""
         directory = OutputDirectory(self.path)
+        if kept is not None and not (type(kept) is dict and {"path", "identity"} <= kept.keys()):
+            raise ConfigurationError(
+                f"The checkpoint does not say which directory {self!r} wrote into, but {reprlib.repr(kept)}. Start "
+                "from another one (-s PATH)."
+            )
         if kept is None or kept["path"] != self.path:
             return {"path": self.path, "identity": directory.make_identity()}
         directory.require(kept["identity"])
@@ -118,6 +125,8 @@ class _MovingCommitter(Committer):
         self._context = context
 
     def commit(self, requests: Sequence[CommitRequest]) -> None:
+        for request in requests:
+            _check(request.committable)
         # The directory is the one that the writer used, which may not be where the sink writes today.
         for directory, group in groupby(requests, key=lambda request: str(request.committable["directory"])):
             listed = list(group)
@@ -129,6 +138,27 @@ class _MovingCommitter(Committer):
     def last_epoch(self, incarnation: str) -> int | None:
         folder = folder_of(incarnation, self._context.owner)
         return CommitLedger(OutputDirectory(self._path), folder).last_epoch() if incarnation else None
+
+
+def _check(committable: Any) -> None:
+    """Make sure that a committable moves a staged file of a directory to a name in it, and nothing else.
+
+    Raises:
+        ConfigurationError: It does not: somebody else has written it.
+    """
+    try:
+        directory, staged, final = (committable[name] for name in ("directory", "staged", "final"))
+        hidden, *folders = staged.split("/")
+        is_inside = (
+            type(final) is str and hidden == HIDDEN_FOLDER and {"", ".", ".."}.isdisjoint(folders) and "/" not in final
+        )
+        if not (is_inside and is_absolute(directory) and type(committable.get("identity", "")) is str and final):
+            raise ValueError("it names other places")
+    except MALFORMED as error:
+        raise ConfigurationError(
+            f"The checkpoint names output that no ParquetFileSink has written, {reprlib.repr(committable)}: "
+            f"{error!r:.200}. Nothing was committed. Start from a checkpoint that nobody has changed (-s PATH)."
+        ) from error
 
 
 def _commit(directory: OutputDirectory, requests: Sequence[CommitRequest]) -> None:

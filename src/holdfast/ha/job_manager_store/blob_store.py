@@ -191,7 +191,7 @@ class FileSystemBlobStore(BlobStoreService):
 
     def _delete_directory(self, directory: str) -> bool:
         for name in self._fs.list_names(directory):
-            self._fs.delete(join(directory, name))
+            self._fs.delete_in(directory, name)
         return self._fs.delete_directory(directory)
 
     def _job_directory(self, job_id: JobID) -> str:

@@ -161,6 +161,7 @@ class StateDescription:
             raise TypeError(f"{texts!r:.80}")
         if type(self.max_parallelism) is not int or not 1 <= self.max_parallelism <= MAX_PARALLELISM:
             raise ValueError(f"{self.max_parallelism!r:.40} key groups")
+        list(_opaque_parts(self.type, VALUE))  # which goes through all of the type
         answers = self.arrow_schema.field(VALUE).type
         expected = {StateKind.LIST: pa.types.is_list, StateKind.MAP: pa.types.is_map}.get(self.kind)
         if expected is not None and not expected(answers):

@@ -140,9 +140,10 @@ class KvStateLocation:
                 Placement(KeyGroupRange(int(start), int(end)), KvStateID(str(state)), (str(host), int(port)))
                 for start, end, state, host, port in value["placements"]
             ]
-            return cls(
-                JobID(value["job"]), JobVertexID(value["vertex"]), int(value["key_groups"]), value["name"], placements
-            )
+            groups = value["key_groups"]
+            if type(groups) is not int or not 0 < groups <= MAX_PARALLELISM or type(value["name"]) is not str:
+                raise ValueError(f"{groups!r:.40} key groups of {value['name']!r:.80}")
+            return cls(JobID(value["job"]), JobVertexID(value["vertex"]), groups, value["name"], placements)
         except (*MALFORMED, ConfigurationError) as error:
             raise ProtocolError(f"Not the location of a state: {error!r:.300}") from error
 

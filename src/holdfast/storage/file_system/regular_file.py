@@ -8,7 +8,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from typing import BinaryIO, cast
+from typing import BinaryIO
 
 
 def open_regular(path: str, buffering: int = -1) -> BinaryIO:
@@ -21,7 +21,7 @@ def open_regular(path: str, buffering: int = -1) -> BinaryIO:
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         file.close()
         raise IsADirectoryError(errno.EISDIR, "it is no file")
-    return cast(BinaryIO, file)
+    return file
 
 
 def read_regular(path: str, offset: int, length: int | None) -> bytes:
