@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import atexit
 import hashlib
+import os
 import shutil
 import tempfile
 from functools import cache
 from pathlib import Path
 
+_PREFIX = "holdfast-fuzz-"
 PATH = "/checkpoints/job/file-0d1e"
 """Where a target says its input came from; what is refused must name it."""
 
@@ -21,11 +23,29 @@ def sealed(kind: str, version: int, body: bytes) -> bytes:
 
 @cache
 def directory() -> Path:
-    """A directory for the files of this process; they are in memory where the machine has such a place."""
+    """A directory for the files of this process, in memory where the machine has such a place.
+
+    A fuzzer ends without a word, so each process removes what those before it have left.
+    """
     memory = Path("/dev/shm")
-    made = tempfile.mkdtemp(prefix="holdfast-fuzz-", dir=memory if memory.is_dir() else None)
+    above = memory if memory.is_dir() else Path(tempfile.gettempdir())
+    for left in above.glob(f"{_PREFIX}*-*"):
+        owner = left.name.removeprefix(_PREFIX).partition("-")[0]
+        if owner.isdecimal() and not _is_alive(int(owner)):
+            shutil.rmtree(left, ignore_errors=True)
+    made = tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=above)
     atexit.register(shutil.rmtree, made, ignore_errors=True)
     return Path(made)
+
+
+def _is_alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
 
 
 def replaced(path: Path, data: bytes) -> str:
