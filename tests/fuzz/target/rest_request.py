@@ -40,4 +40,4 @@ def parse(data: bytes) -> None:
         connection.close()
     assert answer.status != 500, said
     if answer.status >= 400:
-        raise HoldfastError(said.decode())
+        raise HoldfastError(said.decode()[:1000])
