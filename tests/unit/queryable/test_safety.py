@@ -108,7 +108,7 @@ def test_a_stranger_cannot_send_much(job, bench):
 
 
 def test_a_stranger_who_says_nothing_is_sent_away(job, bench):
-    server = bench.server(job, limits=Limits(stall_seconds=0.1))
+    server = bench.server(job, limits=Limits(greeting_seconds=0.1))
     connection = socket.create_connection(server.get_server_address(), timeout=60)
     [frame] = frames_from(connection)
     assert frame.fields()["error"] == "QueryTimeoutError"

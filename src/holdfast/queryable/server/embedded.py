@@ -13,11 +13,15 @@ from holdfast.queryable.wire.tls import client_context, server_context
 from holdfast.runtime.job.progress import EpochProgress
 from holdfast.runtime.job.query_options import (
     ADVERTISED_HOST,
+    GREETING_TIMEOUT,
     HOST,
+    IDLE_TIMEOUT,
     MAX_CONNECTIONS,
+    MAX_CONNECTIONS_OF_ADDRESS,
     MAX_IN_FLIGHT,
     MAX_KEYS,
     MAX_MESSAGE,
+    MAX_STRANGERS,
     MAX_WAITING,
     POLL_INTERVAL,
     PORTS,
@@ -77,6 +81,10 @@ def settings_from(configuration: Configuration) -> ServerSettings:
         keys=configuration.get(MAX_KEYS),
         in_flight=configuration.get(MAX_IN_FLIGHT),
         connections=configuration.get(MAX_CONNECTIONS),
+        of_one_address=configuration.get(MAX_CONNECTIONS_OF_ADDRESS),
+        strangers=configuration.get(MAX_STRANGERS),
+        greeting_seconds=configuration.get(GREETING_TIMEOUT) / 1000,
+        idle_seconds=configuration.get(IDLE_TIMEOUT) / 1000,
         all_bytes=configuration.get(MAX_WAITING),
     )
     if limits.budget_bytes < limits.message_bytes:
@@ -84,6 +92,7 @@ def settings_from(configuration: Configuration) -> ServerSettings:
             f"{MAX_WAITING.key} ({limits.budget_bytes} bytes) has no room for one message of {MAX_MESSAGE.key} "
             f"({limits.message_bytes} bytes)."
         )
+    _check_bounds(limits)
     tls = server_context(configuration.get(TLS_CERTIFICATE), configuration.get(TLS_KEY))
     authority = configuration.get(TLS_AUTHORITY)
     return ServerSettings(
@@ -97,3 +106,17 @@ def settings_from(configuration: Configuration) -> ServerSettings:
         poll=configuration.get(POLL_INTERVAL) / 1000,
         advertised=configuration.get(ADVERTISED_HOST) or "",
     )
+
+
+def _check_bounds(limits: Limits) -> None:
+    """Nobody could ask a server with one of them at 0."""
+    given = {
+        MAX_CONNECTIONS: limits.connections,
+        MAX_CONNECTIONS_OF_ADDRESS: limits.of_one_address,
+        MAX_STRANGERS: limits.strangers,
+        GREETING_TIMEOUT: limits.greeting_seconds,
+        IDLE_TIMEOUT: limits.idle_seconds,
+    }
+    for option, value in given.items():
+        if value <= 0:
+            raise ConfigurationError(f"{option.key} must be more than 0.")

@@ -14,10 +14,12 @@ from typing import Any, Final, Self, TypeVar
 
 from holdfast.errors import ConfigurationError, StateError
 from holdfast.ha.election.leader_retrieval import LeaderRetrievalService
+from holdfast.kernel.connection_quota import ConnectionQuota
 from holdfast.kernel.ids import JobID
 from holdfast.kernel.key_group import KeyGroupRange, range_of
 from holdfast.queryable.replica.checkpoint_view import Share
 from holdfast.queryable.replica.follower import CheckpointFollower
+from holdfast.queryable.server.acceptor import Acceptor
 from holdfast.queryable.server.leader import LeaderListener, LeaderRegistration, RemoteLocationOracle
 from holdfast.queryable.server.local import LocalStates
 from holdfast.queryable.server.peers import Peers
@@ -98,7 +100,7 @@ class KvStateClientProxyImpl(KvStateClientProxy):
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run_loop, name="holdfast-query-server", daemon=True)
         self._address: Address | None = None
-        self._server: asyncio.Server | None = None
+        self._acceptor: Acceptor | None = None
         self._service: QueryService
         self._peers: Peers
         self._locations = LocationCache(self._oracles)
@@ -275,16 +277,21 @@ class KvStateClientProxyImpl(KvStateClientProxy):
         self._peers = Peers(settings.shown_token, settings.peer_tls)
         router = Router(self._local, self._locations, self._peers)
         self._service = QueryService(self._local, router, self._locations, settings.limits)
+        limits = settings.limits
+        quota: ConnectionQuota[ServerConnection] = ConnectionQuota(
+            limits.connections, limits.of_one_address, limits.strangers
+        )
+        acceptor = Acceptor(
+            lambda: ServerConnection(self._service, limits, settings.tokens, self._budget, quota),
+            quota,
+            limits,
+            settings.tls,
+        )
         failure: OSError | None = None
         for port in settings.ports:
             try:
-                self._server = await self._loop.create_server(
-                    lambda: ServerConnection(self._service, settings.limits, settings.tokens, self._budget),
-                    settings.host,
-                    port,
-                    ssl=settings.tls,
-                    reuse_address=True,
-                )
+                self._address = (settings.shown_host, await acceptor.listen(settings.host, port))
+                self._acceptor = acceptor
                 break
             except OSError as error:
                 failure = error
@@ -293,13 +300,12 @@ class KvStateClientProxyImpl(KvStateClientProxy):
                 f"Unable to start the query server at {settings.host!r}. All ports in provided range are occupied: "
                 f"{list(settings.ports)}. Set queryable-state.proxy.ports. ({failure})"
             )
-        self._address = (settings.shown_host, self._server.sockets[0].getsockname()[1])
 
     async def _close(self) -> None:
         for registration in self._registrations.values():
             registration.close()
-        if self._server is not None:
-            self._server.close()
+        if self._acceptor is not None:
+            await self._acceptor.close()
             self._service.close()
             await self._peers.close()
         rest = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]

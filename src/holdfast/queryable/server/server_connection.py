@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
 from functools import partial
 from typing import Final, Protocol
 
 from holdfast.errors import HoldfastError
+from holdfast.kernel.connection_quota import ConnectionQuota
 from holdfast.queryable.server.server_settings import Tokens
 from holdfast.queryable.wire.errors import (
     LimitExceededError,
@@ -25,19 +28,16 @@ from holdfast.queryable.wire.errors import (
     to_wire,
 )
 from holdfast.queryable.wire.frame import MAX_GREETING, Frame, FrameReader, FrameType, encode, to_header
-from holdfast.queryable.wire.limits import Limits, MemoryBudget
+from holdfast.queryable.wire.limits import TASK_BYTES, Limits, MemoryBudget
+from holdfast.queryable.wire.silence import Silence
 
 _log = logging.getLogger(__name__)
-_SERVER_FAILURE: Final = 0
 _TOGETHER: Final = 8
 """Answers that leave together: fewer system calls, and yet the client can begin with the first ones."""
 _AT_ONCE: Final = 256 * 1024
 """So much is encrypted at once: what asyncio takes for a byte grows with what is written together."""
-_TASK_BYTES: Final = 4096
-"""What a request that waits takes besides its own bytes, about."""
 _SMALL: Final = 64 * 1024
 """Of a request that is not whole yet so much is taken though there is no room."""
-_LOOK_SECONDS: Final = 0.05
 _LINGER_SECONDS: Final = 2.0
 _ALWAYS_TAKEN: Final = frozenset({FrameType.HELLO, FrameType.PING, FrameType.REGISTER})
 """Whatever else waits: servers would be taken for lost."""
@@ -54,11 +54,7 @@ class Service(Protocol):
         """
 
     def opened(self, connection: ServerConnection) -> None:
-        """A connection was made.
-
-        Raises:
-            LimitExceededError: There are too many.
-        """
+        """A connection was made."""
 
     def closed(self, connection: ServerConnection) -> None:
         """A connection has ended."""
@@ -71,22 +67,33 @@ class ServerConnection(asyncio.Protocol):
         service: Answers the requests.
         limits: What the client may do.
         tokens: What the client must show.
-        room: What all connections hold.
+        budget: What all connections hold.
+        quota: Who has connected.
 
     Attributes:
         is_server: Whether the other side has shown the token of servers.
+        signs_of_life: Once it watches, the connection ends when the other side hangs, or its machine is gone.
     """
 
-    def __init__(self, service: Service, limits: Limits, tokens: Tokens, budget: MemoryBudget) -> None:
+    def __init__(
+        self,
+        service: Service,
+        limits: Limits,
+        tokens: Tokens,
+        budget: MemoryBudget,
+        quota: ConnectionQuota[ServerConnection],
+    ) -> None:
         self._service = service
         self._limits = limits
         self._tokens = tokens
         self._budget = budget
+        self._quota = quota
         self.is_server = False
         self._is_known = False
         self._reader = FrameReader(MAX_GREETING)
         self._waiting: deque[Frame] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._plain: socket.socket | None = None
         self._transport: asyncio.Transport | None = None
         self._writable: asyncio.Event = asyncio.Event()
         self._writable.set()
@@ -96,12 +103,28 @@ class ServerConnection(asyncio.Protocol):
         self._unread = 0
         self._held = 0
         self._batches = asyncio.Lock()
-        self._has_heard = True
-        self._silences = 0
-        self._pulse: asyncio.TimerHandle | None = None
+        self.signs_of_life = Silence(self._abort)
+        self._idle = Silence(self._end_if_idle)
         self._ending: asyncio.TimerHandle | None = None
         self._is_ended = False
         self._is_encrypted = False
+
+    def arrived(self, plain: socket.socket) -> None:
+        """Somebody has connected; his greeting is expected, and before it the handshake of TLS."""
+        self._plain = plain
+        late = QueryTimeoutError("No greeting arrived.")
+        self._greeting = asyncio.get_running_loop().call_later(self._limits.greeting_seconds, self.send_away, late)
+
+    def send_away(self, error: QueryError) -> None:
+        """End the connection of somebody who has not greeted, at once; amid a handshake nothing can be said."""
+        if self._transport is not None:
+            self._fail(error)
+            self._abort()
+        elif self._plain is not None:
+            self._is_ended = True
+            with suppress(OSError):
+                self._plain.shutdown(socket.SHUT_RDWR)
+        self._quota.left(self)
 
     def send(self, frame: bytes) -> None:
         """Send a frame on the server's own account, such as a notification."""
@@ -119,7 +142,7 @@ class ServerConnection(asyncio.Protocol):
         """Return how much of this connection waits in memory, in bytes."""
         waiting = sum(len(frame.body) for frame in self._waiting) if self._waiting else 0
         unread = self._transport.get_write_buffer_size() if self._transport is not None else 0
-        return self._reader.waiting() + waiting + self._held + len(self._tasks) * _TASK_BYTES + unread
+        return self._reader.waiting() + waiting + self._held + len(self._tasks) * TASK_BYTES + unread
 
     async def until_writable(self) -> None:
         """Wait until the client has read so much that an answer can be made for it."""
@@ -135,45 +158,24 @@ class ServerConnection(asyncio.Protocol):
         await self.until_writable()
         self._budget.check(_waiting_bytes(frame))
 
-    def expect_signs_of_life(self, interval: float, most: int) -> None:
-        """End the connection when nothing has arrived for some time: the other side hangs, or its machine is gone.
-
-        Args:
-            interval: Seconds between two looks.
-            most: So many looks one after the other may find nothing.
-        """
-        if self._pulse is not None:
-            self._pulse.cancel()
-        self._silences = 0 if self._has_heard else self._silences + 1
-        self._has_heard = False
-        if self._silences > most and self._transport is not None:
-            self._is_ended = True
-            self._transport.abort()
-        elif not self._is_ended:
-            loop = asyncio.get_running_loop()
-            self._pulse = loop.call_later(interval, self.expect_signs_of_life, interval, most)
-
     # What the event loop calls.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Take a connection, or refuse it."""
+        """Take a connection."""
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         self._is_encrypted = transport.get_extra_info("sslcontext") is not None
         transport.set_write_buffer_limits(high=self._limits.unread_bytes)
-        try:
-            self._service.opened(self)
-        except LimitExceededError as error:
-            self._fail(error)
+        if self._is_ended:  # sent away in the moment in which the handshake was done
+            transport.abort()
             return
-        # Somebody who connects and says nothing, or not who he is, does not stay.
-        self._greeting = asyncio.get_running_loop().call_later(self._limits.stall_seconds, self._end_unknown)
+        self._service.opened(self)
 
     def data_received(self, data: bytes) -> None:
         """Answer what has arrived."""
         if self._is_ended:
             return
-        self._has_heard = True
+        self.signs_of_life.is_broken = self._idle.is_broken = True
         try:
             self._waiting.extend(self._reader.feed(data))
             self._answer_waiting()
@@ -207,14 +209,16 @@ class ServerConnection(asyncio.Protocol):
         """Stop everything that was done for the client."""
         self._is_ended = True
         self._writable.set()
-        # A timer that is left would hold the connection, and many who come and go much memory.
-        for timer in (self._stalled, self._greeting, self._pulse, self._ending):
+        for timer in (self._stalled, self._greeting, self._ending):
             if timer is not None:
-                timer.cancel()
+                timer.cancel()  # one that is left would hold the connection
+        self.signs_of_life.stop()
+        self._idle.stop()
         self._waiting.clear()
         for task in self._tasks:
             task.cancel()
         self._budget.leave(self)
+        self._quota.left(self)
         self._service.closed(self)
 
     # Answering.
@@ -285,18 +289,11 @@ class ServerConnection(asyncio.Protocol):
         while not self._is_ended:
             async with self._batches:
                 await self.until_writable()
-                await self._until_budget()
+                await self._budget.until_free(self._limits.stall_seconds)
                 part = await anext(parts, None)
                 if part is None:
                     return
                 await self._send_when_writable(part)
-
-    async def _until_budget(self) -> None:
-        loop = asyncio.get_running_loop()
-        ends = loop.time() + self._limits.stall_seconds
-        while self._budget.is_full() and loop.time() < ends:
-            await asyncio.sleep(_LOOK_SECONDS)
-        self._budget.check()
 
     async def _send_when_writable(self, frame: bytes) -> None:
         if not self._writable.is_set():
@@ -329,19 +326,17 @@ class ServerConnection(asyncio.Protocol):
     def _greet(self, frame: Frame) -> None:
         if frame.type != FrameType.HELLO:
             raise UnauthorizedError("The first message of a connection must be a greeting.")
-        given = frame.fields().get("token")
-        self.is_server = self._tokens.is_of_servers(given)
-        if not self.is_server and not self._tokens.is_of_readers(given):
-            raise UnauthorizedError("The bearer token is missing or wrong. Give the one that the server has.")
+        self.is_server = self._tokens.check(frame.fields().get("token"))
+        full = self._quota.admit(self)
+        if full is not None:
+            self._fail(LimitExceededError(full))
+            return
         self._is_known = True
+        self._idle.watch(self._limits.idle_seconds, 0)
         if self._greeting is not None:
             self._greeting.cancel()
         self._reader.limit = self._limits.message_bytes
-        self._unsent.append(encode(FrameType.RESULT, frame.request, to_header({"limits": self._shown_limits()})))
-
-    def _shown_limits(self) -> dict[str, int]:
-        limits = self._limits
-        return {"message_bytes": limits.message_bytes, "keys": limits.keys, "in_flight": limits.in_flight}
+        self._unsent.append(encode(FrameType.RESULT, frame.request, to_header({"limits": self._limits.shown})))
 
     def _fail(self, error: QueryError, *, lingers: bool = False) -> None:
         """Say why, and end the connection.
@@ -352,7 +347,7 @@ class ServerConnection(asyncio.Protocol):
         """
         if self._is_ended:
             return
-        self._unsent.append(encode(FrameType.SERVER_FAILURE, _SERVER_FAILURE, to_header(to_wire(error))))
+        self._unsent.append(encode(FrameType.SERVER_FAILURE, 0, to_header(to_wire(error))))
         self._flush()
         if lingers and self._transport is not None:
             self._is_ended = True
@@ -363,20 +358,28 @@ class ServerConnection(asyncio.Protocol):
         else:
             self.close()
 
-    def _end_unknown(self) -> None:
-        self._fail(QueryTimeoutError("No greeting arrived."))
+    def _end_if_idle(self) -> None:
+        """Without a word: a client takes that for a lost connection, and makes another one when it needs it."""
+        if self._tasks or self._waiting:
+            self._idle.is_broken = True
+            self._idle.watch(self._limits.idle_seconds, 0)
+        else:
+            self.close()
 
     def _abort_stalled(self) -> None:
-        if self._transport is None:
-            return
+        assert self._transport is not None
         unread = self._transport.get_write_buffer_size()
         if unread < self._unread:  # slow, but it reads
             self._unread = unread
             self._stalled = asyncio.get_running_loop().call_later(self._limits.stall_seconds, self._abort_stalled)
             return
         _log.info("A client has not read its answers for %s s; it is disconnected.", self._limits.stall_seconds)
+        self._abort()
+
+    def _abort(self) -> None:
         self._is_ended = True
-        self._transport.abort()
+        if self._transport is not None:
+            self._transport.abort()
 
 
 def _discard(answer: object) -> None:
@@ -388,7 +391,7 @@ def _discard(answer: object) -> None:
 
 def _waiting_bytes(frame: Frame) -> int:
     """What a request takes while it waits."""
-    return len(frame.body) + _TASK_BYTES
+    return len(frame.body) + TASK_BYTES
 
 
 def _failure(request: int, error: Exception) -> bytes:

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from holdfast.errors import ConfigurationError
 from holdfast.queryable.replica.follower import DEFAULT_POLL
+from holdfast.queryable.wire.errors import UnauthorizedError
 from holdfast.queryable.wire.limits import Limits
 
 _ALL_ADDRESSES: Final = frozenset({"", "0.0.0.0", "::"})
@@ -34,6 +35,17 @@ class Tokens:
     def is_of_servers(self, given: Any) -> bool:
         """Whether somebody with this token may also say that he holds state: others will read it from him."""
         return self.is_of_readers(given) if self.servers is None else _same(given, self.servers)
+
+    def check(self, given: Any) -> bool:
+        """Return whether a token is that of servers.
+
+        Raises:
+            UnauthorizedError: It is that of nobody.
+        """
+        is_server = self.is_of_servers(given)
+        if not is_server and not self.is_of_readers(given):
+            raise UnauthorizedError("The bearer token is missing or wrong. Give the one that the server has.")
+        return is_server
 
 
 def _same(given: Any, wanted: str) -> bool:

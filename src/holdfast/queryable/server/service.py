@@ -18,7 +18,6 @@ from holdfast.queryable.server.routing import Router
 from holdfast.queryable.server.server_connection import ServerConnection
 from holdfast.queryable.wire.errors import (
     BadRequestError,
-    LimitExceededError,
     ProtocolError,
     UnauthorizedError,
     UnknownJobError,
@@ -55,13 +54,7 @@ class QueryService:
         """The location registries of the jobs that this process leads."""
 
     def opened(self, connection: ServerConnection) -> None:
-        """Count a connection.
-
-        Raises:
-            LimitExceededError: There are too many.
-        """
-        if len(self._connections) >= self._limits.connections:
-            raise LimitExceededError(f"The server has {self._limits.connections} connections already. Try again later.")
+        """Remember a connection."""
         self._connections.add(connection)
 
     def closed(self, connection: ServerConnection) -> None:
@@ -190,7 +183,7 @@ class QueryService:
                 raise BadRequestError("A connection registers one server, and for one job.")
             registry.notify_server_lost(address)
             self._registered[connection] = (job, address)
-            connection.expect_signs_of_life(PING_SECONDS, MOST_SILENCES)
+            connection.signs_of_life.watch(PING_SECONDS, MOST_SILENCES)
             for vertex, groups, start, end, name, state in json.loads(bytes(frame.body)):
                 held, known_as = KeyGroupRange(start, end), KvStateID(str(state))
                 registry.notify_kv_state_registered(

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 from holdfast.queryable.wire.errors import LimitExceededError
+
+TASK_BYTES: Final = 4096
+"""What a request that waits takes besides its own bytes, about."""
+_LOOK_SECONDS: Final = 0.05
 
 
 @dataclass(frozen=True)
@@ -17,7 +22,12 @@ class Limits:
         message_bytes: Longest request, and longest answer.
         keys: Most keys of one request.
         in_flight: Most requests of one connection that wait for something.
-        connections: Most connections.
+        connections: Most connections of those who have greeted.
+        of_one_address: The same, of one address.
+        strangers: Most connections that have not greeted yet; one more, and the one that has waited longest ends.
+        greeting_seconds: How long a greeting may take, and before it the handshake of TLS.
+        idle_seconds: After so long without a request and with nothing to answer a connection ends, or twice as long at
+            most.
         unread_bytes: Answers that a client may leave unread before nothing more is answered.
         stall_seconds: How long a client may read nothing of what waits for it.
         all_bytes: Requests that wait, and answers that wait to be read, of all connections; None for sixteen of the
@@ -28,6 +38,10 @@ class Limits:
     keys: int = 100_000
     in_flight: int = 256
     connections: int = 1_000
+    of_one_address: int = 500
+    strangers: int = 128
+    greeting_seconds: float = 10.0
+    idle_seconds: float = 1_800.0
     unread_bytes: int = 1024 * 1024
     stall_seconds: float = 60.0
     all_bytes: int | None = None
@@ -41,6 +55,11 @@ class Limits:
     def held_bytes(self) -> int:
         """Requests that wait, and answers that wait to be read, of one connection: four of the longest messages."""
         return 4 * self.message_bytes
+
+    @property
+    def shown(self) -> dict[str, int]:
+        """What clients are told when they greet."""
+        return {"message_bytes": self.message_bytes, "keys": self.keys, "in_flight": self.in_flight}
 
     def check_keys(self, count: int) -> None:
         """Check the number of keys of a request.
@@ -122,3 +141,15 @@ class MemoryBudget:
                 f"Requests and answers that wait in the server have {self._most} bytes together, which is its limit "
                 "(queryable-state.max-waiting-size). Try again later."
             )
+
+    async def until_free(self, seconds: float) -> None:
+        """Wait until there is room.
+
+        Raises:
+            LimitExceededError: There is none in that time.
+        """
+        loop = asyncio.get_running_loop()
+        ends = loop.time() + seconds
+        while self.is_full() and loop.time() < ends:
+            await asyncio.sleep(_LOOK_SECONDS)
+        self.check()

@@ -85,7 +85,40 @@ MAX_IN_FLIGHT: Final = ConfigOption(
 )
 
 MAX_CONNECTIONS: Final = ConfigOption(
-    "queryable-state.max-connections", int, 1_000, "Most connections of a server, of clients and other servers."
+    "queryable-state.max-connections",
+    int,
+    1_000,
+    "Most connections of a server, of clients and other servers that have shown the token; others count apart.",
+)
+
+MAX_CONNECTIONS_OF_ADDRESS: Final = ConfigOption(
+    "queryable-state.max-connections-per-address",
+    int,
+    500,
+    "Most of these connections that come from one address (of IPv6: from one network of 64 bits).",
+)
+
+MAX_STRANGERS: Final = ConfigOption(
+    "queryable-state.max-unauthenticated-connections",
+    int,
+    128,
+    "Most connections on which no token, or without one no greeting, has been shown yet. When there is one more, the "
+    "one of the address with the most of them ends that has waited longest.",
+)
+
+GREETING_TIMEOUT: Final = ConfigOption(
+    "queryable-state.handshake-timeout",
+    DurationType,
+    10_000,
+    "How long a client may take until it has shown the token; the handshake of TLS is within that time.",
+)
+
+IDLE_TIMEOUT: Final = ConfigOption(
+    "queryable-state.idleness-timeout",
+    DurationType,
+    30 * 60_000,
+    "After this time without a request a connection ends on which nothing is waited for, after twice the time at "
+    "most. Clients make another one when they need it.",
 )
 
 MAX_WAITING: Final = ConfigOption[int | None](
