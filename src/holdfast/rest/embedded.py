@@ -6,10 +6,23 @@ import logging
 import secrets
 from typing import Final
 
+from holdfast.errors import ConfigurationError
+from holdfast.kernel.configuration import Configuration
 from holdfast.queryable.server.server_settings import parse_ports
 from holdfast.rest.address import AddressFile
+from holdfast.rest.connection import RestBounds
 from holdfast.rest.server import RestServer, routes_of
-from holdfast.runtime.job.rest_options import REST_PORT
+from holdfast.runtime.job.rest_options import (
+    REST_CONNECTIONS,
+    REST_CONNECTIONS_OF_ADDRESS,
+    REST_HOSTS,
+    REST_MAX_BODY,
+    REST_MAX_HEADER,
+    REST_PORT,
+    REST_REQUEST_TIMEOUT,
+    REST_STRANGERS,
+    REST_THREADS,
+)
 from holdfast.runtime.master.job_master import JobMaster
 from holdfast.runtime.master.job_observer import JobObserver
 
@@ -24,11 +37,12 @@ class EmbeddedRestServer(JobObserver):
         """Listen.
 
         Raises:
-            ConfigurationError: It cannot listen.
+            ConfigurationError: It cannot listen, or an option does not fit.
         """
         self._bearer = secrets.token_urlsafe(32)
-        ports = parse_ports(master.job.configuration.get(REST_PORT))
-        self._server = RestServer(routes_of(master), self._bearer, ports)
+        options = master.job.configuration
+        ports, bounds = parse_ports(options.get(REST_PORT)), bounds_from(options)
+        self._server = RestServer(routes_of(master), self._bearer, ports, bounds)
         self._file = AddressFile(master.job.directory)
         self._url = self._server.start()
         _log.info("REST of job %r is served at %s", master.job.name, self._url)
@@ -45,3 +59,31 @@ class EmbeddedRestServer(JobObserver):
         """Listen no more, once the outcome of a stop with a savepoint has been fetched."""
         self._server.close(_LINGER_SECONDS)
         self._file.withdraw()
+
+
+def bounds_from(options: Configuration) -> RestBounds:
+    """Return what the REST interface takes.
+
+    Raises:
+        ConfigurationError: With one of the options nobody could ask anything.
+    """
+    for option in (
+        REST_CONNECTIONS,
+        REST_CONNECTIONS_OF_ADDRESS,
+        REST_STRANGERS,
+        REST_THREADS,
+        REST_REQUEST_TIMEOUT,
+        REST_MAX_HEADER,
+    ):
+        if options.get(option) <= 0:
+            raise ConfigurationError(f"{option.key} must be more than 0.")
+    return RestBounds(
+        connections=options.get(REST_CONNECTIONS),
+        of_one_address=options.get(REST_CONNECTIONS_OF_ADDRESS),
+        strangers=options.get(REST_STRANGERS),
+        threads=options.get(REST_THREADS),
+        seconds=options.get(REST_REQUEST_TIMEOUT) / 1000,
+        header_bytes=options.get(REST_MAX_HEADER),
+        body_bytes=options.get(REST_MAX_BODY),
+        hosts=frozenset(name.strip().lower() for name in options.get(REST_HOSTS)),
+    )

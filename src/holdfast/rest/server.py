@@ -1,32 +1,32 @@
-"""A small HTTP server on the loopback for one job: paths, the bearer token, JSON; what it answers is said elsewhere.
+"""A small HTTP server on the loopback for one job: what is served at which path; what it answers is said elsewhere.
 
-The standard library's server: a handful of requests a minute from this host, and no further dependency for every job.
+Of the standard library: a handful of requests a minute from this host, and no further dependency for every job.
 """
 
 from __future__ import annotations
 
-import hmac
-import json
+import asyncio
 import logging
 import re
 import threading
 from collections.abc import Callable, Mapping
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from holdfast.errors import ConfigurationError, HoldfastError
+from holdfast.errors import ConfigurationError
+from holdfast.kernel.connection_quota import ConnectionQuota
 from holdfast.rest.absent import ABSENT
 from holdfast.rest.answer import Answer, RefusedError, Request
 from holdfast.rest.checkpoint_api import CheckpointApi
+from holdfast.rest.connection import RestBounds, RestConnection, respond_with
 from holdfast.rest.job_api import JobApi
 from holdfast.rest.rescale_api import RescaleApi
 from holdfast.runtime.master.job_master import JobMaster
 
 _log = logging.getLogger(__name__)
 HOST: Final = "127.0.0.1"
-MAX_BODY: Final = 1024 * 1024
-_IDLE_SECONDS: Final = 30.0
+_BACKLOG: Final = 1024
+_CLOSE_SECONDS: Final = 2.0
 
 Handler = Callable[[Request], Answer]
 
@@ -123,19 +123,32 @@ def routes_of(master: JobMaster) -> Routes:
 
 
 class RestServer:
-    """Serves a job's REST interface in threads of its own, from `start` to `close`.
+    """Serves a job's REST interface beside the job, from `start` to `close`.
+
+    Connections are held by an event loop in a thread of its own, so that those who say nothing, or say it slowly, take
+    no thread; whole requests are answered in others.
 
     Args:
         routes: What is served.
         bearer: What a request must show in its ``Authorization`` header.
         ports: Of which the first free one is taken; 0 is any.
+        bounds: What is taken.
     """
 
-    def __init__(self, routes: Routes, bearer: str, ports: tuple[int, ...] = (0,)) -> None:
+    def __init__(
+        self, routes: Routes, bearer: str, ports: tuple[int, ...] = (0,), bounds: RestBounds | None = None
+    ) -> None:
         self._routes = routes
         self._bearer = bearer
         self._ports = ports
-        self._server: ThreadingHTTPServer | None = None
+        self._bounds = bounds or RestBounds()
+        self._quota: ConnectionQuota[RestConnection] = ConnectionQuota(
+            self._bounds.connections, self._bounds.of_one_address, self._bounds.strangers
+        )
+        self._threads = asyncio.Semaphore(self._bounds.threads)
+        self._open: dict[asyncio.Task[None], RestConnection] = {}
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._server: asyncio.Server
 
     def start(self) -> str:
         """Listen; returns the URL.
@@ -143,117 +156,71 @@ class RestServer:
         Raises:
             ConfigurationError: All ports are taken.
         """
-        routes, bearer = self._routes, self._bearer
-
-        class Connection(_Connection):
-            def __init__(self, *arguments: Any) -> None:
-                self.routes, self.bearer = routes, bearer
-                super().__init__(*arguments)
-
-        server = self._bound(Connection)
-        server.daemon_threads = True
-        self._server = server
-        threading.Thread(target=server.serve_forever, args=(0.2,), name="holdfast-rest", daemon=True).start()
-        return f"http://{HOST}:{server.server_address[1]}"
-
-    def _bound(self, connection: type[BaseHTTPRequestHandler]) -> ThreadingHTTPServer:
-        for port in self._ports:
-            try:
-                return ThreadingHTTPServer((HOST, port), connection)
-            except OSError as error:
-                _log.debug("port %d: %s", port, error)
-        raise ConfigurationError(
-            f"rest.bind-port: none of the ports {', '.join(map(str, self._ports))} is free on {HOST}; 0 takes any."
-        )
+        loop = self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, args=(loop,), name="holdfast-rest", daemon=True)
+        self._thread.start()
+        try:
+            port = asyncio.run_coroutine_threadsafe(self._listen(), loop).result()
+        except BaseException:
+            self._end(loop)
+            raise
+        return f"http://{HOST}:{port}"
 
     def close(self, linger: float = 0.0) -> None:
-        """Listen no more.
+        """Listen no more, once what was asked for has been answered.
 
         Args:
             linger: Seconds for which clients may still fetch the outcome of what they asked for.
         """
-        if self._server is not None:
+        if self._loop is not None:
             self._routes.linger(linger)
-            self._server.shutdown()
-            self._server.server_close()
+            asyncio.run_coroutine_threadsafe(self._close(), self._loop).result()
+            self._end(self._loop)
 
-
-class _Connection(BaseHTTPRequestHandler):
-    """One connection, one request."""
-
-    timeout = _IDLE_SECONDS
-    routes: Routes
-    bearer: str
-
-    def do_GET(self) -> None:
-        self._answer()
-
-    def do_POST(self) -> None:
-        self._answer()
-
-    def do_PUT(self) -> None:
-        self._answer()
-
-    def do_PATCH(self) -> None:
-        self._answer()
-
-    def do_DELETE(self) -> None:
-        self._answer()
-
-    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """Answer what is no request that could be read, as everything else is answered."""
-        self._send(Answer({"errors": [message or explain or f"HTTP {int(code)}"]}, int(code)))
-        self.close_connection = True
-
-    def log_message(self, format: str, *args: Any) -> None:  # the base class names it so
-        _log.debug(format, *args)
-
-    def _answer(self) -> None:
+    def _run(self, loop: asyncio.AbstractEventLoop) -> None:
+        asyncio.set_event_loop(loop)
         try:
-            self._check_bearer()
-            answer = self.routes.answer(self.command, self.path, self._body())
-        except RefusedError as error:
-            answer = Answer({"errors": [str(error)]}, error.status)
-        except HoldfastError as error:
-            answer = Answer({"errors": [f"{type(error).__name__}: {error}"]}, 500)
-        except Exception as error:
-            _log.exception("%s %s failed", self.command, self.path)
-            answer = Answer({"errors": [f"Internal error: {error!r}."]}, 500)
-        self._send(answer)
-        if answer.delivered is not None:
-            answer.delivered()
+            loop.run_forever()
+        finally:
+            loop.close()
 
-    def _send(self, answer: Answer) -> None:
-        content = json.dumps(answer.body, ensure_ascii=False, default=str).encode()
-        self.send_response(answer.status)
-        self.send_header("Content-Type", "application/json; charset=UTF-8")
-        self.send_header("Content-Length", str(len(content)))
-        self.end_headers()
-        self.wfile.write(content)
-        self.wfile.flush()
+    def _end(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = None
+        loop.call_soon_threadsafe(loop.stop)
+        self._thread.join()
 
-    def _check_bearer(self) -> None:
-        given = self.headers.get("Authorization", "")
-        if not hmac.compare_digest(given.encode(), f"Bearer {self.bearer}".encode()):
-            raise RefusedError(401, "Show the token of the job: Authorization: Bearer <token>.")
+    async def _listen(self) -> int:
+        for port in self._ports:
+            try:
+                self._server = await asyncio.start_server(
+                    self._serve, HOST, port, limit=self._bounds.header_bytes, backlog=_BACKLOG
+                )
+            except OSError as error:
+                _log.debug("port %d: %s", port, error)
+            else:
+                return int(self._server.sockets[0].getsockname()[1])
+        raise ConfigurationError(
+            f"rest.bind-port: none of the ports {', '.join(map(str, self._ports))} is free on {HOST}; 0 takes any."
+        )
 
-    def _body(self) -> Mapping[str, Any]:
-        if "Transfer-Encoding" in self.headers:
-            raise RefusedError(411, "Send the body with its Content-Length, and not in chunks.")
+    async def _close(self) -> None:
+        self._server.close()
+        answering = [task for task, connection in self._open.items() if connection.is_admitted]
+        if answering:
+            await asyncio.wait(answering, timeout=_CLOSE_SECONDS)
+        rest = list(self._open)
+        for task in rest:
+            task.cancel()
+        await asyncio.gather(*rest, return_exceptions=True)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        connection = RestConnection(reader, writer, self._bounds, self._bearer, self._quota, self._threads)
+        self._open[task] = connection
         try:
-            length = int(self.headers.get("Content-Length") or 0)
-        except ValueError:
-            raise RefusedError(400, "Content-Length is no number.") from None
-        if length < 0:
-            raise RefusedError(400, "Content-Length is negative.")
-        if length > MAX_BODY:
-            raise RefusedError(413, f"A body has at most {MAX_BODY} bytes.")
-        if not length:
-            return {}
-        try:
-            body = json.loads(self.rfile.read(length))
-        except (ValueError, RecursionError) as error:
-            raise RefusedError(400, f"The body is no JSON: {error}.") from error
-        if not isinstance(body, dict):
-            raise RefusedError(400, "The body must be a JSON object.")
-        return body
+            await connection.serve(respond_with(self._routes.answer))
+        except asyncio.CancelledError:
+            _log.debug("The REST interface has ended before a connection.")
+        finally:
+            del self._open[task]

@@ -197,9 +197,8 @@ def test_wishes_that_are_misspelt_or_of_a_wrong_type_are_refused_and_do_nothing(
 
 
 def test_a_body_in_chunks_is_refused_and_not_passed_over(job: Running) -> None:
-    head = (
-        f"POST /jobs/{job.client.job_id}/stop HTTP/1.1\r\nAuthorization: Bearer {job.client.address.bearer_token}\r\n"
-    )
+    shown = f"Host: localhost\r\nAuthorization: Bearer {job.client.address.bearer_token}\r\n"
+    head = f"POST /jobs/{job.client.job_id}/stop HTTP/1.1\r\n{shown}"
     chunked = f"{head}Transfer-Encoding: chunked\r\n\r\nf\r\n{{'drain': true}}\r\n0\r\n\r\n".encode()
     port = int(job.client.address.url.rpartition(":")[2])
     wanted = {chunked: b" 411 ", b"NONSENSE\r\n\r\n": b'{"errors": ["', b"BREW /jobs HTTP/1.1\r\n\r\n": b" 501 "}

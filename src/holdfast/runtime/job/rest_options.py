@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from holdfast.kernel.option import ConfigOption, DurationType
+from holdfast.kernel.option import ConfigOption, DurationType, MemorySize
 
 REST_ENABLE: Final = ConfigOption(
     "rest.enable",
@@ -29,6 +29,54 @@ REST_STORE_DURATION: Final = ConfigOption(
     5 * 60 * 1000,
     "How long the outcome of a savepoint or checkpoint that was asked for over REST can be fetched. 0: as long as the "
     "job runs.",
+)
+
+REST_CONNECTIONS: Final = ConfigOption(
+    "rest.server.max-connections",
+    int,
+    64,
+    "Most connections of the REST interface that have shown the token; one more is answered with 503.",
+)
+
+REST_CONNECTIONS_OF_ADDRESS: Final = ConfigOption(
+    "rest.server.max-connections-per-address", int, 48, "Most of these connections that come from one address."
+)
+
+REST_STRANGERS: Final = ConfigOption(
+    "rest.server.max-unauthenticated-connections",
+    int,
+    32,
+    "Most connections of the REST interface that have not shown the token yet. When there is one more, the one of the "
+    "address with the most of them is answered with 503 that has waited longest.",
+)
+
+REST_THREADS: Final = ConfigOption(
+    "rest.server.numThreads", int, 8, "Most requests that are answered at one time; others wait."
+)
+
+REST_REQUEST_TIMEOUT: Final = ConfigOption(
+    "rest.server.request-timeout",
+    DurationType,
+    10_000,
+    "How long a request may take until it has arrived, how long it waits for a thread, and how long its client may "
+    "take to read the answer.",
+)
+
+REST_MAX_HEADER: Final = ConfigOption(
+    "rest.server.max-header-size", MemorySize, 16 * 1024, "Longest first line and headers of a request."
+)
+
+REST_MAX_BODY: Final = ConfigOption(
+    "rest.server.max-content-length", MemorySize, 1024 * 1024, "Longest body of a request."
+)
+
+REST_HOSTS: Final = ConfigOption[list[str]](
+    "rest.server.allowed-hosts",
+    list,
+    [],
+    "Names, without a port, that the Host header of a request may have besides localhost and addresses of the "
+    "loopback, such as that of a proxy in front. Others are answered with 421: a page in a browser may have been led "
+    "here.",
 )
 
 EXCEPTION_HISTORY: Final = ConfigOption(

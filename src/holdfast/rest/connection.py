@@ -1,0 +1,204 @@
+"""One connection, one request. Until it is whole it takes no thread, and everything about it has a bound."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Final
+
+from holdfast.errors import HoldfastError
+from holdfast.kernel.connection_quota import ConnectionQuota
+from holdfast.rest.answer import Answer, RefusedError
+from holdfast.rest.request_head import RequestHead, parse_body
+
+_log = logging.getLogger(__name__)
+_LINGER_SECONDS: Final = 1.0
+_CHUNK: Final = 65536
+
+
+@dataclass(frozen=True)
+class RestBounds:
+    """What the REST interface takes.
+
+    Attributes:
+        connections: Most connections that have shown the token.
+        of_one_address: The same, of one address.
+        strangers: Most connections that have not; one more, and the one that has waited longest ends.
+        threads: Most requests that are answered at one time; others wait.
+        seconds: How long a request may take to arrive, to wait for a thread, and its answer to be read, each.
+        header_bytes: Longest request without its body.
+        body_bytes: Longest body.
+        hosts: Names of this server in the Host header, in lower case, besides those of the loopback.
+    """
+
+    connections: int = 64
+    of_one_address: int = 48
+    strangers: int = 32
+    threads: int = 8
+    seconds: float = 10.0
+    header_bytes: int = 16 * 1024
+    body_bytes: int = 1024 * 1024
+    hosts: frozenset[str] = frozenset()
+
+
+Respond = Callable[[RequestHead, bytes], Answer]
+
+
+class RestConnection:
+    """A connection; belongs to an event loop.
+
+    Args:
+        reader: What it reads.
+        writer: What it writes.
+        bounds: What is taken.
+        bearer: What the request must show.
+        quota: Who has connected.
+        threads: As many as may be answered at one time.
+
+    Attributes:
+        is_admitted: Whether it has shown the token.
+    """
+
+    def __init__(
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        bounds: RestBounds,
+        bearer: str,
+        quota: ConnectionQuota[RestConnection],
+        threads: asyncio.Semaphore,
+    ) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._bounds = bounds
+        self._bearer = bearer
+        self._quota = quota
+        self._threads = threads
+        self.is_admitted = False
+        self._is_answered = False
+
+    def send_away(self) -> None:
+        """Others came after, and there is no place: end at once, with what fits into the socket of the reason."""
+        if not self._is_answered:
+            reason = f"More than {self._bounds.strangers} connections send no request. Try again later."
+            self._writer.write(_encoded(_refusal(RefusedError(503, reason))))
+        self._writer.transport.abort()
+
+    async def serve(self, respond: Respond) -> None:
+        """Answer the request.
+
+        Args:
+            respond: Called in a thread of its own.
+        """
+        host = str(self._writer.get_extra_info("peername", ("",))[0])
+        longest = self._quota.arrived(self, host)
+        if longest is not None:
+            longest.send_away()
+        try:
+            await self._send(await self._answer(respond))
+        except (OSError, EOFError, TimeoutError) as error:
+            _log.debug("A connection of %s ended: %r", host, error)
+        finally:
+            self._quota.left(self)
+            self._writer.transport.abort()
+
+    async def _answer(self, respond: Respond) -> Answer:
+        try:
+            try:
+                async with asyncio.timeout(self._bounds.seconds):
+                    head, body = await self._read()
+            except TimeoutError:
+                raise RefusedError(408, f"No whole request within {self._bounds.seconds:g} s.") from None
+            try:
+                async with asyncio.timeout(self._bounds.seconds):
+                    await self._threads.acquire()
+            except TimeoutError:
+                raise RefusedError(
+                    503, f"{self._bounds.threads} requests are being answered. Try again later."
+                ) from None
+        except RefusedError as error:
+            return _refusal(error)
+        return await self._in_thread(lambda: _responded(respond, head, body))
+
+    async def _read(self) -> tuple[RequestHead, bytes]:
+        try:
+            head = RequestHead(await self._reader.readuntil(b"\r\n\r\n"))
+        except asyncio.LimitOverrunError:
+            raise RefusedError(431, f"Headers have at most {self._bounds.header_bytes} bytes.") from None
+        head.check_host(self._bounds.hosts)
+        head.check_bearer(self._bearer)
+        full = self._quota.admit(self)
+        if full is not None:
+            raise RefusedError(503, full)
+        self.is_admitted = True
+        return head, await self._reader.readexactly(head.body_length(self._bounds.body_bytes))
+
+    async def _in_thread(self, call: Callable[[], Answer]) -> Answer:
+        """In a daemon: what hangs there does not keep the process."""
+        loop = asyncio.get_running_loop()
+        answered: asyncio.Future[Answer] = loop.create_future()
+
+        def done(answer: Answer) -> None:
+            self._threads.release()
+            if not answered.done():
+                answered.set_result(answer)
+
+        def run() -> None:
+            answer = call()
+            with suppress(RuntimeError):  # the loop has ended
+                loop.call_soon_threadsafe(done, answer)
+
+        threading.Thread(target=run, name="holdfast-rest-request", daemon=True).start()
+        return await answered
+
+    async def _send(self, answer: Answer) -> None:
+        self._is_answered = True
+        self._writer.transport.set_write_buffer_limits(high=0)
+        async with asyncio.timeout(self._bounds.seconds):
+            self._writer.write(_encoded(answer))
+            await self._writer.drain()
+        if answer.delivered is not None:
+            answer.delivered()
+        # Who still sends would otherwise find a lost connection and no answer.
+        self._writer.write_eof()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_LINGER_SECONDS):
+                while await self._reader.read(_CHUNK):
+                    pass
+
+
+def _responded(respond: Respond, head: RequestHead, body: bytes) -> Answer:
+    try:
+        return respond(head, body)
+    except RefusedError as error:
+        return _refusal(error)
+    except HoldfastError as error:
+        return Answer({"errors": [f"{type(error).__name__}: {error}"]}, 500)
+    except Exception as error:
+        _log.exception("%s %s failed", head.method, head.target)
+        return Answer({"errors": [f"Internal error: {error!r}."]}, 500)
+
+
+def respond_with(answer: Callable[..., Answer]) -> Respond:
+    """Return what reads the body and then answers."""
+    return lambda head, body: answer(head.method, head.target, parse_body(body))
+
+
+def _refusal(error: RefusedError) -> Answer:
+    return Answer({"errors": [str(error)]}, error.status)
+
+
+def _encoded(answer: Answer) -> bytes:
+    content = json.dumps(answer.body, ensure_ascii=False, default=str).encode(errors="backslashreplace")
+    head = (
+        f"HTTP/1.0 {answer.status} {HTTPStatus(answer.status).phrase}\r\n"
+        "Content-Type: application/json; charset=UTF-8\r\n"
+        f"Content-Length: {len(content)}\r\n\r\n"
+    )
+    return head.encode() + content

@@ -1,0 +1,142 @@
+"""What a request says before its body: read by the standard library's parser, and checked. No I/O here."""
+
+from __future__ import annotations
+
+import hmac
+import io
+import ipaddress
+import json
+import re
+from collections.abc import Collection, Mapping
+from email.message import Message
+from http.server import BaseHTTPRequestHandler
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from holdfast.rest.answer import RefusedError
+
+_METHODS: Final = frozenset({"GET", "POST", "PUT", "PATCH", "DELETE"})
+_LENGTH: Final = re.compile("[0-9]{1,18}")
+_MOST_LINE: Final = 65537
+
+
+class _Parser(BaseHTTPRequestHandler):
+    """The library's parser without its connection."""
+
+    def __init__(self, data: bytes) -> None:
+        self.rfile = io.BytesIO(data)
+        self.raw_requestline = self.rfile.readline(_MOST_LINE)
+        self.refused: RefusedError | None = None
+        if not self.parse_request() and self.refused is None:
+            self.refused = RefusedError(400, "This is no request.")
+
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
+        self.refused = RefusedError(int(code), message or explain or f"HTTP {int(code)}")
+
+
+class RequestHead:
+    """The first line and the headers of a request.
+
+    Args:
+        data: The bytes up to the empty line.
+
+    Raises:
+        RefusedError: It is no request, or of a method that is not served.
+
+    Attributes:
+        method: Its method.
+        target: Path and query.
+    """
+
+    def __init__(self, data: bytes) -> None:
+        parsed = _Parser(data)
+        if parsed.refused is not None:
+            raise parsed.refused
+        self.method: str = parsed.command
+        self.target = parsed.path
+        self._headers: Message = parsed.headers
+        if self.method not in _METHODS:
+            raise RefusedError(501, f"Unsupported method ({self.method[:40]!r}).")
+
+    def check_host(self, allowed: Collection[str]) -> None:
+        """Check that the request is meant for this server: a page of another name may have been led to its address.
+
+        Args:
+            allowed: Names besides those of the loopback, in lower case.
+
+        Raises:
+            RefusedError: It is not, or does not say.
+        """
+        given = self._headers.get_all("Host", [])
+        if len(given) != 1:
+            raise RefusedError(400, "A request has one Host header.")
+        try:
+            named = [urlsplit(f"//{given[0].strip()}"), urlsplit(self.target)]
+            hosts = [part.hostname or "" for part in (named if named[1].netloc else named[:1])]
+        except ValueError:
+            raise RefusedError(400, f"The Host header names no host: {given[0]!r:.80}.") from None
+        for host in hosts:
+            if not host:
+                raise RefusedError(400, f"The Host header names no host: {given[0]!r:.80}.")
+            if not _is_loopback(host) and host not in allowed:
+                raise RefusedError(
+                    421, f"This is not the server of {host!r:.80}. Ask for localhost, or set rest.server.allowed-hosts."
+                )
+
+    def check_bearer(self, bearer: str) -> None:
+        """Check the token.
+
+        Raises:
+            RefusedError: It is not this one.
+        """
+        given = self._headers.get("Authorization", "")
+        if not hmac.compare_digest(given.encode(errors="surrogateescape"), f"Bearer {bearer}".encode()):
+            raise RefusedError(401, "Show the token of the job: Authorization: Bearer <token>.")
+
+    def body_length(self, most: int) -> int:
+        """Return how many bytes follow.
+
+        Args:
+            most: So many are taken.
+
+        Raises:
+            RefusedError: It does not say, or they are too many.
+        """
+        if "Transfer-Encoding" in self._headers:
+            raise RefusedError(411, "Send the body with its Content-Length, and not in chunks.")
+        given = set(self._headers.get_all("Content-Length", ["0"]))
+        text = given.pop().strip()
+        if given or not text.isascii() or not text.isdecimal():
+            raise RefusedError(400, f"Content-Length is a number of bytes, not {text!r:.40}.")
+        if not _LENGTH.fullmatch(text) or int(text) > most:
+            raise RefusedError(413, f"A body has at most {most} bytes (rest.server.max-content-length).")
+        return int(text)
+
+
+def parse_body(data: bytes) -> Mapping[str, Any]:
+    """Return the JSON object of a body, an empty one if there is none.
+
+    Raises:
+        RefusedError: It is none.
+    """
+    if not data:
+        return {}
+    try:
+        body = json.loads(data)
+    except RecursionError:
+        raise RefusedError(400, "The body is JSON that is nested too deep.") from None
+    except ValueError as error:
+        raise RefusedError(400, f"The body is no JSON: {error}.") from error
+    if not isinstance(body, dict):
+        raise RefusedError(400, "The body must be a JSON object.")
+    return body
+
+
+def _is_loopback(host: str) -> bool:
+    name = host.rstrip(".")
+    if name == "localhost" or name.endswith(".localhost"):
+        return True
+    try:
+        return ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return False
