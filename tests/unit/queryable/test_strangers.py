@@ -1,5 +1,6 @@
 """Who connects to a query server and does not say who he is, or comes when it is full: others are answered."""
 
+import asyncio
 import logging
 import socket
 import struct
@@ -10,7 +11,7 @@ import pytest
 
 from holdfast.errors import ConfigurationError
 from holdfast.kernel.configuration import Configuration
-from holdfast.queryable import QueryableStateClient
+from holdfast.queryable import AsyncQueryableStateClient, QueryableStateClient
 from holdfast.queryable.server.embedded import settings_from
 from holdfast.queryable.wire.errors import LimitExceededError
 from holdfast.queryable.wire.frame import FrameType, encode, to_header
@@ -151,6 +152,18 @@ def test_an_idle_connection_ends_and_its_client_does_not_notice(job, bench, conn
     until(lambda: not server._service._connections)
     assert client.get_kv_state("job", "text", "k1").value[:1] == "x"
     assert greeted(connect(server)).recv(65536) == b"", "without a word"
+
+
+def test_an_asyncio_client_does_not_notice_either(job, bench):
+    server = bench.server(job, limits=Limits(idle_seconds=0.2))
+
+    async def story():
+        async with AsyncQueryableStateClient(*server.get_server_address()) as client:
+            first = await client.get_kv_state("job", "text", "k1")
+            await asyncio.to_thread(until, lambda: not server._service._connections)
+            return [first.value[:1], (await client.get_kv_state("job", "text", "k1")).value[:1]]
+
+    assert asyncio.run(story()) == ["x", "x"]
 
 
 def test_who_waits_for_a_checkpoint_is_not_idle(job, bench):
