@@ -12,6 +12,8 @@ from holdfast.checkpoint.recovery.disposal import dispose_savepoint
 from holdfast.checkpoint.storage.savepoint_place import check_place
 from holdfast.datastream import KeyedProcessFunction
 from holdfast.errors import ConfigurationError, HoldfastError, StorageError
+from holdfast.ha.job_manager_store.blob_store import FileSystemBlobStore
+from holdfast.kernel.ids import JobID
 from holdfast.runtime.commit.savepoints import try_place
 from holdfast.runtime.job.control import SnapshotRequest
 from holdfast.state import ValueStateDescriptor
@@ -129,3 +131,16 @@ def test_the_file_system_deletes_in_directories_only(tmp_path: Path) -> None:
     with pytest.raises(HoldfastError):
         fs.delete_in(str(real / "a"), "b")
     assert fs.delete_in(str(real), "a") and not fs.delete_in(str(real), "a") and not fs.delete_in(f"{real}-", "a")
+
+
+def test_the_blobs_of_a_job_are_not_deleted_through_a_link(tmp_path: Path) -> None:
+    others, job = tmp_path / "others", JobID("0" * 32)
+    others.mkdir()
+    (others / "file").write_text("of somebody else")
+    (tmp_path / "blobs").mkdir()
+    (tmp_path / "blobs" / f"job_{job}").symlink_to(others)
+    store = FileSystemBlobStore(LocalFileSystem(), str(tmp_path / "blobs"))
+    with pytest.raises(StorageError, match="link"):
+        store.delete_all(job)
+    store.cleanup_all_data()
+    assert (others / "file").read_text() == "of somebody else"
