@@ -7,7 +7,7 @@ import pyarrow as pa
 from holdfast.queryable.wire.errors import ProtocolError
 
 
-def answer_batch(body: bytes, schema: pa.Schema) -> pa.RecordBatch:
+def answer_batch(body: bytes | memoryview, schema: pa.Schema) -> pa.RecordBatch:
     """Return the rows of an answer, every offset of which lies in them: Arrow itself follows any.
 
     Raises:
