@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from kazoo.client import KazooClient
 
-from holdfast.errors import ConfigurationError, FencedError, FormatVersionError, StorageError
+from holdfast.errors import ConfigurationError, CorruptFileError, FencedError, FormatVersionError, StorageError
 from holdfast.ha import ExecutionPlan, ExecutionPlanListener, create_client_high_availability_services
 from holdfast.ha.zookeeper import ZooKeeperConnection, ZooKeeperLeaderElectionHaServices
 from holdfast.kernel.configuration import Configuration
@@ -243,7 +243,7 @@ def test_a_quorum_that_is_something_else_is_named(site: Site) -> None:
         site.open(**{"high-availability.zookeeper.quorum": f"127.0.0.1:{mute.getsockname()[1]}"})
 
 
-@pytest.mark.parametrize("cluster_id", ["/", "..", "a/../b", "line\nbreak", "\uf8ff"])
+@pytest.mark.parametrize("cluster_id", ["/", "..", "a/../b", "line\nbreak", "\uf8ff", "prod/jobs", "prod/cluster"])
 def test_a_cluster_id_that_cannot_be_a_node_is_refused(site: Site, cluster_id: str) -> None:
     with pytest.raises(ConfigurationError, match=r"high-availability\.cluster-id"):
         site.open(**{"high-availability.cluster-id": cluster_id})
@@ -257,6 +257,30 @@ def test_the_nodes_of_zookeeper_itself_are_refused(site: Site) -> None:
     ):
         with pytest.raises(ConfigurationError):
             site.open(**changes)
+
+
+@pytest.mark.parametrize("plans", ["/jobs", "/leader/plans", "/team"])
+def test_plans_are_not_kept_where_something_else_is(site: Site, plans: str) -> None:
+    changes = {"high-availability.cluster-id": "prod/team", "high-availability.zookeeper.path.execution-plans": plans}
+    with pytest.raises(ConfigurationError, match=r"path\.execution-plans"):
+        site.open(**changes)
+
+
+def test_a_plan_that_was_damaged_is_put_again_by_the_one_who_put_it(site: Site) -> None:
+    services = site.open()
+    contender, election = lead(services)
+    eventually(lambda: contender.leads, "it leads")
+    store = services.get_execution_plan_store()
+    store.start(Events())
+    store.put_execution_plan(ExecutionPlan(JOB, "a job", {}))
+    [written] = [path for path in (site.directory / "ha").rglob("submittedExecutionPlan*") if path.is_file()]
+    written.write_bytes(b"{}")
+    with pytest.raises(CorruptFileError):
+        store.recover_execution_plan(JOB)
+    store.put_execution_plan(ExecutionPlan(JOB, "a job", {"version": 2}))
+    assert store.recover_execution_plan(JOB) == ExecutionPlan(JOB, "a job", {"version": 2})
+    store.stop()
+    election.close()
 
 
 def test_a_storage_directory_that_cannot_be_written_is_named(site: Site) -> None:

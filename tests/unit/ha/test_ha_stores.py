@@ -123,6 +123,15 @@ def test_the_next_leader_finds_whose_clean_up_is_owed(tmp_path: Path) -> None:
     assert document["result"]["failure-cause"]["class"] == "ValueError"
 
 
+def test_what_is_no_result_is_passed_over(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    store = FileSystemJobResultStore(LocalFileSystem(), str(tmp_path))
+    store.create_dirty_result_async(JobResultEntry(result())).result()
+    (tmp_path / "x_DIRTY.json").mkdir()
+    (tmp_path / "notes_DIRTY.json").write_text("{}")
+    assert store.get_dirty_results() == {result()}
+    assert "x_DIRTY.json" in caplog.text and "notes_DIRTY.json" in caplog.text
+
+
 def test_a_lost_answer_to_the_creation_of_a_result_is_found_out_about(tmp_path: Path) -> None:
     store = FileSystemJobResultStore(LosingFileSystem(), str(tmp_path))
     store.create_dirty_result_async(JobResultEntry(result())).result()

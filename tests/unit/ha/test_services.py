@@ -389,7 +389,13 @@ def test_a_clean_up_that_failed_at_the_marker_leaves_the_cluster_whole_and_can_b
 # Bad input.
 
 
-@pytest.mark.parametrize("cluster_id", ["", "/", "..", "a/../b", "a/./b", "bell\x07", "x" * 300, "\ud800"])
+@pytest.mark.parametrize(
+    "cluster_id",
+    [
+        *("", "/", "..", "a/../b", "a/./b", "bell\x07", "x" * 300, "\ud800"),
+        *("prod/jobs", "prod/team/leader", "a/blob/b", "job-result-store/prod"),
+    ],
+)
 def test_a_cluster_id_that_cannot_be_a_path_is_refused(cluster_id: str, tmp_path: Path, executor: Executor) -> None:
     with pytest.raises(ConfigurationError, match=r"high-availability\.cluster-id"):
         FileSystemHaServices(configuration(tmp_path, **{"high-availability.cluster-id": cluster_id}), executor)

@@ -165,7 +165,7 @@ class DefaultExecutionPlanStore(ExecutionPlanStore):
             ) from errors[0]
 
     def recover_execution_plan(self, job_id: JobID) -> ExecutionPlan | None:
-        """Read a plan and lock it; a plan that cannot be read is released again."""
+        """Read a plan and lock it; one that cannot be read is released again, unless this store had it already."""
         name = self._name_of(job_id)
         with self._lock:
             self._require_running()
@@ -176,7 +176,8 @@ class DefaultExecutionPlanStore(ExecutionPlanStore):
             try:
                 plan = handle.retrieve_state()
             except BaseException as error:
-                self._store.release(name)
+                if job_id not in self._known:
+                    self._store.release(name)
                 if isinstance(error, NotExistError):
                     raise CorruptFileError(name, None, f"the plan of job {job_id} is gone: {error}") from error
                 if isinstance(error, CorruptFileError | FormatVersionError):

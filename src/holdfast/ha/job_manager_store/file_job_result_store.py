@@ -6,6 +6,7 @@ appears whole or not at all, so a crash in the middle of a write leaves nothing 
 
 from __future__ import annotations
 
+import logging
 from concurrent.futures import Executor
 from contextlib import suppress
 from typing import Final
@@ -23,6 +24,8 @@ from holdfast.kernel.ids import JobID
 from holdfast.kernel.malformed import MALFORMED
 from holdfast.storage.file_system.scheme import FileSystem, join
 from holdfast.storage.handle.document import decode_document, encode_document
+
+_log = logging.getLogger(__name__)
 
 _KIND: Final = "job-result"
 _FORMAT_VERSION: Final = 1
@@ -74,9 +77,8 @@ class FileSystemJobResultStore(JobResultStore):
         return self._fs.exists(self._clean_path(job_id))
 
     def _dirty_results(self) -> list[JobResult]:
-        names = sorted(name for name in self._fs.list_names(self._directory) if name.endswith(_DIRTY))
         results = []
-        for name in names:
+        for name in sorted(filter(_is_dirty, self._fs.list_names(self._directory))):
             if self._fs.exists(join(self._directory, name.removesuffix(_DIRTY) + ".json")):
                 continue
             with suppress(NotExistError):  # marked as clean meanwhile
@@ -98,3 +100,15 @@ class FileSystemJobResultStore(JobResultStore):
 
     def __repr__(self) -> str:
         return f"FileSystemJobResultStore({self._directory!r})"
+
+
+def _is_dirty(name: str) -> bool:
+    """Whether it is the name of a result: what else lies there is not ours."""
+    if not name.endswith(_DIRTY):
+        return False
+    try:
+        JobID.from_hex(name.removesuffix(_DIRTY))
+    except ConfigurationError:
+        _log.warning("Skipping %r among the results of jobs: it names no job.", name)
+        return False
+    return True

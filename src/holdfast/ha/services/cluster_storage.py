@@ -46,13 +46,16 @@ _PLAN_PREFIX: Final = "submittedExecutionPlan"
 # Control characters, and what ZooKeeper refuses in a path.
 _FORBIDDEN: Final = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\uffff]")
 _MAX_PART_BYTES: Final = 255
+# What a cluster keeps below its own id, in files and in ZooKeeper, and what stands beside all clusters.
+_OF_A_CLUSTER: Final = frozenset({"jobs", "leader", "cluster", "execution-plans", "blob", "checkpoints", _MARKER})
+_OF_ALL_CLUSTERS: Final = "job-result-store"
 
 
 def cluster_path(cluster_id: str) -> str:
     """The cluster id as a relative path, without doubled slashes.
 
     Raises:
-        ConfigurationError: It cannot be a path in a file system and in ZooKeeper.
+        ConfigurationError: It cannot be a path in a file system and in ZooKeeper, or could be one of another cluster.
     """
     key = options.HA_CLUSTER_ID.key
     parts = [part for part in cluster_id.split("/") if part]
@@ -64,6 +67,12 @@ def cluster_path(cluster_id: str) -> str:
                 f"Option {key!r}: {part!r} in {cluster_id!r} cannot name a directory or a ZooKeeper node; use letters, "
                 "digits, '-' and '_'."
             )
+    taken = [part for part in parts[1:] if part in _OF_A_CLUSTER] or [p for p in parts[:1] if p == _OF_ALL_CLUSTERS]
+    if taken:
+        raise ConfigurationError(
+            f"Option {key!r}: below {taken[0]!r} in {cluster_id!r} another cluster keeps what is its own, and would "
+            "delete this one with it; choose another name."
+        )
     return "/".join(parts)
 
 

@@ -53,7 +53,14 @@ def namespace_of(configuration: Configuration) -> str:
     parts = [part for part in root.split("/") if part]
     if parts[:1] == ["zookeeper"] or "." in parts or ".." in parts:
         raise ConfigurationError(f"Option {options.HA_ZOOKEEPER_ROOT.key!r}: {root!r} cannot be a node of ours.")
-    namespace = "/" + "/".join([*parts, cluster_path(configuration.get(options.HA_CLUSTER_ID))])
+    cluster = cluster_path(configuration.get(options.HA_CLUSTER_ID))
+    plans = configuration.get(options.HA_ZOOKEEPER_EXECUTION_PLANS_PATH).strip("/").partition("/")[0]
+    if plans in ("jobs", "leader", "cluster") or plans in cluster.split("/")[1:]:
+        raise ConfigurationError(
+            f"Option {options.HA_ZOOKEEPER_EXECUTION_PLANS_PATH.key!r}: below {plans!r} the cluster keeps something "
+            "else, or another cluster could be; choose another node."
+        )
+    namespace = "/" + "/".join([*parts, cluster])
     if namespace.startswith("/zookeeper/") or namespace == "/zookeeper":
         raise ConfigurationError(f"ZooKeeper keeps the node {namespace!r} for itself; choose another cluster id.")
     return namespace
