@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import multiprocessing
 import os
 import sys
 import time
@@ -18,6 +19,8 @@ from tests.simulation.shrink import shrunk
 from tests.simulation.simulate import History, simulate
 
 _BLOCK = 10
+# A fork has no threads, and a process that has told a history keeps some for the next.
+_FRESH = multiprocessing.get_context("spawn")
 
 
 def history_of(
@@ -47,7 +50,7 @@ def run_many(first: int, count: int, processes: int, minutes: float = inf, is_re
     """
     totals, began, told = Totals(), time.monotonic(), 0
     blocks = [range(at, min(at + _BLOCK, first + count)) for at in range(first, first + count, _BLOCK)]
-    with ProcessPoolExecutor(processes) as pool:
+    with ProcessPoolExecutor(processes, _FRESH) as pool:
         waiting = {pool.submit(run_seeds, block, is_real) for block in blocks}
         while waiting:
             done, waiting = wait(waiting, timeout=10, return_when=FIRST_COMPLETED)
@@ -74,7 +77,7 @@ def seeds_for(bug: str, limit: int) -> int | None:
 def seeds_for_all(names: Sequence[str], limit: int, processes: int) -> dict[str, int | None]:
     """How many seeds each bug takes, found in several processes."""
     found: dict[str, int | None] = {}
-    with ProcessPoolExecutor(processes) as pool:
+    with ProcessPoolExecutor(processes, _FRESH) as pool:
         asked = {pool.submit(seeds_for, name, limit): name for name in names}
         for answer in as_completed(asked):
             found[asked[answer]] = answer.result()

@@ -17,7 +17,7 @@ from holdfast.runtime.commit import sweeping
 from holdfast.runtime.compaction import background
 from holdfast.runtime.job import control
 from holdfast.runtime.master import attempt
-from holdfast.storage.file_system import local
+from holdfast.storage.file_system import local, regular_file
 from holdfast.storage.register import fenced_register, register_state, version_directory
 from tests.simulation import primitives
 from tests.simulation.compaction import Merge, SimulatedCompaction
@@ -45,8 +45,9 @@ def simulated(
         def put(place: Any, name: str, value: Any) -> None:
             stack.enter_context(patch.object(place, name, value, create=True))
 
-        put(local, "os", posix)
-        put(local, "open", posix.open_file)
+        for module in (local, regular_file):
+            put(module, "os", posix)
+            put(module, "open", posix.open_file)
         put(local.LocalFileSystem, "mmap", lambda self, path: posix.map(path))
         put(ids, "secrets", SimpleNamespace(token_hex=lambda count: world.nonce(2 * count)))
         put(output_directory, "uuid", SimpleNamespace(uuid4=lambda: world.nonce(32)))

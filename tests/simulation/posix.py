@@ -10,6 +10,7 @@ import errno
 import io
 import os
 import posixpath
+import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
@@ -19,7 +20,18 @@ from tests.simulation.disk import Directory, Disk, File
 from tests.simulation.weather import Weather
 from tests.simulation.world import World
 
-_NAMES = ("O_RDONLY", "O_DIRECTORY", "O_NOFOLLOW", "O_CLOEXEC", "O_WRONLY", "O_CREAT", "O_EXCL")
+_NAMES = ("O_RDONLY", "O_DIRECTORY", "O_NOFOLLOW", "O_CLOEXEC", "O_WRONLY", "O_CREAT", "O_EXCL", "O_NONBLOCK")
+
+
+class ReadFile(io.BytesIO):
+    """A file that is open for reading: its bytes as they were when it was opened."""
+
+    def __init__(self, file: File, number: int) -> None:
+        super().__init__(file.data)
+        self._number = number
+
+    def fileno(self) -> int:
+        return self._number
 
 
 class WrittenFile(io.BytesIO):
@@ -73,7 +85,7 @@ class Posix:
         """The function `open`."""
         if mode == "rb":
             file = self._read("open", path, lambda: self._disk.file(path))
-            return io.BytesIO(file.data)
+            return ReadFile(file, self._number(file))
         assert mode == "xb"
         file = self._do("create", lambda: self._disk.create(path), path)
         return WrittenFile(file, self._number(file))
@@ -125,6 +137,10 @@ class Posix:
     def stat(self, path: str) -> Any:
         return self._read("stat", path, lambda: _status(self._disk.find(path)))
 
+    def fstat(self, number: int) -> Any:
+        opened = self._opened[number]
+        return _status(opened if isinstance(opened, File) else opened[1])
+
     def map(self, path: str) -> memoryview:
         """What `LocalFileSystem.mmap` does."""
         return memoryview(self._read("map", path, lambda: self._disk.file(path)).data)
@@ -152,8 +168,8 @@ class Posix:
 
 
 def _status(node: File | Directory) -> Any:
-    size = len(node.data) if isinstance(node, File) else 0
-    return SimpleNamespace(st_size=size, st_mtime_ns=int(node.mtime * 1_000_000), st_mode=0)
+    size, mode = (len(node.data), stat.S_IFREG) if isinstance(node, File) else (0, stat.S_IFDIR)
+    return SimpleNamespace(st_size=size, st_mtime_ns=int(node.mtime * 1_000_000), st_mode=mode)
 
 
 def _entry(name: str, node: File | Directory) -> Any:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from unittest.mock import patch
 
 import pytest
@@ -16,7 +16,7 @@ from holdfast.checkpoint.document.metadata import CheckpointMetadata
 from holdfast.checkpoint.storage.location import CheckpointStorageLocationReference, FileCheckpointLocation
 from holdfast.datastream.sinks.output_directory import CommitLedger, OutputDirectory
 from holdfast.errors import HoldfastError, PossibleInconsistentStateError, StorageError
-from holdfast.storage.file_system import local
+from holdfast.storage.file_system import local, regular_file
 from holdfast.storage.file_system.scheme import LocalFileSystem
 from holdfast.storage.register.file_register import FileRegister
 from tests.simulation.choices import Choices
@@ -57,7 +57,10 @@ class Machine:
 @pytest.fixture
 def machine() -> Iterator[Machine]:
     made = Machine()
-    with patch.object(local, "os", made.posix), patch.object(local, "open", made.posix.open_file, create=True):
+    with ExitStack() as stack:
+        for module in (local, regular_file):
+            stack.enter_context(patch.object(module, "os", made.posix))
+            stack.enter_context(patch.object(module, "open", made.posix.open_file, create=True))
         LocalFileSystem().mkdirs("/data")
         yield made
 
@@ -104,6 +107,16 @@ def test_a_version_of_the_register_that_may_not_survive_is_of_unknown_outcome(ma
     fs.mkdirs("/data/register")
     with machine.unable_to_sync(), pytest.raises(PossibleInconsistentStateError, match="may not survive"):
         FileRegister(fs, "/data/register").raise_token("leader")
+
+
+def test_a_leader_does_not_go_on_from_a_version_that_may_not_survive(machine: Machine) -> None:
+    fs = LocalFileSystem()
+    fs.mkdirs("/data/register")
+    with machine.unable_to_sync():
+        for leader in ("first", "second"):
+            with pytest.raises(PossibleInconsistentStateError, match="may not survive"):
+                FileRegister(fs, "/data/register").raise_token(leader)
+    assert [name for name in fs.list_names("/data/register") if name.startswith("v-")] == ["v-00000000000000000001"]
 
 
 def test_an_intent_that_somebody_left_unsynced_survives_once_files_are_moved_on_its_word(machine: Machine) -> None:

@@ -87,6 +87,9 @@ class FencedRegister(ABC):
         """
         for _ in range(_RAISE_ATTEMPTS):
             base = self._load()
+            if base.number:
+                # Its writer may have died before it was durable, and nothing may stand upon what a power failure takes.
+                self._make_durable(base)
             raised = replace(base.state, token=base.state.token + 1, owner=owner)
             record = base.successor(raised, new_nonce())
             if self._commit(base, record) is None:
