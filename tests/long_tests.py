@@ -16,6 +16,7 @@ point of the driver."""
 
 LONG = (
     f"tests/contract/test_compaction.py::TestHistoriesWithCompactions::{HISTORIES}",
+    "tests/contract/test_sinks.py::TestForEachEpochIntoADatabase",
     f"tests/contract/test_state_backends.py::TestBackendsThatTakeTurns::{HISTORIES}",
     f"tests/contract/test_state_backends.py::TestColdHashMap::{HISTORIES}",
     f"tests/contract/test_state_backends.py::TestColumnarWithLargeMaps::{HISTORIES}",

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from holdfast.datastream import ParquetFileSink
-from tests.unit.datastream.sink_stage import Stage
+from holdfast.testing.sink_contract.sink_stage import SinkStage as Stage
 
 pytestmark = pytest.mark.spark
 

@@ -59,7 +59,7 @@ PACKAGES = {
         StateTtlConfig ValueState ListState MapState ReducingState AggregatingState""",
     "holdfast.testing": """
         OperatorHarness ManualClock ZooKeeperServer ZooKeeperEnsemble KubernetesApiServer S3Server TcpProxy
-        StateHandleStoreContract LeaderElectionContract StateBackendContract""",
+        StateHandleStoreContract LeaderElectionContract StateBackendContract SinkContract""",
     "holdfast.errors": """
         HoldfastError ConfigurationError StateMigrationError CheckpointError CorruptFileError FencedError ConflictError
         PossibleInconsistentStateError AlreadyExistError NotExistError UserFunctionError""",

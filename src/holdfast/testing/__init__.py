@@ -11,22 +11,28 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from holdfast.kernel.clock import ManualClock
     from holdfast.testing.contract.leader_election_contract import LeaderElectionContract
+    from holdfast.testing.contract.sink_contract import SinkContract
     from holdfast.testing.contract.state_backend_contract import StateBackendContract
     from holdfast.testing.contract.state_handle_store_contract import StateHandleStoreContract
+    from holdfast.testing.epoch.epoch_program import EpochProgram
     from holdfast.testing.harness.harness_output import HarnessSnapshot
     from holdfast.testing.harness.operator_harness import OperatorHarness
     from holdfast.testing.kubernetes.api_server import KubernetesApiServer
     from holdfast.testing.server.s3_server import S3Server
     from holdfast.testing.server.tcp_proxy import TcpProxy
     from holdfast.testing.server.zookeeper import ZooKeeperEnsemble, ZooKeeperServer
+    from holdfast.testing.sink_contract.sink_backend import SinkBackend
 
 _MODULES = {
+    "EpochProgram": "holdfast.testing.epoch.epoch_program",
     "HarnessSnapshot": "holdfast.testing.harness.harness_output",
     "KubernetesApiServer": "holdfast.testing.kubernetes.api_server",
     "LeaderElectionContract": "holdfast.testing.contract.leader_election_contract",
     "ManualClock": "holdfast.kernel.clock",
     "OperatorHarness": "holdfast.testing.harness.operator_harness",
     "S3Server": "holdfast.testing.server.s3_server",
+    "SinkBackend": "holdfast.testing.sink_contract.sink_backend",
+    "SinkContract": "holdfast.testing.contract.sink_contract",
     "StateBackendContract": "holdfast.testing.contract.state_backend_contract",
     "StateHandleStoreContract": "holdfast.testing.contract.state_handle_store_contract",
     "TcpProxy": "holdfast.testing.server.tcp_proxy",
@@ -35,12 +41,15 @@ _MODULES = {
 }
 
 __all__ = [
+    "EpochProgram",
     "HarnessSnapshot",
     "KubernetesApiServer",
     "LeaderElectionContract",
     "ManualClock",
     "OperatorHarness",
     "S3Server",
+    "SinkBackend",
+    "SinkContract",
     "StateBackendContract",
     "StateHandleStoreContract",
     "TcpProxy",

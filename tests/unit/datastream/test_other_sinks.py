@@ -12,8 +12,8 @@ from holdfast.datastream.sinks.collect import CollectSink, Mailbox
 from holdfast.datastream.sinks.epoch import ForEachEpochSink
 from holdfast.datastream.sinks.printing import PrintSink
 from holdfast.errors import JobExecutionError, StorageError, UserFunctionError
+from holdfast.testing.sink_contract.sink_stage import SinkStage as Stage
 from holdfast.types.conversion.convert import to_type
-from tests.unit.datastream.sink_stage import Stage
 
 
 class Table:

@@ -21,7 +21,7 @@ from holdfast.errors import ConfigurationError, StorageError
 from holdfast.kernel import fault
 from holdfast.runtime.function import staging as staging_module
 from holdfast.storage.job.naming import FileName
-from tests.unit.datastream.sink_stage import Stage
+from holdfast.testing.sink_contract.sink_stage import SinkStage as Stage
 
 
 @pytest.fixture
@@ -205,7 +205,7 @@ def test_a_driver_that_is_killed_while_it_commits_leaves_work_that_the_next_one_
     committables = [c for epoch in (1, 2, 3) for c in stage.write(epoch, [("kelp", epoch)])]
     program = (
         "import sys, json; from pathlib import Path; from holdfast.datastream import ParquetFileSink\n"
-        "from tests.unit.datastream.sink_stage import Stage\n"
+        "from holdfast.testing.sink_contract.sink_stage import SinkStage as Stage\n"
         "out, staging, committables = sys.argv[1:]\n"
         "Stage(ParquetFileSink(out), Path(staging)).commit(json.loads(committables))\n"
     )

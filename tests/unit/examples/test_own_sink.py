@@ -16,12 +16,13 @@ from holdfast.runtime.function.sink import WriterInitContext
 from holdfast.types.conversion.convert import to_type
 
 JOB = "cd" * 16
+INCARNATION = "ef" * 16
 
 
 def write(sink: JsonLinesSink, epoch: int, numbers: list[int], attempt: int = 1) -> list[dict[str, Any]]:
     context = WriterInitContext(
         job_id=JOB, uid="out", epoch=epoch, subtask=0, parallelism=1, attempt=attempt, token=1,
-        input_type=to_type("n bigint"), staging_dir="/nowhere",
+        input_type=to_type("n bigint"), staging_dir="/nowhere", incarnation=INCARNATION,
     )  # fmt: skip
     writer: Any = sink.create_writer(context)
     for number in numbers:
@@ -31,7 +32,7 @@ def write(sink: JsonLinesSink, epoch: int, numbers: list[int], attempt: int = 1)
 
 
 def committing(sink: JsonLinesSink) -> Committing:
-    return Committing({"out": sink}, job_id=JOB, staging_dir="/nowhere")
+    return Committing({"out": sink}, job_id=JOB, staging_dir="/nowhere", incarnations=(INCARNATION,))
 
 
 def visible(directory: Path) -> list[int]:
@@ -56,7 +57,7 @@ def test_lines_appear_with_the_commit_and_once(tmp_path: Path) -> None:
 def test_lines_that_are_lost_fail_the_job(tmp_path: Path) -> None:
     sink = JsonLinesSink(str(tmp_path))
     committables = write(sink, 1, [1])
-    for file in (tmp_path / ".staged").iterdir():
+    for file in (tmp_path / ".staged").glob("*/*"):
         file.unlink()
     with pytest.raises(StorageError, match="Failed to commit 1 committables"):
         committing(sink).commit(1, {"out": committables})
