@@ -11,6 +11,7 @@ import pytest
 from holdfast.checkpoint.recovery.disposal import dispose_savepoint
 from holdfast.checkpoint.storage.savepoint_place import check_place
 from holdfast.datastream import KeyedProcessFunction
+from holdfast.datastream.sinks.output_directory import CommitLedger, OutputDirectory
 from holdfast.errors import ConfigurationError, HoldfastError, StorageError
 from holdfast.ha.job_manager_store.blob_store import FileSystemBlobStore
 from holdfast.kernel.ids import JobID
@@ -144,3 +145,16 @@ def test_the_blobs_of_a_job_are_not_deleted_through_a_link(tmp_path: Path) -> No
         store.delete_all(job)
     store.cleanup_all_data()
     assert (others / "file").read_text() == "of somebody else"
+
+
+def test_a_ledger_of_output_forgets_nothing_behind_a_link(tmp_path: Path) -> None:
+    output = tmp_path / "out"
+    theirs, mine = (CommitLedger(OutputDirectory(str(output)), f".holdfast/{name}") for name in ("theirs", "mine"))
+    for epoch in (1, 2):
+        theirs.begin(epoch, [("staged", "final")])
+    (output / ".holdfast/mine").mkdir()
+    (output / ".holdfast/mine/ledger").symlink_to(output / ".holdfast/theirs/ledger")
+    before = names(output)
+    with pytest.raises(StorageError, match="is a link"):
+        mine.finish(2)
+    assert [name for name in before if name not in names(output)] == []

@@ -159,14 +159,18 @@ class CommitLedger:
         for state in ("done", "begun"):
             for below in self._marks(state):
                 if below < epoch:
-                    self._fs.delete(self._path(below, state))
+                    self._fs.delete_in(self._place, _mark(below, state))
 
     def _marks(self, state: str) -> list[int]:
         found = (_MARK.fullmatch(name) for name in self._fs.list_names(self._place))
         return [int(match[1]) for match in found if match is not None and match[2] == state]
 
     def _path(self, epoch: int, state: str) -> str:
-        return join(self._place, f"{epoch:09d}.{state}")
+        return join(self._place, _mark(epoch, state))
+
+
+def _mark(epoch: int, state: str) -> str:
+    return f"{epoch:09d}.{state}"
 
 
 def _names(moves: Moves) -> list[list[str]]:
