@@ -222,7 +222,7 @@ class RegisterContract:
     ) -> None:
         """Whatever the rival found is kept for ever; whatever it did not find never appears."""
         for versions in self.ahead:
-            for site, gate in _every_step(new_site):
+            for site, gate in every_step(new_site):
                 writer = site.open(gate).raise_token("sleeper")
                 writer.write(completing(1))
                 rival = Rival(site, versions)
@@ -247,7 +247,7 @@ class RegisterContract:
         self, new_site: Callable[[], RegisterSite]
     ) -> None:
         for versions in self.ahead:
-            for site, gate in _every_step(new_site):
+            for site, gate in every_step(new_site):
                 site.open().raise_token("first").write(completing(1))
                 rival = Rival(site, versions)
                 gate.arm(rival)
@@ -267,7 +267,7 @@ class RegisterContract:
         self, new_site: Callable[[], RegisterSite]
     ) -> None:
         for versions in self.ahead:
-            for site, gate in _every_step(new_site):
+            for site, gate in every_step(new_site):
                 site.open().raise_token("first").write(completing(1))
                 reader = site.open(gate)
                 rival = Rival(site, versions)
@@ -281,10 +281,10 @@ class RegisterContract:
     def test_a_writer_that_crashes_at_any_step_leaves_the_old_or_the_new_version(
         self, new_site: Callable[[], RegisterSite]
     ) -> None:
-        for site, gate in _every_step(new_site):
+        for site, gate in every_step(new_site):
             writer = site.open(gate).raise_token("victim")
             writer.write(completing(1))
-            gate.arm(_raiser(Crash()))
+            gate.arm(raiser(Crash()))
             with suppress(Crash):
                 writer.write(completing(2))
             if not gate.has_acted:
@@ -297,9 +297,9 @@ class RegisterContract:
             assert ids(site.open().read()) == [*found, 3], gate
 
     def test_a_crash_at_any_step_of_raising_the_token_stops_nobody(self, new_site: Callable[[], RegisterSite]) -> None:
-        for site, gate in _every_step(new_site):
+        for site, gate in every_step(new_site):
             site.open().raise_token("first").write(completing(1))
-            gate.arm(_raiser(Crash()))
+            gate.arm(raiser(Crash()))
             with suppress(Crash):
                 site.open(gate).raise_token("victim")
             if not gate.has_acted:
@@ -311,10 +311,10 @@ class RegisterContract:
         self, new_site: Callable[[], RegisterSite]
     ) -> None:
         """The writer says recorded, or that nobody knows; and then whoever raises the token next finds one truth."""
-        for site, gate in _every_step(new_site):
+        for site, gate in every_step(new_site):
             writer = site.open(gate).raise_token("unlucky")
             writer.write(completing(1))
-            gate.arm(_raiser(PossibleInconsistentStateError("The connection broke.")))
+            gate.arm(raiser(PossibleInconsistentStateError("The connection broke.")))
             possible = [[1, 2]]
             try:
                 writer.write(completing(2))
@@ -358,7 +358,7 @@ class RegisterContract:
         assert final.token == 16
 
 
-def _every_step(new_site: Callable[[], RegisterSite]) -> Iterator[tuple[RegisterSite, Gate]]:
+def every_step(new_site: Callable[[], RegisterSite]) -> Iterator[tuple[RegisterSite, Gate]]:
     """Give a new site and a gate again and again, each time armed one step later; the caller ends the loop."""
     for step in itertools.count():
         site = new_site()
@@ -366,7 +366,7 @@ def _every_step(new_site: Callable[[], RegisterSite]) -> Iterator[tuple[Register
         site.close()
 
 
-def _raiser(error: BaseException) -> Callable[[], None]:
+def raiser(error: BaseException) -> Callable[[], None]:
     def strike() -> None:
         raise error
 

@@ -3,9 +3,11 @@
 import itertools
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
+from kazoo.exceptions import NoNodeError
 
 from holdfast.errors import CorruptFileError, FencedError, FormatVersionError, PossibleInconsistentStateError
 from holdfast.ha.zookeeper.connection import NoAnswerError, ZooKeeperConnection
@@ -15,6 +17,7 @@ from holdfast.storage.register.fenced_register import FencedRegister
 from holdfast.testing.server.tcp_proxy import TcpProxy
 from holdfast.testing.server.zookeeper import ZooKeeperEnsemble, ZooKeeperServer, expire_session
 from tests.contract.register_contract import Gate, RegisterContract, RegisterSite, completing, ids
+from tests.contract.removal_contract import RegisterRemovalContract
 
 pytestmark = pytest.mark.services
 
@@ -79,10 +82,11 @@ class ZooKeeperSite(RegisterSite):
         return ZooKeeperRegister(self._gated, self._path)
 
     def close(self) -> None:
-        self._plain.client.delete(self._path.rpartition("/")[0], recursive=True)
+        with suppress(NoNodeError):
+            self._plain.client.delete(self._path.rpartition("/")[0], recursive=True)
 
 
-class TestZooKeeperRegister(RegisterContract):
+class TestZooKeeperRegister(RegisterContract, RegisterRemovalContract):
     ahead = (1, 2, 66)
 
     @pytest.fixture
@@ -172,3 +176,27 @@ def test_an_ensemble_that_loses_its_leader_loses_no_write(path: str) -> None:
         assert ids(ZooKeeperRegister(connection, path).read()) == list(range(1, 61))
         assert lease.state.version == 61, "each was written once"
         connection.close()
+
+
+def test_a_register_of_which_half_was_deleted_was_removed(plain: ZooKeeperConnection, path: str) -> None:
+    register = ZooKeeperRegister(plain, path)
+    old = register.raise_token("old")
+    old.write(completing(1))
+    for node in plain.client.get_children(path):
+        plain.client.delete(f"{path}/{node}")
+    assert register.read().version == 0
+    assert register.read().checkpoints == ()
+    new = ZooKeeperRegister(plain, path).raise_token("new")
+    assert ids(new.write(completing(7))) == [7]
+    with pytest.raises(FencedError):
+        old.write(completing(2))
+    assert ids(new.check()) == [7]
+
+
+def test_the_half_that_is_left_of_a_register_is_removed(plain: ZooKeeperConnection, path: str) -> None:
+    register = ZooKeeperRegister(plain, path)
+    register.raise_token("old")
+    for node in plain.client.get_children(path):
+        plain.client.delete(f"{path}/{node}")
+    assert register.remove()
+    assert plain.client.exists(path) is None

@@ -9,7 +9,8 @@ from holdfast.kernel.ids import new_nonce
 from holdfast.storage.file_system.scheme import LocalFileSystem
 from holdfast.storage.register.embedded_register import EmbeddedRegister
 from holdfast.storage.register.file_register import FileRegister
-from tests.contract.register_contract import GatedRegister, RegisterContract, RegisterSite, completing, ids
+from tests.contract.register_contract import RegisterContract, RegisterSite, completing, ids
+from tests.contract.removal_contract import GatedRemovableRegister, RegisterRemovalContract
 from tests.stories.gated_file_system import GatedFileSystem
 
 
@@ -27,7 +28,7 @@ class EmbeddedSite(RegisterSite):
         self.register = EmbeddedRegister()
 
     def open(self, gate=None):
-        return self.register if gate is None else GatedRegister(self.register, gate)
+        return self.register if gate is None else GatedRemovableRegister(self.register, gate)
 
 
 class TestFileRegister(RegisterContract):
@@ -36,7 +37,7 @@ class TestFileRegister(RegisterContract):
         return lambda: FileSite(tmp_path / new_nonce())
 
 
-class TestEmbeddedRegister(RegisterContract):
+class TestEmbeddedRegister(RegisterContract, RegisterRemovalContract):
     @pytest.fixture
     def new_site(self):
         return EmbeddedSite

@@ -42,11 +42,6 @@ class EmbeddedCluster:
         with self._lock:
             return self._registers.setdefault(job_id, EmbeddedRegister())
 
-    def remove_register(self, job_id: JobID) -> None:
-        """Forget the register of a job."""
-        with self._lock:
-            self._registers.pop(job_id, None)
-
     def remove_all(self) -> None:
         """Forget plans and registers."""
         with self._lock:
@@ -104,9 +99,8 @@ class EmbeddedHaServices(RegisterHaServices):
         self._cluster.remove_all()
 
     def internal_cleanup_job_data(self, job_id: JobID) -> None:
-        """Forget the job's register, unless it names checkpoints that are kept for the user."""
-        if not self.keeps_register(job_id):
-            self._cluster.remove_register(job_id)
+        """Forget what the job's register says, unless it names checkpoints that are kept for the user."""
+        self.remove_register(self.register_for(job_id), job_id)
 
 
 class _MemoryHandle(RetrievableStateHandle[ExecutionPlan]):

@@ -50,6 +50,10 @@ _FIRST_DELAY: Final = 0.05
 _LAST_DELAY: Final = 2.0
 
 
+class MissingConfigMapError(StorageError):
+    """A ConfigMap that must be there is not; nothing was changed."""
+
+
 class KubeClient:
     """ConfigMaps of one namespace. Safe to use from several threads; all methods block.
 
@@ -156,6 +160,23 @@ class KubeClient:
             if outcome_of(error) is not WriteOutcome.MISSING:
                 raise self._failed("delete", name, error) from error
 
+    def delete_version(self, config_map: KubernetesConfigMap) -> None:
+        """Delete a ConfigMap if it still is what was read; fine if there is none. Tried once.
+
+        Raises:
+            ConflictError: It was changed, or made anew; nothing happened.
+            PossibleInconsistentStateError: It is not known whether it was deleted.
+            StorageError: It was not deleted.
+        """
+        try:
+            self._connection.delete_config_map(config_map.name, config_map.uid, config_map.resource_version)
+        except Exception as error:
+            outcome = outcome_of(error)
+            if outcome is WriteOutcome.CONFLICT:
+                raise ConflictError(f"ConfigMap {config_map.name!r} was changed meanwhile.") from error
+            if outcome is not WriteOutcome.MISSING:
+                raise self._write_failed("delete", config_map.name, outcome, error) from error
+
     def check_and_update_config_map(self, name: str, change: Change) -> bool:
         """Read a ConfigMap, change it, and write it if it still has the version that was read; again if it has not.
 
@@ -255,9 +276,9 @@ class KubeClient:
         """Close all connections."""
         self._connection.close()
 
-    def missing(self, name: str) -> StorageError:
+    def missing(self, name: str) -> MissingConfigMapError:
         """The error that a ConfigMap that must be there is not."""
-        return StorageError(
+        return MissingConfigMapError(
             f"ConfigMap {name!r} does not exist in namespace {self.namespace!r}. It may have been deleted by somebody "
             "else; nothing was changed."
         )

@@ -19,6 +19,8 @@ from holdfast.kernel.configuration import Configuration
 class KubernetesConnection:
     """Two HTTP clients of one API server: one for requests, one for watches, which keep their connection for long.
 
+    The second also sends what lightkube has no form for.
+
     Args:
         config: Where the server is and who asks.
         namespace: The namespace of all requests.
@@ -61,6 +63,20 @@ class KubernetesConnection:
         if config is None:
             raise ConfigurationError(f"The kubeconfig {path!r} has no current context; set {CONTEXT.key!r}.")
         return cls(config, configuration.get(NAMESPACE) or config.namespace, request_seconds)
+
+    def delete_config_map(self, name: str, uid: str | None, resource_version: str | None) -> None:
+        """Delete a ConfigMap if it is of this version; lightkube's own form of the request has no preconditions.
+
+        Raises:
+            httpx2.HTTPError: The request failed; `failure.outcome_of` says what that means.
+        """
+        options = {
+            "apiVersion": "v1",
+            "kind": "DeleteOptions",
+            "preconditions": {"uid": uid, "resourceVersion": resource_version},
+        }
+        path = f"/api/v1/namespaces/{self.namespace}/configmaps/{name}"
+        self.watches.request("DELETE", path, json=options).raise_for_status()
 
     def close(self) -> None:
         """Close all connections."""

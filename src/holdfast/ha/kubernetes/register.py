@@ -20,11 +20,13 @@ from holdfast.errors import (
     AlreadyExistError,
     ConflictError,
     CorruptFileError,
+    FencedError,
+    HoldfastError,
     PossibleInconsistentStateError,
 )
-from holdfast.ha.kubernetes.client import KubeClient
+from holdfast.ha.kubernetes.client import KubeClient, MissingConfigMapError
 from holdfast.ha.kubernetes.config_map import KubernetesConfigMap
-from holdfast.storage.register.fenced_register import GENESIS, FencedRegister, RegisterRecord
+from holdfast.storage.register.fenced_register import GENESIS, RegisterRecord, RemovableRegister
 
 REGISTER_KEY: Final = "register"
 COUNTER_KEY: Final = "counter"
@@ -32,7 +34,7 @@ CHECKPOINT_PREFIX: Final = "checkpointID-"
 _CREATE_TRIES: Final = 3
 
 
-class KubernetesRegister(FencedRegister):
+class KubernetesRegister(RemovableRegister):
     """A register in a ConfigMap, which is created by the first write.
 
     Args:
@@ -81,9 +83,29 @@ class KubernetesRegister(FencedRegister):
         else:
             seen = self._seen
             known = seen[1] if seen is not None and seen[0] == base.nonce else None
-            written = self._client.update_config_map(self._name, write, known)
+            try:
+                written = self._client.update_config_map(self._name, write, known)
+            except MissingConfigMapError as error:
+                raise self._removed(base) from error
             if written is not None:
                 self._seen = (new.nonce, written)
+
+    def _remove(self, base: RegisterRecord) -> None:
+        seen = self._seen
+        current = seen[1] if seen is not None and seen[0] == base.nonce else self._client.get_config_map(self._name)
+        if current is None:
+            return
+        if self._record_of(current) != base:
+            raise ConflictError(f"The register in ConfigMap {self._name!r} was written meanwhile.")
+        self._client.delete_version(current)
+
+    def _removed(self, base: RegisterRecord) -> HoldfastError:
+        if base == GENESIS:
+            return ConflictError(f"ConfigMap {self._name!r} was deleted meanwhile.")
+        return FencedError(
+            f"ConfigMap {self._name!r} does not exist any more: the register was removed since this leader wrote it. "
+            "This leader stops and changes nothing."
+        )
 
     def _create(self, entries: dict[str, str]) -> None:
         """Create the ConfigMap; again if no answer came, because only one of two such requests can succeed."""

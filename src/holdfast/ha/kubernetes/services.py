@@ -142,8 +142,7 @@ class KubernetesLeaderElectionHaServices(ClusterHaServices):
 
     def internal_cleanup_job_data(self, job_id: JobID) -> None:
         """Delete the job's ConfigMap, unless its register names checkpoints that are kept for the user."""
-        if not self.keeps_register(job_id):
-            self._client.delete_config_map(job_config_map_name(self._cluster_id, job_id))
+        self.remove_register(self.register_for(job_id), job_id)
 
     def _recall(self, document: bytes) -> bytes:
         """Put the cluster's document into its ConfigMap, which is made if need be, unless there is one; return it."""

@@ -13,7 +13,7 @@ from holdfast.ha.services.checkpoint_recovery import RegisterCheckpointRecoveryF
 from holdfast.ha.services.cluster_storage import ClusterStorage
 from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.ids import JobID
-from holdfast.storage.register.fenced_register import FencedRegister
+from holdfast.storage.register.fenced_register import FencedRegister, RemovableRegister
 
 
 class RegisterHaServices(AbstractHaServices):
@@ -30,15 +30,13 @@ class RegisterHaServices(AbstractHaServices):
         """Make a factory over the jobs' registers."""
         return recovery_from_registers(self.configuration, self.register_for)
 
-    def keeps_register(self, job_id: JobID) -> bool:
-        """Whether the register of a job remains when the job is over, because checkpoints are kept for the user.
+    def remove_register(self, register: RemovableRegister, job_id: JobID) -> None:
+        """Remove the register of a job that is over, unless it names checkpoints that are kept for the user.
 
         Whoever ran a job of that id next would otherwise not know that their files are still needed.
         """
-        if not self.register_for(job_id).read().checkpoints:
-            return False
-        self.logger.info("The register of job %s is kept, because it names retained checkpoints.", job_id)
-        return True
+        if not register.remove():
+            self.logger.info("The register of job %s is kept: it names retained checkpoints, or is led anew.", job_id)
 
     def get_leader_path_for_resource_manager(self) -> str:
         """The name of the resource manager."""

@@ -143,22 +143,26 @@ class ZooKeeperLeaderElectionHaServices(ClusterHaServices):
         for child in (plans, "jobs", "leader", "cluster"):
             self._delete_tree(self._namespace + _absolute(child))
         path = self._namespace
-        while path:
-            try:
-                self._connection.read(partial(self._client.delete_async, path))
-            except NoNodeError:
-                pass
-            except NotEmptyError:
-                break
+        while path and self._delete_empty(path):
             path = path.rpartition("/")[0]
 
     def internal_cleanup_job_data(self, job_id: JobID) -> None:
         """Delete the job's node, unless its register names checkpoints that are kept for the user."""
-        if not self.keeps_register(job_id):
-            self._delete_tree(self._job_path(job_id))
+        self.remove_register(self.register_for(job_id), job_id)
+        self._delete_empty(self._job_path(job_id))
 
     def _job_path(self, job_id: JobID) -> str:
         return f"{self._namespace}/jobs/{job_id}"
+
+    def _delete_empty(self, path: str) -> bool:
+        """Delete a node that has none below it; whether it is gone."""
+        try:
+            self._connection.read(partial(self._client.delete_async, path))
+        except NoNodeError:
+            pass
+        except NotEmptyError:
+            return False
+        return True
 
     def _delete_tree(self, path: str) -> None:
         """Delete a node and everything below it; again if somebody adds something meanwhile."""

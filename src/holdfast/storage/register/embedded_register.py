@@ -5,10 +5,10 @@ from __future__ import annotations
 import threading
 
 from holdfast.errors import ConflictError
-from holdfast.storage.register.fenced_register import GENESIS, FencedRegister, RegisterRecord
+from holdfast.storage.register.fenced_register import GENESIS, RegisterRecord, RemovableRegister
 
 
-class EmbeddedRegister(FencedRegister):
+class EmbeddedRegister(RemovableRegister):
     """A register that lives as long as the object; several leaders of one process share the object."""
 
     def __init__(self) -> None:
@@ -23,6 +23,9 @@ class EmbeddedRegister(FencedRegister):
             if self._newest.nonce != base.nonce:
                 raise ConflictError(f"The register is at version {self._newest.state.version} already.")
             self._newest = new
+
+    def _remove(self, base: RegisterRecord) -> None:
+        self._swap(base, GENESIS)
 
     def __repr__(self) -> str:
         return f"EmbeddedRegister(version={self._newest.state.version})"

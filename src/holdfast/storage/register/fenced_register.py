@@ -26,6 +26,7 @@ from __future__ import annotations
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
@@ -36,9 +37,18 @@ from holdfast.storage.file_system.os_error import translate
 from holdfast.storage.register.register_state import GENESIS, CheckpointPointer, RegisterRecord, RegisterState
 from holdfast.storage.register.written_version import WINDOW, look_back
 
-__all__ = ["GENESIS", "WINDOW", "CheckpointPointer", "FencedRegister", "Lease", "RegisterRecord", "RegisterState"]
+__all__ = [
+    "GENESIS",
+    "WINDOW",
+    "CheckpointPointer",
+    "FencedRegister",
+    "Lease",
+    "RegisterRecord",
+    "RegisterState",
+    "RemovableRegister",
+]
 
-_RAISE_ATTEMPTS: Final = 100
+_ATTEMPTS: Final = 100
 _ADVICE: Final = " Nothing is deleted; raise the token again once the storage works."
 
 
@@ -85,17 +95,18 @@ class FencedRegister(ABC):
             ConflictError: Others raised the token again and again, without an end.
             PossibleInconsistentStateError: The storage failed, and it is not known whether the token was raised.
         """
-        for _ in range(_RAISE_ATTEMPTS):
+        for _ in range(_ATTEMPTS):
             base = self._load()
             if base.number:
                 # Its writer may have died before it was durable, and nothing may stand upon what a power failure takes.
                 self._make_durable(base)
             raised = replace(base.state, token=base.state.token + 1, owner=owner)
             record = base.successor(raised, new_nonce())
-            if self._commit(base, record) is None:
-                return Lease(self, record)
+            with suppress(FencedError):  # it was removed in between, by who cleans up after the job before
+                if self._commit(base, record) is None:
+                    return Lease(self, record)
         raise ConflictError(
-            f"{owner!r} could not raise the token in {_RAISE_ATTEMPTS} attempts, because others kept writing. "
+            f"{owner!r} could not raise the token in {_ATTEMPTS} attempts, because others kept writing. "
             "Two leaders are fighting over this job: stop one of them."
         )
 
@@ -125,6 +136,45 @@ class FencedRegister(ABC):
                 "or replaced it. This leader stops and changes nothing."
             ) from error
         return newest
+
+
+class RemovableRegister(FencedRegister):
+    """A register that can be removed when its job is over; one of files goes with the directory of its job instead.
+
+    Needs no leadership, because a removal is conditional as a write is: what anybody has written before it stays, and
+    whoever writes after it with a lease from before is fenced.
+    """
+
+    def remove(self) -> bool:
+        """Remove the register, unless it names checkpoints; may be repeated. Blocks.
+
+        Returns:
+            False if nothing was removed: it names checkpoints, or somebody has begun to lead the job meanwhile.
+
+        Raises:
+            ConflictError: Others wrote again and again, without an end; nothing was removed.
+            PossibleInconsistentStateError: It is not known whether it was removed.
+            StorageError, CorruptFileError: It cannot be read, or not be removed.
+        """
+        token = self.read().token
+        for _ in range(_ATTEMPTS):
+            base = self._load()
+            if base.state.checkpoints or base.state.token > token:
+                return False
+            with suppress(ConflictError):
+                self._remove(base)
+                return True
+        raise ConflictError(f"{self!r} was not removed in {_ATTEMPTS} attempts, because others kept writing.")
+
+    @abstractmethod
+    def _remove(self, base: RegisterRecord) -> None:
+        """Remove all of the register if, and only if, this is its newest version now; fine if nothing is there.
+
+        Raises:
+            ConflictError: Another version is there; nothing happened.
+            PossibleInconsistentStateError: It is not known whether it happened.
+            StorageError: It did not happen.
+        """
 
 
 class Lease:

@@ -1,0 +1,150 @@
+"""What every register that can be removed must do, beside `RegisterContract`: a job that is over leaves nothing behind,
+and whoever cleans up takes nothing from a job that is not over."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+
+import pytest
+
+from holdfast.errors import FencedError, PossibleInconsistentStateError, StorageError
+from holdfast.storage.register.fenced_register import Lease, RegisterRecord, RegisterState, RemovableRegister
+from tests.contract.register_contract import (
+    Crash,
+    Gate,
+    GatedRegister,
+    RegisterSite,
+    Rival,
+    completing,
+    every_step,
+    ids,
+    raiser,
+)
+
+
+class GatedRemovableRegister(GatedRegister, RemovableRegister):
+    """A register that can be removed, whose removals pass the gate, too."""
+
+    _register: RemovableRegister
+
+    def _remove(self, base: RegisterRecord) -> None:
+        self._gate("before removal")
+        self._register._remove(base)
+        self._gate("after removal")
+
+
+def removable(site: RegisterSite, gate: Gate | None = None) -> RemovableRegister:
+    """Open the register of a site that has one of these."""
+    register = site.open(gate)
+    assert isinstance(register, RemovableRegister)
+    return register
+
+
+def finished(site: RegisterSite) -> Lease:
+    """Lead a job to its end, and keep none of its checkpoints."""
+    lease = site.open().raise_token("old")
+    lease.write(completing(1, token=lease.token))
+    lease.write(lambda state: replace(state, checkpoints=(), terminal="FINISHED"))
+    return lease
+
+
+class RegisterRemovalContract:
+    """The suite; a subclass provides the fixture `new_site`, as for `RegisterContract`."""
+
+    def test_a_job_that_keeps_no_checkpoint_leaves_nothing(self, new_site: Callable[[], RegisterSite]) -> None:
+        site = new_site()
+        assert removable(site).remove()
+        lease = finished(site)
+        for _ in range(2):
+            assert removable(site).remove()
+            assert site.open().read() == RegisterState()
+        with pytest.raises(FencedError):
+            lease.write(completing(2))
+        site.close()
+
+    def test_a_register_that_names_checkpoints_stays(self, new_site: Callable[[], RegisterSite]) -> None:
+        site = new_site()
+        lease = site.open().raise_token("leader")
+        lease.write(completing(1))
+        assert not removable(site).remove()
+        assert ids(lease.write(completing(2))) == [1, 2]
+        site.close()
+
+    def test_whoever_led_before_is_fenced_when_the_job_begins_anew(self, new_site: Callable[[], RegisterSite]) -> None:
+        site = new_site()
+        old = finished(site)
+        removable(site).remove()
+        new = site.open().raise_token("new")
+        new.write(completing(7))
+        for _ in range(2):
+            with pytest.raises(FencedError):
+                old.write(completing(2))
+        assert ids(new.write(completing(8))) == [7, 8]
+        site.close()
+
+    @pytest.mark.parametrize("versions", [1, 3])
+    def test_what_somebody_completes_at_any_step_of_a_removal_stays(
+        self, new_site: Callable[[], RegisterSite], versions: int
+    ) -> None:
+        for site, gate in every_step(new_site):
+            finished(site)
+            rival = Rival(site, versions)
+            register = removable(site, gate)
+            gate.arm(rival)
+            register.remove()
+            if not gate.has_acted:
+                break
+            story = f"{gate}, the rival wrote {versions} versions"
+            assert ids(site.open().read()) == rival.completed, story
+            try:
+                rival.goes_on(5000)
+            except FencedError:
+                assert site.open().read() == RegisterState(), story
+                assert versions == 1, story
+            else:
+                assert ids(site.open().read()) == [*rival.completed, 5000], story
+
+    def test_a_leader_is_fenced_or_stays_when_somebody_cleans_up_at_any_step_of_a_write(
+        self, new_site: Callable[[], RegisterSite]
+    ) -> None:
+        for site, gate in every_step(new_site):
+            writer = site.open(gate).raise_token("leader")
+            gate.arm(lambda site=site: removable(site).remove())  # type: ignore[misc]
+            expected: list[int] = [1]
+            try:
+                writer.write(completing(1))
+            except FencedError:
+                expected = []
+            if not gate.has_acted:
+                break
+            assert ids(site.open().read()) == expected, gate
+
+    def test_whoever_begins_while_somebody_cleans_up_leads(self, new_site: Callable[[], RegisterSite]) -> None:
+        for site, gate in every_step(new_site):
+            finished(site)
+            register = site.open(gate)
+            gate.arm(lambda site=site: removable(site).remove())  # type: ignore[misc]
+            lease = register.raise_token("beginner")
+            if not gate.has_acted:
+                break
+            with suppress(FencedError):  # it was removed right after the token was raised
+                lease.write(completing(1))
+                assert ids(site.open().read()) == [1], gate
+
+    @pytest.mark.parametrize("error", [Crash(), PossibleInconsistentStateError("The connection broke.")])
+    def test_a_removal_that_breaks_off_at_any_step_can_be_repeated(
+        self, new_site: Callable[[], RegisterSite], error: BaseException
+    ) -> None:
+        for site, gate in every_step(new_site):
+            finished(site)
+            register = removable(site, gate)
+            gate.arm(raiser(error))
+            with suppress(Crash, PossibleInconsistentStateError, StorageError):
+                register.remove()
+            if not gate.has_acted:
+                break
+            assert removable(site).remove(), gate
+            assert site.open().read() == RegisterState(), gate
+            assert ids(site.open().raise_token("new").write(completing(4))) == [4], gate
