@@ -66,6 +66,7 @@ $(CLASSES): $(STAMP) tests/programs/java_archive.py
 test: $(STAMP) $(CLASSES) ## Run what a contributor runs: real Spark and one real server of each kind
 	$(call run,$(SHORT))
 
+test-all: export EXAMPLES := all
 test-all: $(STAMP) $(CLASSES) ## Run all tests (40 minutes)
 	$(call run,$(ALL))
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
+from tests.examples import examples
 from tests.long_tests import LONG
 
 ARCHIVE = Path(sys.prefix, "spark.jsa")
@@ -24,7 +25,7 @@ os.environ.setdefault(
 )
 
 # Speed is measured in benchmarks; a test that fails because the machine is busy says nothing.
-settings.register_profile("untimed", deadline=None)
+settings.register_profile("untimed", deadline=None, max_examples=examples(100))
 settings.load_profile("untimed")
 
 ON_THEIR_OWN = ("_stories.py", "/test_examples.py")

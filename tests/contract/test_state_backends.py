@@ -10,6 +10,7 @@ from holdfast.state.backend.cache import STATE_CACHE
 from holdfast.state.columnar import column
 from holdfast.state.run.run_file import forget_runs
 from holdfast.testing.contract.state_backend_contract import StateBackendContract
+from tests.examples import examples
 
 
 @pytest.fixture(autouse=True)
@@ -20,6 +21,8 @@ def nothing_kept():
 
 
 class TestWarmHashMap(StateBackendContract):
+    machine_examples = examples(150)
+
     @pytest.fixture
     def state_backend(self):
         return HashMapStateBackend()
@@ -52,6 +55,8 @@ class TestForgetfulHashMap(StateBackendContract):
 
 
 class TestColumnar(StateBackendContract):
+    machine_examples = examples(150)
+
     @pytest.fixture
     def state_backend(self):
         return ColumnarStateBackend()
@@ -86,7 +91,7 @@ class TestBackendsThatTakeTurns(StateBackendContract):
 class TestUsersOwn(StateBackendContract):
     """A backend that is found by its class path."""
 
-    machine_examples = 10
+    machine_examples = examples(10)
 
     @pytest.fixture
     def state_backend(self):

@@ -21,6 +21,7 @@ from holdfast.testing.contract.state_handle_store_backend import (
     Store,
 )
 from holdfast.testing.contract.state_handle_store_contract import StateHandleStoreContract
+from tests.examples import examples
 
 
 class Terms(Leadership):
@@ -191,7 +192,7 @@ class TestEmbeddedStateHandleStore(StateHandleStoreContract):
 
 
 class TestFileSystemStateHandleStore(StateHandleStoreContract):
-    machine_examples = 40
+    machine_examples = examples(40)
 
     @pytest.fixture
     def store_backend(self, tmp_path: Path) -> Iterator[StateHandleStoreBackend]:

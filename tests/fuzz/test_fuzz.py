@@ -10,10 +10,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from tests.fuzz.mutation import mutated
 from tests.fuzz.targets import CORPUS, NAMES, Target
 
-EXAMPLES = 300
+EXAMPLES = examples(300)
 MEBIBYTE = 1024
 
 

@@ -20,6 +20,7 @@ from holdfast.testing.contract.state_handle_store_backend import (
 )
 from holdfast.testing.contract.state_handle_store_contract import StateHandleStoreContract
 from holdfast.testing.server.zookeeper import ZooKeeperServer
+from tests.examples import examples
 
 pytestmark = pytest.mark.services
 
@@ -143,7 +144,7 @@ def server() -> Iterator[ZooKeeperServer]:
 
 
 class TestZooKeeperStateHandleStore(StateHandleStoreContract):
-    machine_examples = 15
+    machine_examples = examples(15)
     machine_steps = 20
 
     @pytest.fixture

@@ -29,6 +29,7 @@ from holdfast.testing.contract.state_handle_store_backend import (
 )
 from holdfast.testing.contract.state_handle_store_contract import StateHandleStoreContract
 from holdfast.testing.kubernetes.api_server import Fault, FaultKind, KubernetesApiServer
+from tests.examples import examples
 from tests.services.kubernetes.cluster import HastyClock, KubernetesCluster, StruckKubeClient
 
 pytestmark = pytest.mark.services
@@ -120,7 +121,7 @@ def falling_silent(module_cluster: KubernetesCluster) -> ConfigMapBackend:
 class TestKubernetesStateHandleStore(StateHandleStoreContract):
     """The server answers again at once: what became of a write is found out."""
 
-    machine_examples = 25
+    machine_examples = examples(25)
 
     @pytest.fixture
     def store_backend(self, answering: ConfigMapBackend) -> StateHandleStoreBackend:
@@ -131,7 +132,7 @@ class TestKubernetesStateHandleStore(StateHandleStoreContract):
 class TestKubernetesStateHandleStoreWhileTheServerStaysAway(StateHandleStoreContract):
     """The server stays away after a lost answer: what became of a write stays unknown."""
 
-    machine_examples = 25
+    machine_examples = examples(25)
 
     @pytest.fixture
     def store_backend(self, falling_silent: ConfigMapBackend) -> StateHandleStoreBackend:

@@ -21,6 +21,7 @@ from holdfast.checkpoint import (
 from holdfast.checkpoint.storage.checkpoint_storage import MemoryCheckpointLocation, MemoryCheckpointStorageAccess
 from holdfast.errors import CheckpointError, CheckpointFailureReason, PossibleInconsistentStateError, StorageError
 from holdfast.kernel.clock import ManualClock
+from tests.examples import examples
 from tests.unit.checkpoint.support import JOB, RecordingFailures, RecordingVertex
 
 TASKS = 3
@@ -213,5 +214,5 @@ class CoordinatorModel(RuleBasedStateMachine):
         assert stored == checkpoints[-self.retained :]
 
 
-CoordinatorModel.TestCase.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)
+CoordinatorModel.TestCase.settings = settings(max_examples=examples(80), stateful_step_count=40, deadline=None)
 TestCoordinatorModel = CoordinatorModel.TestCase

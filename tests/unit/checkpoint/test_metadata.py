@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from holdfast.checkpoint.document.metadata import CheckpointMetadata, OperatorMetadata, decode, encode
 from holdfast.errors import CorruptFileError, FormatVersionError
 from holdfast.storage.handle.document import encode_document
+from tests.examples import examples
 from tests.unit.checkpoint.support import document, run_handle, with_operator
 
 PATH = "/checkpoints/job/chk-7/_metadata"
@@ -27,7 +28,7 @@ def test_a_document_comes_back_as_it_was_written():
 
 
 @given(positions=JSON, extra=st.dictionaries(st.text(), JSON), uid=st.text(), states=st.dictionaries(st.text(), JSON))
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 def test_whatever_users_put_in_comes_back(positions, extra, uid, states):
     metadata = replace(with_operator(SAMPLE, uid=uid, states=states), source_positions=positions, extra=extra)
     assert decode(encode(metadata), PATH) == metadata

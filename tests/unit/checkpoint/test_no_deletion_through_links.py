@@ -14,6 +14,8 @@ from holdfast.datastream import KeyedProcessFunction
 from holdfast.datastream.sinks.output_directory import CommitLedger, OutputDirectory
 from holdfast.errors import ConfigurationError, HoldfastError, StorageError
 from holdfast.ha.job_manager_store.blob_store import FileSystemBlobStore
+from holdfast.ha.services.cluster_storage import ClusterStorage
+from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.ids import JobID
 from holdfast.runtime.commit.savepoints import try_place
 from holdfast.runtime.job.control import SnapshotRequest
@@ -158,3 +160,18 @@ def test_a_ledger_of_output_forgets_nothing_behind_a_link(tmp_path: Path) -> Non
     with pytest.raises(StorageError, match="is a link"):
         mine.finish(2)
     assert [name for name in before if name not in names(output)] == []
+
+
+def test_a_cluster_that_is_cleaned_up_leaves_what_a_link_points_to(tmp_path: Path) -> None:
+    def storage(cluster: str) -> ClusterStorage:
+        values = {"high-availability.storageDir": str(tmp_path / "ha"), "high-availability.cluster-id": cluster}
+        return ClusterStorage(Configuration(values))
+
+    theirs, mine = storage("/theirs"), storage("/mine")
+    theirs.open("filesystem")
+    Path(mine.path).symlink_to(theirs.path)
+    before = names(Path(theirs.path))
+    assert before
+    with pytest.raises(StorageError, match="is a link"):
+        mine.forget()
+    assert names(Path(theirs.path)) == before

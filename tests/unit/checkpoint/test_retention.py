@@ -6,6 +6,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from holdfast.checkpoint.retention.policy import Retention, View
 from holdfast.storage.job.naming import FileName
+from tests.examples import examples
 
 FILES = st.builds(FileName.new, st.integers(1, 5), st.integers(1, 9), st.just(0), st.just("op"), st.just(0))
 
@@ -146,5 +147,5 @@ class Leaders(RuleBasedStateMachine):
         assert self.files == set().union(*(names for _, names in self.completed))
 
 
-Leaders.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+Leaders.TestCase.settings = settings(max_examples=examples(60), stateful_step_count=30, deadline=None)
 TestLeaders = Leaders.TestCase

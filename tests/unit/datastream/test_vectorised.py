@@ -24,6 +24,7 @@ from holdfast.types.conversion.arrow import batch_to_elements, elements_to_batch
 from holdfast.types.conversion.ddl import parse_type
 from holdfast.types.information.type_information import OpaqueTypeInformation, RowTypeInformation, Types
 from tests.contract.plain_state_backend import PlainStateBackendFactory
+from tests.examples import examples
 from tests.stories import ledger
 from tests.stories.local import Program, run
 from tests.unit.types.type_strategies import ATOMIC, TYPES
@@ -161,7 +162,7 @@ histories = st.lists(st.lists(st.lists(rows, max_size=12), max_size=3), min_size
 
 
 @pytest.mark.parametrize("name", FORMS)
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(40), deadline=None, suppress_health_check=list(HealthCheck))
 @given(history=histories, backend=st.sampled_from(BACKENDS))
 def test_a_reduction_emits_what_a_loop_over_rows_emits(name, history, backend):
     build, form = FORMS[name]
@@ -198,7 +199,7 @@ CHOICES = {
 
 
 @pytest.mark.parametrize("choice", CHOICES)
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(25), deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data(), backend=st.sampled_from(BACKENDS))
 def test_values_of_every_type_are_chosen_among(choice, data, backend):
     nested = TYPES.filter(lambda drawn: not isinstance(drawn[0], OpaqueTypeInformation))

@@ -22,6 +22,7 @@ from holdfast.ha.election.leader_election import (
 )
 from holdfast.ha.election.leader_information import LeaderInformation, LeaderInformationRegister
 from holdfast.testing.contract.contender import RecordingContender
+from tests.examples import examples
 
 COMPONENTS = ("dispatcher", "resource_manager", "rest_server")
 
@@ -506,4 +507,4 @@ class ServiceMachine(RuleBasedStateMachine):
 
 
 TestServiceMachine = ServiceMachine.TestCase
-TestServiceMachine.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestServiceMachine.settings = settings(max_examples=examples(150), stateful_step_count=40, deadline=None)

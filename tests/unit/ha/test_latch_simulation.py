@@ -17,6 +17,7 @@ from holdfast.ha.zookeeper.latch_machine import (
     WatchNode,
 )
 from holdfast.ha.zookeeper.latch_nodes import sequence_number
+from tests.examples import examples
 
 
 class Server:
@@ -137,7 +138,7 @@ def check(server: Server, candidates: list[Candidate]) -> None:
     assert len(leaders) <= 1
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.integers(0, 2**64), st.booleans())
 def test_only_the_lowest_node_leads_whatever_gets_lost(seed: int, tolerates: bool) -> None:
     rng = random.Random(seed)

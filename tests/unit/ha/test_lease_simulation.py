@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from holdfast.ha.election.lease import Grant, LeaseMachine, LeaseTiming, Revoke, Write
 from holdfast.ha.file_system.lease_file import LeaderLease, LeaderLeaseForm
+from tests.examples import examples
 
 TIMING = LeaseTiming(lease_duration=15.0, renew_deadline=10.0, retry_period=2.0)
 
@@ -160,7 +161,7 @@ class World:
                 self.register.write(candidate.machine.term)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(st.integers(0, 2**64))
 def test_never_do_two_believe_that_they_lead_and_terms_only_grow(seed: int) -> None:
     world = World(seed)

@@ -14,6 +14,7 @@ from holdfast.errors import ConfigurationError
 from holdfast.ha.election.lease import LeaseMachine, LeaseTiming, Write
 from holdfast.ha.kubernetes.lease_record import LeaseRecord, LeaseRecordForm
 from holdfast.kernel.clock import SystemClock
+from tests.examples import examples
 
 TIMES = LeaseTiming(15.0, 15.0, 5.0)
 
@@ -303,7 +304,7 @@ class ElectionModel(RuleBasedStateMachine):
 
 TestElection = ElectionModel.TestCase
 TestElection.settings = settings(
-    max_examples=200, stateful_step_count=60, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=examples(200), stateful_step_count=60, deadline=None, suppress_health_check=list(HealthCheck)
 )
 
 

@@ -27,6 +27,7 @@ from holdfast.state.declaration.descriptor import (
 )
 from holdfast.state.declaration.function import AggregateFunction
 from holdfast.types.information.type_information import Types
+from tests.examples import examples
 from tests.programs.written_job import WrittenJob
 
 
@@ -259,7 +260,7 @@ KEYS = {
 
 
 @pytest.mark.parametrize("kind", KEYS, ids=str)
-@settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(8), deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_every_type_of_key_finds_its_state(tmp_path_factory, bench, kind, data):
     keys = data.draw(st.lists(KEYS[kind], min_size=1, max_size=12))

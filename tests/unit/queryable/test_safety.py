@@ -30,6 +30,7 @@ from holdfast.queryable.wire.limits import Limits
 from holdfast.queryable.wire.request import ScanRequest
 from holdfast.queryable.wire.tls import server_context
 from holdfast.state.declaration.descriptor import ValueStateDescriptor
+from tests.examples import examples
 from tests.programs.written_job import WrittenJob
 
 ANSWERS = {FrameType.RESULT, FrameType.FAILURE, FrameType.SERVER_FAILURE, FrameType.BATCH, FrameType.END}
@@ -491,7 +492,7 @@ def target(tmp_path_factory):
     target.end()
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(150), deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     kind=st.integers(0, 255),
     fields=FIELDS,
@@ -512,7 +513,7 @@ def test_every_message_is_answered_or_ends_its_connection_only(target, kind, fie
     target.check()
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=list(HealthCheck))
 @given(noise=st.binary(min_size=1, max_size=400), greeted=st.booleans(), cut=st.integers(0, 60))
 def test_noise_and_broken_messages_hurt_nobody(target, noise, greeted, cut):
     target.close()
@@ -524,7 +525,7 @@ def test_noise_and_broken_messages_hurt_nobody(target, noise, greeted, cut):
     target.check()
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=list(HealthCheck))
 @given(position=st.integers(0, 200), change=st.integers(1, 255))
 def test_a_get_with_a_flipped_byte_is_answered_or_refused(target, position, change):
     data = bytearray(a_get(target.job, keys=("k1", "k2", "k3")))

@@ -19,6 +19,7 @@ from holdfast.datastream.functions import (
 from holdfast.errors import ConfigurationError, JobExecutionError
 from holdfast.kernel.clock import ManualClock
 from holdfast.state.declaration.descriptor import MapStateDescriptor, ValueStateDescriptor
+from tests.examples import examples
 from tests.stories import journal
 from tests.stories.journal import Journal
 from tests.stories.local import Program, run
@@ -82,7 +83,7 @@ any_epochs = st.lists(
 
 @pytest.mark.parametrize("keyed", [False, True])
 @pytest.mark.parametrize("chained", [False, True])
-@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(20), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(given_epochs=any_epochs, parallelisms=st.lists(st.integers(1, 5), min_size=1, max_size=4), amnesia=st.booleans())
 def test_each_element_meets_the_rules_of_its_epoch_and_of_all_before(
     place: Path, keyed: bool, chained: bool, given_epochs: list[Any], parallelisms: list[int], amnesia: bool

@@ -20,6 +20,7 @@ from holdfast.runtime.job.engine import EngineError
 from holdfast.runtime.job.status import JobStatus
 from holdfast.state.declaration.descriptor import MapStateDescriptor
 from holdfast.testing.epoch.epoch_runner import LocalEngine
+from tests.examples import examples
 from tests.stories import ledger
 from tests.stories.local import RESTARTING, Program, epochs, run
 from tests.unit.runtime.test_transforms import transformed
@@ -93,7 +94,7 @@ def windows(stream: DataStream, place: Path, name: str = "windows") -> None:
 readings = st.tuples(st.sampled_from("abc"), st.integers(-40, 200), st.integers(1, 5))
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(12), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(batches=st.lists(st.lists(readings, max_size=6), min_size=1, max_size=5), bound=st.sampled_from([0, 7, 30]))
 def test_windows_of_event_time_are_as_in_the_model(
     tmp_path_factory: Any, batches: list[list[Reading]], bound: int

@@ -27,6 +27,7 @@ from holdfast.state.declaration.descriptor import (
     ValueStateDescriptor,
 )
 from holdfast.state.declaration.function import AggregateFunction
+from tests.examples import examples
 from tests.stories import journal
 from tests.stories.journal import Journal
 from tests.stories.local import Program, epochs, run
@@ -142,7 +143,7 @@ any_epochs = st.lists(
 
 
 @pytest.mark.parametrize("shape", PROGRAMS)
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(25), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(batches=any_epochs, parallelism=st.integers(1, 5), source_tasks=st.integers(1, 3), amnesia=st.booleans())
 def test_a_keyed_operator_sees_each_key_in_order_whatever_the_epochs(
     place: Path, shape: str, batches: Epochs, parallelism: int, source_tasks: int, amnesia: bool

@@ -27,6 +27,7 @@ from holdfast.runtime.task import stage_task as task
 from holdfast.state.declaration.descriptor import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
 from holdfast.storage.job.job_directory import JobDirectory
 from holdfast.storage.job.naming import FileName
+from tests.examples import examples
 from tests.stories import journal
 from tests.stories.journal import Journal
 from tests.stories.local import RESTARTING, Program, epochs, master, run
@@ -155,7 +156,7 @@ starts = st.lists(
 
 
 @pytest.mark.parametrize("keyed", [False, True])
-@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(20), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(starts=starts, amnesia=st.booleans(), options=st.sampled_from([{}, {"data-inline-threshold": "0 b"}]))
 def test_lists_and_maps_over_starts_at_any_parallelism(
     place: Path, keyed: bool, starts: list[tuple[int, list[int]]], amnesia: bool, options: dict[str, str]

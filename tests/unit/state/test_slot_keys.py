@@ -18,6 +18,7 @@ from holdfast.state.hashmap.slot_keys import SlotKeys
 from holdfast.types.conversion.ddl import parse_type
 from holdfast.types.key.arrived_keys import ArrivedKeys, arrived_keys
 from holdfast.types.key.key_codec import key_codec_for
+from tests.examples import examples
 
 STRINGS = key_codec_for(parse_type("string"))
 
@@ -119,7 +120,7 @@ def test_after_keys_were_given_up_no_slot_is_an_old_one() -> None:
 @pytest.mark.parametrize(
     "kind", ["string", "binary", "tinyint", "smallint", "int", "bigint", "date", "timestamp", "timestamp_ntz"]
 )
-@settings(deadline=None, max_examples=20)
+@settings(deadline=None, max_examples=examples(20))
 @given(data=st.data())
 def test_a_growing_array_has_what_was_added_in_order(kind: str, data: Any) -> None:
     codec = key_codec_for(parse_type(kind))

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from holdfast.errors import CorruptFileError, FormatVersionError
 from holdfast.storage.handle.document import decode_document, encode_document
+from tests.examples import examples
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -24,7 +25,7 @@ def test_what_was_written_is_read(body):
 
 
 @given(st.dictionaries(NAMES, JSON), st.data())
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 def test_no_flipped_bit_gets_through(body, data):
     document = bytearray(encode_document("sample", 1, body))
     at = data.draw(st.integers(0, len(document) - 1))

@@ -13,6 +13,7 @@ from holdfast.storage.file_system.scheme import LocalFileSystem
 from holdfast.storage.register.fenced_register import CheckpointPointer
 from holdfast.storage.register.file_register import FileRegister
 from tests.contract.register_contract import Crash, Gate, ids
+from tests.examples import examples
 from tests.stories.gated_file_system import GatedFileSystem
 
 
@@ -127,5 +128,5 @@ class RegisterModel(RuleBasedStateMachine):
         self.versions = state.version
 
 
-RegisterModel.TestCase.settings = settings(max_examples=25, stateful_step_count=12, deadline=None)
+RegisterModel.TestCase.settings = settings(max_examples=examples(25), stateful_step_count=12, deadline=None)
 TestRegisterModel = RegisterModel.TestCase

@@ -36,6 +36,7 @@ from holdfast.datastream.state import (
 )
 from holdfast.errors import ConfigurationError, NullKeyError, OutputTypeError, StateError, UserFunctionError
 from holdfast.testing import ManualClock, OperatorHarness
+from tests.examples import examples
 
 COUNTED = "word string, n bigint"
 PRICES = MapStateDescriptor("prices", "string", "bigint")
@@ -313,7 +314,7 @@ def test_a_harness_runs_one_subtask_and_refuses_the_keys_of_others() -> None:
         harness.close()
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 @given(
     batches=st.lists(st.lists(st.sampled_from("abcdefgh"), max_size=8), min_size=2, max_size=5),
     parallelisms=st.lists(st.integers(1, 4), min_size=2, max_size=5),

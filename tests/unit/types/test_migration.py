@@ -32,6 +32,7 @@ from holdfast.types.information.type_information import (
 from holdfast.types.key.key_codec import key_codec_for
 from holdfast.types.row import Row
 from holdfast.types.serializer import load_class, snapshot_from_json
+from tests.examples import examples
 from tests.unit.types.type_strategies import ATOMIC, FIELD_NAMES, typed_columns
 
 WIDER = {
@@ -88,7 +89,7 @@ def test_a_column_is_migrated_as_its_values_are(data):
     assert type_from_json(json.loads(json.dumps(new.to_json()))) == new
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=examples(300))
 @given(st.sampled_from(ATOMIC), st.sampled_from(ATOMIC), st.data())
 def test_of_any_two_simple_types_one_follows_the_other_only_if_every_value_is_kept(before, after, data):
     (old, values), (new, _) = before, after

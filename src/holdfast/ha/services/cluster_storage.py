@@ -161,13 +161,13 @@ class ClusterStorage:
 
     def forget(self) -> None:
         """Delete the marker; what comes next may belong to another cluster."""
-        self.fs.delete(join(self.path, _MARKER))
+        self.fs.delete_in(self.path, _MARKER)
 
     def remove_states(self) -> None:
         """Delete the states to which no pointer is left; only once all pointers are gone."""
         for name in self.fs.list_names(self.path):
             if name.startswith(_PLAN_PREFIX):
-                self.fs.delete(join(self.path, name))
+                self.fs.delete_in(self.path, name)
         self.fs.delete_directory(self.path)
 
     def _probe(self) -> None:

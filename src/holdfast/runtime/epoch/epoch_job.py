@@ -47,6 +47,7 @@ def run_epoch_jobs(
     """
     stages: tuple[tuple[Barrier, ...], ...] = ()
     files: dict[str, tuple[str, ...]] = {}
+    used: list[str] = []
     for number, epoch_job in enumerate(plan.epoch_jobs):
         given = StagedInput(number, files) if number else epoch_input
         report = accept(engine.execute(epoch, given), epoch_job.tasks)
@@ -55,14 +56,15 @@ def run_epoch_jobs(
         for step in report.steps():
             paths = tuple(join(directory.taskowned_dir, name) for name in step.staged)
             files[step.uid] = files.get(step.uid, ()) + paths
-    _remove(directory, (path for paths in files.values() for path in paths))
+            used += step.staged
+    _remove(directory, used)
     return EpochReport(stages)
 
 
-def _remove(directory: JobDirectory, paths: Iterable[str]) -> None:
-    """Removes scratch that was used; what cannot be removed is left to the sweep."""
-    for path in paths:
+def _remove(directory: JobDirectory, names: Iterable[str]) -> None:
+    """Remove scratch that was used; what cannot be removed is left to the sweep."""
+    for name in names:
         try:
-            directory.fs.delete(path)
+            directory.fs.delete_in(directory.taskowned_dir, name)
         except (HoldfastError, OSError) as error:
-            logger.warning("could not delete the staged file %r, a sweep will: %s", path, error)
+            logger.warning("could not delete the staged file %r, a sweep will: %s", name, error)

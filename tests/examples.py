@@ -1,0 +1,14 @@
+"""How many examples Hypothesis tries: all of them in `make test-all`, a third in `make test`."""
+
+from __future__ import annotations
+
+import os
+from typing import Final
+
+TRIES_ALL: Final = os.environ.get("EXAMPLES") == "all"
+_FEWEST: Final = 8
+
+
+def examples(many: int) -> int:
+    """The number for `settings(max_examples=...)`, given the one of `make test-all`."""
+    return many if TRIES_ALL else max(min(many, _FEWEST), many // 3)
