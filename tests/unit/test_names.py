@@ -57,6 +57,7 @@ PACKAGES = {
     "holdfast.datastream.state": """
         ValueStateDescriptor ListStateDescriptor MapStateDescriptor ReducingStateDescriptor AggregatingStateDescriptor
         StateTtlConfig ValueState ListState MapState ReducingState AggregatingState""",
+    "holdfast.spark": "transform_with_state transform_with_state_in_pandas",
     "holdfast.testing": """
         OperatorHarness ManualClock ZooKeeperServer ZooKeeperEnsemble KubernetesApiServer S3Server TcpProxy
         StateHandleStoreContract LeaderElectionContract StateBackendContract SinkContract""",

@@ -188,6 +188,14 @@ class KeyedTimerService(SubtaskTimerService):
     def delete_event_time_timer(self, timestamp: int) -> None:
         self._backend.timers.delete_event_time_timer(timestamp)
 
+    def processing_time_timers(self) -> list[int]:
+        """The processing-time timers of the current key, in order; reads all timers of the subtask."""
+        return self._backend.timers.processing_time_timers()
+
+    def event_time_timers(self) -> list[int]:
+        """The event-time timers of the current key, in order; reads all timers of the subtask."""
+        return self._backend.timers.event_time_timers()
+
 
 class UnkeyedTimerService(SubtaskTimerService):
     """The times of a task without keys, as in Flink: a timer belongs to a key, so there are none."""

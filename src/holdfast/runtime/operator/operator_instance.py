@@ -27,6 +27,7 @@ _METHODS = {
     "process": "process_element",
     "reduce": "reduce",
     "batches": "process_batch",
+    "groups": "process_group",
 }
 
 

@@ -205,9 +205,13 @@ class OperatorSubtask:
             return []
         return self._fire(TimeDomain.PROCESSING_TIME, lambda fire: self.backend.timers.fire_processing(now, fire))  # type: ignore[union-attr]
 
+    def end_input(self) -> list[Any]:
+        """All elements of the epoch have been processed, timers have not fired yet; returns what that emits."""
+        return []
+
     def _fire(self, domain: Any, run: Callable[[Callable[[int], None]], None]) -> list[Any]:
         out: list[Any] = []
-        if self._spec.shape != "process":
+        if self._spec.shape not in ("process", "groups"):
             return out
         # A plain function may register timers too; they go when they are due, and would be due for ever otherwise.
         handler = getattr(self.function, "on_timer", _ignore)

@@ -156,7 +156,8 @@ class KeyedRun(OperatorRun):
 
     def end_of_input(self, observed: Observed) -> Chunk:
         watermark = self._epoch.event_time.after(self.step.uid, self.step.clocks, observed)
-        fired = self._operator.advance_watermark(watermark)
+        fired = self._operator.end_input()
+        fired += self._operator.advance_watermark(watermark)
         fired += self._operator.fire_processing_time(self._epoch.processing_time)
         return self._emitted(fired)
 

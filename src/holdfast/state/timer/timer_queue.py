@@ -104,6 +104,8 @@ class TimerQueue:
         # Timers that the runs have, as far as they are loaded.
         self._known: set[Timer] = set()
         self._changes: dict[Timer, Op] = {}
+        # Made when it is asked for first, and kept in step from then on.
+        self._by_key: dict[tuple[Any, bytes], set[int]] | None = None
         self.fired_through = None
 
     def open(self, runs: Sequence[RunReader], key_groups: KeyGroupRange) -> None:
@@ -136,6 +138,8 @@ class TimerQueue:
     def delete(self, timer: Timer) -> None:
         """Remove a timer; no such timer is no error."""
         self._alive.discard(timer)
+        if self._by_key is not None:
+            self._by_key.get((timer.key, timer.namespace), set()).discard(timer.timestamp)
         if timer.timestamp <= self._loaded and timer not in self._known:
             self._changes.pop(timer, None)
         else:
@@ -159,6 +163,15 @@ class TimerQueue:
     def fired(self, through: int) -> None:
         """All timers up to a time were popped, and none of them comes back until it is registered again."""
         self.fired_through = through if self.fired_through is None else max(self.fired_through, through)
+
+    def times_of(self, key: Any, namespace: bytes) -> list[int]:
+        """Return the times of a key's timers, in order; the first call in an epoch reads all timers."""
+        if self._by_key is None:
+            self._load(MAX_TIME)
+            self._by_key = {}
+            for timer in self._alive:
+                self._by_key.setdefault((timer.key, timer.namespace), set()).add(timer.timestamp)
+        return sorted(self._by_key.get((key, namespace), ()))
 
     def least(self) -> int | None:
         """Return the time of the least timer, None if there is none."""
@@ -201,6 +214,8 @@ class TimerQueue:
 
     def _push(self, timer: Timer) -> None:
         self._alive.add(timer)
+        if self._by_key is not None:
+            self._by_key.setdefault((timer.key, timer.namespace), set()).add(timer.timestamp)
         heapq.heappush(self._heap, (timer.timestamp, next(self._order), timer))
 
     def _first(self) -> int | None:

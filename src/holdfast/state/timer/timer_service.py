@@ -111,6 +111,17 @@ class InternalTimerService:
         """Remove a timer of the current key."""
         self._processing.delete(self._timer(namespace, time))
 
+    def event_time_timers(self, namespace: Any) -> list[int]:
+        """Return the times of the current key's event-time timers, in order; reads all timers of the subtask."""
+        return self._event.times_of(
+            self._backend.get_current_dict_key(), self.namespace_serializer.serialize(namespace)
+        )
+
+    def processing_time_timers(self, namespace: Any) -> list[int]:
+        """Return the times of the current key's processing-time timers, in order; reads all timers of the subtask."""
+        encoded = self.namespace_serializer.serialize(namespace)
+        return self._processing.times_of(self._backend.get_current_dict_key(), encoded)
+
     def advance_watermark(self, watermark: int, fire: Callable[[InternalTimer], None]) -> None:
         """Set the watermark and fire what is due; timers registered meanwhile that are due as well fire, too."""
         self.watermark = watermark
@@ -202,6 +213,14 @@ class SimpleTimerService:
     def delete_processing_time_timer(self, timestamp: int) -> None:
         """Remove a timer of the current key; no such timer is no error."""
         self._service.delete_processing_time_timer(VOID, timestamp)
+
+    def event_time_timers(self) -> list[int]:
+        """Return the times of the current key's event-time timers, in order; reads all timers of the subtask."""
+        return self._service.event_time_timers(VOID)
+
+    def processing_time_timers(self) -> list[int]:
+        """Return the times of the current key's processing-time timers, in order; reads all timers of the subtask."""
+        return self._service.processing_time_timers(VOID)
 
     def advance_watermark(self, watermark: int, fire: Callable[[int], None]) -> None:
         """Set the watermark and call `fire` with the time of each timer that is due, its key being the current one."""

@@ -1,0 +1,56 @@
+"""A subtask whose function gets all elements that a key has in an epoch at once, when the epoch's input has ended."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from holdfast.errors import HoldfastError
+from holdfast.runtime.operator.subtask import OperatorSubtask
+
+
+class GroupedSubtask(OperatorSubtask):
+    """An operator that keeps the elements of an epoch until there are no more, and then goes from key to key.
+
+    What it emits has no timestamps: it belongs to many elements.
+    """
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._groups: dict[Any, list[Any]] = {}
+
+    def process(
+        self,
+        elements: Sequence[Any],
+        dict_keys: Sequence[Any] | None = None,
+        hashes: Any = None,
+        timestamps: Sequence[int | None] | None = None,
+    ) -> list[Any]:
+        """Keeps the elements. Their slots stay in use, so the backend is not asked to release any before the end."""
+        assert self.backend is not None
+        groups = self._groups
+        for element, slot in zip(elements, self.backend.prepare(dict_keys, hashes), strict=True):  # type: ignore[arg-type]
+            group = groups.get(slot)
+            if group is None:
+                groups[slot] = [element]
+            else:
+                group.append(element)
+        return []
+
+    def end_input(self) -> list[Any]:
+        assert self.backend is not None
+        out: list[Any] = []
+        backend, call, context = self.backend, self._call, self.context
+        groups, self._groups = self._groups, {}
+        try:
+            for slot, elements in groups.items():
+                backend.slot = slot
+                emitted = call(elements, context)
+                if emitted is not None:
+                    out.extend(emitted)
+        except HoldfastError:
+            raise
+        except Exception as error:
+            raise self._user_error(error, "processing the elements of a key") from error
+        backend.release()
+        return self._without_tagged(out) if self._spec.side_outputs else out

@@ -1,0 +1,1 @@
+"""Spark's `StatefulProcessor` on Holdfast's state: what `transformWithState` runs, unchanged."""

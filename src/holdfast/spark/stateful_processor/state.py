@@ -1,0 +1,148 @@
+"""The state variables of Spark's `transformWithState`, kept as Holdfast's keyed state."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from pyspark.sql.streaming import stateful_processor as spark
+
+from holdfast.errors import StateError
+from holdfast.types.information.type_information import RowTypeInformation
+
+# None of these calls the constructor of the class whose form it has: that would ask for a connection to the JVM.
+
+
+class ProcessorValueState(spark.ValueState):
+    """One value a key.
+
+    Args:
+        name: Of the state.
+        handle: Holdfast's value state.
+        type_info: Of its values.
+    """
+
+    def __init__(self, name: str, handle: Any, type_info: RowTypeInformation) -> None:
+        self._name = name
+        self._handle = handle
+        self._width = len(type_info.names)
+
+    def exists(self) -> bool:
+        return self._handle.value() is not None
+
+    def get(self) -> tuple[Any, ...] | None:
+        found = self._handle.value()
+        return None if found is None else tuple(found)
+
+    def update(self, newValue: tuple[Any, ...]) -> None:
+        self._handle.update(values_of(newValue, self._width, self._name))
+
+    def clear(self) -> None:
+        self._handle.clear()
+
+
+class ProcessorListState(spark.ListState):
+    """A list of values a key.
+
+    Args:
+        name: Of the state.
+        handle: Holdfast's list state.
+        type_info: Of its values.
+    """
+
+    def __init__(self, name: str, handle: Any, type_info: RowTypeInformation) -> None:
+        self._name = name
+        self._handle = handle
+        self._width = len(type_info.names)
+
+    def exists(self) -> bool:
+        return next(iter(self._handle.get() or ()), None) is not None
+
+    def get(self) -> Iterator[tuple[Any, ...]]:
+        return map(tuple, list(self._handle.get() or ()))
+
+    def put(self, newState: list[tuple[Any, ...]]) -> None:
+        self._handle.update(self._checked(newState))
+
+    def appendValue(self, newState: tuple[Any, ...]) -> None:
+        self._handle.add(values_of(newState, self._width, self._name))
+
+    def appendList(self, newState: list[tuple[Any, ...]]) -> None:
+        self._handle.add_all(self._checked(newState))
+
+    def clear(self) -> None:
+        self._handle.clear()
+
+    def _checked(self, values: Iterable[Any]) -> list[tuple[Any, ...]]:
+        checked = [values_of(value, self._width, self._name) for value in values]
+        if not checked:
+            raise StateError(f"State {self._name!r}: an empty list is no value, as in Spark; call clear() instead.")
+        return checked
+
+
+class ProcessorMapState(spark.MapState):
+    """A map a key.
+
+    Args:
+        name: Of the state.
+        handle: Holdfast's map state.
+        key_type: Of the keys of the map.
+        type_info: Of its values.
+    """
+
+    def __init__(self, name: str, handle: Any, key_type: RowTypeInformation, type_info: RowTypeInformation) -> None:
+        self._name = name
+        self._handle = handle
+        self._key_width = len(key_type.names)
+        self._width = len(type_info.names)
+
+    def exists(self) -> bool:
+        return not self._handle.is_empty()
+
+    def getValue(self, key: tuple[Any, ...]) -> tuple[Any, ...] | None:
+        found = self._handle.get(self._key(key))
+        return None if found is None else tuple(found)
+
+    def containsKey(self, key: tuple[Any, ...]) -> bool:
+        return bool(self._handle.contains(self._key(key)))
+
+    def updateValue(self, key: tuple[Any, ...], value: tuple[Any, ...]) -> None:
+        self._handle.put(self._key(key), values_of(value, self._width, self._name))
+
+    def iterator(self) -> Iterator[tuple[tuple[Any, ...], tuple[Any, ...]]]:
+        return ((tuple(key), tuple(value)) for key, value in list(self._handle.items()))
+
+    def keys(self) -> Iterator[tuple[Any, ...]]:
+        return map(tuple, list(self._handle.keys()))
+
+    def values(self) -> Iterator[tuple[Any, ...]]:
+        return map(tuple, list(self._handle.values()))
+
+    def removeKey(self, key: tuple[Any, ...]) -> None:
+        self._handle.remove(self._key(key))
+
+    def clear(self) -> None:
+        self._handle.clear()
+
+    def _key(self, key: tuple[Any, ...]) -> tuple[Any, ...]:
+        return values_of(key, self._key_width, self._name)
+
+
+def values_of(value: Sequence[Any], width: int, name: str) -> tuple[Any, ...]:
+    """Return what a processor wrote as a tuple of plain Python values; numbers of numpy become Python's, as in Spark.
+
+    Raises:
+        StateError: It is no tuple, list or row of as many values as were declared.
+    """
+    if not isinstance(value, tuple | list) or len(value) != width:
+        fields = f"{width} value{'s' if width > 1 else ''}"
+        raise StateError(f"State {name!r} takes a tuple of {fields}, as its schema says, not {value!r}.")
+    return tuple([one if one.__class__ in _PLAIN else _plain(one) for one in value])
+
+
+_PLAIN = frozenset({int, float, str, bytes, bool, type(None)})
+
+
+def _plain(value: Any) -> Any:
+    item = getattr(value, "item", None)
+    return item() if callable(item) and type(value).__module__ == "numpy" and not getattr(value, "ndim", 0) else value

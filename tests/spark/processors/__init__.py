@@ -1,0 +1,1 @@
+"""Programs for Spark's `transformWithState`, and what Spark made of them."""

@@ -1,0 +1,161 @@
+"""Spark's stateful processors, unchanged, emit here what Spark emitted, batch by batch; no JVM."""
+
+import json
+
+import pandas as pd
+import pytest
+
+pytest.importorskip("pyspark.sql.streaming.stateful_processor", reason="StatefulProcessor came with Spark 4.0")
+
+from pyspark.sql import Row
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor
+
+from holdfast.datastream.environment.transform_with_state import apply_processor
+from holdfast.errors import HoldfastError
+from holdfast.spark.stateful_processor.processor import Processor, ProcessorInput
+from holdfast.testing import EpochProgram
+from holdfast.types.conversion.convert import to_type
+from tests.spark.processors.programs import INPUT, PROGRAMS, Program, at
+from tests.spark.processors.record import RECORDING
+from tests.stories.journal import Journal, pages
+
+RECORDED = json.loads(RECORDING.read_text())["programs"]
+STATE = "key string, value bigint"
+
+
+def given(program):
+    """What a program's elements are, as `transform_with_state` makes them of frames."""
+    rows, delay = to_type(INPUT), int(program.delay.split()[0]) * 1000 if program.delay else 0
+    time = "at" if program.delay else None
+    if program.initial is None:
+        return INPUT, ProcessorInput(rows, tuple(program.keys), time, delay)
+    elements = f"_row {rows.ddl}, _state struct<{STATE}>, _key0 string"
+    return elements, ProcessorInput(rows, ("_key0",), time, delay, to_type(STATE))
+
+
+def elements_of(program, number):
+    batch = [(key, at(second), value) for key, second, value in program.batches[number]]
+    if program.initial is None:
+        return batch
+    states = [(None, state, state[0]) for state in program.initial] if number == 0 else []
+    return states + [(row, None, row[0]) for row in batch]
+
+
+def emitted(program, directory, in_pandas=False, **how):
+    """What comes out of each epoch, sorted."""
+    elements, columns = given(program)
+    running = EpochProgram()
+    wanted = Processor.checked(program.processor(), program.output, "Update", program.mode, "", in_pandas)
+    apply_processor(running.source("rows", elements), wanted, columns).uid("tws").sink_to(Journal(directory / "out"))
+    inputs = [{"rows": elements_of(program, number)} for number in range(len(program.batches))]
+    running.run(directory / "checkpoints", inputs, **how)
+    written = pages(directory / "out")
+    return [
+        sorted((plain(row) for page in written if int(page[:6]) == epoch for row in written[page]), key=str)
+        for epoch in range(1, len(inputs) + 1)
+    ]
+
+
+def plain(row):
+    return [value.isoformat().removesuffix("+00:00") if hasattr(value, "isoformat") else value for value in row]
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_processor_emits_what_it_emits_on_spark(name, tmp_path):
+    assert emitted(PROGRAMS[name], tmp_path) == RECORDED[name]
+
+
+@pytest.mark.parametrize("name", ["keys and values of a map", "appended", "sessions", "listed timers"])
+@pytest.mark.parametrize("backend", ["hashmap", "columnar"])
+def test_it_does_the_same_in_workers_that_forget_everything(name, backend, tmp_path):
+    options = {"state.backend.type": backend}
+    assert emitted(PROGRAMS[name], tmp_path, amnesia=True, parallelism=3, options=options) == RECORDED[name]
+
+
+def test_a_processor_goes_on_where_it_stopped_with_another_number_of_subtasks(tmp_path):
+    program = PROGRAMS["sessions"]
+    elements, columns = given(program)
+    # Without the rows that are late: after a start the watermark begins anew, as in Flink.
+    inputs = [
+        {"rows": [row for row in elements_of(program, number) if row[2] not in (5, 9)]}
+        for number in range(len(program.batches))
+    ]
+    for number, parallelism in enumerate((1, 4, 2, 3, 1), start=1):
+        running = EpochProgram()
+        wanted = Processor.checked(program.processor(), program.output, "Append", "EventTime", "", False)
+        apply_processor(running.source("rows", elements), wanted, columns).uid("tws").sink_to(Journal(tmp_path / "out"))
+        running.run(tmp_path / "checkpoints", inputs[:number], parallelism=parallelism)
+    written = sorted((plain(row) for page in pages(tmp_path / "out").values() for row in page), key=str)
+    assert written == sorted((row for part in RECORDED["sessions"] for row in part), key=str)
+
+
+class FramesOfPandas(StatefulProcessor):
+    def init(self, handle):
+        self.total = handle.getValueState("total", "total bigint")
+
+    def handleInitialState(self, key, initialState, timerValues):
+        self.total.update((initialState["value"].sum(),))
+
+    def handleInputRows(self, key, rows, timerValues):
+        for frame in rows:
+            total = (self.total.get() or (0,))[0] + frame["value"].sum()
+            self.total.update((total,))
+            yield pd.DataFrame({"total": [total], "key": [key[0]], "first": [frame["at"].min()]})
+
+    def close(self):
+        pass
+
+
+def test_the_form_in_pandas_gets_and_returns_frames(tmp_path):
+    output = "key string, total bigint, first timestamp"
+    program = Program(FramesOfPandas, output, PROGRAMS["running count"].batches, initial=[("a", 100)])
+    started = "2026-01-01T00:00:0"
+    assert emitted(program, tmp_path, in_pandas=True) == [
+        [["a", 103, f"{started}0"], ["b", 5, f"{started}1"]],
+        [["a", 106, f"{started}0"], ["c", 22, f"{started}1"]],
+        [["a", 117, f"{started}1"], ["b", 11, f"{started}0"], ["c", 23, f"{started}2"]],
+    ]
+
+
+def failing(tmp_path, call, mode="None"):
+    """Runs a processor whose rows are given to a function; returns how the job failed."""
+
+    class Failing(StatefulProcessor):
+        def init(self, handle):
+            self.handle, self.values = handle, handle.getListState("values", "value bigint, name string")
+
+        def handleInputRows(self, key, rows, timerValues):
+            call(self)
+            return iter([])
+
+        def close(self):
+            pass
+
+    program = Program(Failing, "key string", [[("a", 0, 1)]], mode)
+    with pytest.raises(HoldfastError) as failed:
+        emitted(program, tmp_path)
+    return str(failed.value)
+
+
+def test_what_spark_refuses_is_refused_by_name(tmp_path):
+    tried = {
+        "one": (lambda self: self.values.appendValue((1,)), "State 'values' takes a tuple of 2 values"),
+        "two": (lambda self: self.values.put([]), "an empty list is no value"),
+        "three": (lambda self: self.handle.registerTimer(1), "registerTimer() needs timeMode 'ProcessingTime'"),
+        "four": (lambda self: self.handle.getValueState("late", "n bigint"), "'late' is asked for in init() only"),
+        "five": (lambda self: self.handle.deleteIfExists("old"), "leave the call out"),
+    }
+    for name, (call, told) in tried.items():
+        assert told in failing(tmp_path / name, call)
+
+
+def test_numbers_of_numpy_become_plain_ones_as_in_spark(tmp_path):
+    import numpy as np
+
+    class Counting(PROGRAMS["running count"].processor):
+        def handleInputRows(self, key, rows, timerValues):
+            self.count.update((np.int64(len(list(rows))),))
+            yield Row(n=self.count.get()[0], key=key[0])
+
+    program = Program(Counting, "key string, n bigint", [[("a", 0, 1), ("a", 1, 1)]])
+    assert emitted(program, tmp_path) == [[["a", 2]]]
