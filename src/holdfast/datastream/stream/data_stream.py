@@ -186,7 +186,7 @@ class DataStream(_Named):
         The watermark follows from the greatest timestamp of all subtasks, and advances at the end of each epoch.
 
         Raises:
-            ConfigurationError: It is no strategy, or one without an assigner.
+            ConfigurationError: It is no strategy.
         """
         if not isinstance(watermark_strategy, WatermarkStrategy):
             raise ConfigurationError(
@@ -194,10 +194,12 @@ class DataStream(_Named):
                 "WatermarkStrategy.for_bounded_out_of_orderness(Duration.of_seconds(5)), not "
                 f"{watermark_strategy!r}."
             )
-        if watermark_strategy.assigner is None and watermark_strategy.out_of_orderness is not None:
-            raise ConfigurationError(
-                "the elements of a Spark DataFrame have no timestamps of their own: call with_timestamp_assigner() on "
-                "the watermark strategy."
+        has_clock = watermark_strategy.out_of_orderness is not None
+        if has_clock and watermark_strategy.assigner is None and not _has_timestamps(self._node):
+            logger.warning(
+                "the elements of %r have no timestamps, and the watermark strategy has no assigner: event time stands "
+                "still until the stream ends; call with_timestamp_assigner() on the strategy",
+                self.get_name(),
             )
         node = TimestampNode(
             inputs=(self._node,), name="timestamps", element_type=self.get_type(), strategy=watermark_strategy
@@ -322,6 +324,17 @@ class DataStream(_Named):
                 what,
                 self._node.name,
             )
+
+
+def _has_timestamps(node: Node) -> bool:
+    reached, open_nodes = {node}, [node]
+    while open_nodes:
+        found = open_nodes.pop()
+        if isinstance(found, TimestampNode):
+            return True
+        open_nodes += set(found.inputs) - reached
+        reached.update(found.inputs)
+    return False
 
 
 def _checked(value: int, what: str) -> int:

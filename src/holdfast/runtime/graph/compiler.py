@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from holdfast.errors import ConfigurationError
 from holdfast.kernel.key_group import UPPER_BOUND_MAX_PARALLELISM, default_max_parallelism
 from holdfast.runtime.function.staging import StagingSink
-from holdfast.runtime.graph.plan import Edge, EpochJob, JobPlan, KeyPlan, Port, Source, Stage, Step
+from holdfast.runtime.graph.plan import Edge, EpochJob, JobPlan, KeyPlan, Port, SourcePlan, Stage, Step
 from holdfast.runtime.graph.stream_graph import (
     BroadcastNode,
     FrameTransformNode,
@@ -100,7 +100,7 @@ class _Compiler:
         self._edges: list[Edge] = []
         self._steps: dict[int, list[Step]] = {}
         self._staged: dict[tuple[Port, int], str] = {}
-        self._handed_on: dict[tuple[int, str], Source] = {}
+        self._handed_on: dict[tuple[int, str], SourcePlan] = {}
 
     def plan(self) -> JobPlan:
         for node in self._graph.nodes:
@@ -132,11 +132,11 @@ class _Compiler:
     def _stage_of(self, node: Node) -> int:
         return self._bases[self._epoch_job[node]] + self._depth[node]
 
-    def _sources(self, epoch_job: int) -> Iterable[Source]:
+    def _sources(self, epoch_job: int) -> Iterable[SourcePlan]:
         for node in self._graph.nodes:
             readers = [reader for reader in self._graph.consumers(node) if not isinstance(reader, FrameTransformNode)]
             if readers and self._epoch_job[node] == epoch_job and _is_frame(node):
-                yield Source(node.identity, node, node.element_type, self._made_of(node))
+                yield SourcePlan(node.identity, node, node.element_type, self._made_of(node))
         yield from (source for (reader, _), source in self._handed_on.items() if reader == epoch_job)
 
     def _made_of(self, node: Node) -> tuple[str, ...]:
@@ -169,7 +169,7 @@ class _Compiler:
             return producer.port, self._stage_of(producer.node)
         uid = self._staging_step(producer)
         stamped = self._time.is_stamped(producer.node)
-        self._handed_on[epoch_job, uid] = Source(uid, None, producer.element_type, (uid,), stamped)
+        self._handed_on[epoch_job, uid] = SourcePlan(uid, None, producer.element_type, (uid,), stamped)
         return Port("source", uid), self._bases[epoch_job]
 
     def _add_step(self, node: _StepNode) -> None:
@@ -223,7 +223,7 @@ class _Compiler:
         names, key_type = _key_columns(node)
         return KeyPlan(node.key, key_codec_for(key_type, names), parallelism, maximum)
 
-    def _epoch_job_plan(self, epoch_job: int, sources: tuple[Source, ...], last: int) -> EpochJob:
+    def _epoch_job_plan(self, epoch_job: int, sources: tuple[SourcePlan, ...], last: int) -> EpochJob:
         base = self._bases[epoch_job]
         starts_in_python = base in self._steps or any(
             e.from_stage == base and e.key and e.key.spec.selector for e in self._edges

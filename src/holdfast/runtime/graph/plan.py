@@ -134,7 +134,7 @@ class Stage:
 
 
 @dataclass(frozen=True)
-class Source:
+class SourcePlan:
     """A frame of the engine, read by steps of the first stage of an epoch job or by edges.
 
     Attributes:
@@ -160,7 +160,7 @@ class EpochJob:
     """
 
     base: int
-    sources: tuple[Source, ...]
+    sources: tuple[SourcePlan, ...]
     stages: tuple[Stage, ...]
 
     @property
@@ -183,7 +183,7 @@ class JobPlan:
     names: dict[str, str] = field(default_factory=dict)
 
     @property
-    def sources(self) -> tuple[Source, ...]:
+    def sources(self) -> tuple[SourcePlan, ...]:
         """The inputs of the job."""
         return self.epoch_jobs[0].sources
 

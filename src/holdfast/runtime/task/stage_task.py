@@ -21,7 +21,7 @@ from holdfast.runtime.exchange.chunk import Chunk
 from holdfast.runtime.exchange.descriptor import EpochDescriptor
 from holdfast.runtime.exchange.layout import BARRIER_SCHEMA, KEY, KEY_HASH, Arrival, EdgeLayout, SourceLayout
 from holdfast.runtime.graph.event_time import greatest
-from holdfast.runtime.graph.plan import Edge, Port, Source
+from holdfast.runtime.graph.plan import Edge, Port, SourcePlan
 from holdfast.runtime.task.garbage_collection import collect_young, paused_garbage_collection
 from holdfast.runtime.task.identity import TaskIdentity
 from holdfast.runtime.task.record_writer import RecordWriter
@@ -183,7 +183,7 @@ class StageTask:
         return FileName.new(token, epoch.epoch, epoch.attempt, "barrier", self._identity.partition)
 
 
-def _chunk(carrier: Edge | Source, uid: str, batch: pa.RecordBatch) -> Chunk:
+def _chunk(carrier: Edge | SourcePlan, uid: str, batch: pa.RecordBatch) -> Chunk:
     if carrier.stamped:
         return Chunk.of_stamped_batch(carrier.element_type, uid, batch)
     return Chunk(carrier.element_type, uid, batch=batch)
