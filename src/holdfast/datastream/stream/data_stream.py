@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, overload
 
 from holdfast.datastream.sinks.epoch import ForEachEpochSink
 from holdfast.datastream.sinks.printing import PrintSink
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from holdfast.datastream.environment.result import CollectedElements
     from holdfast.datastream.environment.stream_execution_environment import StreamExecutionEnvironment
     from holdfast.datastream.stream.broadcast import BroadcastConnectedStream, BroadcastStream
+    from holdfast.datastream.stream.connected import ConnectedStreams
     from holdfast.datastream.stream.keyed_stream import KeyedStream
 
 logger = logging.getLogger(__name__)
@@ -152,13 +153,19 @@ class DataStream(_Named):
         """
         return self._environment._other_kinds.broadcast(self, broadcast_state_descriptors)
 
-    def connect(self, stream: BroadcastStream) -> BroadcastConnectedStream:
-        """Connects this stream, keyed or not, with a broadcast one, for a function of both.
+    @overload
+    def connect(self, ds: BroadcastStream) -> BroadcastConnectedStream: ...
+
+    @overload
+    def connect(self, ds: DataStream) -> ConnectedStreams: ...
+
+    def connect(self, ds: DataStream | BroadcastStream) -> ConnectedStreams | BroadcastConnectedStream:
+        """Connects this stream, keyed or not, with another one, broadcast or not, for a function of both.
 
         Raises:
-            ConfigurationError: The other stream is not broadcast, or comes from another environment.
+            ConfigurationError: The other is no stream, comes from another environment, or has keys of another type.
         """
-        return self._environment._other_kinds.connected(self, stream)
+        return self._environment._other_kinds.connected(self, ds)
 
     def transform(self, function: Callable[[Any], Any]) -> DataStream:
         """Applies a function `DataFrame -> DataFrame` in Spark, without Python in the tasks.

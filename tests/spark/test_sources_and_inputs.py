@@ -9,10 +9,17 @@ from typing import Any
 import pytest
 
 from holdfast.common import Types, WatermarkStrategy
-from holdfast.datastream import KeyedProcessFunction, MapFunction, ParquetFileSink, StreamExecutionEnvironment
+from holdfast.datastream import (
+    KeyedCoProcessFunction,
+    KeyedProcessFunction,
+    MapFunction,
+    ParquetFileSink,
+    StreamExecutionEnvironment,
+)
 from holdfast.datastream.connectors import Source
 from holdfast.datastream.connectors.datagen import DataGeneratorSource
 from holdfast.datastream.connectors.number_seq import NumberSequenceSource
+from holdfast.datastream.state import ListStateDescriptor, ValueStateDescriptor
 from holdfast.errors import ConfigurationError
 from tests.stories import ledger
 
@@ -83,6 +90,40 @@ def test_a_source_of_ones_own_has_its_time_and_its_position(spark: Any, tmp_path
     (folder / "3").write_text("b 60\n")
     run()
     assert sorted(ledger.read(tmp_path / "out")) == [("a", 15), ("a", 40), ("b", 16)]
+
+
+class Joined(KeyedCoProcessFunction):
+    """Answers an order with the newest price, or when a price comes."""
+
+    def open(self, runtime_context: Any) -> None:
+        self.price = runtime_context.get_state(ValueStateDescriptor("price", "double"))
+        self.waiting = runtime_context.get_list_state(ListStateDescriptor("waiting", "bigint"))
+
+    def process_element1(self, value: Any, ctx: Any) -> Iterator[tuple[str, float]]:
+        price = self.price.value()
+        if price is None:
+            self.waiting.add(value.amount)
+        else:
+            yield value.item, value.amount * price
+
+    def process_element2(self, value: Any, ctx: Any) -> Iterator[tuple[str, float]]:
+        self.price.update(value[1])
+        for amount in self.waiting.get():
+            yield value[0], amount * value[1]
+        self.waiting.clear()
+
+
+@pytest.mark.parametrize("form", ["columns", "a column and a selector"])
+def test_two_streams_meet_under_a_key_whoever_computes_it(spark: Any, tmp_path: Path, form: str) -> None:
+    orders = [("kelp", n) for n in range(20)] + [("rock", n) for n in range(20)] + [("sand", 1)]
+    prices = [("kelp", 2.0), ("rock", 0.5)]
+    env = StreamExecutionEnvironment.get_execution_environment(spark=spark)
+    first = env.from_collection(orders, "item string, amount bigint")
+    second = env.from_collection(prices, "name string, price double" if form == "columns" else None)
+    keyed = first.connect(second).key_by("item", "name" if form == "columns" else lambda pair: pair[0])
+    with keyed.process(Joined(), "item string, sum double").execute_and_collect() as elements:  # type: ignore[union-attr]
+        found = sorted(elements)
+    assert found == sorted((item, amount * dict(prices)[item]) for item, amount in orders if item != "sand")
 
 
 def test_what_cannot_be_a_source_is_refused(spark: Any) -> None:
