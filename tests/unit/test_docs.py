@@ -17,7 +17,7 @@ import pytest
 from holdfast import errors
 from holdfast.cli import exit_code
 from holdfast.common import watermark_strategy
-from holdfast.datastream import DataStream, KeyedProcessFunction, KeyedStream, StreamExecutionEnvironment
+from holdfast.datastream import DataStream, KeyedProcessFunction, KeyedStream
 from holdfast.datastream.state import ValueStateDescriptor
 from holdfast.errors import ConfigurationError, StateMigrationError
 from holdfast.kernel.clock import ManualClock
@@ -247,10 +247,6 @@ def test_what_the_guide_says_is_not_there_is_not_there() -> None:
     assert not hasattr(watermark_strategy, "WatermarkGenerator")
     with pytest.raises(ConfigurationError, match="No file system for scheme 'gs'"):
         file_system_for("gs://bucket/checkpoints")
-    environment = StreamExecutionEnvironment.get_execution_environment()
-    stream = environment.from_collection([1], "bigint")
-    with pytest.raises(ConfigurationError, match="connect"):
-        stream.connect(environment.from_collection([2], "bigint"))  # type: ignore[arg-type]
 
 
 def test_state_of_another_type_is_refused_as_the_guide_says() -> None:

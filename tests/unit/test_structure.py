@@ -22,7 +22,9 @@ CIRCLES_OF_ANNOTATIONS = [
     {
         "datastream.environment.stream_execution_environment",
         "datastream.stream.broadcast",
+        "datastream.stream.connected",
         "datastream.stream.data_stream",
+        "datastream.stream.interval_join",
         "datastream.stream.keyed_stream",
         "datastream.stream.other_kinds",
         "datastream.stream.vectorised",

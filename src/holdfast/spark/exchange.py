@@ -19,7 +19,7 @@ from pyspark.sql.types import StructType
 
 from holdfast.runtime.exchange.chunk import TIMESTAMP
 from holdfast.runtime.exchange.layout import CONTROL, HASH, KEY, KEY_HASH, RESERVED, TARGET, EdgeLayout, SourceLayout
-from holdfast.runtime.graph.plan import Edge, EpochJob, Source, Stage
+from holdfast.runtime.graph.plan import Edge, EpochJob, SourcePlan, Stage
 from holdfast.spark.placement import place
 from holdfast.types.conversion.arrow import VALUE_COLUMN
 from holdfast.types.conversion.convert import to_type
@@ -182,7 +182,7 @@ def _fields(element_type: TypeInformation) -> list[tuple[str, str]]:
     return [(quote(name), type_.ddl) for name, type_ in zip(element_type.names, element_type.types, strict=True)]
 
 
-def _stamped_fields(carrier: Edge | Source) -> list[tuple[str, str]]:
+def _stamped_fields(carrier: Edge | SourcePlan) -> list[tuple[str, str]]:
     fields = _fields(carrier.element_type)
     return [*fields, (TIMESTAMP, "bigint")] if carrier.stamped else fields
 

@@ -181,8 +181,8 @@ def test_a_connection_that_makes_no_sense_is_refused_where_it_is_written() -> No
         rules.broadcast()
     with pytest.raises(ConfigurationError, match="different names"):
         rules.broadcast(RULES, RULES)
-    with pytest.raises(ConfigurationError, match="broadcast"):
-        events.connect(rules)  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match=r"none of the two is broadcast: .* connect\(rules.broadcast"):
+        events.connect(rules).process(Weighted())  # type: ignore[arg-type]
     with pytest.raises(ConfigurationError, match="one environment"):
         events.connect(Program().source("rules", RULE).broadcast(RULES))
     connected = events.connect(rules.broadcast(RULES))

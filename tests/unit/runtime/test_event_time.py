@@ -268,15 +268,27 @@ def test_event_time_passes_a_transform_and_timestamps_pass_beside_it(place: Path
     assert sorted(ledger.read(place / "plain")) == [("a", 5, 0), ("a", 7, 0)]
 
 
+def test_a_strategy_without_an_assigner_goes_by_the_timestamps_that_there_are(
+    place: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    program = Program()
+    source = program.source("readings", READING)
+    stamped = source.assign_timestamps_and_watermarks(WatermarkStrategy.no_watermarks().with_timestamp_assigner(At()))
+    assert caplog.text == ""
+    moved = stamped.assign_timestamps_and_watermarks(WatermarkStrategy.for_monotonous_timestamps())
+    assert caplog.text == ""
+    windows(moved.uid("clock"), place)
+    run(program, place / "job", epochs("readings", [[("a", 5, 1)], [("a", 21, 3)]]))
+    assert ledger.read(place / "windows") == [("a", 9, 1, 20)]
+    source.assign_timestamps_and_watermarks(WatermarkStrategy.for_monotonous_timestamps())
+    assert "the elements of 'readings' have no timestamps" in caplog.text
+
+
 def test_what_is_no_timestamp_or_no_strategy_is_refused(place: Path) -> None:
     program = Program()
     source = program.source("readings", READING)
-    for wrong, message in (
-        (7, "takes a WatermarkStrategy"),
-        (WatermarkStrategy.for_monotonous_timestamps(), r"call with_timestamp_assigner\(\)"),
-    ):
-        with pytest.raises(ConfigurationError, match=message):
-            source.assign_timestamps_and_watermarks(wrong)  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match="takes a WatermarkStrategy"):
+        source.assign_timestamps_and_watermarks(7)  # type: ignore[arg-type]
     with pytest.raises(ConfigurationError, match="is a Duration"):
         WatermarkStrategy.for_bounded_out_of_orderness(5)  # type: ignore[arg-type]
     with pytest.raises(ConfigurationError, match="at least 1 ms"):

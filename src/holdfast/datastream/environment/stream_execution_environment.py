@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.checkpoint.config.checkpoint_config import CheckpointConfig
 from holdfast.checkpoint.config.options import CheckpointingMode
+from holdfast.datastream.connectors.base import Source
 from holdfast.datastream.environment.launch import Program, end_if_planning, with_options_from_outside
 from holdfast.datastream.environment.result import CollectedElements, JobExecutionResult
 from holdfast.datastream.sinks.collect import CollectSink, Mailbox
@@ -18,14 +19,16 @@ from holdfast.datastream.state_backend import StateBackend, options_of
 from holdfast.datastream.stream.data_stream import DataStream
 from holdfast.datastream.stream.operation import declared_type
 from holdfast.datastream.stream.other_kinds import OtherKinds
+from holdfast.datastream.stream.source_stream import elements_of
 from holdfast.errors import ConfigurationError
 from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.default_log import begin_default_log
 from holdfast.kernel.ids import new_nonce
+from holdfast.kernel.watermark import WatermarkStrategy
 from holdfast.runtime.graph.stream_graph import FrameTransformNode, Node, SinkNode, SourceNode, StreamGraph
 from holdfast.runtime.job.options import AUTO_GENERATE_UIDS, DEFAULT_PARALLELISM, JOB_ID, JOB_NAME, MAX_PARALLELISM
 from holdfast.runtime.master.job_client import JobClient
-from holdfast.types.conversion.arrow import elements_to_batch
+from holdfast.types.conversion.arrow import VALUE_COLUMN, elements_to_batch
 from holdfast.types.information.type_information import TypeInformation
 
 if TYPE_CHECKING:
@@ -131,14 +134,53 @@ class StreamExecutionEnvironment:
         Raises:
             ConfigurationError: It is no DataFrame of a classic session, or has columns that have no type here.
         """
-        from holdfast.spark.frame import element_type_of, is_streaming
-        from holdfast.spark.input.description import description_of
+        from holdfast.spark.frame import element_type_of
 
         element_type = element_type_of(frame)
         if self._spark is None:
             self._spark = frame.sparkSession
+        return self._rows(frame, element_type, "dataframe")
+
+    def from_source(
+        self,
+        source: Source,
+        watermark_strategy: WatermarkStrategy,
+        source_name: str,
+        type_info: Any = None,
+    ) -> DataStream:
+        """A stream of what a source reads; see `holdfast.datastream.connectors`.
+
+        Args:
+            source: Says what is read.
+            watermark_strategy: How event time follows from the elements. One without an assigner goes by the
+                timestamps that the source gives its elements, if it gives any.
+            source_name: Names the input. `uid` of the stream identifies its position in checkpoints; without it that is
+                derived from the name and from what is read.
+            type_info: Type of the elements where the source leaves it open.
+
+        Raises:
+            ConfigurationError: It is no source, cannot be read as it is described, or has elements of another type.
+        """
+        if isinstance(source, type) or not isinstance(source, Source):
+            raise ConfigurationError(
+                f"from_source() takes an instance of holdfast.datastream.connectors.Source, not {source!r}."
+            )
+        from holdfast.spark.frame import element_type_of
+
+        frame = source.create_frame(self.spark)
+        element_type = source.element_type()
+        if element_type is None:
+            rows = self._rows(frame, element_type_of(frame), source_name)
+        else:
+            rows = self._rows(frame.toDF(VALUE_COLUMN), element_type, source_name)
+        return elements_of(source, rows, watermark_strategy, type_info)
+
+    def _rows(self, frame: DataFrame, element_type: TypeInformation, name: str) -> DataStream:
+        from holdfast.spark.frame import is_streaming
+        from holdfast.spark.input.description import description_of
+
         node = SourceNode(
-            name="dataframe",
+            name=name,
             element_type=element_type,
             frame=frame,
             is_streaming=is_streaming(frame),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, overload
 
 from holdfast.datastream.sinks.epoch import ForEachEpochSink
 from holdfast.datastream.sinks.printing import PrintSink
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from holdfast.datastream.environment.result import CollectedElements
     from holdfast.datastream.environment.stream_execution_environment import StreamExecutionEnvironment
     from holdfast.datastream.stream.broadcast import BroadcastConnectedStream, BroadcastStream
+    from holdfast.datastream.stream.connected import ConnectedStreams
     from holdfast.datastream.stream.keyed_stream import KeyedStream
 
 logger = logging.getLogger(__name__)
@@ -152,13 +153,19 @@ class DataStream(_Named):
         """
         return self._environment._other_kinds.broadcast(self, broadcast_state_descriptors)
 
-    def connect(self, stream: BroadcastStream) -> BroadcastConnectedStream:
-        """Connects this stream, keyed or not, with a broadcast one, for a function of both.
+    @overload
+    def connect(self, ds: BroadcastStream) -> BroadcastConnectedStream: ...
+
+    @overload
+    def connect(self, ds: DataStream) -> ConnectedStreams: ...
+
+    def connect(self, ds: DataStream | BroadcastStream) -> ConnectedStreams | BroadcastConnectedStream:
+        """Connects this stream, keyed or not, with another one, broadcast or not, for a function of both.
 
         Raises:
-            ConfigurationError: The other stream is not broadcast, or comes from another environment.
+            ConfigurationError: The other is no stream, comes from another environment, or has keys of another type.
         """
-        return self._environment._other_kinds.connected(self, stream)
+        return self._environment._other_kinds.connected(self, ds)
 
     def transform(self, function: Callable[[Any], Any]) -> DataStream:
         """Applies a function `DataFrame -> DataFrame` in Spark, without Python in the tasks.
@@ -186,7 +193,7 @@ class DataStream(_Named):
         The watermark follows from the greatest timestamp of all subtasks, and advances at the end of each epoch.
 
         Raises:
-            ConfigurationError: It is no strategy, or one without an assigner.
+            ConfigurationError: It is no strategy.
         """
         if not isinstance(watermark_strategy, WatermarkStrategy):
             raise ConfigurationError(
@@ -194,10 +201,12 @@ class DataStream(_Named):
                 "WatermarkStrategy.for_bounded_out_of_orderness(Duration.of_seconds(5)), not "
                 f"{watermark_strategy!r}."
             )
-        if watermark_strategy.assigner is None and watermark_strategy.out_of_orderness is not None:
-            raise ConfigurationError(
-                "the elements of a Spark DataFrame have no timestamps of their own: call with_timestamp_assigner() on "
-                "the watermark strategy."
+        has_clock = watermark_strategy.out_of_orderness is not None
+        if has_clock and watermark_strategy.assigner is None and not _has_timestamps(self._node):
+            logger.warning(
+                "the elements of %r have no timestamps, and the watermark strategy has no assigner: event time stands "
+                "still until the stream ends; call with_timestamp_assigner() on the strategy",
+                self.get_name(),
             )
         node = TimestampNode(
             inputs=(self._node,), name="timestamps", element_type=self.get_type(), strategy=watermark_strategy
@@ -322,6 +331,17 @@ class DataStream(_Named):
                 what,
                 self._node.name,
             )
+
+
+def _has_timestamps(node: Node) -> bool:
+    reached, open_nodes = {node}, [node]
+    while open_nodes:
+        found = open_nodes.pop()
+        if isinstance(found, TimestampNode):
+            return True
+        open_nodes += set(found.inputs) - reached
+        reached.update(found.inputs)
+    return False
 
 
 def _checked(value: int, what: str) -> int:

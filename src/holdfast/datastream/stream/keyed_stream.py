@@ -21,6 +21,7 @@ from holdfast.state.declaration.descriptor import StateDescriptor
 
 if TYPE_CHECKING:
     from holdfast.datastream.environment.stream_execution_environment import StreamExecutionEnvironment
+    from holdfast.datastream.stream.interval_join import IntervalJoin
 
 
 class KeyedStream(DataStream, BatchOperations):
@@ -49,6 +50,18 @@ class KeyedStream(DataStream, BatchOperations):
     def reduce(self, func: ReduceLike) -> DataStream:
         """Combines the elements of each key into one, and emits the combination after each element."""
         return self._apply("reduce", func, None)
+
+    def interval_join(self, other_stream: KeyedStream) -> IntervalJoin:
+        """Pairs elements of this and another keyed stream whose event times lie close: `.between(lower, upper)`.
+
+        Raises:
+            ConfigurationError: The other stream is not keyed, or by keys of another type.
+        """
+        if not isinstance(other_stream, KeyedStream):
+            raise ConfigurationError(
+                f"interval_join() takes a keyed stream, not {other_stream!r}: call key_by() on it."
+            )
+        return self._environment._other_kinds.interval_join(self, other_stream)
 
     def as_queryable_state(
         self, queryable_state_name: str, state_descriptor: StateDescriptor[Any] | None = None

@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from holdfast.datastream.stream.broadcast import BroadcastConnectedStream, BroadcastStream
+from holdfast.datastream.stream.connected import ConnectedStreams
 from holdfast.datastream.stream.data_stream import DataStream
+from holdfast.datastream.stream.interval_join import IntervalJoin
 from holdfast.datastream.stream.keyed_stream import KeyedStream
 from holdfast.errors import ConfigurationError
 from holdfast.runtime.graph.stream_graph import KeySpec
@@ -24,12 +26,22 @@ class OtherKinds:
         """Give a stream to every subtask."""
         return BroadcastStream(stream, descriptors)
 
-    def connected(self, stream: DataStream, other: Any) -> BroadcastConnectedStream:
-        """Connect a stream with a broadcast one.
+    def interval_join(self, stream: KeyedStream, other: KeyedStream) -> IntervalJoin:
+        """Join two keyed streams by time.
+
+        Raises:
+            ConfigurationError: They come from different environments, or have keys of different types.
+        """
+        return IntervalJoin(stream, other)
+
+    def connected(self, stream: DataStream, other: Any) -> BroadcastConnectedStream | ConnectedStreams:
+        """Connect a stream with another one, broadcast or not.
 
         Raises:
             ConfigurationError: The other is none, or comes from another environment.
         """
-        if not isinstance(other, BroadcastStream):
-            raise ConfigurationError(f"connect() takes what broadcast(descriptor) returns, not {other!r}.")
-        return BroadcastConnectedStream(stream, other)
+        if isinstance(other, BroadcastStream):
+            return BroadcastConnectedStream(stream, other)
+        if isinstance(other, DataStream):
+            return ConnectedStreams(stream, other)
+        raise ConfigurationError(f"connect() takes a stream, or what broadcast(descriptor) returns, not {other!r}.")

@@ -18,7 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from holdfast.runtime.exchange.chunk import TIMESTAMP
-from holdfast.runtime.graph.plan import Edge, Source
+from holdfast.runtime.graph.plan import Edge, SourcePlan
 from holdfast.types.conversion.arrow import element_schema
 
 RESERVED = "__hf_"
@@ -40,7 +40,7 @@ def edge_schema(edge: Edge) -> pa.Schema:
     return schema
 
 
-def stamped_schema(carrier: Edge | Source) -> pa.Schema:
+def stamped_schema(carrier: Edge | SourcePlan) -> pa.Schema:
     """Columns of elements and, where they have event times, of these."""
     schema = element_schema(carrier.element_type)
     return schema.append(pa.field(TIMESTAMP, pa.int64())) if carrier.stamped else schema
@@ -124,7 +124,7 @@ class EdgeLayout:
 class SourceLayout:
     """Columns in which sources arrive at stage 0: those of a single source, or one struct column a source."""
 
-    def __init__(self, sources: Sequence[Source]) -> None:
+    def __init__(self, sources: Sequence[SourcePlan]) -> None:
         self.sources = tuple(sources)
         self.flat = len(self.sources) == 1
 
@@ -132,7 +132,7 @@ class SourceLayout:
         """Name of the struct column of a source."""
         return f"{RESERVED}source_{position}"
 
-    def unpack(self, batch: pa.RecordBatch) -> Iterable[tuple[Source, pa.RecordBatch]]:
+    def unpack(self, batch: pa.RecordBatch) -> Iterable[tuple[SourcePlan, pa.RecordBatch]]:
         """The elements of each source."""
         if self.flat:
             if batch.num_rows:

@@ -16,13 +16,15 @@ from dataclasses import dataclass, replace
 from holdfast.errors import ConfigurationError
 from holdfast.kernel.key_group import UPPER_BOUND_MAX_PARALLELISM, default_max_parallelism
 from holdfast.runtime.function.staging import StagingSink
-from holdfast.runtime.graph.plan import Edge, EpochJob, JobPlan, KeyPlan, Port, Source, Stage, Step
+from holdfast.runtime.graph.plan import Edge, EpochJob, JobPlan, KeyPlan, Port, SourcePlan, Stage, Step
 from holdfast.runtime.graph.stream_graph import (
     BroadcastNode,
     FrameTransformNode,
     KeyedNode,
+    KeySpec,
     NarrowNode,
     Node,
+    SecondInputNode,
     SideOutputNode,
     SinkNode,
     SourceNode,
@@ -67,12 +69,13 @@ _StepNode = KeyedNode | NarrowNode | TimestampNode | SinkNode
 
 @dataclass(frozen=True)
 class _Producer:
-    """Who makes the elements that a step reads, behind unions, side outputs and broadcasts."""
+    """Who makes the elements that a step reads, behind unions, side outputs, broadcasts and second inputs."""
 
     node: Node
     element_type: TypeInformation
     tag: str | None = None
     broadcast: bool = False
+    second: SecondInputNode | None = None
 
     @property
     def port(self) -> Port:
@@ -100,7 +103,7 @@ class _Compiler:
         self._edges: list[Edge] = []
         self._steps: dict[int, list[Step]] = {}
         self._staged: dict[tuple[Port, int], str] = {}
-        self._handed_on: dict[tuple[int, str], Source] = {}
+        self._handed_on: dict[tuple[int, str], SourcePlan] = {}
 
     def plan(self) -> JobPlan:
         for node in self._graph.nodes:
@@ -132,11 +135,11 @@ class _Compiler:
     def _stage_of(self, node: Node) -> int:
         return self._bases[self._epoch_job[node]] + self._depth[node]
 
-    def _sources(self, epoch_job: int) -> Iterable[Source]:
+    def _sources(self, epoch_job: int) -> Iterable[SourcePlan]:
         for node in self._graph.nodes:
             readers = [reader for reader in self._graph.consumers(node) if not isinstance(reader, FrameTransformNode)]
             if readers and self._epoch_job[node] == epoch_job and _is_frame(node):
-                yield Source(node.identity, node, node.element_type, self._made_of(node))
+                yield SourcePlan(node.identity, node, node.element_type, self._made_of(node))
         yield from (source for (reader, _), source in self._handed_on.items() if reader == epoch_job)
 
     def _made_of(self, node: Node) -> tuple[str, ...]:
@@ -169,15 +172,16 @@ class _Compiler:
             return producer.port, self._stage_of(producer.node)
         uid = self._staging_step(producer)
         stamped = self._time.is_stamped(producer.node)
-        self._handed_on[epoch_job, uid] = Source(uid, None, producer.element_type, (uid,), stamped)
+        self._handed_on[epoch_job, uid] = SourcePlan(uid, None, producer.element_type, (uid,), stamped)
         return Port("source", uid), self._bases[epoch_job]
 
     def _add_step(self, node: _StepNode) -> None:
         stage = self._stage_of(node)
         parallelism, maximum = self._parallelism_of(node) if _is_placed(node) else (0, 0)
-        key = self._key_plan(node, parallelism, maximum) if isinstance(node, KeyedNode) else None
+        keys = self._key_plans(node, parallelism, maximum)
         ports = []
-        for producer in _producers(node.inputs):
+        producers = list(_producers(node.inputs))
+        for producer in producers:
             origin, origin_stage = self._origin(producer, self._epoch_job[node])
             if not parallelism and origin_stage == stage:
                 ports.append(origin)
@@ -189,17 +193,20 @@ class _Compiler:
                 from_stage=origin_stage,
                 to_stage=stage,
                 element_type=producer.element_type,
-                key=None if producer.broadcast else key,
+                key=None if producer.broadcast else keys[producer.second is not None],
                 parallelism=parallelism,
                 broadcast=producer.broadcast,
                 stamped=self._time.is_stamped(producer.node),
+                second=producer.second is not None,
             )
             self._edges.append(edge)
             ports.append(Port("edge", edge.name))
-        codec = key.codec if key else None
+        codec = keys[0].codec if keys[0] else None
         step = _step(node, tuple(ports), parallelism, maximum, codec)
-        stamped = any(self._time.is_stamped(producer.node) for producer in _producers(node.inputs))
-        step = replace(step, clocks=self._time.clocks(node), stamped=stamped)
+        stamped = any(self._time.is_stamped(producer.node) for producer in producers)
+        firsts = [producer.second for producer in producers].count(None)
+        first_inputs = firsts if firsts < len(producers) else 0
+        step = replace(step, clocks=self._time.clocks(node), stamped=stamped, first_inputs=first_inputs)
         self._steps.setdefault(stage, []).append(step)
 
     def _parallelism_of(self, node: Node) -> tuple[int, int]:
@@ -219,11 +226,19 @@ class _Compiler:
             )
         return parallelism, maximum
 
-    def _key_plan(self, node: KeyedNode, parallelism: int, maximum: int) -> KeyPlan:
-        names, key_type = _key_columns(node)
-        return KeyPlan(node.key, key_codec_for(key_type, names), parallelism, maximum)
+    def _key_plans(self, node: _StepNode, parallelism: int, maximum: int) -> tuple[KeyPlan | None, KeyPlan | None]:
+        """How the first and the second input of a step are partitioned."""
 
-    def _epoch_job_plan(self, epoch_job: int, sources: tuple[Source, ...], last: int) -> EpochJob:
+        def planned(key: KeySpec, element: TypeInformation) -> KeyPlan:
+            names, key_type = _key_columns(node.name, key, element)
+            return KeyPlan(key, key_codec_for(key_type, names), parallelism, maximum)
+
+        if not isinstance(node, KeyedNode):
+            return None, None
+        seconds = [planned(o.key, o.element_type) for o in node.inputs if isinstance(o, SecondInputNode) and o.key]
+        return planned(node.key, node.operator.input_type), seconds[0] if seconds else None
+
+    def _epoch_job_plan(self, epoch_job: int, sources: tuple[SourcePlan, ...], last: int) -> EpochJob:
         base = self._bases[epoch_job]
         starts_in_python = base in self._steps or any(
             e.from_stage == base and e.key and e.key.spec.selector for e in self._edges
@@ -262,31 +277,32 @@ def _producers(inputs: Iterable[Node]) -> Iterable[_Producer]:
             yield from _producers(node.inputs)
         elif isinstance(node, BroadcastNode):
             yield from (replace(producer, broadcast=True) for producer in _producers(node.inputs))
+        elif isinstance(node, SecondInputNode):
+            yield from (replace(producer, second=node) for producer in _producers(node.inputs))
         elif isinstance(node, SideOutputNode):
             yield _Producer(node.inputs[0], node.element_type, node.tag)
         else:
             yield _Producer(node, node.element_type)
 
 
-def _key_columns(node: KeyedNode) -> tuple[tuple[str, ...], TypeInformation | None]:
-    """Names and type of the key: of the columns, or of what the selector returns."""
-    if node.key.selector is not None:
-        return (), node.key.key_type
-    element = node.operator.input_type
+def _key_columns(name: str, key: KeySpec, element: TypeInformation) -> tuple[tuple[str, ...], TypeInformation | None]:
+    """Names and type of the key of a step's elements: of the columns, or of what the selector returns."""
+    if key.selector is not None:
+        return (), key.key_type
     if not isinstance(element, RowTypeInformation):
         raise ConfigurationError(
-            f"{node.name!r} is keyed by the columns {node.key.columns!r}, but its elements are {element.ddl}, not "
+            f"{name!r} is keyed by the columns {key.columns!r}, but its elements are {element.ddl}, not "
             "rows: use a key selector"
         )
     types = dict(zip(element.names, element.types, strict=True))
-    missing = [c for c in (*node.key.columns, *node.key.order_by) if c not in types]
+    missing = [c for c in (*key.columns, *key.order_by) if c not in types]
     if missing:
         raise ConfigurationError(
-            f"{node.name!r}: no column {missing[0]!r} in {element.ddl}; key_by and order_by name columns of the stream"
+            f"{name!r}: no column {missing[0]!r} in {element.ddl}; key_by and order_by name columns of the stream"
         )
-    if len(node.key.columns) == 1:
-        return node.key.columns, types[node.key.columns[0]]
-    return node.key.columns, RowTypeInformation(list(node.key.columns), [types[c] for c in node.key.columns])
+    if len(key.columns) == 1:
+        return key.columns, types[key.columns[0]]
+    return key.columns, RowTypeInformation(list(key.columns), [types[c] for c in key.columns])
 
 
 def _step(

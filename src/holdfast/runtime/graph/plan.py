@@ -54,6 +54,7 @@ class Edge:
         parallelism: Subtasks of the consumer, if it has a number of its own; 0 if it runs in every task.
         broadcast: Whether each of them gets a copy.
         stamped: Whether the elements have event times.
+        second: Whether they are for the second input of the consumer.
     """
 
     name: str
@@ -66,6 +67,7 @@ class Edge:
     parallelism: int = 0
     broadcast: bool = False
     stamped: bool = False
+    second: bool = False
 
     def targets(self, exchange: int, tasks: int, partition: int) -> Sequence[int | None]:
         """To which tasks an element goes that a task sends into an exchange, None for one that its key places.
@@ -91,6 +93,7 @@ class Step:
         strategy: Of a step that assigns timestamps.
         clocks: The steps that assign the timestamps by which its event time advances; none if it does not.
         stamped: Whether its elements have event times.
+        first_inputs: How many of the inputs are the first of an operator of two; 0 for an operator of one.
     """
 
     uid: str
@@ -107,6 +110,7 @@ class Step:
     strategy: WatermarkStrategy | None = None
     clocks: tuple[str, ...] = ()
     stamped: bool = False
+    first_inputs: int = 0
 
     @property
     def has_operator_state(self) -> bool:
@@ -134,7 +138,7 @@ class Stage:
 
 
 @dataclass(frozen=True)
-class Source:
+class SourcePlan:
     """A frame of the engine, read by steps of the first stage of an epoch job or by edges.
 
     Attributes:
@@ -160,7 +164,7 @@ class EpochJob:
     """
 
     base: int
-    sources: tuple[Source, ...]
+    sources: tuple[SourcePlan, ...]
     stages: tuple[Stage, ...]
 
     @property
@@ -183,7 +187,7 @@ class JobPlan:
     names: dict[str, str] = field(default_factory=dict)
 
     @property
-    def sources(self) -> tuple[Source, ...]:
+    def sources(self) -> tuple[SourcePlan, ...]:
         """The inputs of the job."""
         return self.epoch_jobs[0].sources
 

@@ -53,6 +53,9 @@ class OperatorSpec:
     Attributes:
         side_outputs: Whether anybody reads its side outputs; only then its output is searched for `yield tag, value`.
         broadcast: Descriptors of its broadcast states; None for a function without a broadcast side.
+        second_type: Type of the elements of its second input; None for a function of one input.
+        gives_times: Whether it emits pairs of an event time and an element, instead of elements that have the time of
+            what they are emitted for.
     """
 
     function: Any
@@ -62,6 +65,8 @@ class OperatorSpec:
     output_type: TypeInformation
     side_outputs: bool = False
     broadcast: tuple[MapStateDescriptor[Any, Any], ...] | None = None
+    second_type: TypeInformation | None = None
+    gives_times: bool = False
 
     @property
     def has_operator_state(self) -> bool:
@@ -175,6 +180,17 @@ class UnionNode(Node):
 @dataclass(eq=False, kw_only=True)
 class BroadcastNode(Node):
     """All elements of a stream, for every subtask of the operator that reads it."""
+
+
+@dataclass(eq=False, kw_only=True)
+class SecondInputNode(Node):
+    """All elements of a stream, as the second input of the operator that reads it.
+
+    Attributes:
+        key: How they are partitioned, the same key as that of the first input; None for an operator without keys.
+    """
+
+    key: KeySpec | None = None
 
 
 @dataclass(eq=False, kw_only=True)
@@ -293,6 +309,8 @@ def _own(node: Node) -> tuple[str, ...]:
         return ("source", node.element_type.ddl)
     if isinstance(node, SideOutputNode):
         return ("side", node.tag)
+    if isinstance(node, SecondInputNode):
+        return (type(node).__name__, *(node.key.columns or ("(selector)",) if node.key else ()))
     if not isinstance(node, KeyedNode | NarrowNode):
         return (type(node).__name__,)
     if not node.keeps_state:

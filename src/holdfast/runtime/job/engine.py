@@ -16,7 +16,7 @@ from holdfast.errors import HoldfastError
 from holdfast.runtime.exchange.barrier import Barrier
 from holdfast.runtime.exchange.descriptor import EpochDescriptor, JobDescriptor
 from holdfast.runtime.graph.input_fitting import InputRules
-from holdfast.runtime.graph.plan import Source
+from holdfast.runtime.graph.plan import SourcePlan
 
 
 class EngineError(HoldfastError):
@@ -74,7 +74,7 @@ class StagedInput:
     epoch_job: int
     files: Mapping[str, tuple[str, ...]]
 
-    def of(self, source: Source) -> list[str]:
+    def of(self, source: SourcePlan) -> list[str]:
         """The files that a source of the epoch job is made of."""
         return [path for uid in source.staged for path in self.files.get(uid, ())]
 

@@ -25,6 +25,7 @@ from holdfast.runtime.graph.stream_graph import (
     NarrowNode,
     Node,
     OperatorSpec,
+    SecondInputNode,
     SideOutputNode,
     SinkNode,
     SourceNode,
@@ -51,6 +52,7 @@ _KINDS: Final[dict[type[Node], str]] = {
     TimestampNode: "timestamps",
     UnionNode: "union",
     BroadcastNode: "broadcast",
+    SecondInputNode: "second input",
     SideOutputNode: "side output",
     SinkNode: "sink",
 }

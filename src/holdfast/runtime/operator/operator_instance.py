@@ -20,7 +20,7 @@ from holdfast.state.backend import AbstractKeyedStateBackend
 
 logger = logging.getLogger(__name__)
 
-_METHODS = {
+_FIRST = {
     "map": "map",
     "flat_map": "flat_map",
     "filter": "filter",
@@ -28,6 +28,11 @@ _METHODS = {
     "reduce": "reduce",
     "batches": "process_batch",
     "groups": "process_group",
+}
+_OF_TWO = {
+    "map": ("map1", "map2"),
+    "flat_map": ("flat_map1", "flat_map2"),
+    "process": ("process_element1", "process_element2"),
 }
 
 
@@ -62,6 +67,8 @@ class OperatorInstance:
     ) -> tuple[Any, Callable[..., Any]]:
         """A fresh copy of the function for one task, and the method or callable that takes its elements."""
         function = copied_function(self._function, {CONTEXT: context, BACKEND: backend})
+        if self.spec.second_type is not None:
+            return function, method_of_input(function, self.spec.shape, 1)
         return function, method_of(function, self.spec.shape)
 
     def close(self) -> None:
@@ -80,9 +87,22 @@ def method_of(function: Any, shape: str) -> Callable[..., Any]:
     Raises:
         ConfigurationError: The object is neither.
     """
-    method = getattr(function, _METHODS[shape], None)
+    method = getattr(function, _FIRST[shape], None)
     if callable(method):
         return method  # type: ignore[no-any-return]
     if callable(function):
         return function  # type: ignore[no-any-return]
-    raise ConfigurationError(f"{type(function).__name__!r} is neither callable nor has a method {_METHODS[shape]}()")
+    raise ConfigurationError(f"{type(function).__name__!r} is neither callable nor has a method {_FIRST[shape]}()")
+
+
+def method_of_input(function: Any, shape: str, number: int) -> Callable[..., Any]:
+    """What is called with each element of an input of a function of two, 1 or 2; a map of it emits no None."""
+    method: Callable[..., Any] = getattr(function, _OF_TWO[shape][number - 1])
+    if shape != "map":
+        return method
+
+    def one_or_none(value: Any) -> tuple[Any, ...]:
+        mapped = method(value)
+        return () if mapped is None else (mapped,)
+
+    return one_or_none

@@ -52,7 +52,10 @@ class StampedSubtask(OperatorSubtask):
                 before = len(out)
                 self.context.element_timestamp = timestamp
                 self._process_one(element, slot, out)
-                self._stamps += [timestamp] * (len(out) - before)
+                if self._spec.gives_times:
+                    self._take_times(out, before)
+                else:
+                    self._stamps += [timestamp] * (len(out) - before)
                 self._note_side(timestamp)
         except HoldfastError:
             raise
@@ -73,15 +76,24 @@ class StampedSubtask(OperatorSubtask):
         if self.backend is None:
             self._run_narrow((element,), emitted)
         else:
-            self._keyed_runs[self._spec.shape]((element,), (slot,), emitted)
+            self._keyed_runs[self._shape]((element,), (slot,), emitted)
         out += self._without_tagged(emitted) if self._spec.side_outputs else emitted
 
     def _take_fired(self, emitted: Any, domain: Any, timestamp: int, out: list[Any]) -> None:
         before = len(out)
         out += self._without_tagged(list(emitted)) if self._spec.side_outputs else emitted
         stamp = timestamp if domain is TimeDomain.EVENT_TIME else None
-        self._stamps += [stamp] * (len(out) - before)
+        if self._spec.gives_times:
+            self._take_times(out, before)
+        else:
+            self._stamps += [stamp] * (len(out) - before)
         self._note_side(stamp)
+
+    def _take_times(self, out: list[Any], start: int) -> None:
+        """Parts the pairs of a time and an element that were emitted from a place on."""
+        pairs = out[start:]
+        out[start:] = [element for _, element in pairs]
+        self._stamps += [timestamp for timestamp, _ in pairs]
 
     def _note_side(self, timestamp: int | None) -> None:
         for tag, values in self.side_outputs.items():

@@ -16,7 +16,7 @@ from holdfast.errors import HoldfastError, UserFunctionError
 from holdfast.runtime.function.user_function import CheckpointedFunction, CheckpointListener, OutputTag, TimeDomain
 from holdfast.runtime.operator.context import ElementContext, SubtaskContext, SubtaskInfo
 from holdfast.runtime.operator.failure import user_error
-from holdfast.runtime.operator.operator_instance import OperatorInstance
+from holdfast.runtime.operator.operator_instance import OperatorInstance, method_of_input
 from holdfast.runtime.operator.raw_state import RawState
 from holdfast.runtime.operator.state_context import (
     BroadcastSideContext,
@@ -65,6 +65,10 @@ class OperatorSubtask:
             self._broadcast_side = BroadcastSideContext(info, backend, states, self.context)
         context = SubtaskContext(info, backend)
         self.function, self._call = instance.bind(context, backend)
+        self._shape: str = self._spec.shape
+        if self._spec.second_type is not None:
+            self._call_of_second = method_of_input(self.function, self._spec.shape, 2)
+            self._shape = "flat_map" if self._shape == "map" else self._shape
         self._raw = None if operator_state is None else RawState(info.uid, operator_state, backend)
         if isinstance(self.function, CheckpointedFunction):
             assert operator_state is not None and self._raw is not None
@@ -125,12 +129,24 @@ class OperatorSubtask:
             else:
                 self.backend.release()
                 slots = self.backend.prepare(dict_keys, hashes)  # type: ignore[arg-type]
-                self._keyed_runs[self._spec.shape](elements, slots, out)
+                self._keyed_runs[self._shape](elements, slots, out)
         except HoldfastError:
             raise
         except Exception as error:
             raise self._user_error(error, "processing an element") from error
         return self._without_tagged(out) if self._spec.side_outputs else out
+
+    def process_second(self, *batch: Any) -> list[Any]:
+        """Processes a batch of the second input; see `process`.
+
+        Raises:
+            UserFunctionError: The function raised.
+        """
+        call_of_first, self._call = self._call, self._call_of_second
+        try:
+            return self.process(*batch)
+        finally:
+            self._call = call_of_first
 
     def process_batch(self, batch: pa.RecordBatch, dict_keys: Sequence[Any], hashes: Any) -> pa.RecordBatch:
         """Processes a batch as columns and returns what came out as columns; for functions of whole batches.
@@ -248,7 +264,7 @@ class OperatorSubtask:
         return out
 
     def _run_narrow(self, elements: Sequence[Any], out: list[Any]) -> None:
-        call, shape = self._call, self._spec.shape
+        call, shape = self._call, self._shape
         if shape == "map":
             out.extend(map(call, elements))
         elif shape == "filter":

@@ -21,7 +21,7 @@ from holdfast.runtime.exchange.chunk import Chunk
 from holdfast.runtime.exchange.descriptor import EpochDescriptor
 from holdfast.runtime.exchange.layout import BARRIER_SCHEMA, KEY, KEY_HASH, Arrival, EdgeLayout, SourceLayout
 from holdfast.runtime.graph.event_time import greatest
-from holdfast.runtime.graph.plan import Edge, Port, Source
+from holdfast.runtime.graph.plan import Edge, Port, SourcePlan
 from holdfast.runtime.task.garbage_collection import collect_young, paused_garbage_collection
 from holdfast.runtime.task.identity import TaskIdentity
 from holdfast.runtime.task.record_writer import RecordWriter
@@ -56,7 +56,7 @@ class StageTask:
         self._barriers = BarrierReader()
         self._arriving = EdgeLayout(self._stage.arriving) if self._stage.arriving else None
         self._writer = RecordWriter(self._stage, identity.partition, next_tasks, epoch.epoch)
-        self._consumers: dict[Port, list[StepRun]] = {}
+        self._consumers: dict[Port, list[tuple[StepRun, bool]]] = {}
         self._sources = SourceLayout(job.descriptor.plan.epoch_job_of(identity.stage).sources)
         self._steps: list[StepRun] = []
         try:
@@ -68,8 +68,9 @@ class StageTask:
             self._abort()
             raise
         for run in self._steps:
-            for port in run.step.inputs:
-                self._consumers.setdefault(port, []).append(run)
+            firsts = run.step.first_inputs or len(run.step.inputs)
+            for number, port in enumerate(run.step.inputs):
+                self._consumers.setdefault(port, []).append((run, number >= firsts))
         self._side_ports = [port for port in {*self._consumers, *self._writer.origins()} if port.tag is not None]
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -123,10 +124,11 @@ class StageTask:
             self._emit(consumer, consumer.accept_broadcast(_chunk(edge, edge.origin.name, arrival.batch)))
             return
         if edge.key is None:
-            self._emit(consumer, consumer.accept(_chunk(edge, edge.origin.name, arrival.batch)))
+            self._accept(consumer, edge.second, _chunk(edge, edge.origin.name, arrival.batch))
             return
         assert isinstance(consumer, KeyedRun)
-        self._emit(consumer, consumer.accept_keyed(_elements_of(edge, arrival.batch), *_keys_of(edge, arrival)))
+        accept = consumer.accept_keyed_second if edge.second else consumer.accept_keyed
+        self._emit(consumer, accept(_elements_of(edge, arrival.batch), *_keys_of(edge, arrival)))
 
     def _consumer_of(self, edge: Edge) -> StepRun:
         found = self._consumers.get(Port("edge", edge.name))
@@ -134,7 +136,15 @@ class StageTask:
             raise NotExistError(
                 f"elements for {edge.consumer!r} arrived at partition {self._identity.partition}, which does not run it"
             )
-        return found[0]
+        return found[0][0]
+
+    def _accept(self, run: StepRun, is_second: bool, chunk: Chunk) -> None:
+        """Hands elements to a step, for its second input or for its only or first one."""
+        if is_second:
+            assert isinstance(run, OperatorRun)
+            self._emit(run, run.accept_second(chunk))
+        else:
+            self._emit(run, run.accept(chunk))
 
     def _emit(self, run: StepRun, chunk: Chunk | None) -> None:
         """Hands what a step emitted, side outputs included, to whoever reads it."""
@@ -148,12 +158,15 @@ class StageTask:
     def _type_at(self, port: Port) -> TypeInformation:
         readers = self._consumers.get(port)
         if readers:
-            return readers[0].step.input_type
+            run, is_second = readers[0]
+            operator = run.step.operator
+            second_type = operator.second_type if is_second and operator is not None else None
+            return run.step.input_type if second_type is None else second_type
         return next(edge.element_type for edge in self._stage.leaving if edge.origin == port)
 
     def _deliver(self, port: Port, chunk: Chunk) -> None:
-        for run in self._consumers.get(port, ()):
-            self._emit(run, run.accept(chunk))
+        for run, is_second in self._consumers.get(port, ()):
+            self._accept(run, is_second, chunk)
         self._writer.send(port, chunk)
 
     def _acknowledge(self) -> Barrier:
@@ -183,7 +196,7 @@ class StageTask:
         return FileName.new(token, epoch.epoch, epoch.attempt, "barrier", self._identity.partition)
 
 
-def _chunk(carrier: Edge | Source, uid: str, batch: pa.RecordBatch) -> Chunk:
+def _chunk(carrier: Edge | SourcePlan, uid: str, batch: pa.RecordBatch) -> Chunk:
     if carrier.stamped:
         return Chunk.of_stamped_batch(carrier.element_type, uid, batch)
     return Chunk(carrier.element_type, uid, batch=batch)

@@ -81,6 +81,11 @@ class OperatorRun(StepRun):
         self.records_in += len(chunk)
         return self._emitted(self._operator.process(chunk.elements, timestamps=chunk.stamps))
 
+    def accept_second(self, chunk: Chunk) -> Chunk:
+        """Processes elements of the second input."""
+        self.records_in += len(chunk)
+        return self._emitted(self._operator.process_second(chunk.elements, None, None, chunk.stamps))
+
     def accept_broadcast(self, chunk: Chunk) -> Chunk:
         """Processes elements of which every subtask gets a copy; they count once."""
         self.records_in += 0 if self.subtask else len(chunk)
@@ -153,6 +158,11 @@ class KeyedRun(OperatorRun):
             self.records_out += batch.num_rows
             return Chunk(self.step.output_type, self.step.uid, batch=batch)
         return self._emitted(self._operator.process(chunk.elements, dict_keys, hashes, chunk.stamps))
+
+    def accept_keyed_second(self, chunk: Chunk, dict_keys: Sequence[Any], hashes: npt.NDArray[np.uint64]) -> Chunk:
+        """Processes elements of the second input with their canonical keys and hashes."""
+        self.records_in += len(chunk)
+        return self._emitted(self._operator.process_second(chunk.elements, dict_keys, hashes, chunk.stamps))
 
     def end_of_input(self, observed: Observed) -> Chunk:
         watermark = self._epoch.event_time.after(self.step.uid, self.step.clocks, observed)

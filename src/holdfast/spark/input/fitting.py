@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from holdfast.errors import ConfigurationError, RestoreError
 from holdfast.runtime.graph.input_fitting import Fitting, InputLeaf, InputRules, fit_inputs
-from holdfast.runtime.graph.plan import Source
+from holdfast.runtime.graph.plan import SourcePlan
 from holdfast.runtime.graph.stream_graph import input_of
 from holdfast.spark.input.description import ignores_missing_files, source_of, streaming_leaves, table_of
 from holdfast.spark.input.offset_log import PlannedLine, lines_of, rearranged, require_plain
@@ -66,8 +66,8 @@ class InputIdentities:
 
     def __init__(
         self,
-        streaming: Sequence[tuple[Source, DataFrame]],
-        static: Sequence[tuple[Source, DataFrame]],
+        streaming: Sequence[tuple[SourcePlan, DataFrame]],
+        static: Sequence[tuple[SourcePlan, DataFrame]],
         union: DataFrame | None,
         session: SparkSession,
     ) -> None:
@@ -155,13 +155,15 @@ class InputIdentities:
         return rearranged(streaming, [line.folder for line in before], plan)
 
 
-def uid_of(source: Source) -> str:
+def uid_of(source: SourcePlan) -> str:
     """The uid of the input that a source of the plan is made of: transforms do not change it."""
     assert source.node is not None
     return input_of(source.node).identity
 
 
-def _lines(streaming: Sequence[tuple[Source, DataFrame]], union: DataFrame, session: SparkSession) -> Sequence[Line]:
+def _lines(
+    streaming: Sequence[tuple[SourcePlan, DataFrame]], union: DataFrame, session: SparkSession
+) -> Sequence[Line]:
     """The lines of the offset log, as Spark counts: by the leaves of the plan, where equal ones are one source."""
     leaves = streaming_leaves(union)
     owners = [uid_of(source) for source, frame in streaming for _ in streaming_leaves(frame)]

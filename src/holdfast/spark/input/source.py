@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 from holdfast.errors import ConfigurationError, HoldfastError, OutputTypeError
 from holdfast.runtime.exchange.chunk import TIMESTAMP
 from holdfast.runtime.exchange.layout import RESERVED, SourceLayout
-from holdfast.runtime.graph.plan import EpochJob, JobPlan, Source
+from holdfast.runtime.graph.plan import EpochJob, JobPlan, SourcePlan
 from holdfast.runtime.graph.stream_graph import transforms_of
 from holdfast.runtime.job.engine import StagedInput
 from holdfast.runtime.operator import user_error
@@ -45,7 +45,7 @@ class _Packing:
         self._layout = SourceLayout(epoch_job.sources)
         self._columns = session.createDataFrame([], source_ddl(epoch_job)).schema
 
-    def union(self, members: Sequence[tuple[Source, DataFrame]]) -> DataFrame | None:
+    def union(self, members: Sequence[tuple[SourcePlan, DataFrame]]) -> DataFrame | None:
         """All rows of these sources; None if there is no source."""
         result: DataFrame | None = None
         for source, frame in members:
@@ -53,7 +53,7 @@ class _Packing:
             result = packed if result is None else result.union(packed)
         return result
 
-    def _packed(self, source: Source, frame: DataFrame) -> list[Column]:
+    def _packed(self, source: SourcePlan, frame: DataFrame) -> list[Column]:
         columns = []
         for position, other in enumerate(self._layout.sources):
             name = self._layout.column(position)
@@ -128,7 +128,7 @@ class StagedFrames:
         assert frame is not None
         return frame if frame.sparkSession is self._session else _in_session(frame, self._session)
 
-    def _frame(self, source: Source, paths: list[str], epoch: int) -> DataFrame:
+    def _frame(self, source: SourcePlan, paths: list[str], epoch: int) -> DataFrame:
         schema = self._schemas[source.uid]
         session = self._session
         read = arrow_files(session).schema(schema).parquet(*paths) if paths else session.createDataFrame([], schema)
@@ -157,14 +157,14 @@ def _in_session(frame: DataFrame, session: SparkSession) -> DataFrame:
     return session.createDataFrame([], frame.schema).union(frame)
 
 
-def _staged_ddl(source: Source) -> str:
+def _staged_ddl(source: SourcePlan) -> str:
     """The columns of the files that a source is made of, as far as it needs them."""
     transforms = [] if source.node is None else transforms_of(source.node)
     columns = element_ddl(transforms[0].inputs[0].element_type if transforms else source.element_type)
     return f"{columns}, {TIMESTAMP} bigint" if source.stamped else columns
 
 
-def _check_names(source: Source, names: Sequence[str]) -> None:
+def _check_names(source: SourcePlan, names: Sequence[str]) -> None:
     reserved = [name for name in names if name.startswith(RESERVED)]
     if reserved:
         raise ConfigurationError(
@@ -179,7 +179,7 @@ def _check_names(source: Source, names: Sequence[str]) -> None:
         )
 
 
-def _check(source: Source, frame: DataFrame) -> None:
+def _check(source: SourcePlan, frame: DataFrame) -> None:
     _check_names(source, frame.columns)
     if frame.isStreaming:
         found = _stateful(frame._jdf.queryExecution().analyzed())
@@ -191,7 +191,7 @@ def _check(source: Source, frame: DataFrame) -> None:
             )
 
 
-def _check_repeatable(source: Source, frame: DataFrame) -> None:
+def _check_repeatable(source: SourcePlan, frame: DataFrame) -> None:
     found = _destroying(frame._jdf.queryExecution().analyzed()) if frame.isStreaming else None
     if found:
         raise ConfigurationError(

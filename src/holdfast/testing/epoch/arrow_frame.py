@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 
 from holdfast.errors import ConfigurationError, HoldfastError
 from holdfast.runtime.exchange.layout import stamped_schema
-from holdfast.runtime.graph.plan import JobPlan, Source
+from holdfast.runtime.graph.plan import JobPlan, SourcePlan
 from holdfast.runtime.graph.stream_graph import FrameTransformNode, transforms_of
 from holdfast.runtime.job.engine import StagedInput
 from holdfast.runtime.operator import user_error
@@ -26,7 +26,7 @@ def staged_elements(plan: JobPlan, staged: StagedInput, epoch: int) -> dict[str,
     }
 
 
-def _elements(source: Source, staged: StagedInput, epoch: int) -> pa.Table:
+def _elements(source: SourcePlan, staged: StagedInput, epoch: int) -> pa.Table:
     transforms = [] if source.node is None else transforms_of(source.node)
     schema = element_schema(transforms[0].inputs[0].element_type) if transforms else stamped_schema(source)
     tables = [pq.read_table(path, columns=schema.names) for path in staged.of(source)]

@@ -1,0 +1,5 @@
+"""Where streams begin and end outside of Holdfast: a module for each kind of place, named as in PyFlink."""
+
+from holdfast.datastream.connectors.base import Source
+
+__all__ = ["Source"]

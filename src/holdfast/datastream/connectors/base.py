@@ -1,0 +1,50 @@
+"""What every connector has in common: how a source tells where a stream begins."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any
+
+from holdfast.runtime.function.user_function import FlatMapLike
+from holdfast.types.information.type_information import TypeInformation
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+class Source(ABC):
+    """Where a stream begins: it knows the Spark DataFrame that reads a place. `env.from_source` makes the stream.
+
+    One method is enough: `create_frame`. The rows of its frame are the elements then, and Spark keeps the position: it
+    is in the checkpoint, and a job that resumes reads on from there. The other methods are for sources whose elements
+    are no rows, or have timestamps.
+    """
+
+    @abstractmethod
+    def create_frame(self, session: SparkSession) -> DataFrame:
+        """The frame that reads this source, streaming or static; a static one is read once, as a whole.
+
+        It is called once, in the driver, while the program is defined. Nothing may be kept outside of Spark: where the
+        stream has come to is what Spark says.
+
+        Raises:
+            ConfigurationError: The source cannot be read as it is described.
+        """
+
+    def element_type(self) -> TypeInformation | None:
+        """Type of the elements if the frame has one column and they are its values; None if the rows are elements."""
+        return None
+
+    def timestamp_column(self) -> str | None:
+        """Column with the event time of each row in milliseconds since 1970; None if rows have no timestamps.
+
+        A watermark strategy without an assigner goes by it, and an assigner is given it.
+        """
+        return None
+
+    def decoder(self) -> tuple[FlatMapLike, Any] | None:
+        """A function from a row to the elements that it stands for, and their type as `output_type` takes it.
+
+        It is called as that of `flat_map`, in the tasks that read the source. None if rows are elements as they are.
+        """
+        return None

@@ -1,0 +1,77 @@
+"""The stream that `from_source` returns: the elements of a source, however many steps make them of its rows."""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+from holdfast.datastream.connectors.base import Source
+from holdfast.datastream.stream.data_stream import DataStream
+from holdfast.datastream.stream.operation import declared_type
+from holdfast.errors import ConfigurationError
+from holdfast.kernel.watermark import WatermarkStrategy
+from holdfast.runtime.graph.stream_graph import SourceNode
+
+
+class SourceStream(DataStream):
+    """A stream of the elements of a source. Its name and uid are those of the input, whose position they identify."""
+
+    def __init__(self, rows: DataStream, elements: DataStream) -> None:
+        super().__init__(elements._environment, elements._node)
+        assert isinstance(rows._node, SourceNode)
+        self._input = rows._node
+
+    def name(self, name: str) -> Self:
+        """Names the input for logs and messages."""
+        self._input.name = name
+        return self
+
+    set_description = name
+
+    def get_name(self) -> str:
+        """The input's name."""
+        return self._input.name
+
+    def uid(self, uid: str) -> Self:
+        """Identifies the input in checkpoints: its position is found again under this uid.
+
+        Raises:
+            ConfigurationError: It is empty.
+        """
+        DataStream(self._environment, self._input).uid(uid)
+        return self
+
+
+def elements_of(source: Source, rows: DataStream, strategy: WatermarkStrategy, type_info: Any) -> SourceStream:
+    """The stream of a source, of that of its rows.
+
+    Args:
+        source: The source.
+        rows: The rows of its frame.
+        strategy: How its elements get timestamps, and its watermark follows from them.
+        type_info: Type of the elements if the program declared one; None for what the source says.
+
+    Raises:
+        ConfigurationError: The strategy is none, or the declared type is another one than that of the source.
+    """
+    if not isinstance(strategy, WatermarkStrategy):
+        raise ConfigurationError(
+            "from_source() takes a WatermarkStrategy, for instance WatermarkStrategy.no_watermarks(), not "
+            f"{strategy!r}."
+        )
+    elements = rows
+    column = source.timestamp_column()
+    if column is not None:
+        stamping = WatermarkStrategy.no_watermarks().with_timestamp_assigner(lambda row, _: row[column])
+        elements = elements.assign_timestamps_and_watermarks(stamping)
+    decoder = source.decoder()
+    if decoder is not None:
+        decode, output_type = decoder
+        elements = elements.flat_map(decode, output_type if type_info is None else type_info)
+    elif type_info is not None and declared_type(type_info, "from_source") != elements.get_type():
+        raise ConfigurationError(
+            f"from_source(): type_info is {declared_type(type_info, 'from_source').ddl!r}, but the elements of "
+            f"{type(source).__name__} are {elements.get_type().ddl!r}: leave type_info out, the source knows its type."
+        )
+    if strategy != WatermarkStrategy.no_watermarks():
+        elements = elements.assign_timestamps_and_watermarks(strategy)
+    return SourceStream(rows, elements)
