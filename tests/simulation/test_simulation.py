@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.simulation.__main__ import history_of, main, run_many, run_seeds, seeds_for, seeds_for_all
+from tests.simulation.__main__ import main
 from tests.simulation.bugs import BUGS, descriptions
+from tests.simulation.many import history_of, run_many, run_seeds, seeds_for, seeds_for_all
 from tests.simulation.report import seeds_needed, table
 from tests.simulation.shrink import shrunk
 
@@ -58,16 +59,22 @@ def test_no_history_with_real_tasks_goes_wrong() -> None:
 def test_a_seed_replays_exactly_also_in_a_process_that_hashes_differently() -> None:
     told = [f"{history.signature} {history.steps}" for history in map(history_of, range(300, 305))]
     program = (
-        "from tests.simulation.__main__ import history_of\n"
+        "from tests.simulation.many import history_of\n"
         "for history in map(history_of, range(300, 305)): print(history.signature, history.steps)"
     )
+    assert output_of("-c", program, PYTHONHASHSEED="4711").split("\n")[:-1] == told
+
+
+def test_the_command_runs_many_seeds_in_processes_of_their_own() -> None:
+    assert "10 seeds, " in output_of("-m", "tests.simulation", "--seeds", "10", "--processes", "1")
+
+
+def output_of(*arguments: str, **variables: str) -> str:
+    """What a Python process prints."""
     root = Path(__file__).parents[2]
-    path = os.pathsep.join([str(root), str(root / "src")])
-    environment = {**os.environ, "PYTHONHASHSEED": "4711", "PYTHONPATH": path}
-    answer = subprocess.run(
-        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True
-    )
-    assert answer.stdout.split("\n")[:-1] == told
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(root), str(root / "src")]), **variables}
+    answer = subprocess.run([sys.executable, *arguments], env=environment, capture_output=True, text=True, check=True)
+    return answer.stdout
 
 
 def test_two_seeds_tell_two_histories() -> None:
