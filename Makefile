@@ -27,7 +27,7 @@ CLASSES := $(VENV)/spark.jsa
 export PYSPARK_PYTHON := $(CURDIR)/$(PY)
 export PYSPARK_DRIVER_PYTHON := $(CURDIR)/$(PY)
 
-.PHONY: help setup demo soak fuzz bench test test-all test-again test-nojvm test-spark lint types layers lock
+.PHONY: help setup demo soak chaos fuzz bench test test-all test-again test-nojvm test-spark lint types layers lock
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -44,8 +44,15 @@ bench: $(STAMP) ## Measure rows/s against Spark and PyFlink, and what an epoch c
 	$(PY) benchmarks/keyed_count.py
 	$(PY) benchmarks/small_epoch.py
 
-soak: $(STAMP) ## The long runs: thousands of epochs with failures and kills (half an hour)
+soak: $(STAMP) ## The long runs: thousands of epochs with failures and kills
 	$(PY) -m pytest tests -m soak --timeout 0 -s
+
+KIND ?= all
+ROUNDS ?= 50
+SEED ?=
+
+chaos: $(STAMP) ## Kill, stop, cut off and fill up real jobs at random: KIND=zookeeper ROUNDS=50 SEED=1
+	PYTHONPATH=src:. $(PY) -m tests.chaos --kind $(KIND) --rounds $(ROUNDS) $(if $(SEED),--seed $(SEED))
 
 # Atheris has no release for every Python, so it is no part of the lock and has an environment beside the other one.
 TARGET ?= metadata

@@ -66,14 +66,20 @@ def java_below(pid: int) -> int | None:
     waiting = [pid]
     while waiting:
         current = waiting.pop()
-        for child in _children(current):
-            if _read(Path(f"/proc/{child}/comm")).strip() == "java":
+        for child in children(current):
+            if command_of(child) == "java":
                 return child
             waiting.append(child)
     return None
 
 
-def _children(pid: int) -> list[int]:
+def command_of(pid: int) -> str:
+    """The name of a process's program, nothing if it has ended."""
+    return _read(Path(f"/proc/{pid}/comm")).strip()
+
+
+def children(pid: int) -> list[int]:
+    """The processes that a process has started."""
     tasks = Path(f"/proc/{pid}/task").glob("*/children")
     return [int(child) for task in tasks for child in _read(task).split()]
 

@@ -120,7 +120,7 @@ VERBS = [
     "submit",
     "state-server",
 ]
-TARGETS = ["help", "setup", "demo", "demo-ha", "test", "test-all", "soak", "bench", "lint"]
+TARGETS = ["help", "setup", "demo", "demo-ha", "test", "test-all", "soak", "chaos", "bench", "lint"]
 BENCHMARKS = ["keyed_count", "large_state", "small_epoch", "checkpoint", "rescale", "takeover", "query"]
 SEED_EXAMPLES = ["stateful_map", "backends", "coordinator", "trigger", "evolution", "broadcast"]
 FAULT_POINTS = """

@@ -1,0 +1,102 @@
+"""The processes of a site: a driver's Python, its JVM, its executors and their Python workers, and the servers."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.stories.process import children, command_of, kill_group, start
+
+
+@dataclass(frozen=True)
+class Member:
+    """One process.
+
+    Attributes:
+        kind: ``driver``, ``JVM``, ``executor``, ``worker`` or ``server``; those of a driver that does not lead with
+            ``standby's`` before it.
+        pid: Its process id.
+    """
+
+    kind: str
+    pid: int
+
+    def send(self, number: signal.Signals) -> None:
+        """Send a signal, unless the process has ended meanwhile."""
+        with suppress(ProcessLookupError):
+            os.kill(self.pid, number)
+
+
+class Driver:
+    """One process of the job, which its supervisor starts again whenever it ends.
+
+    Args:
+        number: Which of the drivers.
+        arguments: What the program gets.
+        directory: For its log.
+    """
+
+    def __init__(self, number: int, arguments: Sequence[object], directory: Path) -> None:
+        self.number = number
+        self.log = directory / f"driver-{number}.log"
+        self.starts = 0
+        self._arguments = arguments
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def supervise(self) -> None:
+        """Start the process if it does not run, as a service manager does."""
+        if self._process is not None and self._process.poll() is None:
+            return
+        if self._process is not None:
+            with suppress(ProcessLookupError):  # what it has started may have outlived it
+                os.killpg(self._process.pid, signal.SIGKILL)
+        self._process = start("chaos_job.py", *self._arguments, log=self.log)
+        self.starts += 1
+
+    def members(self, leads: bool) -> list[Member]:
+        """The processes that run now."""
+        if self._process is None or self._process.poll() is not None:
+            return []
+        standing = "" if leads else "standby's "
+        found = [Member(f"{standing}driver", self._process.pid)]
+        below = [(pid, False) for pid in children(self._process.pid)]
+        while below:
+            pid, is_below_java = below.pop()
+            command = command_of(pid)
+            if command == "java":
+                found.append(Member(standing + ("executor" if is_below_java else "JVM"), pid))
+            elif command.startswith("python") and is_below_java and not children(pid):
+                found.append(Member(f"{standing}worker", pid))
+            below += [(child, is_below_java or command == "java") for child in children(pid)]
+        return found
+
+    def says_it_leads(self) -> bool:
+        """Whether the last thing that it said about leading is that it does."""
+        text = self.log.read_text(errors="replace") if self.log.exists() else ""
+        return text.rfind("this process leads job") > text.rfind("standing by")
+
+    def end(self) -> None:
+        """Kill it with all that it has started."""
+        if self._process is not None:
+            with suppress(ProcessLookupError):
+                kill_group(self._process)
+
+
+def one_of(members: Sequence[Member], chance: random.Random) -> Member | None:
+    """A member, each kind as likely as the others."""
+    kinds = sorted({member.kind for member in members})
+    if not kinds:
+        return None
+    kind = chance.choice(kinds)
+    return chance.choice([member for member in members if member.kind == kind])
+
+
+def servers() -> list[Member]:
+    """The servers that are processes of their own."""
+    return [Member("server", pid) for pid in children(os.getpid()) if command_of(pid) == "java"]
