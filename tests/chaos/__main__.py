@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import random
+import signal
 import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -19,6 +20,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=50)
     parser.add_argument("--seed", type=int, default=None, help="by default a random one, which is printed")
     arguments = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # and end all that was started
     seed = random.randrange(10**6) if arguments.seed is None else arguments.seed
     for kind in KINDS if arguments.kind == "all" else (arguments.kind,):
         print(f"{kind}: seed {seed}", file=sys.stderr, flush=True)
