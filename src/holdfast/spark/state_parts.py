@@ -1,0 +1,151 @@
+"""Work on parts of key groups in Spark tasks: rows are placed by their keys, and each task writes what came to it.
+
+A task may run twice, at the same time too. Each attempt writes under names of its own, and only what is in the rows
+that Spark hands over in the end is named by anybody.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import types as T
+
+from holdfast.errors import ConfigurationError, HoldfastError
+from holdfast.runtime.exchange.layout import RESERVED
+from holdfast.spark.frame import frame_with, map_in_arrow
+from holdfast.spark.placement import place
+from holdfast.spark.worker import TaskFailedError, error_in
+from holdfast.types.conversion.convert import to_row_type, to_type
+from holdfast.types.information.type_information import RowTypeInformation
+
+SUBTASK: Final = f"{RESERVED}subtask"
+HASH: Final = f"{RESERVED}hash"
+KEY: Final = f"{RESERVED}key"
+_WRITTEN: Final = "written"
+
+Keys = Callable[[pa.Table], tuple[Any, Any, pa.Array]]
+"""From rows to the part, the hash and the key of each."""
+Write = Callable[[int, Any, pa.Array, pa.Table], Any]
+"""Writes the rows of a part: (part, hashes, keys, rows) -> JSON, or None."""
+
+
+def is_frame(data: Any) -> bool:
+    """Whether something is a Spark DataFrame."""
+    return isinstance(data, DataFrame)
+
+
+def row_type_of(frame: DataFrame) -> RowTypeInformation:
+    """The type of the rows of a frame.
+
+    Raises:
+        ConfigurationError: It is a stream, or one of its columns has no form in Python.
+    """
+    if frame.isStreaming:
+        raise ConfigurationError("A savepoint is made of a DataFrame that ends, not of a stream.")
+    return to_row_type(frame.schema)
+
+
+def write_parts(
+    frame: DataFrame, columns: list[str], parallelism: int, key_type: pa.DataType, keys: Keys, write: Write
+) -> list[Any]:
+    """Place the rows of a frame by their keys, and let tasks write them. Blocks.
+
+    Args:
+        frame: The rows.
+        columns: Those that are needed.
+        parallelism: How many parts.
+        key_type: Of keys, as files have them.
+        keys: Computes keys; runs in tasks.
+        write: Writes a part; runs in tasks.
+
+    Returns:
+        What `write` has returned, without None.
+
+    Raises:
+        HoldfastError: A task has refused something.
+    """
+    needed = frame.select(*[f"`{name.replace('`', '``')}`" for name in columns])
+    placed_type = _struct(needed.sparkSession, f"{SUBTASK} int, {HASH} bigint, {KEY} {to_type(key_type).ddl}")
+    keyed = map_in_arrow(needed, _keyed(keys), T.StructType([*placed_type.fields, *needed.schema.fields]))
+    placed = place(keyed, parallelism, SUBTASK)
+    written = map_in_arrow(placed, _written(write), f"{_WRITTEN} string")
+    try:
+        return [json.loads(row[0]) for row in written.collect()]
+    except Exception as failure:
+        error = error_in(failure)
+        if error is None:
+            raise
+        raise error from failure
+
+
+def read_parts(
+    session: SparkSession, parts: int, schema: str, read: Callable[[int], Iterator[pa.RecordBatch]]
+) -> DataFrame:
+    """A frame whose partitions are read by tasks, when Spark asks for them.
+
+    Args:
+        session: Of the frame.
+        parts: How many partitions.
+        schema: Columns as DDL.
+        read: Reads one part; runs in tasks.
+    """
+
+    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        try:
+            for batch in batches:
+                for part in batch.column(0).to_pylist():
+                    yield from read(part)
+        except HoldfastError as error:
+            raise TaskFailedError(error) from error
+
+    return map_in_arrow(session.range(0, parts, 1, parts), run, schema)
+
+
+def _struct(session: SparkSession, ddl: str) -> T.StructType:
+    return session.createDataFrame([], ddl).schema
+
+
+def _keyed(keys: Keys) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        try:
+            for batch in batches:
+                parts, hashes, stored = keys(pa.Table.from_batches([batch]))
+                arrays = [pa.array(parts, pa.int32()), pa.array(hashes.view(np.int64)), stored, *batch.columns]
+                yield pa.RecordBatch.from_arrays(arrays, names=[SUBTASK, HASH, KEY, *batch.schema.names])
+        except HoldfastError as error:
+            raise TaskFailedError(error) from error
+
+    return run
+
+
+def _written(write: Write) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        arrived = [batch for batch in batches if batch.num_rows]
+        if not arrived:
+            return
+        try:
+            rows = pa.Table.from_batches(arrived)
+            parts = rows.column(SUBTASK).to_numpy()
+            for part in np.unique(parts).tolist():  # Spark may put several partitions together
+                own = rows if (parts == part).all() else rows.filter(pa.array(parts == part))
+                hashes = own.column(HASH).to_numpy().view(np.uint64)
+                keys = own.column(KEY).combine_chunks()
+                found = write(part, hashes, keys, own.drop_columns([SUBTASK, HASH, KEY]))
+                if found is not None:
+                    yield pa.RecordBatch.from_arrays([pa.array([json.dumps(found)])], names=[_WRITTEN])
+        except HoldfastError as error:
+            raise TaskFailedError(error) from error
+
+    return run
+
+
+def frame_of_table(session: SparkSession, table: pa.Table) -> DataFrame:
+    """A small Arrow table as a frame."""
+    kind = to_row_type(table.schema)
+    batch = table.combine_chunks().to_batches() or [pa.RecordBatch.from_pylist([], schema=table.schema)]
+    return frame_with(batch[0], kind.schema_ddl, session)

@@ -1,0 +1,28 @@
+"""State as data, without a job: reading savepoints and checkpoints, and making savepoints.
+
+reader = SavepointReader.read(None, "/savepoints/savepoint-4901f0-5a1b")
+visits = reader.read_keyed_state("visits", "count")
+
+counts = OperatorTransformation.bootstrap_with(table).key_by("user").to_state(
+    ValueStateDescriptor("count", "bigint"), "n")
+SavepointWriter.new_savepoint(None, 128).with_operator("visits", counts).write("/savepoints/history")
+"""
+
+from holdfast.state_processor.bootstrap_function import (
+    BroadcastStateBootstrapFunction,
+    KeyedStateBootstrapFunction,
+    StateBootstrapFunction,
+)
+from holdfast.state_processor.bootstrap_transformation import OperatorTransformation, StateBootstrapTransformation
+from holdfast.state_processor.savepoint_reader import SavepointReader
+from holdfast.state_processor.savepoint_writer import SavepointWriter
+
+__all__ = [
+    "BroadcastStateBootstrapFunction",
+    "KeyedStateBootstrapFunction",
+    "OperatorTransformation",
+    "SavepointReader",
+    "SavepointWriter",
+    "StateBootstrapFunction",
+    "StateBootstrapTransformation",
+]

@@ -1,0 +1,293 @@
+"""What becomes the state of an operator: tables whose columns are state, or rows for a function that writes it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+
+from holdfast.errors import ConfigurationError, StateError
+from holdfast.runtime.function.user_function import KeySelector
+from holdfast.state.declaration.descriptor import ListStateDescriptor, MapStateDescriptor, StateDescriptor
+from holdfast.state.operator.operator_snapshot import Mode
+from holdfast.state_processor.bootstrap_function import KeyedStateBootstrapFunction, StateBootstrapFunction
+from holdfast.types.conversion.convert import to_type
+from holdfast.types.information.type_information import TypeInformation
+
+Data = Any
+"""An Arrow table or record batch, a Spark DataFrame, or for functions also a list of elements."""
+
+
+@dataclass(frozen=True)
+class KeyBy:
+    """How rows are keyed, as in `DataStream.key_by`.
+
+    Attributes:
+        columns: Names of columns; empty with a selector.
+        selector: Python function of a row.
+        key_type: Type of the key; None for that of the columns, or with a selector for untyped Python keys.
+        untyped: Whether the key of columns is an untyped Python key.
+    """
+
+    columns: tuple[str, ...] = ()
+    selector: Callable[[Any], Any] | None = None
+    key_type: TypeInformation | None = None
+    untyped: bool = False
+
+
+@dataclass(frozen=True)
+class TableState:
+    """One state of a table: its descriptor and the columns that hold it; `domain` makes it timers."""
+
+    descriptor: StateDescriptor[Any] | None
+    value: str
+    map_key: str | None = None
+    stamp: str | None = None
+    domain: str | None = None
+
+    @property
+    def name(self) -> str:
+        """The name of the state, or what its timers are."""
+        return f"timers of {self.domain} time" if self.descriptor is None else self.descriptor.name
+
+
+@dataclass(frozen=True)
+class KeyedTable:
+    """A table that is keyed, with the states in its columns or the function that makes them of its rows."""
+
+    data: Data
+    key: KeyBy
+    states: tuple[TableState, ...] = ()
+    function: KeyedStateBootstrapFunction | None = None
+    element_type: TypeInformation | None = None
+
+
+@dataclass(frozen=True)
+class OperatorTable:
+    """A table that is operator state, or rows for a function that writes it."""
+
+    data: Data
+    descriptor: StateDescriptor[Any] | None = None
+    mode: Mode = Mode.SPLIT_DISTRIBUTE
+    value: str = "value"
+    key: str = "key"
+    function: StateBootstrapFunction | None = None
+    element_type: TypeInformation | None = None
+
+
+class StateBootstrapTransformation:
+    """All state of one operator, made of tables. `OperatorTransformation` begins one; each method returns a new one.
+
+    Nothing is read or computed before the savepoint is written.
+    """
+
+    def __init__(self, keyed: Sequence[KeyedTable] = (), operator: Sequence[OperatorTable] = ()) -> None:
+        self.keyed = tuple(keyed)
+        self.operator = tuple(operator)
+        self.max_parallelism: int | None = None
+
+    def set_max_parallelism(self, max_parallelism: int) -> StateBootstrapTransformation:
+        """Set the number of key groups of this operator, over that of the writer."""
+        made = StateBootstrapTransformation(self.keyed, self.operator)
+        made.max_parallelism = max_parallelism
+        return made
+
+    def to_state(
+        self, descriptor: StateDescriptor[Any], value: str, *, map_key: str | None = None, stamp: str | None = None
+    ) -> StateBootstrapTransformation:
+        """Let columns of the last table be one more state.
+
+        Args:
+            descriptor: The state as the job declares it.
+            value: Column of values; of a list state lists, or elements, one a row; of a map state the values of its
+                entries, or without `map_key` whole maps.
+            map_key: Column of the keys of map entries.
+            stamp: Column of the times of last use in milliseconds, for state with a time to live.
+
+        Raises:
+            ConfigurationError: The last table is for a function, or no keyed one.
+        """
+        return self._with(TableState(descriptor, value, map_key, stamp))
+
+    def to_timers(self, time: str, domain: str = "processing") -> StateBootstrapTransformation:
+        """Let a column of the last table be times of timers of the keys.
+
+        Args:
+            time: Column of the times, in milliseconds since 1970 or timestamps.
+            domain: "event" or "processing".
+
+        Raises:
+            ConfigurationError: The last table is for a function, or no keyed one.
+        """
+        return self._with(TableState(None, time, domain=domain))
+
+    def and_also(self, other: StateBootstrapTransformation) -> StateBootstrapTransformation:
+        """Add the state of another transformation to the same operator; no state may be in both."""
+        made = StateBootstrapTransformation((*self.keyed, *other.keyed), (*self.operator, *other.operator))
+        made.max_parallelism = self.max_parallelism or other.max_parallelism
+        return made
+
+    def _with(self, state: TableState) -> StateBootstrapTransformation:
+        if not self.keyed or self.keyed[-1].function is not None:
+            raise ConfigurationError(
+                f"State {state.name!r} needs a table that is keyed, and no function: write "
+                "OperatorTransformation.bootstrap_with(table).key_by('column').to_state(...)."
+            )
+        last = self.keyed[-1]
+        made = StateBootstrapTransformation(
+            (*self.keyed[:-1], replace(last, states=(*last.states, state))), self.operator
+        )
+        made.max_parallelism = self.max_parallelism
+        return made
+
+    def require_distinct(self, uid: str) -> None:
+        """Make sure that no state is made twice.
+
+        Raises:
+            StateError: One is.
+        """
+        names = [state.name for table in self.keyed for state in table.states]
+        names += [table.descriptor.name for table in self.operator if table.descriptor is not None]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise StateError(f"Operator {uid!r} would get {twice} twice. Each state is made of one table.")
+
+
+class OperatorTransformation:
+    """Where the state of an operator begins: `OperatorTransformation.bootstrap_with(data)`."""
+
+    @staticmethod
+    def bootstrap_with(data: Data) -> OneInputStateTransformation:
+        """Take rows for state.
+
+        Args:
+            data: An Arrow table or record batch, a Spark DataFrame, or a list of elements for a function. State of
+                columns of a DataFrame is written by Spark tasks in parallel.
+        """
+        return OneInputStateTransformation(data)
+
+
+class OneInputStateTransformation:
+    """Rows that are to become state."""
+
+    def __init__(self, data: Data) -> None:
+        self._data = data
+
+    def key_by(
+        self, key_selector: str | Iterable[str] | Any, key_type: Any = None, *, untyped: bool = False
+    ) -> KeyedStateTransformation:
+        """Key the rows, as `DataStream.key_by` of the job does; another type of key is another place.
+
+        Args:
+            key_selector: A column, several columns, or a function of a row.
+            key_type: Type of the key. Without it, that of the columns; what a function returns is then a key without a
+                declared type.
+            untyped: Whether a column is to be a key without a declared type, as the job has with a function.
+
+        Raises:
+            ConfigurationError: The arguments do not go together.
+        """
+        declared = None if key_type is None else to_type(key_type)
+        if untyped and declared is not None:
+            raise ConfigurationError("A key is untyped or has a key_type: give one of them.")
+        if isinstance(key_selector, KeySelector):
+            return KeyedStateTransformation(self._data, KeyBy((), key_selector.get_key, declared))
+        if callable(key_selector):
+            return KeyedStateTransformation(self._data, KeyBy((), key_selector, declared))
+        columns = (key_selector,) if isinstance(key_selector, str) else tuple(key_selector)
+        if not columns or not all(isinstance(name, str) for name in columns):
+            raise ConfigurationError(f"key_by() takes columns or a function of a row, not {key_selector!r}.")
+        return KeyedStateTransformation(self._data, KeyBy(columns, None, declared, untyped))
+
+    def transform(self, function: StateBootstrapFunction, element_type: Any = None) -> StateBootstrapTransformation:
+        """Let a function write operator state, row by row, in this process.
+
+        Raises:
+            ConfigurationError: It is none.
+        """
+        if not isinstance(function, StateBootstrapFunction):
+            raise ConfigurationError(
+                f"State of an operator without keys is written by a StateBootstrapFunction, not {function!r}. Call "
+                "key_by() first for keyed state."
+            )
+        kind = None if element_type is None else to_type(element_type)
+        return StateBootstrapTransformation((), (OperatorTable(self._data, function=function, element_type=kind),))
+
+    def to_list_state(self, descriptor: ListStateDescriptor[Any], value: str = "value") -> StateBootstrapTransformation:
+        """Let a column be an operator list that is dealt out over the subtasks."""
+        return self._operator(descriptor, Mode.SPLIT_DISTRIBUTE, value)
+
+    def to_union_list_state(
+        self, descriptor: ListStateDescriptor[Any], value: str = "value"
+    ) -> StateBootstrapTransformation:
+        """Let a column be an operator list that every subtask gets whole."""
+        return self._operator(descriptor, Mode.UNION, value)
+
+    def to_broadcast_state(
+        self, descriptor: MapStateDescriptor[Any, Any], key: str = "key", value: str = "value"
+    ) -> StateBootstrapTransformation:
+        """Let two columns be a broadcast state."""
+        return self._operator(descriptor, Mode.BROADCAST, value, key)
+
+    def _operator(self, descriptor: Any, mode: Mode, value: str, key: str = "key") -> StateBootstrapTransformation:
+        wanted = MapStateDescriptor if mode is Mode.BROADCAST else ListStateDescriptor
+        if not isinstance(descriptor, wanted):
+            raise ConfigurationError(f"This state needs a {wanted.__name__}, not {descriptor!r}.")
+        return StateBootstrapTransformation((), (OperatorTable(self._data, descriptor, mode, value, key),))
+
+
+class KeyedStateTransformation:
+    """Keyed rows that are to become state."""
+
+    def __init__(self, data: Data, key: KeyBy) -> None:
+        self._data = data
+        self._key = key
+
+    def transform(
+        self, function: KeyedStateBootstrapFunction, element_type: Any = None
+    ) -> StateBootstrapTransformation:
+        """Let a function write keyed state and timers, row by row; of a DataFrame in Spark tasks.
+
+        Args:
+            function: The function.
+            element_type: Type of the elements of a list, which then are read as a job reads them; the rows of tables
+                have their columns.
+
+        Raises:
+            ConfigurationError: It is no such function.
+        """
+        if not isinstance(function, KeyedStateBootstrapFunction):
+            raise ConfigurationError(f"Keyed state is written by a KeyedStateBootstrapFunction, not {function!r}.")
+        kind = None if element_type is None else to_type(element_type)
+        return StateBootstrapTransformation((KeyedTable(self._data, self._key, (), function, kind),))
+
+    def to_state(
+        self, descriptor: StateDescriptor[Any], value: str, *, map_key: str | None = None, stamp: str | None = None
+    ) -> StateBootstrapTransformation:
+        """Let columns be a state, without Python for each row; see `StateBootstrapTransformation.to_state`."""
+        return self._empty().to_state(descriptor, value, map_key=map_key, stamp=stamp)
+
+    def to_timers(self, time: str, domain: str = "processing") -> StateBootstrapTransformation:
+        """Let a column be times of timers; see `StateBootstrapTransformation.to_timers`."""
+        return self._empty().to_timers(time, domain)
+
+    def _empty(self) -> StateBootstrapTransformation:
+        if self._key.selector is not None:
+            raise ConfigurationError(
+                "State of columns is keyed by columns. For a key that a function computes, add it as a column, and "
+                "say untyped=True if the job has no key_type."
+            )
+        return StateBootstrapTransformation((KeyedTable(self._data, self._key),))
+
+
+def as_table(data: Data) -> pa.Table | None:
+    """Return Arrow data as a table, None if it is something else."""
+    if isinstance(data, pa.Table):
+        return data
+    if isinstance(data, pa.RecordBatch):
+        return pa.Table.from_batches([data])
+    if isinstance(data, Mapping):
+        return pa.table(dict(data))
+    return None

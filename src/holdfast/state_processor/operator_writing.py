@@ -1,0 +1,275 @@
+"""Everything that a savepoint says of one operator, made of a transformation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import cloudpickle
+import pyarrow as pa
+
+from holdfast.checkpoint.document.metadata import OperatorMetadata
+from holdfast.errors import ConfigurationError, StateError
+from holdfast.kernel.ids import JobID, OperatorID
+from holdfast.runtime.function.sink import owner_of
+from holdfast.runtime.graph.stream_graph import OperatorSpec
+from holdfast.runtime.operator import OperatorInstance, OperatorSubtask, SubtaskInfo
+from holdfast.runtime.task.operator_state import TaskSnapshotStore
+from holdfast.state.operator.operator_snapshot import Mode, OperatorSnapshot
+from holdfast.state.operator.operator_state import DefaultOperatorStateBackend
+from holdfast.state.run.probe import KEY
+from holdfast.state.run.run_file import HASH, RunHandle
+from holdfast.state.run.version import StateVersion
+from holdfast.state.timer.timer_service import EVENT, PROCESSING
+from holdfast.state_processor.bootstrap_transformation import (
+    KeyBy,
+    KeyedTable,
+    OperatorTable,
+    StateBootstrapTransformation,
+    as_table,
+)
+from holdfast.state_processor.part_work import PartWork, element_type_of_table, write_here
+from holdfast.state_processor.row_encoding import StateColumns, column_of
+from holdfast.state_processor.state_form import StateForm, fitted
+from holdfast.state_processor.written_run import RunPlace
+from holdfast.storage.file_system.scheme import file_system_for
+from holdfast.storage.job.job_directory import JobDirectory
+from holdfast.storage.job.naming import FileName
+from holdfast.types.conversion.arrow import batch_to_elements, elements_to_batch
+from holdfast.types.conversion.convert import to_row_type, to_type
+from holdfast.types.information.type_information import PickledTypeInformation, RowTypeInformation, TypeInformation
+from holdfast.types.key.key_codec import KeyCodec, TaggedKeyCodec, key_codec_for
+
+_INLINE = 20 * 1024
+
+
+@dataclass(frozen=True)
+class SavepointTarget:
+    """Where the state of operators goes.
+
+    Attributes:
+        root: The directory of the savepoint.
+        job_id: Whose savepoint it is.
+        parallelism: Into how many parts keyed state is cut, at most.
+        token, epoch: Of the savepoint.
+        now: Processing time, in milliseconds.
+    """
+
+    root: str
+    job_id: str
+    parallelism: int
+    token: int
+    epoch: int
+    now: int
+
+    def place(
+        self,
+        uid: str,
+        key: KeyCodec,
+        max_parallelism: int,
+        least_timers: Mapping[str, int | None] | None = None,
+    ) -> RunPlace:
+        """Return where the runs of an operator go."""
+        parallelism = min(self.parallelism, max_parallelism)
+        least = least_timers or {}
+        return RunPlace(self.root, uid, key, max_parallelism, parallelism, self.token, self.epoch, least)
+
+
+@dataclass(frozen=True)
+class _Table:
+    """Data with the type of its rows."""
+
+    table: pa.Table | None
+    frame: Any
+    row_type: TypeInformation
+    columns: Mapping[str, TypeInformation] = field(default_factory=dict)
+
+
+def written_operator(
+    uid: str, transformation: StateBootstrapTransformation, max_parallelism: int, target: SavepointTarget
+) -> OperatorMetadata:
+    """Write the state of an operator. Blocks.
+
+    Raises:
+        HoldfastError: Something in it cannot be its state.
+    """
+    transformation.require_distinct(uid)
+    max_parallelism = transformation.max_parallelism or max_parallelism
+    runs: list[RunHandle] = []
+    codec: KeyCodec | None = None
+    for keyed in transformation.keyed:
+        data = _data(keyed.data, keyed.element_type)
+        own = _codec(keyed.key, data)
+        if codec is not None and own != codec:
+            raise StateError(
+                f"Tables for operator {uid!r} are keyed by {codec.to_json()!r} and by {own.to_json()!r}. An operator "
+                "has one type of key: say it with key_type."
+            )
+        codec = own
+        # The newest run of a range says when its next timer is due, also that of older runs.
+        least = {domain: StateVersion(tuple(runs)).least_timer(domain) for domain in (EVENT, PROCESSING)}
+        runs += _written(keyed, data, target.place(uid, own, max_parallelism, least), target.now)
+    subtasks = _operator_state(uid, transformation.operator, target) if transformation.operator else None
+    parallelism = min(target.parallelism, max_parallelism)
+    return OperatorMetadata(
+        uid=uid,
+        operator_id=OperatorID.from_uid(uid).to_hex(),
+        name=uid,
+        parallelism=parallelism,
+        max_parallelism=max_parallelism,
+        key=None if codec is None else codec.to_json(),
+        runs=tuple(runs),
+        subtasks=() if subtasks is None else (subtasks, *[None] * (parallelism - 1)),
+    )
+
+
+def _data(data: Any, element_type: TypeInformation | None) -> _Table:
+    table = as_table(data)
+    if table is None and isinstance(data, list | tuple):
+        kind = element_type or PickledTypeInformation()
+        batch = elements_to_batch(list(data), kind)
+        return _Table(pa.Table.from_batches([batch]), None, kind, _columns(kind))
+    if table is not None:
+        kind = element_type_of_table(table)
+        return _Table(table, None, kind, _columns(kind))
+    if not hasattr(data, "sparkSession"):
+        raise ConfigurationError(
+            f"State is made of an Arrow table, a Spark DataFrame or a list of elements, not of {type(data).__name__}."
+        )
+    from holdfast.spark.state_parts import row_type_of
+
+    kind = row_type_of(data)
+    return _Table(None, data, kind, _columns(kind))
+
+
+def _columns(kind: TypeInformation) -> Mapping[str, TypeInformation]:
+    return dict(zip(kind.names, kind.types, strict=True)) if isinstance(kind, RowTypeInformation) else {}
+
+
+def _codec(key: KeyBy, data: _Table) -> KeyCodec:
+    if key.selector is not None:
+        return key_codec_for(key.key_type)
+    missing = [name for name in key.columns if name not in data.columns]
+    if missing:
+        raise ConfigurationError(f"There are no columns {missing} to key by; there are {list(data.columns)}.")
+    if key.untyped:
+        return TaggedKeyCodec()
+    if key.key_type is not None:
+        return key_codec_for(key.key_type, key.columns)
+    types = [data.columns[name] for name in key.columns]
+    return key_codec_for(types[0] if len(types) == 1 else RowTypeInformation(key.columns, types), key.columns)
+
+
+def _written(keyed: KeyedTable, data: _Table, place: RunPlace, now: int) -> list[RunHandle]:
+    if not keyed.states and keyed.function is None:
+        raise ConfigurationError(
+            f"A table for operator {place.uid!r} is keyed, and nothing says what becomes of it: call to_state(), "
+            "to_timers() or transform()."
+        )
+    work = PartWork(
+        place,
+        keyed.key.columns,
+        None if keyed.key.selector is None else cloudpickle.dumps(keyed.key.selector),
+        data.row_type,
+        tuple(_state_columns(state, place) for state in keyed.states),
+        None if keyed.function is None else cloudpickle.dumps(keyed.function),
+        now,
+    )
+    for state in work.states:
+        unknown = [name for name in state.names() if name not in data.columns]
+        if unknown:
+            raise ConfigurationError(
+                f"State {state.form.name!r} is to be in columns {unknown}, which are not there: {list(data.columns)}."
+            )
+    if data.table is not None:
+        return write_here(work, data.table)
+    return _written_by_spark(work, data)
+
+
+def _state_columns(state: Any, place: RunPlace) -> StateColumns:
+    if state.descriptor is None:
+        form = StateForm.timers(state.domain, place.key, place.max_parallelism)
+    else:
+        form = StateForm.declared(state.descriptor, place.key)
+    return StateColumns(form, state.value, state.map_key, None, state.stamp)
+
+
+def _written_by_spark(work: PartWork, data: _Table) -> list[RunHandle]:
+    from holdfast.spark.state_parts import write_parts
+
+    def keys(table: pa.Table) -> Any:
+        found = work.keys(table)
+        return work.subtasks(found), found.column(HASH).to_numpy(), column_of(found, KEY)
+
+    def write(part: int, hashes: Any, stored: pa.Array, rows: pa.Table) -> Any:
+        run = work.write(part, pa.table({HASH: hashes, KEY: stored}), rows)
+        return None if run is None else run.to_json()
+
+    place = work.place
+    columns = work.needed(list(data.columns))
+    written = write_parts(data.frame, columns, place.parallelism, place.key.storage_type, keys, write)
+    runs = [RunHandle.from_json(run) for run in written]
+    return sorted(runs, key=lambda run: run.key_groups)
+
+
+def _operator_state(uid: str, tables: Sequence[OperatorTable], target: SavepointTarget) -> Any:
+    """The state of an operator that belongs to no key, as the state of its first subtask."""
+    backend = DefaultOperatorStateBackend(uid)
+    directory = JobDirectory(
+        file_system_for(target.root), target.root, JobID.from_hex(target.job_id), create_subdir=False
+    )
+    store = TaskSnapshotStore(directory, lambda: FileName.new(target.token, target.epoch, 0, owner_of(uid), 0), _INLINE)
+    backend.restore(OperatorSnapshot({}), store)
+    for given in tables:
+        data = _data(given.data, given.element_type)
+        table = data.table if data.table is not None else _collected(data.frame)
+        if given.function is not None:
+            _run_function(uid, given, data.row_type, table, backend, target)
+        else:
+            _fill(given, table, backend)
+    snapshot = backend.snapshot(store)
+    return None if snapshot is None else snapshot.to_json()
+
+
+def _collected(frame: Any) -> pa.Table:
+    if hasattr(frame, "toArrow"):
+        return frame.toArrow()
+    rows = [tuple(row) for row in frame.collect()]  # Spark 3.5
+    return pa.Table.from_batches([elements_to_batch(rows, to_row_type(frame.schema))])
+
+
+def _fill(given: OperatorTable, table: pa.Table, backend: DefaultOperatorStateBackend) -> None:
+    descriptor: Any = given.descriptor
+    column = fitted(column_of(table, given.value), descriptor.type_info, descriptor.name)
+    values = descriptor.type_info.to_list(column)
+    if given.mode is Mode.BROADCAST:
+        keys = column_of(table, given.key).to_pylist()
+        if len(set(keys)) != len(keys):
+            raise StateError(f"Broadcast state {descriptor.name!r} has two rows for one key: leave one of them out.")
+        backend.get_broadcast_state(descriptor).put_all(dict(zip(keys, values, strict=True)))
+    elif given.mode is Mode.UNION:
+        backend.get_union_list_state(descriptor).add_all(values)
+    else:
+        backend.get_list_state(descriptor).add_all(values)
+
+
+def _run_function(
+    uid: str,
+    given: OperatorTable,
+    element_type: TypeInformation,
+    table: pa.Table,
+    backend: DefaultOperatorStateBackend,
+    target: SavepointTarget,
+) -> None:
+    function = cloudpickle.loads(cloudpickle.dumps(given.function))
+    spec = OperatorSpec(function, "process", False, element_type, to_type(None))
+    info = SubtaskInfo(uid=uid, name=uid, epoch=target.epoch, processing_time=target.now)
+    instance = OperatorInstance(spec, info, None)
+    try:
+        operator = OperatorSubtask(instance, info, None, backend)
+        for batch in table.to_batches():
+            operator.process(batch_to_elements(batch, element_type))
+        operator.snapshot_state(1)
+    finally:
+        instance.close()

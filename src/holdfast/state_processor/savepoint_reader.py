@@ -1,0 +1,240 @@
+"""Reading savepoints and retained checkpoints as tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Final
+
+import pyarrow as pa
+
+from holdfast.checkpoint.document.completed_checkpoint import CompletedCheckpoint
+from holdfast.checkpoint.document.metadata import OperatorMetadata
+from holdfast.checkpoint.recovery.retained import load, root_of
+from holdfast.errors import ConfigurationError, NotExistError
+from holdfast.kernel.key_group import KeyGroupRange
+from holdfast.state.operator.operator_snapshot import Mode
+from holdfast.state.timer.timer_service import TIMER_PREFIX
+from holdfast.state_processor.operator_table import OperatorStateTable
+from holdfast.state_processor.state_table import DOMAIN, SERVICE, StateTable
+from holdfast.state_processor.stored_operator import Keys, StoredOperator
+from holdfast.types.conversion.convert import to_type
+from holdfast.types.information.type_information import TypeInformation
+
+_ROWS_AT_ONCE: Final = 64 * 1024
+_PARTS_A_CORE: Final = 2
+
+
+class SavepointReader:
+    """The state in a savepoint or a retained checkpoint: `SavepointReader.read(spark, path)`.
+
+    With a Spark session tables are DataFrames, which tasks read when Spark asks for them; with None they are Arrow
+    tables, read at once. Only the key groups, keys, namespaces and columns that are asked for are read. Nothing of a
+    program is loaded: what only its classes can read stays bytes.
+    """
+
+    def __init__(self, spark: Any, checkpoint: CompletedCheckpoint) -> None:
+        self._spark = spark
+        self.checkpoint = checkpoint
+
+    @classmethod
+    def read(cls, spark: Any, path: str) -> SavepointReader:
+        """Open a savepoint or a retained checkpoint.
+
+        Args:
+            spark: A Spark session, or None.
+            path: Its directory, or its `_metadata` file.
+
+        Raises:
+            NotExistError: There is none.
+            CorruptFileError: Its document is damaged.
+            FormatVersionError: A newer version has written it.
+        """
+        return cls(spark, load(str(path)))
+
+    def operators(self) -> list[str]:
+        """Return the uids of the operators."""
+        return sorted(operator.uid for operator in self.checkpoint.metadata.operators)
+
+    def metadata(self) -> pa.Table:
+        """Return a table with a row for each operator: ids, parallelism and sizes, as Flink's `savepoint_metadata`."""
+        rows = [
+            {
+                "checkpoint-id": self.checkpoint.checkpoint_id,
+                "operator-name": operator.name,
+                "operator-uid": operator.uid,
+                "operator-uid-hash": operator.operator_id,
+                "operator-parallelism": operator.parallelism,
+                "operator-max-parallelism": operator.max_parallelism,
+                "operator-subtask-state-count": len(operator.runs)
+                + sum(part is not None for part in operator.subtasks),
+                "operator-coordinator-state-size-in-bytes": 0,
+                "operator-total-size-in-bytes": operator.state_size,
+            }
+            for operator in sorted(self.checkpoint.metadata.operators, key=lambda operator: operator.uid)
+        ]
+        return pa.Table.from_pylist(rows)
+
+    def states(self, uid: str) -> dict[str, str]:
+        """Return what states an operator has: the kind of each by name.
+
+        The kind is one of keyed state (`value`, `list`, `map` and so on), `timers`, or `split`, `union` or `broadcast`.
+
+        Raises:
+            NotExistError: There is no such operator.
+        """
+        operator = self._operator(uid)
+        found: dict[str, str] = {}
+        if operator.runs:
+            forms = self._stored(operator).forms
+            found = {name: "timers" if form.kind is None else form.kind.value for name, form in forms.items()}
+        return {**found, **OperatorStateTable.kinds(operator)}
+
+    def read_keyed_state(
+        self,
+        uid: str,
+        state: str,
+        *,
+        columns: Sequence[str] | None = None,
+        keys: Sequence[Any] | None = None,
+        key_groups: int | Iterable[int] | None = None,
+        namespaces: Sequence[bytes] | None = None,
+        key_type: Any = None,
+        map_key_type: Any = None,
+        expired: bool = False,
+    ) -> Any:
+        """Return a keyed state, that of windows included, as a table; of a map with a row for each entry.
+
+        Columns: `key_group`, `key` (of several columns a struct; without a declared type bytes), `namespace` (bytes;
+        only of state that has them, such as that of windows), `map_key`, `value` (of a list state a list), and with a
+        time to live `stamp`, the time of the last use in milliseconds.
+
+        Args:
+            uid: Uid of the operator, or its operator id.
+            state: Name of the state.
+            columns: Only these columns.
+            keys: Only these keys, as the program has them.
+            key_groups: Only this key group, or these.
+            namespaces: Only these namespaces.
+            key_type: Type of keys without a declared type, all of which must be of it.
+            map_key_type: The same for map keys.
+            expired: Whether to return what has expired and is still in the files.
+
+        Raises:
+            NotExistError: There is no such operator or state.
+            StateError: The operator has no keyed state.
+            OutputTypeError: A key is of another type.
+            CorruptFileError: A run is damaged.
+        """
+        stored = self._stored(self._operator(uid))
+        wanted = None if keys is None else Keys.of(stored.key, keys)
+        form = stored.form(state)
+        if namespaces is not None and not form.has_namespace:
+            raise ConfigurationError(f"State {state!r} of {uid!r} has no namespaces.")
+        table = StateTable(
+            stored,
+            form,
+            wanted,
+            None if namespaces is None else tuple(namespaces),
+            None if columns is None else tuple(columns),
+            _type(key_type),
+            _type(map_key_type),
+            expired,
+        )
+        return self._read([table], stored.wanted_groups(key_groups, wanted))
+
+    def read_timers(
+        self,
+        uid: str,
+        *,
+        columns: Sequence[str] | None = None,
+        keys: Sequence[Any] | None = None,
+        key_groups: int | Iterable[int] | None = None,
+        key_type: Any = None,
+    ) -> Any:
+        """Return the timers of an operator that have not fired, as a table.
+
+        Columns: `key_group`, `key`, `domain` (`event` or `processing`), `service` (`user-timers` are those of
+        functions), `timestamp` in milliseconds, `namespace`. Other arguments and errors are those of
+        `read_keyed_state`.
+        """
+        stored = self._stored(self._operator(uid))
+        wanted = None if keys is None else Keys.of(stored.key, keys)
+        only = None if columns is None else tuple(columns)
+        names = [name for name in stored.forms if name.startswith(TIMER_PREFIX)]
+        tables = [StateTable(stored, stored.form(name), wanted, None, only, _type(key_type)) for name in names]
+        if not tables:
+            raise NotExistError(f"Operator {uid!r} has no timers in the savepoint; it has {list(stored.forms)}.")
+        return self._read(tables, stored.wanted_groups(key_groups, wanted))
+
+    def read_list_state(self, uid: str, name: str) -> Any:
+        """Return an operator list that is dealt out over subtasks: one column `value`, all elements.
+
+        Raises:
+            NotExistError: There is no such operator or state.
+        """
+        return self._operator_state(uid, name, Mode.SPLIT_DISTRIBUTE)
+
+    def read_union_state(self, uid: str, name: str) -> Any:
+        """Return a union list, once: one column `value`."""
+        return self._operator_state(uid, name, Mode.UNION)
+
+    def read_broadcast_state(self, uid: str, name: str) -> Any:
+        """Return a broadcast state, once: columns `key` and `value`."""
+        return self._operator_state(uid, name, Mode.BROADCAST)
+
+    def _operator_state(self, uid: str, name: str, mode: Mode) -> Any:
+        table = OperatorStateTable(root_of(self.checkpoint), self._operator(uid)).read(name, mode)
+        if self._spark is None:
+            return table
+        from holdfast.spark.state_parts import frame_of_table
+
+        return frame_of_table(self._spark, table)
+
+    def _operator(self, uid: str) -> OperatorMetadata:
+        operators = self.checkpoint.metadata.operators
+        for operator in operators:
+            if uid in (operator.uid, operator.operator_id):
+                return operator
+        raise NotExistError(
+            f"Savepoint does not contain state with operator uid {uid!r}; it has "
+            f"{sorted(operator.uid for operator in operators)}."
+        )
+
+    def _stored(self, operator: OperatorMetadata) -> StoredOperator:
+        return StoredOperator(root_of(self.checkpoint), operator, self.checkpoint.metadata.processing_time)
+
+    def _read(self, tables: Sequence[StateTable], key_groups: Sequence[KeyGroupRange]) -> Any:
+        kind = tables[0].type
+        if self._spark is None:
+            found = [part for table in tables for part in table.read(key_groups)]
+            return pa.concat_tables([kind.arrow_schema.empty_table(), *found])
+        from holdfast.spark.state_parts import read_parts
+
+        parts = _cut(key_groups, _PARTS_A_CORE * self._spark.sparkContext.defaultParallelism)
+
+        def read(part: int) -> Iterator[pa.RecordBatch]:
+            for table in tables:
+                for rows in table.read(parts[part]):
+                    yield from rows.to_batches(max_chunksize=_ROWS_AT_ONCE)
+
+        return read_parts(self._spark, len(parts), kind.schema_ddl, read)
+
+
+def _type(described: Any) -> TypeInformation | None:
+    return None if described is None else to_type(described)
+
+
+def _cut(key_groups: Sequence[KeyGroupRange], parts: int) -> list[list[KeyGroupRange]]:
+    """Share out key groups to tasks, neighbours to the same one."""
+    groups = [group for one in key_groups for group in one]
+    size = max(1, -(-len(groups) // max(1, parts)))
+    cut = [groups[start : start + size] for start in range(0, len(groups), size)]
+    return [[KeyGroupRange(group, group) for group in some] if _has_gaps(some) else [KeyGroupRange(some[0], some[-1])]
+            for some in cut]  # fmt: skip
+
+
+def _has_gaps(groups: Sequence[int]) -> bool:
+    return groups[-1] - groups[0] + 1 != len(groups)
+
+
+__all__ = ["DOMAIN", "SERVICE", "SavepointReader"]

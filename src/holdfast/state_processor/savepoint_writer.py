@@ -1,0 +1,267 @@
+"""Making savepoints: new ones, and changed copies of others."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from holdfast.checkpoint.document.completed_checkpoint import CompletedCheckpoint, pointer_for
+from holdfast.checkpoint.document.metadata import PREVIOUS_EPOCH, TARGETS, CheckpointMetadata, OperatorMetadata, encode
+from holdfast.checkpoint.document.snapshot_type import CheckpointProperties
+from holdfast.checkpoint.recovery.adoption import adopt
+from holdfast.checkpoint.recovery.retained import load
+from holdfast.checkpoint.storage.savepoint_place import check_place
+from holdfast.errors import AlreadyExistError, ConfigurationError, NotExistError
+from holdfast.kernel import fault
+from holdfast.kernel.clock import Clock, SystemClock
+from holdfast.kernel.ids import JobID, OperatorID, new_nonce
+from holdfast.kernel.key_group import DEFAULT_LOWER_BOUND_MAX_PARALLELISM, check_parallelism
+from holdfast.state_processor.bootstrap_transformation import StateBootstrapTransformation
+from holdfast.state_processor.operator_writing import SavepointTarget, written_operator
+from holdfast.storage.file_system.file import FileSystem
+from holdfast.storage.file_system.path import join, parent
+from holdfast.storage.file_system.scheme import file_system_for
+from holdfast.storage.job.job_directory import METADATA_NAME, JobDirectory
+
+_JOB_NAME = "state processor"
+
+
+class SavepointWriter:
+    """Makes a savepoint, from which jobs start like from any other.
+
+    Calls only collect what is to be done; `write` does it. What is written counts when the document is there, which
+    comes last and at once: whoever dies before has made no savepoint.
+    """
+
+    def __init__(self, base: CompletedCheckpoint | None, max_parallelism: int, checkpoint_id: int) -> None:
+        check_parallelism(1, max_parallelism)
+        if type(checkpoint_id) is not int or checkpoint_id < 1:
+            raise ConfigurationError(f"A checkpoint id is a whole number from 1 on, not {checkpoint_id!r}.")
+        self._base = base
+        self._max_parallelism = max_parallelism
+        self._checkpoint_id = checkpoint_id
+        self._parallelism = min(os.cpu_count() or 1, max_parallelism)
+        self._clock: Clock = SystemClock()
+        self._transformations: dict[str, StateBootstrapTransformation] = {}
+        self._removed: list[str] = []
+        self._renamed: list[tuple[str, str]] = []
+
+    @classmethod
+    def new_savepoint(
+        cls, spark: Any = None, max_parallelism: int = DEFAULT_LOWER_BOUND_MAX_PARALLELISM, checkpoint_id: int = 1
+    ) -> SavepointWriter:
+        """Begin a savepoint with nothing in it.
+
+        Args:
+            spark: A Spark session or None. It is not needed: a DataFrame brings its own.
+            max_parallelism: Number of key groups, from 1 to 32768, of operators that set none. It is fixed for the
+                life of the state.
+            checkpoint_id: The id that the savepoint is to have.
+
+        Raises:
+            ConfigurationError: A number is out of range.
+        """
+        if isinstance(spark, int):
+            raise ConfigurationError(
+                f"new_savepoint(spark, max_parallelism): the first argument is a session or None, not {spark!r}."
+            )
+        return cls(None, max_parallelism, checkpoint_id)
+
+    @classmethod
+    def from_existing_savepoint(cls, spark: Any, path: str | None = None) -> SavepointWriter:
+        """Begin a savepoint with all that another one has, or a retained checkpoint.
+
+        The new one is whole: it needs no file of the other, which may be deleted.
+
+        Args:
+            spark: A Spark session or None; or the path, if it is the only argument.
+            path: Directory of the other, or its `_metadata` file.
+
+        Raises:
+            NotExistError: There is none.
+            CorruptFileError: Its document is damaged.
+        """
+        if path is None and isinstance(spark, str | os.PathLike):
+            path = str(spark)
+        if path is None:
+            raise ConfigurationError("from_existing_savepoint(spark, path) needs the path of a savepoint.")
+        base = load(str(path))
+        return cls(base, DEFAULT_LOWER_BOUND_MAX_PARALLELISM, base.checkpoint_id)
+
+    def with_operator(self, uid: str, transformation: StateBootstrapTransformation) -> SavepointWriter:
+        """Add an operator with the state of a transformation.
+
+        Raises:
+            ConfigurationError: There is an operator with this uid already, or it is no transformation.
+        """
+        if not isinstance(uid, str) or not uid:
+            raise ConfigurationError(f"An operator has a uid that is a text and not empty, not {uid!r}.")
+        if not isinstance(transformation, StateBootstrapTransformation):
+            raise ConfigurationError(f"Operator {uid!r} needs a StateBootstrapTransformation, not {transformation!r}.")
+        if uid in self._uids():
+            raise ConfigurationError(
+                f"The savepoint already contains operator {uid!r}. All uids must be unique: remove_operator() it "
+                "first, or put both parts of its state together with and_also()."
+            )
+        if transformation.max_parallelism is not None:
+            check_parallelism(1, transformation.max_parallelism)
+        self._transformations[uid] = transformation
+        return self
+
+    def remove_operator(self, uid: str) -> SavepointWriter:
+        """Leave out an operator, by uid or by operator id; no such operator is no error."""
+        found = self._transformations.pop(uid, None)
+        if found is None:
+            self._removed.append(uid)
+        return self
+
+    def change_operator_identifier(self, from_uid: str, to_uid: str) -> SavepointWriter:
+        """Give an operator of the existing savepoint another uid; two may be swapped by two calls.
+
+        Args:
+            from_uid: Its uid, or its operator id. That it exists is seen in `write`.
+            to_uid: The new one.
+        """
+        if not isinstance(to_uid, str) or not to_uid:
+            raise ConfigurationError(f"An operator has a uid that is a text and not empty, not {to_uid!r}.")
+        self._renamed.append((from_uid, to_uid))
+        return self
+
+    def set_parallelism(self, parallelism: int) -> SavepointWriter:
+        """Set into how many parts keyed state is cut, and so how many tasks write it; that of the processors without.
+
+        A part is held in memory while it is written. A job starts with any parallelism.
+
+        Raises:
+            ConfigurationError: It is out of range.
+        """
+        check_parallelism(parallelism, 1 << 15)
+        self._parallelism = parallelism
+        return self
+
+    def set_clock(self, clock: Clock) -> SavepointWriter:
+        """Set what tells the processing time of a new savepoint; the time of its jobs never goes back behind it."""
+        self._clock = clock
+        return self
+
+    def write(self, path: str) -> str:
+        """Write the savepoint. Blocks.
+
+        Args:
+            path: A directory that does not exist or is empty.
+
+        Returns:
+            The path, from which a job starts (`-s PATH`).
+
+        Raises:
+            ConfigurationError: Nothing is to be written, the path is relative or a job's own, or a uid is in doubt.
+            AlreadyExistError: There is something at the path.
+            NotExistError: An operator that is to be renamed does not exist.
+            StateError, NullKeyError, OutputTypeError: A table cannot be the state that it is to be.
+            StorageError: Something could not be written.
+        """
+        path = str(path).rstrip("/")
+        operators = self._kept()
+        if not operators and not self._transformations:
+            raise ConfigurationError("A savepoint needs an operator: call with_operator() before write().")
+        fs = _empty_place(path)
+        metadata = self._copied(path, fs, operators)
+        target = SavepointTarget(
+            path, metadata.job_id, self._parallelism, metadata.token, metadata.epoch, metadata.processing_time
+        )
+        made = [
+            written_operator(uid, transformation, self._max_parallelism, target)
+            for uid, transformation in self._transformations.items()
+        ]
+        metadata = replace(metadata, operators=(*metadata.operators, *made))
+        data = encode(metadata)
+        with fault.point("metadata.write"):
+            fs.create_exclusive(join(path, METADATA_NAME), data)
+        return path
+
+    def _uids(self) -> set[str]:
+        return {*self._names().values(), *self._transformations}
+
+    def _names(self) -> dict[str, str]:
+        """The uid that each operator of the existing savepoint that stays is to have, by the one it has."""
+        base = () if self._base is None else self._base.metadata.operators
+        removed = set(self._removed)
+        names = {one.uid: one.uid for one in base if not {one.uid, one.operator_id} & removed}
+        for source, to in self._renamed:
+            names |= {one.uid: to for one in base if one.uid in names and source in (one.uid, one.operator_id)}
+        return names
+
+    def _kept(self) -> tuple[OperatorMetadata, ...]:
+        """The operators of the existing savepoint that stay, under the uids that they are to have."""
+        base = () if self._base is None else self._base.metadata.operators
+        known = {name for operator in base for name in (operator.uid, operator.operator_id)}
+        unknown = [source for source, _ in self._renamed if source not in known]
+        if unknown:
+            raise NotExistError(
+                f"The savepoint does not contain state of operator {unknown[0]!r}, which is to be renamed; it has "
+                f"{sorted(operator.uid for operator in base)}."
+            )
+        names = self._names()
+        new = [*names.values(), *self._transformations]
+        twice = sorted({uid for uid in new if new.count(uid) > 1})
+        if twice:
+            raise ConfigurationError(f"The savepoint would have operators {twice} twice. All uids must be unique.")
+        return tuple(_renamed(operator, names) for operator in base if operator.uid in names)
+
+    def _copied(self, path: str, fs: FileSystem, operators: tuple[OperatorMetadata, ...]) -> CheckpointMetadata:
+        """The document with what stays of the existing savepoint, and its files in the new one."""
+        if self._base is None:
+            return self._new_document()
+        base = self._base.metadata
+        names = self._names()
+        extra = {**base.extra, PREVIOUS_EPOCH: 0}
+        if TARGETS in extra:
+            extra[TARGETS] = {names.get(uid, uid): target for uid, target in base.extra[TARGETS].items()}
+        document = replace(
+            base,
+            operators=operators,
+            lineage=new_nonce(),
+            properties=CheckpointProperties.for_savepoint().to_json(),
+            extra=extra,
+        )
+        pointer = pointer_for(document, encode(document), self._base.path)
+        # Where files are is said by what the base is; the document's own properties say what it becomes.
+        source = CompletedCheckpoint(replace(document, properties=base.properties), self._base.path, pointer)
+        own = JobDirectory(fs, path, JobID.from_hex(base.job_id), create_subdir=False)
+        return replace(adopt(source, own, base.token), properties=document.properties)
+
+    def _new_document(self) -> CheckpointMetadata:
+        now = self._clock.now_ms()
+        return CheckpointMetadata(
+            job_id=JobID.generate().to_hex(),
+            job_name=_JOB_NAME,
+            checkpoint_id=self._checkpoint_id,
+            epoch=1,
+            token=1,
+            lineage=new_nonce(),
+            completed_at=now,
+            processing_time=now,
+            properties=CheckpointProperties.for_savepoint().to_json(),
+            extra={PREVIOUS_EPOCH: 0},
+        )
+
+
+def _renamed(operator: OperatorMetadata, names: Mapping[str, str]) -> OperatorMetadata:
+    uid = names[operator.uid]
+    if uid == operator.uid:
+        return operator
+    committables = {names.get(sink, sink): staged for sink, staged in operator.committables.items()}
+    return replace(operator, uid=uid, operator_id=OperatorID.from_uid(uid).to_hex(), committables=committables)
+
+
+def _empty_place(path: str) -> FileSystem:
+    """Return the file system of a path at which nothing is yet; directories are made with the first file in them."""
+    check_place(parent(path))
+    fs = file_system_for(path)
+    if fs.exists(path) and fs.list_names(path):
+        is_whole = fs.exists(join(path, METADATA_NAME))
+        what = "there is a savepoint" if is_whole else "the directory is not empty (perhaps of a writer that died)"
+        raise AlreadyExistError(f"No savepoint can be written to {path!r}: {what}. Name a new directory.")
+    return fs

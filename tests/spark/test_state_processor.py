@@ -1,0 +1,74 @@
+"""Savepoints that Spark tasks write and read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from holdfast.errors import NullKeyError
+from holdfast.state import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
+from holdfast.state_processor import (
+    KeyedStateBootstrapFunction,
+    OperatorTransformation,
+    SavepointReader,
+    SavepointWriter,
+)
+
+pytestmark = pytest.mark.spark
+COUNT = ValueStateDescriptor("count", "bigint")
+
+
+class Bootstrap(KeyedStateBootstrapFunction):
+    def open(self, runtime_context: Any) -> None:
+        self.seen = runtime_context.get_list_state(ListStateDescriptor("seen", "bigint"))
+
+    def process_element(self, value: Any, ctx: Any) -> None:
+        self.seen.add(value.n)
+        ctx.timer_service().register_processing_time_timer(value.n)
+
+
+def rows(table: Any, *names: str) -> list[tuple[Any, ...]]:
+    return sorted(zip(*(table.column(name).to_pylist() for name in names), strict=True))
+
+
+def test_tasks_write_what_this_process_would_and_read_it_again(spark: Any, tmp_path: Path) -> None:
+    frame = spark.range(2000).selectExpr(
+        "concat('k', id) as name", "cast(id % 7 as int) as part", "id as n", "map(id, cast(id as double)) as m"
+    )
+    table = pa.table({"name": [f"k{at}" for at in range(2000)], "part": [at % 7 for at in range(2000)]})
+    table = table.set_column(1, "part", table.column("part").cast(pa.int32()))
+    table = table.append_column("n", pa.array(range(2000)))
+    table = table.append_column(
+        "m", pa.array([[(at, float(at))] for at in range(2000)], pa.map_(pa.int64(), pa.float64()))
+    )
+    paths = []
+    for kind, data in (("spark", frame), ("arrow", table)):
+        keyed = OperatorTransformation.bootstrap_with(data).key_by(["name", "part"])
+        made = keyed.to_state(COUNT, "n").to_state(MapStateDescriptor("m", "bigint", "double"), "m")
+        writer = SavepointWriter.new_savepoint(spark, 16).set_parallelism(3)
+        by_name = OperatorTransformation.bootstrap_with(data).key_by("name")
+        writer.with_operator("op", made.to_timers("n", "event")).with_operator("f", by_name.transform(Bootstrap()))
+        paths.append(writer.write(str(tmp_path / kind)))
+    one, other = (SavepointReader.read(None, path) for path in paths)
+    for state in ("count", "m"):
+        assert one.read_keyed_state("op", state).equals(other.read_keyed_state("op", state))
+    assert one.read_keyed_state("f", "seen").equals(other.read_keyed_state("f", "seen"))
+    assert rows(one.read_timers("f"), "key", "timestamp") == rows(other.read_timers("f"), "key", "timestamp")
+
+    reader = SavepointReader.read(spark, paths[0])
+    frames = reader.read_keyed_state("op", "count").where("key.part = 3 and value < 20").select("key.name", "value")
+    assert sorted(map(tuple, frames.collect())) == [("k10", 10), ("k17", 17), ("k3", 3)]
+    few = reader.read_keyed_state("f", "seen", keys=["k5", "k6"], columns=["key", "value"])
+    assert sorted(map(tuple, few.collect())) == [("k5", [5]), ("k6", [6])]
+    assert reader.read_timers("op", key_groups=range(16)).where("domain = 'event'").count() == 2000
+
+
+def test_what_a_task_refuses_is_said_as_here(spark: Any, tmp_path: Path) -> None:
+    frame = spark.sql("select * from values ('a', 1L), (null, 2L) as rows(word, n)")
+    made = OperatorTransformation.bootstrap_with(frame).key_by("word").to_state(COUNT, "n")
+    with pytest.raises(NullKeyError, match="word"):
+        SavepointWriter.new_savepoint(spark, 16).with_operator("op", made).write(str(tmp_path / "savepoint"))
+    assert not (tmp_path / "savepoint" / "_metadata").exists()

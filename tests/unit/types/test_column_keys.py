@@ -1,0 +1,69 @@
+"""Keys of whole columns are those that are made one by one, with the same hashes."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from xxhash import xxh64_intdigest
+
+from holdfast.errors import ConfigurationError, NullKeyError, OutputTypeError
+from holdfast.types.conversion.convert import to_type
+from holdfast.types.information.type_information import RowTypeInformation
+from holdfast.types.key.column_hash import hash_bytes
+from holdfast.types.key.column_keys import keys_of_columns
+from holdfast.types.key.key_codec import key_codec_for
+from tests.unit.types.type_strategies import ATOMIC
+
+COLUMNS = st.sampled_from(ATOMIC).flatmap(
+    lambda typed: st.tuples(st.just(typed[0]), st.lists(st.none() | typed[1], min_size=1, max_size=6))
+)
+
+
+@given(column=COLUMNS)
+def test_keys_of_one_column(column) -> None:
+    key_type, values = column
+    array = key_type.to_array([value for value in values if value is not None])
+    codec = key_codec_for(key_type)
+    stored, hashes = keys_of_columns(codec, [array])
+    one_by_one = codec.dict_keys([array])
+    assert codec.from_storage(stored) == one_by_one
+    assert stored.equals(codec.storage_array(one_by_one))
+    assert hashes.tolist() == codec.hashes(one_by_one).tolist()
+
+
+@given(columns=st.lists(COLUMNS, min_size=1, max_size=4))
+def test_keys_of_several_columns_of_which_some_are_null(columns) -> None:
+    count = min(len(values) for _, values in columns)
+    arrays = [key_type.to_array(values[:count]) for key_type, values in columns]
+    row_type = RowTypeInformation([f"c{at}" for at in range(len(columns))], [key_type for key_type, _ in columns])
+    codec = key_codec_for(row_type)
+    one_by_one = codec.dict_keys(arrays)
+    struct = pa.StructArray.from_arrays(arrays, names=list(row_type.names))
+    for given_as in (arrays, [struct]):
+        stored, hashes = keys_of_columns(codec, given_as)
+        assert stored.equals(codec.storage_array(one_by_one))
+        assert hashes.tolist() == codec.hashes(one_by_one).tolist()
+
+
+@given(st.lists(st.binary(max_size=100), max_size=20), st.integers(0, 3))
+def test_bytes_of_any_length_and_from_any_offset(values, skipped) -> None:
+    column = pa.array([*[b"x"] * skipped, *values], pa.binary()).slice(skipped)
+    seeds = pa.array(range(len(values)), pa.uint64()).to_numpy()
+    expected = [xxh64_intdigest(value, seed) for seed, value in enumerate(values)]
+    assert hash_bytes(column, seeds).tolist() == expected
+
+
+def test_what_cannot_be_a_key_says_why() -> None:
+    with pytest.raises(NullKeyError) as error:
+        keys_of_columns(key_codec_for(to_type("string")), [pa.array(["a", None])])
+    assert error.value.row == 1
+    with pytest.raises(OutputTypeError, match="does not fit int"):
+        keys_of_columns(key_codec_for(to_type("int")), [pa.array([2**40])])
+    with pytest.raises(OutputTypeError, match="longer"):
+        keys_of_columns(key_codec_for(to_type("char(2)")), [pa.array(["abc"])])
+    with pytest.raises(ConfigurationError, match="2 columns got 1"):
+        keys_of_columns(key_codec_for(to_type("a int, b int")), [pa.array([1])])
+    stored, _ = keys_of_columns(key_codec_for(to_type("bigint")), [pa.array([1], pa.int8())])
+    assert stored.type == pa.int64()
