@@ -1,0 +1,129 @@
+"""What the rows of an epoch do to a table with a key: the last row of each key counts, and says put or delete.
+
+A stream says what a row does in a column of its own, with the words or numbers of Flink's `RowKind`: `+I` or 0, `-U`
+or 1, `+U` or 2, `-D` or 3. `+I` and `+U` put the row, `-U` and `-D` delete its key; the column itself is not written.
+So a change that moves a row from one key to another, `-U` of the old one and `+U` of the new one, does both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from holdfast.errors import ConfigurationError, OutputTypeError
+from holdfast.types.conversion.arrow import element_schema
+from holdfast.types.information.type_information import TypeInformation
+
+_WORDS: Final = ("+I", "-U", "+U", "-D")
+_DELETES: Final = {"string": pa.array(["-U", "-D"]), "integer": pa.array([1, 3])}
+_POSITION: Final = "__position"
+
+
+@dataclass(frozen=True)
+class ChangeColumns:
+    """The columns by which rows change a table.
+
+    Attributes:
+        key: The columns of the key; without any, each row is added.
+        row_kind: The column that says what a row does; None if each row puts itself.
+    """
+
+    key: tuple[str, ...] = ()
+    row_kind: str | None = None
+
+    def written(self, names: Sequence[str]) -> list[str]:
+        """The columns that are written, of all that the stream has."""
+        return [name for name in names if name != self.row_kind]
+
+    def check_type(self, sink: str, element_type: TypeInformation) -> None:
+        """Looks whether a stream has these columns.
+
+        Raises:
+            ConfigurationError: It has not, or they do not go together.
+        """
+        schema = element_schema(element_type)
+        if self.row_kind is not None and not self.key:
+            raise ConfigurationError(
+                f"{sink} has row_kind={self.row_kind!r} and no key: name the columns by which a row is found that is "
+                "to be changed or deleted, for instance key='id'."
+            )
+        for name in (*self.key, *([self.row_kind] if self.row_kind else [])):
+            if name not in schema.names:
+                raise ConfigurationError(
+                    f"{sink} names the column {name!r}, but the elements of the stream have only {schema.names!r}."
+                )
+        if self.row_kind is not None and not (_is_word(schema.field(self.row_kind).type) or self._is_number(schema)):
+            raise ConfigurationError(
+                f"The column {self.row_kind!r}, by which {sink} knows what a row does, is "
+                f"{schema.field(self.row_kind).type}: it must be a string ({', '.join(_WORDS)}) or an integer (0 to 3)."
+            )
+
+    def check_rows(self, sink: str, uid: str, batch: pa.RecordBatch) -> None:
+        """Looks whether rows can be written, before they are staged and a checkpoint promises them.
+
+        Raises:
+            OutputTypeError: A row has no key, or a kind that does not exist.
+        """
+        for name in self.key:
+            if batch.column(name).null_count:
+                row = pc.index(batch.column(name).is_null(), True).as_py()
+                raise OutputTypeError(
+                    uid,
+                    f"{sink} got a row without a key: {name!r} is null in {batch.slice(row, 1).to_pylist()[0]!r}. "
+                    "Filter such rows out, or give them a key.",
+                    row=row,
+                    field=name,
+                )
+        if self.row_kind is not None:
+            kinds = batch.column(self.row_kind)
+            known = pa.array(_WORDS) if _is_word(kinds.type) else pa.array(range(len(_WORDS)))
+            is_known = pc.is_in(kinds, value_set=known.cast(kinds.type))
+            if not pc.all(is_known, min_count=0).as_py():
+                row = pc.index(is_known, False).as_py()
+                raise OutputTypeError(
+                    uid,
+                    f"{sink} got a row of the kind {kinds[row].as_py()!r} (column {self.row_kind!r}); kinds are "
+                    f"{', '.join(_WORDS)} or 0 to 3.",
+                    row=row,
+                    field=self.row_kind,
+                )
+
+    def _is_number(self, schema: pa.Schema) -> bool:
+        return bool(pa.types.is_integer(schema.field(self.row_kind).type))
+
+
+def last_of_each_key(rows: pa.Table, columns: ChangeColumns) -> tuple[pa.Table, pa.Table]:
+    """Splits the rows of an epoch into those that are put and those whose key is deleted.
+
+    Args:
+        rows: In the order in which they came.
+        columns: Key and kind.
+
+    Returns:
+        Rows to put and rows to delete, without the column of kinds; no key is there twice.
+    """
+    written = columns.written(rows.column_names)
+    if not columns.key:
+        return rows.select(written), rows.select(written).slice(0, 0)
+    numbered = rows.select(list(columns.key)).append_column(_POSITION, pa.array(range(rows.num_rows), pa.int64()))
+    last = numbered.group_by(list(columns.key)).aggregate([(_POSITION, "max")])[f"{_POSITION}_max"]
+    kept = rows if len(last) == rows.num_rows else rows.take(last.combine_chunks().sort())
+    if columns.row_kind is None:
+        return kept.select(written), kept.select(written).slice(0, 0)
+    kinds = kept[columns.row_kind]
+    deletes = _DELETES["string" if _is_word(kinds.type) else "integer"]
+    is_delete = pc.is_in(kinds, value_set=deletes.cast(kinds.type))
+    return kept.filter(pc.invert(is_delete)).select(written), kept.filter(is_delete).select(written)
+
+
+def columns_of(names: str | Sequence[str]) -> tuple[str, ...]:
+    """One name or several, as a tuple."""
+    return (names,) if isinstance(names, str) else tuple(names)
+
+
+def _is_word(kind_type: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind_type) or pa.types.is_large_string(kind_type))

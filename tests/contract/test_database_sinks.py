@@ -1,0 +1,104 @@
+"""The contract of sinks over databases: Postgres and SQLite, adding rows and putting them by a key."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+from adbc_driver_postgresql import dbapi
+
+from holdfast.datastream.connectors.database import DatabaseSink
+from holdfast.runtime.function.sink import Sink
+from holdfast.testing import SinkBackend, SinkContract
+from tests.postgres import PostgresServer
+
+LOCK_TIMEOUT = 0.02
+
+
+class SQLiteFile(SinkBackend):
+    """SQLite; it is away when its disk is not mounted."""
+
+    steps = 16
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        path.mkdir()
+        with closing(sqlite3.connect(self._file)) as database:
+            database.execute("create table seen (word text, n integer)")
+
+    @property
+    def _file(self) -> Path:
+        return self.path / "db.sqlite"
+
+    def new_sink(self) -> Sink:
+        return DatabaseSink(str(self._file), "seen", lock_timeout=LOCK_TIMEOUT)
+
+    def rows(self) -> list[tuple[str, int]]:
+        with closing(sqlite3.connect(self._file)) as database:
+            return database.execute("select word, n from seen").fetchall()
+
+    @contextmanager
+    def away(self) -> Iterator[None]:
+        self.path.rename(self.path.with_name("unmounted"))
+        try:
+            yield
+        finally:
+            self.path.with_name("unmounted").rename(self.path)
+
+
+class PostgresTable(SinkBackend):
+    """A table of a Postgres server, which is away when it is down."""
+
+    steps = 16
+
+    def __init__(self, uri: str, table: str) -> None:
+        self.uri = uri
+        self.table = table
+        self.server: PostgresServer | None = None
+
+    def new_sink(self) -> Sink:
+        return DatabaseSink(self.uri, self.table, lock_timeout=LOCK_TIMEOUT)
+
+    def rows(self) -> list[tuple[str, int]]:
+        with dbapi.connect(self.uri) as connection, connection.cursor() as cursor:
+            cursor.execute(f"select word, n from {self.table}")
+            return cursor.fetchall()
+
+    @contextmanager
+    def away(self) -> Iterator[None]:
+        assert self.server is not None
+        self.server.stop()
+        try:
+            yield
+        finally:
+            self.server.start()
+
+    def __getstate__(self) -> dict[str, object]:
+        return {**vars(self), "server": None}
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[PostgresServer]:
+    with PostgresServer() as server:
+        yield server
+
+
+class TestSQLite(SinkContract):
+    @pytest.fixture
+    def sink_backend(self, tmp_path: Path) -> SinkBackend:
+        return SQLiteFile(tmp_path / "out")
+
+
+class TestPostgres(SinkContract):
+    @pytest.fixture
+    def sink_backend(self, server: PostgresServer, request: pytest.FixtureRequest) -> SinkBackend:
+        backend = PostgresTable(server.uri, "seen")
+        with dbapi.connect(server.uri) as connection, connection.cursor() as cursor:
+            cursor.execute("drop table if exists seen, holdfast_ledger, holdfast_ledger_identity")
+            cursor.execute("create table seen (word text, n bigint)")
+            connection.commit()
+        backend.server = server
+        return backend
