@@ -27,6 +27,7 @@ _FIRST = {
     "process": "process_element",
     "reduce": "reduce",
     "batches": "process_batch",
+    "async": "invoke_all",
 }
 _OF_TWO = {
     "map": ("map1", "map2"),
