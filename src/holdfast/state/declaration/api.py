@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, BinaryIO, Generic, TypeVar
 
 from holdfast.errors import StateError
+from holdfast.state.declaration.map_access import ReadableMap, WritableMap
 
 if TYPE_CHECKING:
     from holdfast.state.declaration.descriptor import (
@@ -96,6 +97,9 @@ class ListState(MergingState[T, Iterable[T]]):
             StateError: The list or an element is None; nothing has changed then.
         """
 
+    def __iter__(self) -> Iterator[T]:
+        return iter(self.get())
+
 
 class ReducingState(MergingState[T, T | None]):
     """One value a key, into which every added element is reduced."""
@@ -109,7 +113,7 @@ class FoldingState(AppendingState[IN, OUT | None]):
     """An accumulator a key that starts from a given value."""
 
 
-class MapState(State, Generic[K, V]):
+class MapState(State, WritableMap[K, V]):
     """A map a key. A value may be None; an entry with it exists."""
 
     @abstractmethod
@@ -160,12 +164,6 @@ class MapState(State, Generic[K, V]):
     def iterator(self) -> MapIterator[K, V]:
         """Returns an iterator over `entries` that can remove the one it gave last."""
         return MapIterator(self)
-
-    def __iter__(self) -> Iterator[K]:
-        return iter(self.keys())
-
-    def __contains__(self, key: K) -> bool:
-        return self.contains(key)
 
 
 class MapEntry(tuple[K, V | None], Generic[K, V]):
@@ -224,7 +222,7 @@ class MapIterator(Iterator[MapEntry[K, V]], Generic[K, V]):
         self._last = None
 
 
-class ReadOnlyBroadcastState(State, Generic[K, V]):
+class ReadOnlyBroadcastState(State, ReadableMap[K, V]):
     """The broadcast side's map as the other side sees it."""
 
     @abstractmethod
@@ -255,14 +253,8 @@ class ReadOnlyBroadcastState(State, Generic[K, V]):
         """Returns key and value of each entry."""
         return self.items()
 
-    def __iter__(self) -> Iterator[K]:
-        return iter(self.keys())
 
-    def __contains__(self, key: K) -> bool:
-        return self.contains(key)
-
-
-class BroadcastState(ReadOnlyBroadcastState[K, V]):
+class BroadcastState(ReadOnlyBroadcastState[K, V], WritableMap[K, V]):
     """A map that is the same on every subtask of an operator, because all of them get the same elements."""
 
     @abstractmethod
