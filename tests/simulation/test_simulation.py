@@ -21,7 +21,7 @@ from tests.simulation.shrink import shrunk
 SEEDS = 200
 REAL_SEEDS = 12
 SOAK_SEEDS = int(os.environ.get("SIMULATION_SEEDS", "10000"))
-SOAK_LIMIT = 2000
+SOAK_LIMIT = 4000
 QUICKLY_FOUND = (
     "token not checked",
     "token not raised",
