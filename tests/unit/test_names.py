@@ -119,6 +119,7 @@ VERBS = [
     "jobmanager",
     "submit",
     "state-server",
+    "state",
 ]
 TARGETS = ["help", "setup", "demo", "demo-ha", "test", "test-all", "soak", "chaos", "bench", "lint"]
 BENCHMARKS = ["keyed_count", "large_state", "small_epoch", "checkpoint", "rescale", "takeover", "query"]

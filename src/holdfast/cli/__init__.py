@@ -14,6 +14,7 @@ from holdfast.cli.verb.list import list_jobs
 from holdfast.cli.verb.query import query
 from holdfast.cli.verb.run import run
 from holdfast.cli.verb.savepoint import savepoint, stop
+from holdfast.cli.verb.state import state
 from holdfast.cli.verb.state_server import state_server
 
 
@@ -26,7 +27,7 @@ def main() -> None:
 for command in (
     *(run, info, list_jobs, checkpoints, inspect, diff),
     *(savepoint, stop, cancel, rescale),
-    *(query, state_server),
+    *(query, state_server, state),
 ):
     main.add_command(command)
 

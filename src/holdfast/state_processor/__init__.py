@@ -8,12 +8,15 @@ counts = OperatorTransformation.bootstrap_with(table).key_by("user").to_state(
 SavepointWriter.new_savepoint(None, 128).with_operator("visits", counts).write("/savepoints/history")
 """
 
-from holdfast.state_processor.bootstrap_function import (
+from holdfast.state_processor.bootstrap.bootstrap_function import (
     BroadcastStateBootstrapFunction,
     KeyedStateBootstrapFunction,
     StateBootstrapFunction,
 )
-from holdfast.state_processor.bootstrap_transformation import OperatorTransformation, StateBootstrapTransformation
+from holdfast.state_processor.bootstrap.bootstrap_transformation import (
+    OperatorTransformation,
+    StateBootstrapTransformation,
+)
 from holdfast.state_processor.savepoint_reader import SavepointReader
 from holdfast.state_processor.savepoint_writer import SavepointWriter
 

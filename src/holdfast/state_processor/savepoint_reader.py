@@ -14,9 +14,9 @@ from holdfast.errors import ConfigurationError, NotExistError
 from holdfast.kernel.key_group import KeyGroupRange
 from holdfast.state.operator.operator_snapshot import Mode
 from holdfast.state.timer.timer_service import TIMER_PREFIX
-from holdfast.state_processor.operator_table import OperatorStateTable
-from holdfast.state_processor.state_table import DOMAIN, SERVICE, StateTable
-from holdfast.state_processor.stored_operator import Keys, StoredOperator
+from holdfast.state_processor.read.operator_table import OperatorStateTable
+from holdfast.state_processor.read.state_table import StateTable
+from holdfast.state_processor.read.stored_operator import Keys, StoredOperator
 from holdfast.types.conversion.convert import to_type
 from holdfast.types.information.type_information import TypeInformation
 
@@ -125,22 +125,39 @@ class SavepointReader:
             OutputTypeError: A key is of another type.
             CorruptFileError: A run is damaged.
         """
+        table = self.state_table(
+            uid, state, columns=columns, keys=keys, namespaces=namespaces, key_type=key_type,
+            map_key_type=map_key_type, expired=expired,
+        )  # fmt: skip
+        return self._read([table], table.operator.wanted_groups(key_groups, table.keys))
+
+    def state_table(
+        self,
+        uid: str,
+        state: str,
+        *,
+        columns: Sequence[str] | None = None,
+        keys: Sequence[Any] | None = None,
+        namespaces: Sequence[bytes] | None = None,
+        key_type: Any = None,
+        map_key_type: Any = None,
+        expired: bool = False,
+    ) -> StateTable:
+        """Return what `read_keyed_state` would read, without reading it; arguments and errors are the same."""
         stored = self._stored(self._operator(uid))
-        wanted = None if keys is None else Keys.of(stored.key, keys)
         form = stored.form(state)
         if namespaces is not None and not form.has_namespace:
             raise ConfigurationError(f"State {state!r} of {uid!r} has no namespaces.")
-        table = StateTable(
+        return StateTable(
             stored,
             form,
-            wanted,
+            None if keys is None else Keys.of(stored.key, keys),
             None if namespaces is None else tuple(namespaces),
             None if columns is None else tuple(columns),
             _type(key_type),
             _type(map_key_type),
             expired,
         )
-        return self._read([table], stored.wanted_groups(key_groups, wanted))
 
     def read_timers(
         self,
@@ -235,6 +252,3 @@ def _cut(key_groups: Sequence[KeyGroupRange], parts: int) -> list[list[KeyGroupR
 
 def _has_gaps(groups: Sequence[int]) -> bool:
     return groups[-1] - groups[0] + 1 != len(groups)
-
-
-__all__ = ["DOMAIN", "SERVICE", "SavepointReader"]

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+import pyarrow as pa
+
 from holdfast.checkpoint.document.completed_checkpoint import CompletedCheckpoint, pointer_for
 from holdfast.checkpoint.document.metadata import PREVIOUS_EPOCH, TARGETS, CheckpointMetadata, OperatorMetadata, encode
 from holdfast.checkpoint.document.snapshot_type import CheckpointProperties
@@ -18,8 +20,10 @@ from holdfast.kernel import fault
 from holdfast.kernel.clock import Clock, SystemClock
 from holdfast.kernel.ids import JobID, OperatorID, new_nonce
 from holdfast.kernel.key_group import DEFAULT_LOWER_BOUND_MAX_PARALLELISM, check_parallelism
-from holdfast.state_processor.bootstrap_transformation import StateBootstrapTransformation
-from holdfast.state_processor.operator_writing import SavepointTarget, written_operator
+from holdfast.state_processor.bootstrap.bootstrap_transformation import StateBootstrapTransformation
+from holdfast.state_processor.read.stored_operator import StoredOperator
+from holdfast.state_processor.write.operator_writing import SavepointTarget, written_operator
+from holdfast.state_processor.write.state_edit import StateEdit, edited
 from holdfast.storage.file_system.file import FileSystem
 from holdfast.storage.file_system.path import join, parent
 from holdfast.storage.file_system.scheme import file_system_for
@@ -47,6 +51,7 @@ class SavepointWriter:
         self._transformations: dict[str, StateBootstrapTransformation] = {}
         self._removed: list[str] = []
         self._renamed: list[tuple[str, str]] = []
+        self._edits: list[StateEdit] = []
 
     @classmethod
     def new_savepoint(
@@ -129,6 +134,26 @@ class SavepointWriter:
         self._renamed.append((from_uid, to_uid))
         return self
 
+    def replace_state(self, uid: str, state: str, table: pa.Table) -> SavepointWriter:
+        """Let a state of the existing savepoint be what is in a table, and nothing else.
+
+        Args:
+            uid: Uid that the operator is to have in the new savepoint.
+            state: Name of the state; its kind and types stay.
+            table: Rows in the columns that `SavepointReader.read_keyed_state` returns. `key_group` may be left out; if
+                it is there, each key must be in the key group that its row says.
+        """
+        self._edits.append(StateEdit(uid, state, table, is_whole=True))
+        return self
+
+    def update_state(self, uid: str, state: str, table: pa.Table) -> SavepointWriter:
+        """Let the keys in a table, of a map the entries, have what it says; all others keep what they have.
+
+        Arguments are those of `replace_state`.
+        """
+        self._edits.append(StateEdit(uid, state, table, is_whole=False))
+        return self
+
     def set_parallelism(self, parallelism: int) -> SavepointWriter:
         """Set into how many parts keyed state is cut, and so how many tasks write it; that of the processors without.
 
@@ -175,11 +200,26 @@ class SavepointWriter:
             written_operator(uid, transformation, self._max_parallelism, target)
             for uid, transformation in self._transformations.items()
         ]
-        metadata = replace(metadata, operators=(*metadata.operators, *made))
+        metadata = replace(metadata, operators=(*self._edited(metadata, target), *made))
         data = encode(metadata)
         with fault.point("metadata.write"):
             fs.create_exclusive(join(path, METADATA_NAME), data)
         return path
+
+    def _edited(self, metadata: CheckpointMetadata, target: SavepointTarget) -> tuple[OperatorMetadata, ...]:
+        """The operators that were copied, with what is changed in their states."""
+        operators = {operator.uid: operator for operator in metadata.operators}
+        for edit in self._edits:
+            operator = operators.get(edit.uid)
+            if operator is None:
+                raise NotExistError(
+                    f"The savepoint does not contain state of operator {edit.uid!r}, which is to be changed; it has "
+                    f"{sorted(operators)}."
+                )
+            stored = StoredOperator(target.root, operator, metadata.processing_time)
+            place = target.place(edit.uid, stored.key, operator.max_parallelism)
+            operators[edit.uid] = replace(operator, runs=edited(edit, stored, place))
+        return tuple(operators.values())
 
     def _uids(self) -> set[str]:
         return {*self._names().values(), *self._transformations}

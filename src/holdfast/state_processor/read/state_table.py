@@ -15,8 +15,8 @@ from holdfast.state.layout.column_layout import MAP_KEY, NAMESPACE, STAMP, VALUE
 from holdfast.state.run.probe import KEY
 from holdfast.state.timer.timer_queue import TIMESTAMP
 from holdfast.state.timer.timer_service import TIMER_PREFIX
-from holdfast.state_processor.state_form import StateForm
-from holdfast.state_processor.stored_operator import Keys, StoredOperator, hash_column, only_namespaces
+from holdfast.state_processor.form.state_form import StateForm
+from holdfast.state_processor.read.stored_operator import Keys, StoredOperator, hash_column, only_namespaces
 from holdfast.types.information.type_information import ListTypeInformation, RowTypeInformation, TypeInformation, Types
 from holdfast.types.key.key_codec import CompositeKeyCodec, KeyCodec, TaggedKeyCodec
 
@@ -93,9 +93,15 @@ class StateTable:
         """
         for groups in key_groups:
             for rows in self.operator.rows(self.form, groups, self.keys, expired=self.expired):
-                yield self._as_columns(only_namespaces(rows, self.namespaces))
+                yield self.as_columns(only_namespaces(rows, self.namespaces))
 
-    def _as_columns(self, rows: pa.Table) -> pa.Table:
+    @property
+    def value_type(self) -> pa.DataType:
+        """The Arrow type of the column of values."""
+        return self._fields()[VALUE].arrow_type
+
+    def as_columns(self, rows: pa.Table) -> pa.Table:
+        """Return rows of a segment in the columns of the table."""
         schema = self.type.arrow_schema
         arrays = [self._column(field.name, rows, field.type) for field in schema]
         return pa.Table.from_arrays(arrays, schema=schema)

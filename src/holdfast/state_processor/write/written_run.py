@@ -24,7 +24,7 @@ from holdfast.state.run.run_footer import RunMeta
 from holdfast.state.run.run_writer import SegmentData, write_run
 from holdfast.state.timer.timer_queue import TIMESTAMP
 from holdfast.state.timer.timer_service import EVENT, PROCESSING, TIMER_PREFIX
-from holdfast.state_processor.state_form import StateForm
+from holdfast.state_processor.form.state_form import StateForm
 from holdfast.storage.file_system.scheme import file_system_for
 from holdfast.storage.job.job_directory import SHARED
 from holdfast.storage.job.naming import FileName
@@ -80,7 +80,7 @@ def parts_of(rows: pa.Table, place: RunPlace) -> list[pa.Table]:
     return [rows.take(pa.array(order[start:stop])) for start, stop in pairwise(bounds.tolist())]
 
 
-def write_part(place: RunPlace, subtask: int, forms: Forms, rows: Rows) -> RunHandle | None:
+def write_part(place: RunPlace, subtask: int, forms: Forms, rows: Rows, older: Rows | None = None) -> RunHandle | None:
     """Write the rows of states of one range of key groups as a run. Blocks.
 
     Args:
@@ -88,6 +88,7 @@ def write_part(place: RunPlace, subtask: int, forms: Forms, rows: Rows) -> RunHa
         subtask: The part.
         forms: The states, by name.
         rows: Their rows, in any order; those of lists of one key in the order of the list.
+        older: Rows of some of the states that count where there are no others about the same thing.
 
     Returns:
         None if there are no rows.
@@ -96,7 +97,10 @@ def write_part(place: RunPlace, subtask: int, forms: Forms, rows: Rows) -> RunHa
         StateError: Two rows are about the same thing, or a row belongs to another part.
         StorageError: It could not be written.
     """
-    segments = {name: segment_of(forms[name], table, place) for name, table in rows.items() if table.num_rows}
+    made = {name: segment_of(forms[name], table, place) for name, table in rows.items()}
+    for name, below in (older or {}).items():
+        made[name] = _over(forms[name], made[name], below)
+    segments = {name: segment for name, segment in made.items() if segment.table.num_rows}
     if not segments:
         return None
     key_groups = place.range(subtask)
@@ -118,16 +122,27 @@ def segment_of(form: StateForm, rows: pa.Table, place: RunPlace) -> SegmentData:
         by = [_GROUP, TIMESTAMP, KEY, NAMESPACE]
         ordered = Sorted([rows.append_column(_GROUP, pa.array(groups))], [*by, HASH])
         return SegmentData(ordered.table(ordered.first_of(by)).drop_columns([_GROUP]), form.schema)
-    cell = [HASH, KEY, NAMESPACE] if NAMESPACE in rows.column_names else [HASH, KEY]
-    by = [*cell, MAP_KEY] if form.kind is StateKind.MAP else cell
+    by = _identity(form, rows)
     ordered = Sorted([rows], by)
     first = ordered.first_of(by)
     table = ordered.table()
     if form.kind is StateKind.LIST:
-        return SegmentData(table if first.all() else _joined(table, cell, first), form.schema)
+        return SegmentData(table if first.all() else _joined(table, by, first), form.schema)
     if not first.all():
         raise _twice(form, table.slice(int(np.argmin(first)), 1))
     return SegmentData(table, form.schema)
+
+
+def _over(form: StateForm, segment: SegmentData, below: pa.Table) -> SegmentData:
+    by = _identity(form, below)
+    both = Sorted([segment.table, below.select(segment.table.column_names)], by)
+    return SegmentData(both.table(both.first_of(by)), form.schema)
+
+
+def _identity(form: StateForm, rows: pa.Table) -> list[str]:
+    """The columns that say what a row is about."""
+    cell = [HASH, KEY, NAMESPACE] if NAMESPACE in rows.column_names else [HASH, KEY]
+    return [*cell, MAP_KEY] if form.kind is StateKind.MAP else cell
 
 
 def _joined(table: pa.Table, cell: Sequence[str], first: npt.NDArray[np.bool_]) -> pa.Table:

@@ -16,7 +16,7 @@ from holdfast.state.layout.column_layout import MAP_KEY, NAMESPACE, OP, STAMP, V
 from holdfast.state.run.probe import KEY
 from holdfast.state.run.run_file import HASH
 from holdfast.state.timer.timer_queue import MIN_TIME, TIMESTAMP
-from holdfast.state_processor.state_form import StateForm, fitted, fitted_array
+from holdfast.state_processor.form.state_form import StateForm, fitted, fitted_array
 from holdfast.types.key.column_keys import keys_of_columns
 from holdfast.types.key.key_codec import KeyCodec
 

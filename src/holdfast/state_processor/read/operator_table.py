@@ -20,7 +20,7 @@ from holdfast.state.operator.operator_snapshot import (
     StoredState,
 )
 from holdfast.state.operator.payload import readable, table_of
-from holdfast.state_processor.state_form import fitted_array
+from holdfast.state_processor.form.state_form import fitted_array
 from holdfast.storage.file_system.scheme import file_system_for
 from holdfast.storage.job.job_directory import JobDirectory
 from holdfast.types.conversion.migration import migrate_column

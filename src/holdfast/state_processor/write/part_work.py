@@ -25,8 +25,8 @@ from holdfast.state.declaration.environment import TaskEnvironment
 from holdfast.state.run.probe import KEY
 from holdfast.state.run.run_file import HASH, RunHandle
 from holdfast.state.run.version import StateVersion
-from holdfast.state_processor.row_encoding import StateColumns, column_of, key_rows, state_rows
-from holdfast.state_processor.written_run import RunPlace, write_part
+from holdfast.state_processor.form.row_encoding import StateColumns, column_of, key_rows, state_rows
+from holdfast.state_processor.write.written_run import RunPlace, write_part
 from holdfast.storage.file_system.scheme import file_system_for
 from holdfast.types.conversion.arrow import batch_to_elements
 from holdfast.types.information.type_information import PickledTypeInformation, RowTypeInformation, TypeInformation

@@ -22,17 +22,17 @@ from holdfast.state.run.probe import KEY
 from holdfast.state.run.run_file import HASH, RunHandle
 from holdfast.state.run.version import StateVersion
 from holdfast.state.timer.timer_service import EVENT, PROCESSING
-from holdfast.state_processor.bootstrap_transformation import (
+from holdfast.state_processor.bootstrap.bootstrap_transformation import (
     KeyBy,
     KeyedTable,
     OperatorTable,
     StateBootstrapTransformation,
     as_table,
 )
-from holdfast.state_processor.part_work import PartWork, element_type_of_table, write_here
-from holdfast.state_processor.row_encoding import StateColumns, column_of
-from holdfast.state_processor.state_form import StateForm, fitted
-from holdfast.state_processor.written_run import RunPlace
+from holdfast.state_processor.form.row_encoding import StateColumns, column_of
+from holdfast.state_processor.form.state_form import StateForm, fitted
+from holdfast.state_processor.write.part_work import PartWork, element_type_of_table, write_here
+from holdfast.state_processor.write.written_run import RunPlace
 from holdfast.storage.file_system.scheme import file_system_for
 from holdfast.storage.job.job_directory import JobDirectory
 from holdfast.storage.job.naming import FileName

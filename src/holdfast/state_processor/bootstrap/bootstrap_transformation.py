@@ -12,7 +12,7 @@ from holdfast.errors import ConfigurationError, StateError
 from holdfast.runtime.function.user_function import KeySelector
 from holdfast.state.declaration.descriptor import ListStateDescriptor, MapStateDescriptor, StateDescriptor
 from holdfast.state.operator.operator_snapshot import Mode
-from holdfast.state_processor.bootstrap_function import KeyedStateBootstrapFunction, StateBootstrapFunction
+from holdfast.state_processor.bootstrap.bootstrap_function import KeyedStateBootstrapFunction, StateBootstrapFunction
 from holdfast.types.conversion.convert import to_type
 from holdfast.types.information.type_information import TypeInformation
 

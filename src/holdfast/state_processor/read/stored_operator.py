@@ -23,7 +23,7 @@ from holdfast.state.layout.column_layout import NAMESPACE, OP, VALUE, Op
 from holdfast.state.layout.evolution import forms_of
 from holdfast.state.run.probe import KEY
 from holdfast.state.run.run_file import HASH, RunReader, Segment, open_run
-from holdfast.state_processor.state_form import StateForm
+from holdfast.state_processor.form.state_form import StateForm
 from holdfast.storage.file_system.scheme import file_system_for
 from holdfast.types.information.sealed_type import sealed
 from holdfast.types.key.key_codec import KeyCodec, codec_from_json

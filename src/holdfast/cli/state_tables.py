@@ -1,0 +1,149 @@
+"""Tables of state on a terminal, in Parquet files, and what two of them differ in."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterable, Iterator
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, Final
+
+import click
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from holdfast.cli.table import print_table
+from holdfast.errors import AlreadyExistError, ConfigurationError, NotExistError, StorageError
+from holdfast.state_processor import SavepointReader
+from holdfast.state_processor.read.key_difference import key_differences
+
+_OPERATOR_STATE: Final = ("split", "union", "broadcast")
+_MANY: Final = 60
+
+
+def read_table(path: str) -> pa.Table:
+    """A Parquet file.
+
+    Raises:
+        NotExistError: There is none.
+        ConfigurationError: It is something else.
+    """
+    if not Path(path).is_file():
+        raise NotExistError(f"There is no file {path!r}.")
+    try:
+        return pq.read_table(path)
+    except (pa.ArrowException, OSError) as error:
+        raise ConfigurationError(f"{path!r} is no Parquet file: {error}") from error
+
+
+def write_table(tables: Iterable[pa.Table], schema: pa.Schema, path: str) -> int:
+    """Writes a new Parquet file, part by part, and returns the number of rows. Blocks.
+
+    Raises:
+        AlreadyExistError: There is a file already.
+        StorageError: It could not be written.
+    """
+    rows = 0
+    try:
+        with Path(path).open("xb") as file, pq.ParquetWriter(file, schema) as writer:
+            for table in tables:
+                writer.write_table(table.cast(schema))
+                rows += table.num_rows
+    except FileExistsError as error:
+        raise AlreadyExistError(f"There is a file {path!r} already, which is not replaced.") from error
+    except OSError as error:
+        raise StorageError(f"{path!r} could not be written: {error}") from error
+    return rows
+
+
+def print_rows(table: pa.Table, *, as_json: bool) -> None:
+    """Prints a table, as JSON lines or for people."""
+    if as_json:
+        for row in table.to_pylist():
+            click.echo(json.dumps(row, ensure_ascii=False, default=_as_json))
+        return
+    print_table(table.column_names, [[_cell(value) for value in row.values()] for row in table.to_pylist()])
+
+
+def show_key_differences(
+    before: SavepointReader,
+    after: SavepointReader,
+    uid: str | None,
+    state: str | None,
+    target: str | None,
+    *,
+    as_json: bool,
+) -> None:
+    """Prints which keys of states differ, or writes them to a Parquet file.
+
+    Raises:
+        NotExistError: A state that is named is in neither.
+        StateMigrationError: The keys of a state cannot be compared.
+    """
+    found = False
+    for own, name in _states(before, after, uid, state):
+        tables = _differences(before, after, own, name)
+        if target is not None:
+            first = next(tables)  # the columns, without rows
+            rows = write_table(tables, first.schema, target)
+            click.echo(f"{rows} keys differ: {target}")
+            return
+        for table in tables:
+            if table.num_rows:
+                found = True
+                places = {"uid": pa.array([own] * table.num_rows), "state": pa.array([name] * table.num_rows)}
+                columns = dict(zip(table.column_names, table.columns, strict=True))
+                print_rows(pa.table({**places, **columns}), as_json=as_json)
+    if not found and not as_json:
+        click.echo("no difference")
+
+
+def _states(
+    before: SavepointReader, after: SavepointReader, uid: str | None, state: str | None
+) -> Iterator[tuple[str, str]]:
+    names = {(own, name) for reader in (before, after) for own in reader.operators() for name in _keyed(reader, own)}
+    wanted = sorted(pair for pair in names if uid in (None, pair[0]) and state in (None, pair[1]))
+    if not wanted and (uid, state) != (None, None):
+        raise NotExistError(
+            f"There is no keyed state {state or ''!r} of operator {uid or ''!r}; there are {sorted(names)}."
+        )
+    yield from wanted
+
+
+def _keyed(reader: SavepointReader, uid: str) -> list[str]:
+    return [name for name, kind in reader.states(uid).items() if kind not in (*_OPERATOR_STATE, "timers")]
+
+
+def _differences(before: SavepointReader, after: SavepointReader, uid: str, state: str) -> Iterator[pa.Table]:
+    """What differs, of a state that one of both may not have; the first table has no rows."""
+    has = [uid in reader.operators() and state in _keyed(reader, uid) for reader in (before, after)]
+    if all(has):
+        yield from key_differences(before.state_table(uid, state), after.state_table(uid, state))
+        return
+    reader, change = (before, "removed") if has[0] else (after, "added")
+    table = reader.read_keyed_state(uid, state)
+    columns = dict(zip(table.column_names, table.columns, strict=True))
+    columns.pop("stamp", None)
+    value = columns.pop("value")
+    missing = pa.nulls(table.num_rows, value.type)
+    sides = {"before": value if has[0] else missing, "after": missing if has[0] else value}
+    whole = pa.table({"change": pa.array([change] * table.num_rows, pa.string()), **columns, **sides})
+    yield whole.slice(0, 0)
+    yield whole
+
+
+def _cell(value: Any) -> str:
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=_as_json)
+    return text if len(text) <= _MANY else text[: _MANY - 3] + "..."
+
+
+def _as_json(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    if isinstance(value, date | datetime | time):
+        return value.isoformat()
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    return str(value) if isinstance(value, Decimal) else repr(value)

@@ -1,0 +1,103 @@
+"""`holdfast state`: the state of a savepoint as tables, out of it, into another one, and in SQL."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import chain
+
+import click
+import pyarrow as pa
+
+from holdfast.cli.exit_code import errors_to_exit_codes
+from holdfast.cli.job_directories import absolute, checkpoint_at
+from holdfast.cli.registers import where_option
+from holdfast.cli.state_tables import print_rows, read_table, write_table
+from holdfast.state_processor import SavepointReader, SavepointWriter
+from holdfast.state_processor.sql import query
+
+_uid = click.option("--uid", required=True, metavar="UID", help="The operator.")
+_state = click.option("--state", "name", required=True, metavar="STATE", help="The state; `timers` means all timers.")
+
+
+@click.group()
+def state() -> None:
+    """Reads and changes the state of savepoints and checkpoints, as tables."""
+
+
+@state.command("export")
+@click.argument("path")
+@_uid
+@_state
+@click.option("--to", "target", required=True, metavar="FILE", help="Parquet file to write; it must not exist.")
+@click.option("--key-type", metavar="TYPE", help="Type of keys without a declared type; else they are bytes.")
+@click.option("--map-key-type", metavar="TYPE", help="The same for the keys of maps.")
+@where_option
+def export_state(
+    path: str,
+    uid: str,
+    name: str,
+    target: str,
+    key_type: str | None,
+    map_key_type: str | None,
+    properties: tuple[str, ...],
+) -> None:
+    """Writes a state of the savepoint or checkpoint at PATH to a Parquet file.
+
+    Keyed state has the columns key_group, key, value and, where it has them, namespace, map_key and stamp.
+    """
+    with errors_to_exit_codes():
+        reader = SavepointReader(None, checkpoint_at(path, properties))
+        kind = reader.states(uid).get(name)
+        operator_state = {
+            "split": reader.read_list_state,
+            "union": reader.read_union_state,
+            "broadcast": reader.read_broadcast_state,
+        }
+        if kind in operator_state:
+            tables: Iterator[pa.Table] = iter([operator_state[kind](uid, name)])
+        elif name == "timers" and kind is None:
+            tables = iter([reader.read_timers(uid, key_type=key_type)])
+        else:
+            table = reader.state_table(uid, name, key_type=key_type, map_key_type=map_key_type)
+            groups = table.operator.wanted_groups(None, None)
+            tables = chain([table.type.arrow_schema.empty_table()], table.read(groups))
+        first = next(tables)
+        rows = write_table(chain([first], tables), first.schema, target)
+        click.echo(f"{rows} rows: {target}")
+
+
+@state.command("import")
+@click.argument("path")
+@_uid
+@_state
+@click.option("--from", "source", required=True, metavar="FILE", help="Parquet file with the state's columns.")
+@click.option("--to", "target", required=True, metavar="PATH", help="Directory of the new savepoint.")
+@click.option("--update", is_flag=True, help="Keys that are not in the file keep what they have, instead of losing it.")
+@where_option
+def import_state(
+    path: str, uid: str, name: str, source: str, target: str, update: bool, properties: tuple[str, ...]
+) -> None:
+    """Makes a savepoint of the one at PATH with a state as a Parquet file has it, and prints its path.
+
+    The file has the columns that `export` writes; key_group and stamp may be missing. The savepoint at PATH stays as it
+    is, and the new one does not need it.
+    """
+    with errors_to_exit_codes():
+        checkpoint = checkpoint_at(path, properties)
+        writer = SavepointWriter.from_existing_savepoint(None, checkpoint.path)
+        change = writer.update_state if update else writer.replace_state
+        click.echo(change(uid, name, read_table(source)).write(absolute(target)))
+
+
+@state.command("sql")
+@click.argument("path")
+@click.argument("statement")
+@click.option("--json", "as_json", is_flag=True, help="Print one object a line.")
+@where_option
+def sql(path: str, statement: str, as_json: bool, properties: tuple[str, ...]) -> None:
+    """Runs STATEMENT over the states of the savepoint or checkpoint at PATH.
+
+    Each state is a table "uid"."state", and the timers of an operator are "uid"."timers". The dialect is DuckDB's.
+    """
+    with errors_to_exit_codes():
+        print_rows(query(SavepointReader(None, checkpoint_at(path, properties)), statement), as_json=as_json)

@@ -1,0 +1,1 @@
+"""States of a savepoint as tables."""
