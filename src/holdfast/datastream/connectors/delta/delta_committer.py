@@ -1,0 +1,214 @@
+"""The commit of an epoch: one version of the table, which carries the epoch's number.
+
+::
+
+    open the table; read its transaction version of this incarnation and sink ON THIS HANDLE
+    (at least the epoch: it was committed; nothing else is done)
+    staged files get their final names; each is looked at: is it there, has it its size?
+    one commit of that handle: add all files, set the transaction version to the epoch
+    it failed, because somebody was faster: open again, compare again
+
+A handle that is opened after the look would take the epoch a second time, so look and commit belong to one; and a
+handle that has become stale is refused by the log if the other commit was of the same incarnation and sink. Other
+writers do no harm: their commits are rebased on.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import reprlib
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any, Final
+from urllib.parse import unquote
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from holdfast.datastream.connectors.delta import delta_table
+from holdfast.datastream.connectors.row_changes import ChangeColumns, last_of_each_key
+from holdfast.datastream.sinks.parquet import STAGED_SUFFIX
+from holdfast.datastream.sinks.task_owned import staged_paths
+from holdfast.errors import ConfigurationError, HoldfastError, NotExistError, StorageError
+from holdfast.kernel.malformed import MALFORMED
+from holdfast.kernel.secret import shown_error
+from holdfast.runtime.function.sink import CommitRequest, Committer, CommitterInitContext
+from holdfast.storage.file_system.path import is_absolute
+from holdfast.storage.file_system.scheme import file_system_for, join
+
+logger = logging.getLogger(__name__)
+
+TRIES: Final = 5
+"""Against other writers, before the job pauses between the tries."""
+
+LOOK_BACK: Final = 100
+"""Versions whose log is made durable again when an epoch is found that an earlier process has committed."""
+
+DELETED: Final = "__holdfast_deleted"
+
+
+class DeltaCommitter(Committer):
+    """Commits epochs into one table.
+
+    Args:
+        path: Of the table into which the sink writes today.
+        changes: Key and kind of rows.
+        context: Of the job.
+    """
+
+    def __init__(self, path: str, changes: ChangeColumns, context: CommitterInitContext) -> None:
+        self._path = path
+        self._changes = changes
+        self._context = context
+
+    def commit(self, requests: Sequence[CommitRequest]) -> None:
+        """Commits one epoch; if the table does not let it, it asks for another try."""
+        path, identity = _target(requests)
+        for _ in range(TRIES):
+            table = delta_table.require_table(path, identity)
+            try:
+                is_new = self._commit_on(table, path, requests)
+            except HoldfastError:
+                raise
+            except Exception as error:
+                # Whether it was committed is not known: the table is asked before the next try.
+                reason = StorageError(f"The Delta table {path!r} was not written: {shown_error(error)}")
+                reason.__cause__ = error
+                if not isinstance(error, delta_table.deltalake().exceptions.CommitFailedError):
+                    break
+                continue
+            _make_durable(path, table.version() - (0 if is_new else LOOK_BACK))
+            if not is_new:
+                for request in requests:
+                    request.signal_already_committed()
+            return
+        for request in requests:
+            request.retry_later(reason)
+
+    def last_epoch(self, incarnation: str) -> int | None:
+        version = delta_table.require_table(self._path, None).transaction_version(self._application(incarnation))
+        return None if version is None else int(version)
+
+    def _application(self, incarnation: str) -> str:
+        return f"holdfast.{incarnation}.{self._context.uid}"
+
+    def _commit_on(self, table: delta_table.Table, path: str, requests: Sequence[CommitRequest]) -> bool:
+        """Commits an epoch unless this version of the table has it; whether it was new."""
+        first = requests[0]
+        application = self._application(first.incarnation)
+        last = table.transaction_version(application)
+        if last is not None and last >= first.epoch:
+            return False
+        transaction = delta_table.deltalake().Transaction(application, first.epoch)
+        properties = delta_table.deltalake().CommitProperties(app_transactions=[transaction])
+        if "staged" in first.committable:
+            _add(table, path, requests, properties)
+        else:
+            self._merge(table, requests, properties)
+        return True
+
+    def _merge(self, table: delta_table.Table, requests: Sequence[CommitRequest], properties: Any) -> None:
+        tables = []
+        for staged in staged_paths(self._context, requests):
+            with file_system_for(staged).open_input(staged) as file:
+                tables.append(pq.read_table(file))
+        puts, deletes = last_of_each_key(pa.concat_tables(tables), self._changes)
+        rows = pa.concat_tables(
+            [part.append_column(DELETED, pa.repeat(is_deleted, part.num_rows)) for part, is_deleted in
+             ((puts, pa.scalar(False)), (deletes, pa.scalar(True)))]
+        )  # fmt: skip
+        key = " and ".join(f"target.{_quoted(name)} = source.{_quoted(name)}" for name in self._changes.key)
+        values = {_quoted(name): f"source.{_quoted(name)}" for name in puts.column_names}
+        merger = table.merge(rows, key, source_alias="source", target_alias="target", commit_properties=properties)
+        merger = merger.when_matched_delete(predicate=f"source.{DELETED}")
+        merger = merger.when_matched_update(values, predicate=f"not source.{DELETED}")
+        merger.when_not_matched_insert(values, predicate=f"not source.{DELETED}").execute()
+
+
+def _add(table: delta_table.Table, path: str, requests: Sequence[CommitRequest], properties: Any) -> None:
+    """Adds the staged files of an epoch to a table.
+
+    Raises:
+        ConfigurationError: One is not there, or not whole.
+    """
+    fs = file_system_for(path)
+    names = [(request, str(request.committable["staged"])) for request in requests]
+    moves = [(staged, f"{staged.removesuffix(STAGED_SUFFIX)}.parquet") for _, staged in names]
+    fs.move_all([(join(path, staged), join(path, final)) for staged, final in moves])
+    library, actions = delta_table.deltalake(), []
+    for request, (_, final) in zip(requests, moves, strict=True):
+        committable = request.committable
+        try:
+            size = fs.status(join(path, final)).size
+        except NotExistError:
+            size = None
+        if size != committable["bytes"]:
+            what = "is not there" if size is None else f"has {size} bytes instead of {committable['bytes']}"
+            raise ConfigurationError(
+                f"The file {join(path, final)!r}, which a task has staged with {committable['rows']} rows in epoch "
+                f"{request.epoch}, {what}, and the table says that the epoch is not committed: the directory is not "
+                "shared between the hosts, or somebody has changed the file. Nothing of its epoch was committed. Bring "
+                "the file to its place, and start the job again."
+            )
+        statistics = json.dumps({"numRecords": committable["rows"]})
+        actions.append(
+            library.transaction.AddAction(
+                path=final, size=size, partition_values=committable["partition"],
+                modification_time=fs.status(join(path, final)).mtime, data_change=True,
+                stats=statistics,
+            )
+        )  # fmt: skip
+    columns = list(table.metadata().partition_columns)
+    table.create_write_transaction(
+        actions, "append", table.schema(), partition_by=columns, commit_properties=properties
+    )
+
+
+def _target(requests: Sequence[CommitRequest]) -> tuple[str, str]:
+    """The table of the files of an epoch, and its identity.
+
+    Raises:
+        ConfigurationError: The committables are not those of this sink, or name other places.
+    """
+    try:
+        for request in requests:
+            committable = request.committable
+            staged = committable.get("staged")
+            parts = (staged if staged is not None else committable["file"]).split("/")
+            numbers = (committable["rows"], committable["bytes"])
+            is_inside = {"", ".", ".."}.isdisjoint(parts) and (staged is None or parts[0] == "_holdfast")
+            is_ours = type(committable["identity"]) is str and is_absolute(committable["path"])
+            if not (is_inside and is_ours and all(type(number) is int for number in numbers)):
+                raise ValueError("it names other places")
+        [target] = {(r.committable["path"], r.committable["identity"]) for r in requests}
+    except MALFORMED as error:
+        shown = reprlib.repr([request.committable for request in requests])
+        raise ConfigurationError(
+            f"The checkpoint names output that no DeltaSink has written, {shown}: {error!r:.200}. Nothing was "
+            "committed. Start from a checkpoint that nobody has changed (-s PATH)."
+        ) from error
+    return target
+
+
+def _make_durable(path: str, since: int) -> None:
+    """Makes sure that what was committed outlives the machine: the client does not wait for the disk.
+
+    Args:
+        path: Of the table.
+        since: The version from which on.
+    """
+    fs, log = file_system_for(path), join(path, "_delta_log")
+    for name in fs.list_names(log):
+        number = name.removesuffix(".json")
+        if number.isdecimal() and int(number) >= since:
+            for line in fs.read(join(log, name)).splitlines():
+                added = json.loads(line).get("add") if line.startswith(b'{"add"') else None
+                if added is not None and "://" not in added["path"]:
+                    with suppress(NotExistError):  # compacted, and cleaned up since
+                        fs.make_durable(join(path, unquote(added["path"])))
+            fs.make_durable(join(log, name))
+
+
+def _quoted(name: str) -> str:
+    return f'"{name}"'

@@ -1,0 +1,233 @@
+"""Rows into a table of Delta Lake, exactly once and without a JVM.
+
+::
+
+    <table>/_holdfast/identity                              the id of the table, for tasks that have no client
+                     /<incarnation>-<sink>/<name>.staged    written by a task
+                                          /<name>.parquet   the same file, when its checkpoint is complete
+           /_delta_log/<version>.json                       adds all files of an epoch, and says so (`txn`)
+
+A table's readers find files by its log, so all rows of an epoch are seen at once. Folders that begin with an underscore
+are left alone by VACUUM, so nothing that is staged is taken for rubbish. With a key, rows are staged in the job's own
+directory and merged into the table by the driver.
+"""
+
+from __future__ import annotations
+
+import os
+import reprlib
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Final
+
+import pyarrow as pa
+
+from holdfast.datastream.connectors.delta import delta_table
+from holdfast.datastream.connectors.delta.delta_committer import DeltaCommitter
+from holdfast.datastream.connectors.row_changes import ChangeColumns, columns_of
+from holdfast.datastream.sinks.parquet import STAGED_SUFFIX, absolute
+from holdfast.datastream.sinks.partitioned import PartitionedStaging, Values
+from holdfast.datastream.sinks.task_owned import sweep_task_owned
+from holdfast.errors import ConfigurationError, NotExistError, OutputTypeError, StorageError
+from holdfast.runtime.function.sink import BatchSinkWriter, Committer, CommitterInitContext, Sink, WriterInitContext
+from holdfast.runtime.function.staging import ParquetFormat, ParquetStaging, require_columns
+from holdfast.storage.file_system.scheme import file_system_for, join, local_path
+from holdfast.storage.job.naming import FileName
+from holdfast.types.conversion.arrow import element_schema
+from holdfast.types.information.type_information import TypeInformation
+
+FOLDER: Final = "_holdfast"
+IDENTITY: Final = "identity"
+
+
+class DeltaSink(Sink):
+    """Writes a stream into a Delta table, exactly once: it adds rows, or with a key merges the last row of each key.
+
+    Args:
+        path: The directory of the table, which the driver and every executor have mounted under the same path.
+        key: The columns by which rows are put or deleted. Of several rows of one key in an epoch the last counts, so a
+            stream should be keyed by these columns before. Without a key rows are added.
+        row_kind: A column of the stream that says what a row does, as Flink's `RowKind`: `+I`, `-U`, `+U`, `-D` or 0 to
+            3. It is not written. Needs a key.
+        partition_by: The partition columns of a table that is made; of one that is there, they must be the same.
+        create_table: Whether a table that is not there is made, with the columns of the stream.
+        add_columns: Whether columns that the table has not are added to it when a job starts.
+        compression: Of the files that tasks write: `snappy`, `zstd`, `lz4`, `gzip` or `none`.
+
+    Raises:
+        ConfigurationError: The path is in an object store, or the arguments do not go together.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        key: str | Sequence[str] = (),
+        row_kind: str | None = None,
+        partition_by: str | Sequence[str] = (),
+        create_table: bool = False,
+        add_columns: bool = False,
+        compression: str = "snappy",
+    ) -> None:
+        self.path = absolute(os.fspath(path))
+        local = local_path(self.path)
+        if local is None:
+            raise ConfigurationError(
+                f"DeltaSink does not write to object stores such as {self.path!r} yet: name a directory that the "
+                "driver and every executor have mounted under the same path."
+            )
+        self.path = local
+        self.changes = ChangeColumns(columns_of(key), row_kind)
+        self.partition_by = columns_of(partition_by)
+        self.format = ParquetFormat(compression)
+        self._create_table = create_table
+        self._add_columns = add_columns
+        self._schema: pa.Schema | None = None
+
+    def check_input(self, element_type: TypeInformation) -> None:
+        """Refuses a stream of undeclared type, and one without the columns that the sink names."""
+        require_columns("DeltaSink", element_type)
+        self.changes.check_type("DeltaSink", element_type)
+        schema = element_schema(element_type)
+        schema = pa.schema([schema.field(name) for name in self.changes.written(schema.names)])
+        if self._schema is not None and self._schema != schema:
+            raise ConfigurationError(f"{self!r} is used for two streams of different types: make a sink for each.")
+        delta_table.check_partitions("DeltaSink", schema, self.partition_by)
+        self._schema = schema
+
+    def prepare(self, context: CommitterInitContext, kept: Any) -> Any:
+        """Makes sure that the table is the one it was, and that it fits; makes what may be made."""
+        if kept is not None and not (type(kept) is dict and {"path", "identity"} <= kept.keys()):
+            raise ConfigurationError(
+                f"The checkpoint does not say which table {self!r} wrote into, but {reprlib.repr(kept)}. Start from "
+                "another one (-s PATH)."
+            )
+        if kept is not None and kept["path"] == self.path:
+            table = delta_table.require_table(self.path, kept["identity"])
+        else:
+            table = self._find_or_make()
+        delta_table.check_rules(table, self.path, bool(self.changes.key))
+        columns = list(table.metadata().partition_columns)
+        if self.partition_by and columns != list(self.partition_by):
+            raise ConfigurationError(
+                f"The Delta table {self.path!r} is partitioned by {columns!r}, not by {list(self.partition_by)!r}."
+            )
+        if self._schema is not None:
+            self._fit(table, self._schema)
+        identity = table.metadata().id
+        self._write_identity(identity)
+        needed = delta_table.needed_columns(table)
+        return {"path": self.path, "identity": identity, "partition_by": columns, "needed": needed}
+
+    def create_writer(self, context: WriterInitContext) -> BatchSinkWriter:
+        """Stages files below the table; with a key, one in the job's directory."""
+        return _CheckedWriter(self, context)
+
+    def create_committer(self, context: CommitterInitContext) -> Committer:
+        """Commits each epoch as one version of the table."""
+        return DeltaCommitter(self.path, self.changes, context)
+
+    def sweep(self, context: CommitterInitContext, is_dead: Callable[[FileName], bool]) -> int:
+        """Deletes staged files of dead attempts; files that the table may name have another suffix and stay."""
+        swept = sweep_task_owned(context, is_dead)
+        for name in context.incarnations:
+            directory = join(self.path, folder_of(name, context.owner))
+            fs = file_system_for(directory)
+            for listed in fs.list_names(directory):
+                found = FileName.parse(listed)
+                if found is not None and STAGED_SUFFIX in listed and is_dead(found):
+                    swept += fs.delete_in(directory, listed)
+        return swept
+
+    def stage(self, context: WriterInitContext, values: Values) -> ParquetStaging:
+        """A writer of one partition, or of rows that are to be merged."""
+        target = context.target
+        common = {"path": self.path, "identity": target["identity"]}
+        if self.changes.key:
+            name = context.file_name(".parquet")
+            return ParquetStaging(context.staging_dir, name, {**common, "file": name}, self.format)
+        folder = folder_of(context.incarnation, context.owner)
+        name = context.file_name(STAGED_SUFFIX)
+        partition = dict(zip(target["partition_by"], map(delta_table.partition_text, values), strict=True))
+        committable = {**common, "staged": f"{folder}/{name}", "partition": partition}
+        check = partial(_require_identity, self.path, target["identity"])
+        return ParquetStaging(join(self.path, folder), name, committable, self.format, check)
+
+    def _find_or_make(self) -> delta_table.Table:
+        table = delta_table.open_table(self.path)
+        if table is None:
+            if not (self._create_table and self._schema is not None):
+                raise ConfigurationError(
+                    f"There is no Delta table at {self.path!r}: make it, or give create_table=True."
+                )
+            table = delta_table.make_table(self.path, self._schema, self.partition_by)
+        return table
+
+    def _fit(self, table: delta_table.Table, schema: pa.Schema) -> None:
+        missing = delta_table.missing_columns(table, self.path, schema)
+        if missing and not self._add_columns:
+            raise ConfigurationError(
+                f"The Delta table {self.path!r} has no columns {[field.name for field in missing]!r}; it has "
+                f"{[field.name for field in table.schema().fields]!r}. Nothing was written. Map the stream to its "
+                "columns, or give add_columns=True."
+            )
+        if missing:
+            delta_table.add_columns(table, self.path, missing)
+
+    def _write_identity(self, identity: str) -> None:
+        fs, path = file_system_for(self.path), join(self.path, FOLDER, IDENTITY)
+        try:
+            is_there = fs.read(path).decode("ascii", "replace").strip() == identity
+        except NotExistError:
+            is_there = False
+        if not is_there:
+            fs.write_atomic(path, f"{identity}\n".encode())
+
+    def __repr__(self) -> str:
+        return f"DeltaSink({self.path!r})"
+
+
+class _CheckedWriter(PartitionedStaging):
+    """Refuses what would break the table, while the epoch can still run again."""
+
+    def __init__(self, sink: DeltaSink, context: WriterInitContext) -> None:
+        columns = () if sink.changes.key else context.target["partition_by"]
+        super().__init__(columns, partial(sink.stage, context))
+        self._sink = sink
+        self._uid = context.uid
+        self._needed: list[str] = context.target["needed"]
+
+    def write_batch(self, batch: pa.RecordBatch) -> None:
+        """Takes a batch of rows that can be written."""
+        self._sink.changes.check_rows("DeltaSink", self._uid, batch)
+        for name in self._needed:
+            if batch.column(name).null_count:
+                raise OutputTypeError(
+                    self._uid,
+                    f"{self._sink!r} got a row in which {name!r} is null; the table says that it never is.",
+                    field=name,
+                )
+        super().write_batch(batch)
+
+
+def folder_of(incarnation: str, owner: str) -> str:
+    """Where one sink of one incarnation stages, relative to the table."""
+    return f"{FOLDER}/{incarnation}-{owner}"
+
+
+def _require_identity(path: str, identity: str) -> None:
+    """Makes sure, in a task, that a directory is that of the table.
+
+    Raises:
+        StorageError: It is not, or is not there.
+    """
+    place = join(path, FOLDER, IDENTITY)
+    try:
+        found = file_system_for(path).read(place).decode("ascii", "replace").strip()
+    except NotExistError:
+        found = "nothing"
+    if found != identity:
+        raise StorageError(
+            f"{place!r} says {found!r} instead of {identity!r}, the id of the table that the job writes into: probably "
+            "its directory is not mounted, on this host. Nothing was staged; bring it back, and the job goes on."
+        )

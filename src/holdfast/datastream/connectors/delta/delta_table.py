@@ -1,0 +1,206 @@
+"""A Delta table as the sink needs it: found, checked, and made or given columns where that is asked for.
+
+What a table demands of its writers is its protocol. The sink adds files that tasks have written, so it refuses tables
+whose rules such files might break: constraints, generated columns, other names in files than in the schema.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import pyarrow as pa
+
+from holdfast.errors import ConfigurationError, StorageError
+from holdfast.kernel.secret import shown_error
+
+Table = Any
+"""A `deltalake.DeltaTable`: one version of a table, from which a commit starts."""
+
+_HARMLESS: Final = frozenset(
+    {
+        "appendOnly",
+        "changeDataFeed",
+        "checkConstraints",
+        "deletionVectors",
+        "generatedColumns",
+        "invariants",
+        "timestampNtz",
+        "v2Checkpoint",
+        "vacuumProtocolCheck",
+    }
+)
+"""Features that ask nothing of files that are added, once it is seen that the table does not use those that would."""
+
+_FORGETS: Final = "delta.setTransactionRetentionDuration"
+_PARTITIONS: Final = ("string", "long", "integer", "short", "byte", "boolean", "date")
+
+
+def deltalake() -> Any:
+    """The client library.
+
+    Raises:
+        ConfigurationError: It is not installed.
+    """
+    try:
+        import deltalake
+    except ImportError as error:
+        raise ConfigurationError(
+            f"DeltaSink needs deltalake, which is not installed ({error}): pip install 'holdfast[delta]'."
+        ) from error
+    return deltalake
+
+
+def open_table(path: str) -> Table | None:
+    """The newest version of a table, None if there is none. Blocks.
+
+    Raises:
+        StorageError: It cannot be read.
+    """
+    library = deltalake()
+    try:
+        return library.DeltaTable(path) if library.DeltaTable.is_deltatable(path) else None
+    except Exception as error:
+        raise StorageError(f"The Delta table {path!r} cannot be read: {shown_error(error)}") from error
+
+
+def require_table(path: str, identity: str | None) -> Table:
+    """The newest version of a table of a certain identity. Blocks.
+
+    Raises:
+        StorageError: It is not there, or is another one.
+    """
+    table = open_table(path)
+    if table is None:
+        raise StorageError(
+            f"There is no Delta table at {path!r}: probably the directory is not mounted. Nothing was committed; bring "
+            "it back, and the job goes on."
+        )
+    found = table.metadata().id
+    if identity is not None and found != identity:
+        raise StorageError(
+            f"The Delta table at {path!r} is not the one that the job writes into: that one is {identity!r}, and this "
+            f"one {found!r}. Nothing was written or committed. Bring the old one back, or start the job with -s, once "
+            "its output is committed, and another uid of the sink."
+        )
+    return table
+
+
+def make_table(path: str, schema: pa.Schema, partition_by: Sequence[str]) -> Table:
+    """Makes a table, or finds the one that somebody else has just made. Blocks.
+
+    Raises:
+        StorageError: It cannot be made.
+    """
+    library = deltalake()
+    try:
+        library.DeltaTable.create(
+            path, library.Schema.from_arrow(schema), mode="ignore", partition_by=list(partition_by)
+        )
+    except Exception as error:
+        if open_table(path) is None:
+            raise StorageError(f"The Delta table {path!r} cannot be made: {shown_error(error)}") from error
+    return require_table(path, None)
+
+
+def check_rules(table: Table, path: str, is_merged: bool) -> None:
+    """Looks whether a table takes files that tasks have written.
+
+    Raises:
+        ConfigurationError: It does not; names the rule.
+    """
+    properties: Mapping[str, str] = table.metadata().configuration
+    if _FORGETS in properties:
+        raise ConfigurationError(
+            f"The Delta table {path!r} has the property {_FORGETS!r} = {properties[_FORGETS]!r}: it forgets which "
+            "epochs were committed, and a job that is started after that would write its rows again. Take the property "
+            "away (ALTER TABLE ... UNSET TBLPROPERTIES), or write into another table."
+        )
+    rules = [name for name in properties if name.startswith("delta.constraints.")]
+    if properties.get("delta.columnMapping.mode", "none") != "none":
+        rules.append("delta.columnMapping.mode")
+    if is_merged and properties.get("delta.appendOnly", "false").lower() == "true":
+        rules.append("delta.appendOnly")
+    for field in table.schema().fields:
+        rules += [f"{name} of {field.name!r}" for name in field.metadata if name in _RULES_OF_COLUMNS]
+    rules += sorted(set(table.protocol().writer_features or ()) - _HARMLESS)
+    if rules:
+        raise ConfigurationError(
+            f"The Delta table {path!r} has rules that DeltaSink cannot keep: {', '.join(rules)}. Write into a table "
+            "without them."
+        )
+
+
+_RULES_OF_COLUMNS: Final = frozenset(
+    {"delta.generationExpression", "delta.invariants", "delta.identity.start", "delta.columnMapping.physicalName"}
+)
+
+
+def missing_columns(table: Table, path: str, schema: pa.Schema) -> list[Any]:
+    """The fields of a stream that a table has not.
+
+    Raises:
+        ConfigurationError: Others do not fit; names them.
+    """
+    wanted = deltalake().Schema.from_arrow(schema).fields
+    there = {field.name: field for field in table.schema().fields}
+    for field in wanted:
+        if field.name in there and there[field.name].type != field.type:
+            raise ConfigurationError(
+                f"The column {field.name!r} of the Delta table {path!r} is {_text(there[field.name].type)}, and that "
+                f"of the stream is {_text(field.type)}. Nothing was written. Map the stream to the table's type, or "
+                "write into another table."
+            )
+    needed = [name for name, field in there.items() if not field.nullable and name not in schema.names]
+    if needed:
+        raise ConfigurationError(
+            f"The Delta table {path!r} needs values for {needed!r}; the stream has only {schema.names!r}."
+        )
+    return [field for field in wanted if field.name not in there]
+
+
+def needed_columns(table: Table) -> list[str]:
+    """The columns that may not be null."""
+    return [field.name for field in table.schema().fields if not field.nullable]
+
+
+def check_partitions(sink: str, schema: pa.Schema, partition_by: Sequence[str]) -> None:
+    """Looks whether a stream can be divided by some columns.
+
+    Raises:
+        ConfigurationError: It has no such column, or one whose values name no partition.
+    """
+    types = {field.name: _text(field.type) for field in deltalake().Schema.from_arrow(schema).fields}
+    for name in partition_by:
+        if types.get(name) not in _PARTITIONS:
+            raise ConfigurationError(
+                f"{sink} is partitioned by {name!r}, which is {types.get(name, 'no column of the stream')}: partitions "
+                f"are columns of the types {', '.join(_PARTITIONS)}."
+            )
+
+
+def partition_text(value: Any) -> str | None:
+    """A value of a partition column as the log of a table has it."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return None if value is None else str(value)
+
+
+def _text(kind: Any) -> str:
+    return str(getattr(kind, "type", kind))
+
+
+def add_columns(table: Table, path: str, fields: Sequence[Any]) -> None:
+    """Gives a table columns, which are null in all rows that it has. Blocks.
+
+    Raises:
+        StorageError: Somebody else has changed the table at the same time.
+    """
+    library = deltalake()
+    try:
+        table.alter.add_columns([library.Field(field.name, field.type, nullable=True) for field in fields])
+    except Exception as error:
+        raise StorageError(
+            f"The Delta table {path!r} did not get the columns {[field.name for field in fields]!r}: "
+            f"{shown_error(error)}"
+        ) from error

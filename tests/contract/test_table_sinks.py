@@ -1,0 +1,47 @@
+"""The contract of sinks over tables: Delta Lake and Iceberg."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, Schema
+
+from holdfast.datastream.connectors.delta import DeltaSink
+from holdfast.runtime.function.sink import Sink
+from holdfast.testing import SinkBackend, SinkContract
+
+COLUMNS = pa.schema([("word", pa.string()), ("n", pa.int64())])
+
+
+class DeltaDirectory(SinkBackend):
+    """A Delta table; it is away when its directory is not mounted."""
+
+    steps = 14
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        DeltaTable.create(path, Schema.from_arrow(COLUMNS), partition_by=["word"])
+
+    def new_sink(self) -> Sink:
+        return DeltaSink(self.path)
+
+    def rows(self) -> list[tuple[str, int]]:
+        return [(row["word"], row["n"]) for row in DeltaTable(self.path).to_pyarrow_table().to_pylist()]
+
+    @contextmanager
+    def away(self) -> Iterator[None]:
+        self.path.rename(self.path.with_name("unmounted"))
+        try:
+            yield
+        finally:
+            self.path.with_name("unmounted").rename(self.path)
+
+
+class TestDelta(SinkContract):
+    @pytest.fixture
+    def sink_backend(self, tmp_path: Path) -> SinkBackend:
+        return DeltaDirectory(tmp_path / "out")
