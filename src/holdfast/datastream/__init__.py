@@ -4,11 +4,15 @@ Importing this package needs no pyspark; executing a job does.
 """
 
 from holdfast.checkpoint.storage.checkpoint_storage import FileSystemCheckpointStorage, JobManagerCheckpointStorage
+from holdfast.datastream.async_data_stream import AsyncDataStream
 from holdfast.datastream.checkpoint_config import CheckpointConfig, CheckpointingMode, ExternalizedCheckpointCleanup
 from holdfast.datastream.environment.result import CollectedElements, JobExecutionResult
 from holdfast.datastream.environment.stream_execution_environment import StreamExecutionEnvironment
 from holdfast.datastream.functions import (
     AggregateFunction,
+    AsyncFunction,
+    AsyncRetryPredicate,
+    AsyncRetryStrategy,
     BatchFunction,
     BroadcastProcessFunction,
     CheckpointedFunction,
@@ -73,6 +77,10 @@ from holdfast.runtime.master.job_client import JobClient
 
 __all__ = [
     "AggregateFunction",
+    "AsyncDataStream",
+    "AsyncFunction",
+    "AsyncRetryPredicate",
+    "AsyncRetryStrategy",
     "BatchFunction",
     "BatchSinkWriter",
     "BroadcastConnectedStream",

@@ -1,6 +1,7 @@
 """The functions that programs subclass, and the contexts that they are given."""
 
 from holdfast.checkpoint.coordination.master_hook import MasterTriggerRestoreHook, WithMasterCheckpointHook
+from holdfast.runtime.function.async_function import AsyncFunction, AsyncRetryPredicate, AsyncRetryStrategy
 from holdfast.runtime.function.broadcast import (
     BaseBroadcastProcessFunction,
     BroadcastProcessFunction,
@@ -43,6 +44,9 @@ from holdfast.state.declaration.api import FunctionInitializationContext, Functi
 
 __all__ = [
     "AggregateFunction",
+    "AsyncFunction",
+    "AsyncRetryPredicate",
+    "AsyncRetryStrategy",
     "BaseBroadcastProcessFunction",
     "BatchContext",
     "BatchFunction",

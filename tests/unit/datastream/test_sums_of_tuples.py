@@ -77,3 +77,16 @@ def test_a_part_that_is_not_there_is_named(tmp_path, position):
 def test_a_position_is_a_number_or_a_name(position):
     with pytest.raises(ConfigurationError, match="position of a part"):
         Program().source("pairs").key_by(lambda pair: pair[0], key_type="string").sum(position)
+
+
+@pytest.mark.parametrize("element_type", [PAIR, None, "k string, v bigint"], ids=["declared", "none", "row"])
+def test_the_element_with_the_best_part_is_chosen_and_of_equal_ones_the_first(tmp_path, element_type):
+    elements = [("a", 3), ("a", None), ("a", 1), ("b", 5), ("a", 2), ("a", 9)]
+    least = outcome(tmp_path / "least", element_type, lambda stream: stream.min_by(1), elements)
+    assert least == [("a", 1), ("a", 1), ("a", 1), ("a", 3), ("a", 3), ("b", 5)]
+    greatest = outcome(tmp_path / "greatest", element_type, lambda stream: stream.max_by(1), elements)
+    assert greatest == [("a", 3), ("a", 3), ("a", 3), ("a", 3), ("a", 9), ("b", 5)]
+    first = outcome(tmp_path / "first", element_type, lambda stream: stream.max_by(0), elements)
+    assert first == [("a", 3)] * 5 + [("b", 5)]
+    with pytest.raises((ConfigurationError, JobExecutionError), match=r"max_by\(\).* no (part|column) 5"):
+        outcome(tmp_path / "none", element_type, lambda stream: stream.max_by(5), elements)

@@ -40,6 +40,18 @@ class AccumulateReduceFunction(ReduceFunction):
         parts = [*value2[:at], total, *value2[at + 1 :]]
         return tuple.__new__(type(value2), parts)
 
+    def chosen(self, element: Any) -> Any:
+        """Return the part of an element.
+
+        Raises:
+            ValueError: It has no such part.
+        """
+        if not isinstance(element, tuple):
+            if self._position != 0:
+                raise self._missing(element)
+            return element
+        return element[self._place(element)]
+
     def _combined(self, before: Any, value: Any) -> Any:
         if before is None or value is None:
             return value if before is None else before
@@ -55,3 +67,28 @@ class AccumulateReduceFunction(ReduceFunction):
 
     def _missing(self, element: Any) -> ValueError:
         return ValueError(f"{self._name}(): {element!r:.200} has no part {self._position!r}.")
+
+
+class ChooseReduceFunction(AccumulateReduceFunction):
+    """Keeps the element whose part is the best so far, and of equal ones the first.
+
+    Args:
+        name: What is done, for errors.
+        position: Of the part; where parts have names, it may be one.
+        is_better: Whether the part of a new element is better than the one that there is. None is never better.
+    """
+
+    def __init__(self, name: str, position: int | str, is_better: Callable[[Any, Any], bool]) -> None:
+        super().__init__(name, position, is_better)
+        self._is_better = is_better
+
+    def reduce(self, value1: Any, value2: Any) -> Any:
+        """Return one of the two elements.
+
+        Raises:
+            ValueError: The elements have no such part.
+        """
+        before, new = self.chosen(value1), self.chosen(value2)
+        if new is None or (before is not None and not self._is_better(new, before)):
+            return value1
+        return value2

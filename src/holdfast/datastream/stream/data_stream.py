@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Self, overload
 from holdfast.datastream.sinks.epoch import ForEachEpochSink
 from holdfast.datastream.sinks.printing import PrintSink
 from holdfast.datastream.stream.operation import key_spec, operator_spec
+from holdfast.datastream.stream.placement import Distribution, Placed
 from holdfast.errors import ConfigurationError
 from holdfast.kernel.key_group import MAX_PARALLELISM
 from holdfast.kernel.watermark import WatermarkStrategy
@@ -57,7 +58,9 @@ class _Named:
         self._node.name = name
         return self
 
-    set_description = name
+    def set_description(self, description: str) -> Self:
+        """Names the step for logs and messages, as `name` does."""
+        return self.name(description)
 
     def get_name(self) -> str:
         """The step's name."""
@@ -75,14 +78,19 @@ class _Named:
         return self
 
 
-class DataStreamSink(_Named):
+class DataStreamSink(_Named, Placed):
     """The end of a stream."""
 
     def __init__(self, node: SinkNode) -> None:
         self._node = node
 
+    def set_parallelism(self, parallelism: int) -> Self:
+        """Accepted: a sink runs in the tasks of its input, which decide how many files or writers there are."""
+        self._node.parallelism = _checked(parallelism, "parallelism")
+        return self
 
-class DataStream(_Named):
+
+class DataStream(_Named, Distribution):
     """A stream of elements of one type.
 
     A stream whose type is a row has named columns and elements of type `Row`. Elements of undeclared type are pickled

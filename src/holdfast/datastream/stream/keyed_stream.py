@@ -93,6 +93,25 @@ class KeyedStream(DataStream, BatchOperations):
         """Refused: a partitioning is no step of its own."""
         self._refuse("set_max_parallelism()")
 
+    def shuffle(self) -> NoReturn:
+        """Refused: the elements of a keyed stream go where their keys belong."""
+        self._refuse_partitioning("shuffle()")
+
+    def rebalance(self) -> NoReturn:
+        """Refused: the elements of a keyed stream go where their keys belong."""
+        self._refuse_partitioning("rebalance()")
+
+    def rescale(self) -> NoReturn:
+        """Refused: the elements of a keyed stream go where their keys belong."""
+        self._refuse_partitioning("rescale()")
+
+    def forward(self) -> NoReturn:
+        """Refused: the elements of a keyed stream go where their keys belong."""
+        self._refuse_partitioning("forward()")
+
+    def _refuse_partitioning(self, what: str) -> NoReturn:
+        raise ConfigurationError(f"{what} after key_by(): the elements of a keyed stream go where their keys belong.")
+
     def _refuse(self, what: str) -> NoReturn:
         raise ConfigurationError(
             f"{what} directly after key_by(): call it on the operator that follows, for instance after process()."

@@ -25,7 +25,9 @@ class SourceStream(DataStream):
         self._input.name = name
         return self
 
-    set_description = name
+    def set_description(self, description: str) -> Self:
+        """Names the input for logs and messages, as `name` does."""
+        return self.name(description)
 
     def get_name(self) -> str:
         """The input's name."""

@@ -8,7 +8,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from holdfast.datastream.stream.accumulation import AccumulateReduceFunction
+from holdfast.datastream.stream.accumulation import AccumulateReduceFunction, ChooseReduceFunction
 from holdfast.datastream.stream.operation import declared_type
 from holdfast.errors import ConfigurationError
 from holdfast.runtime.graph.stream_graph import OperatorSpec, Shape
@@ -110,6 +110,14 @@ class BatchOperations:
             return self._accumulated("max", position_to_max, max)
         return self._replacing(ChoosingReduction(*self._ordered(position_to_max, "max", is_part=True), "max"), "max")
 
+    def min_by(self, position_to_min_by: int | str = 0) -> DataStream:
+        """Emits the element with the least value of a part so far, after each element; of equal ones the first."""
+        return self._best("min_by", position_to_min_by, operator.lt)
+
+    def max_by(self, position_to_max_by: int | str = 0) -> DataStream:
+        """Emits the element with the greatest value of a part so far, after each element; of equal ones the first."""
+        return self._best("max_by", position_to_max_by, operator.gt)
+
     def first(self, column: int | str = 0) -> DataStream:
         """Replaces a column by the first of its values that was not null."""
         return self._replacing(ChoosingReduction(*self._column(column, "first", is_part=True), "first"), "first")
@@ -139,6 +147,11 @@ class BatchOperations:
     @property
     def _is_untyped(self) -> bool:
         return isinstance(self.get_type(), OpaqueTypeInformation)
+
+    def _best(self, name: str, position: int | str, is_better: Callable[[Any, Any], bool]) -> DataStream:
+        if not self._is_untyped:
+            position = self._fields(is_part=True)[0].index(self._column(position, name, is_part=True)[0])
+        return self._apply("reduce", ChooseReduceFunction(name, position, is_better), None)
 
     def _accumulated(self, name: str, position: int | str, combine: Callable[[Any, Any], Any]) -> DataStream:
         if isinstance(position, bool) or not isinstance(position, int | str):

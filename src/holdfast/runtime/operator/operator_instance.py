@@ -28,6 +28,7 @@ _FIRST = {
     "reduce": "reduce",
     "batches": "process_batch",
     "groups": "process_group",
+    "async": "invoke_all",
 }
 _OF_TWO = {
     "map": ("map1", "map2"),

@@ -44,6 +44,8 @@ class StampedSubtask(OperatorSubtask):
         out: list[Any] = []
         slots: Any = repeat(None)
         try:
+            if self._shape == "async":
+                return self._process_async(elements, timestamps)
             if self.backend is not None:
                 self.backend.release()
                 slots = self.backend.prepare(dict_keys, hashes)  # type: ignore[arg-type]
@@ -69,6 +71,14 @@ class StampedSubtask(OperatorSubtask):
         out = super().process_broadcast(elements)
         self._stamps += [None] * len(out)
         self._note_side(None)
+        return out
+
+    def _process_async(self, elements: Sequence[Any], timestamps: Sequence[int | None] | None) -> list[Any]:
+        """All elements at once: one after the other, none would wait beside another."""
+        out: list[Any] = []
+        for place, results in self._call(elements):
+            out += results
+            self._stamps += [timestamps[place] if timestamps else None] * len(results)
         return out
 
     def _process_one(self, element: Any, slot: Any, out: list[Any]) -> None:

@@ -273,6 +273,9 @@ class OperatorSubtask:
             for emitted in map(call, elements):
                 if emitted is not None:
                     out.extend(emitted)
+        elif shape == "async":
+            for _, results in call(elements):
+                out.extend(results)
         else:
             context = self.context
             for element in elements:

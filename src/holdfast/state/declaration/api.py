@@ -96,6 +96,9 @@ class ListState(MergingState[T, Iterable[T]]):
             StateError: The list or an element is None; nothing has changed then.
         """
 
+    def __iter__(self) -> Iterator[T]:
+        return iter(self.get())
+
 
 class ReducingState(MergingState[T, T | None]):
     """One value a key, into which every added element is reduced."""
@@ -166,6 +169,15 @@ class MapState(State, Generic[K, V]):
 
     def __contains__(self, key: K) -> bool:
         return self.contains(key)
+
+    def __getitem__(self, key: K) -> V | None:
+        return self.get(key)
+
+    def __setitem__(self, key: K, value: V | None) -> None:
+        self.put(key, value)
+
+    def __delitem__(self, key: K) -> None:
+        self.remove(key)
 
 
 class MapEntry(tuple[K, V | None], Generic[K, V]):
@@ -261,9 +273,18 @@ class ReadOnlyBroadcastState(State, Generic[K, V]):
     def __contains__(self, key: K) -> bool:
         return self.contains(key)
 
+    def __getitem__(self, key: K) -> V | None:
+        return self.get(key)
+
 
 class BroadcastState(ReadOnlyBroadcastState[K, V]):
     """A map that is the same on every subtask of an operator, because all of them get the same elements."""
+
+    def __setitem__(self, key: K, value: V | None) -> None:
+        self.put(key, value)
+
+    def __delitem__(self, key: K) -> None:
+        self.remove(key)
 
     @abstractmethod
     def put(self, key: K, value: V | None) -> None:

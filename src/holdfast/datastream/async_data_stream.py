@@ -1,0 +1,104 @@
+"""Asynchronous I/O: a stream whose elements wait for something outside, many at once."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from holdfast.datastream.stream.data_stream import DataStream
+from holdfast.datastream.stream.operation import declared_type
+from holdfast.errors import ConfigurationError
+from holdfast.runtime.function.async_function import AsyncFunction, AsyncRetryStrategy
+from holdfast.runtime.graph.stream_graph import NarrowNode, OperatorSpec
+from holdfast.runtime.operator.async_operation import AsyncOperation
+
+
+class AsyncDataStream:
+    """Applies an `AsyncFunction` to a stream, in order or as results become known.
+
+    The elements of one batch are under way at once, at most `capacity` in a task. All results are there before the
+    barrier of the epoch, so a checkpoint holds none that is under way, and results leave exactly once; the call itself
+    may be made again when an epoch runs again.
+    """
+
+    @staticmethod
+    def unordered_wait(
+        data_stream: DataStream,
+        async_function: AsyncFunction[Any, Any],
+        timeout: timedelta,
+        capacity: int = 100,
+        output_type: Any = None,
+    ) -> DataStream:
+        """Results come as they become known.
+
+        Args:
+            data_stream: The stream.
+            async_function: The function.
+            timeout: How long an element may take; then `async_function.timeout` says what takes its place.
+            capacity: How many elements of a task are under way at once.
+            output_type: Type of the results, as in `DataStream.map`.
+
+        Raises:
+            ConfigurationError: An argument does not fit.
+        """
+        retry = AsyncRetryStrategy.no_restart()
+        return _applied(data_stream, async_function, timeout, retry, capacity, output_type, is_ordered=False)
+
+    @staticmethod
+    def unordered_wait_with_retry(
+        data_stream: DataStream,
+        async_function: AsyncFunction[Any, Any],
+        timeout: timedelta,
+        async_retry_strategy: AsyncRetryStrategy,
+        capacity: int = 100,
+        output_type: Any = None,
+    ) -> DataStream:
+        """As `unordered_wait`, with calls that are made again; `timeout` is for all attempts together."""
+        retry = async_retry_strategy
+        return _applied(data_stream, async_function, timeout, retry, capacity, output_type, is_ordered=False)
+
+    @staticmethod
+    def ordered_wait(
+        data_stream: DataStream,
+        async_function: AsyncFunction[Any, Any],
+        timeout: timedelta,
+        capacity: int = 100,
+        output_type: Any = None,
+    ) -> DataStream:
+        """As `unordered_wait`, with results in the order of the elements that they stand for."""
+        retry = AsyncRetryStrategy.no_restart()
+        return _applied(data_stream, async_function, timeout, retry, capacity, output_type, is_ordered=True)
+
+    @staticmethod
+    def ordered_wait_with_retry(
+        data_stream: DataStream,
+        async_function: AsyncFunction[Any, Any],
+        timeout: timedelta,
+        async_retry_strategy: AsyncRetryStrategy,
+        capacity: int = 100,
+        output_type: Any = None,
+    ) -> DataStream:
+        """As `ordered_wait`, with calls that are made again; `timeout` is for all attempts together."""
+        retry = async_retry_strategy
+        return _applied(data_stream, async_function, timeout, retry, capacity, output_type, is_ordered=True)
+
+
+def _applied(
+    stream: Any, function: Any, timeout: Any, retry: Any, capacity: Any, output_type: Any, *, is_ordered: bool
+) -> DataStream:
+    milliseconds = timeout // timedelta(milliseconds=1) if isinstance(timeout, timedelta) else -1
+    for is_right, what, given in (
+        (isinstance(stream, DataStream), "data_stream is a DataStream", stream),
+        (isinstance(function, AsyncFunction), "async_function is an instance of AsyncFunction", function),
+        (milliseconds > 0, "timeout is a positive length of time, such as Time.seconds(10)", timeout),
+        (isinstance(retry, AsyncRetryStrategy), "async_retry_strategy is an AsyncRetryStrategy", retry),
+        (type(capacity) is int and capacity > 0, "capacity is a positive number", capacity),
+    ):
+        if not is_right:
+            raise ConfigurationError(f"AsyncDataStream: {what}, not {given!r}.")
+    element_type = declared_type(output_type, "AsyncDataStream")
+    operation = AsyncOperation(function, milliseconds, retry, capacity, is_ordered)
+    spec = OperatorSpec(operation, "async", False, stream.get_type(), element_type)
+    name = f"async_{'ordered' if is_ordered else 'unordered'}"
+    node = NarrowNode(inputs=(stream._node,), name=name, element_type=element_type, operator=spec)
+    return DataStream(stream._environment, node)

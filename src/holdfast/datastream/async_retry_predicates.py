@@ -1,0 +1,9 @@
+"""Predicates for retries of asynchronous calls, where PyFlink has them."""
+
+from holdfast.runtime.function.async_function import (
+    empty_result_predicate,
+    exception_type_predicate,
+    has_exception_predicate,
+)
+
+__all__ = ["empty_result_predicate", "exception_type_predicate", "has_exception_predicate"]

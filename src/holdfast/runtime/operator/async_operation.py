@@ -1,0 +1,123 @@
+"""Asynchronous calls of a task: all elements of a batch are under way at once, up to a capacity.
+
+The calls run in an event loop of their own, which lives in a thread of the worker process, so that what a function has
+opened there (a client, a pool of connections) outlives the batch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+from holdfast.errors import OutputTypeError
+from holdfast.runtime.function.async_function import AsyncFunction, AsyncRetryStrategy
+from holdfast.runtime.function.user_function import Function, RuntimeContext
+
+_loops: dict[int, asyncio.AbstractEventLoop] = {}
+_lock = threading.Lock()
+
+
+class AsyncOperation(Function):
+    """An asynchronous function, and how it is called.
+
+    Args:
+        function: The user's.
+        timeout: Milliseconds that an element may take, all attempts together; 0 for as long as it needs.
+        retry: Whether and when a call is made again.
+        capacity: How many elements are under way at once.
+        is_ordered: Whether results come in the order of their elements; otherwise as they become known.
+    """
+
+    def __init__(
+        self,
+        function: AsyncFunction[Any, Any],
+        timeout: int,
+        retry: AsyncRetryStrategy,
+        capacity: int,
+        is_ordered: bool,
+    ) -> None:
+        self.function = function
+        self._timeout = timeout
+        self._retry = retry
+        self._capacity = capacity
+        self._is_ordered = is_ordered
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        self.function.open(runtime_context)
+
+    def close(self) -> None:
+        self.function.close()
+
+    def invoke_all(self, elements: Sequence[Any]) -> list[tuple[int, list[Any]]]:
+        """Call the function for a batch, and wait for all results.
+
+        Returns:
+            The results of each element with its place in the batch.
+
+        Raises:
+            Exception: What the first call raised that is not made again; the others are cancelled then.
+            OutputTypeError: A call returned something else than a list.
+        """
+        return asyncio.run_coroutine_threadsafe(self._all(elements), _loop()).result()
+
+    async def _all(self, elements: Sequence[Any]) -> list[tuple[int, list[Any]]]:
+        free = asyncio.Semaphore(self._capacity)
+        done: list[tuple[int, list[Any]]] = []
+
+        async def one(place: int, element: Any) -> None:
+            async with free:
+                done.append((place, await self._timed(element)))
+
+        try:
+            async with asyncio.TaskGroup() as group:
+                for place, element in enumerate(elements):
+                    group.create_task(one(place, element))
+        except BaseExceptionGroup as failed:
+            raise failed.exceptions[0] from failed.exceptions[0].__cause__
+        return sorted(done, key=lambda result: result[0]) if self._is_ordered else done
+
+    async def _timed(self, element: Any) -> list[Any]:
+        if not self._timeout:
+            return await self._attempted(element)
+        deadline = asyncio.timeout(self._timeout / 1000)
+        try:
+            async with deadline:
+                return await self._attempted(element)
+        except TimeoutError:
+            if not deadline.expired():
+                raise  # the function's own
+        return _checked(self.function.timeout(element))
+
+    async def _attempted(self, element: Any) -> list[Any]:
+        predicate = self._retry.get_retry_predicate()
+        of_result, of_exception = predicate.result_predicate(), predicate.exception_predicate()
+        attempts = 0
+        while True:
+            attempts += 1
+            try:
+                results = _checked(await self.function.async_invoke(element))
+                if of_result is None or not of_result(results) or not self._retry.can_retry(attempts):
+                    return results
+            except Exception as error:
+                if of_exception is None or not of_exception(error) or not self._retry.can_retry(attempts):
+                    raise
+            await asyncio.sleep(self._retry.get_backoff_time_millis(attempts) / 1000)
+
+
+def _checked(results: Any) -> list[Any]:
+    if results is None or isinstance(results, str | bytes | dict) or not hasattr(results, "__iter__"):
+        raise OutputTypeError(None, f"an AsyncFunction returns a list of results, not {results!r:.200}")
+    return list(results)
+
+
+def _loop() -> asyncio.AbstractEventLoop:
+    """The event loop of this process; a process that was forked has its own."""
+    with _lock:
+        loop = _loops.get(os.getpid())
+        if loop is None:
+            loop = _loops[os.getpid()] = asyncio.new_event_loop()
+            threading.Thread(target=loop.run_forever, name="holdfast-async", daemon=True).start()
+        return loop
