@@ -27,6 +27,7 @@ CIRCLES_OF_ANNOTATIONS = [
         "datastream.stream.interval_join",
         "datastream.stream.keyed_stream",
         "datastream.stream.other_kinds",
+        "datastream.stream.placement",
         "datastream.stream.vectorised",
     },
     # What observes a job master is told of it.

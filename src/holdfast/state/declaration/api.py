@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, BinaryIO, Generic, TypeVar
 
 from holdfast.errors import StateError
+from holdfast.state.declaration.map_access import ReadableMap, WritableMap
 
 if TYPE_CHECKING:
     from holdfast.state.declaration.descriptor import (
@@ -112,7 +113,7 @@ class FoldingState(AppendingState[IN, OUT | None]):
     """An accumulator a key that starts from a given value."""
 
 
-class MapState(State, Generic[K, V]):
+class MapState(State, WritableMap[K, V]):
     """A map a key. A value may be None; an entry with it exists."""
 
     @abstractmethod
@@ -163,21 +164,6 @@ class MapState(State, Generic[K, V]):
     def iterator(self) -> MapIterator[K, V]:
         """Returns an iterator over `entries` that can remove the one it gave last."""
         return MapIterator(self)
-
-    def __iter__(self) -> Iterator[K]:
-        return iter(self.keys())
-
-    def __contains__(self, key: K) -> bool:
-        return self.contains(key)
-
-    def __getitem__(self, key: K) -> V | None:
-        return self.get(key)
-
-    def __setitem__(self, key: K, value: V | None) -> None:
-        self.put(key, value)
-
-    def __delitem__(self, key: K) -> None:
-        self.remove(key)
 
 
 class MapEntry(tuple[K, V | None], Generic[K, V]):
@@ -236,7 +222,7 @@ class MapIterator(Iterator[MapEntry[K, V]], Generic[K, V]):
         self._last = None
 
 
-class ReadOnlyBroadcastState(State, Generic[K, V]):
+class ReadOnlyBroadcastState(State, ReadableMap[K, V]):
     """The broadcast side's map as the other side sees it."""
 
     @abstractmethod
@@ -267,24 +253,9 @@ class ReadOnlyBroadcastState(State, Generic[K, V]):
         """Returns key and value of each entry."""
         return self.items()
 
-    def __iter__(self) -> Iterator[K]:
-        return iter(self.keys())
 
-    def __contains__(self, key: K) -> bool:
-        return self.contains(key)
-
-    def __getitem__(self, key: K) -> V | None:
-        return self.get(key)
-
-
-class BroadcastState(ReadOnlyBroadcastState[K, V]):
+class BroadcastState(ReadOnlyBroadcastState[K, V], WritableMap[K, V]):
     """A map that is the same on every subtask of an operator, because all of them get the same elements."""
-
-    def __setitem__(self, key: K, value: V | None) -> None:
-        self.put(key, value)
-
-    def __delitem__(self, key: K) -> None:
-        self.remove(key)
 
     @abstractmethod
     def put(self, key: K, value: V | None) -> None:
