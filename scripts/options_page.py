@@ -38,7 +38,7 @@ number of bytes, and a kilobyte has 1024 bytes. An older name in the third colum
 """
 
 GROUPS = (
-    ("The job", ("pipeline.", "parallelism.", "execution.trigger"), ""),
+    ("The job", ("pipeline.", "parallelism.", "execution.trigger", "python."), ""),
     ("Checkpoints and recovery", ("execution.checkpointing.", "execution.state-recovery.", "web.checkpoints."), ""),
     ("Restarts", ("restart-strategy.",), ""),
     (
@@ -46,6 +46,7 @@ GROUPS = (
         ("rest.", "web.exception-history-size"),
         "Of the interface over which other processes control a running job.",
     ),
+    ("The job manager", ("jobmanager.", "process."), ""),
     ("State and sinks", ("state.", "sink."), ""),
     ("Queryable state", ("queryable-state.",), "Of servers that answer queries."),
     (

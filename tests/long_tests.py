@@ -24,6 +24,9 @@ COMPACTIONS = "tests/unit/runtime/test_compaction_stories.py"
 FENCED = "tests/unit/runtime/test_paused_leader.py::test_a_leader_that_wakes_up_too_late_is_fenced_and_harms_nobody"
 """At every step of two epochs; `make test` has those right before and after something becomes durable."""
 
+MANAGER = "tests/unit/dispatcher/test_job_manager.py"
+"""Job managers in processes of their own; `make test` has the leader that is killed and the one without elections."""
+
 LONG = (
     "tests/contract/test_compaction.py::TestEverythingCompacted::test_timers_end_as_in_a_plain_set",
     f"tests/contract/test_compaction.py::TestHistoriesWithCompactions::{HISTORIES}",
@@ -142,4 +145,9 @@ LONG = (
     "tests/unit/storage/test_register.py::TestFileRegister::test_whoever_sleeps",
     "tests/unit/test_long_tests.py",
     "tests/unit/test_names.py::test_benchmarks_take_json",
+    f"{MANAGER}::test_a_job_manager_is_reached_with_tls",
+    f"{MANAGER}::test_a_leader_that_is_told_to_stop",
+    f"{MANAGER}::test_a_leader_that_sleeps",
+    f"{MANAGER}::test_a_new_job_that_cannot_begin",
+    f"{MANAGER}::test_a_process_that_is_killed",
 )

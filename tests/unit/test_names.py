@@ -128,7 +128,7 @@ FAULT_POINTS = """
     run.write metadata.write pointer.write sink.stage sink.commit notify subsume.delete source.copy spark.commit"""
 
 ANOTHER_ISSUE = {
-    *("verb jobmanager", "verb submit", "target demo-ha"),
+    "target demo-ha",
     "benchmark rescale",
 }
 """What a later issue brings; each must be missing until then."""

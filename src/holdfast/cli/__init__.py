@@ -10,12 +10,15 @@ from holdfast.cli.verb.control import cancel, rescale
 from holdfast.cli.verb.diff import diff
 from holdfast.cli.verb.info import info
 from holdfast.cli.verb.inspect import inspect
+from holdfast.cli.verb.jobmanager import jobmanager
 from holdfast.cli.verb.list import list_jobs
+from holdfast.cli.verb.logs import logs
 from holdfast.cli.verb.query import query
 from holdfast.cli.verb.run import run
 from holdfast.cli.verb.savepoint import savepoint, stop
 from holdfast.cli.verb.state import state
 from holdfast.cli.verb.state_server import state_server
+from holdfast.cli.verb.submit import submit
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -28,6 +31,7 @@ for command in (
     *(run, info, list_jobs, checkpoints, inspect, diff),
     *(savepoint, stop, cancel, rescale),
     *(query, state_server, state),
+    *(jobmanager, submit, logs),
 ):
     main.add_command(command)
 

@@ -1,24 +1,53 @@
-"""Finding the process that runs a job, by a path that somebody typed."""
+"""Finding who runs a job, by what somebody typed: a path, or the id of a job that a job manager runs."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
 from holdfast.cli.job_directories import directories_at
+from holdfast.dispatcher.service.job_manager_client import JobManagerClient
 from holdfast.errors import NotExistError
+from holdfast.kernel.configuration import Configuration
 from holdfast.rest.client import RestClient, RestError
 from holdfast.storage.job.job_directory import JobDirectory
 
+_JOB: Final = re.compile("[0-9a-f]{32}")
 
-def running_job(path: str, job: str | None) -> RestClient:
-    """Return a client of the one running job at a path.
+
+def is_submitted_job(text: str) -> bool:
+    """Whether somebody means a job of a job manager, and not a directory."""
+    return _JOB.fullmatch(text) is not None and not Path(text).exists()
+
+
+def job_manager(properties: Iterable[str]) -> JobManagerClient:
+    """Return a client of the job manager that leads the cluster of some options.
+
+    Raises:
+        RestError: There is none.
+        ConfigurationError: An option does not fit.
+    """
+    configuration = Configuration.from_properties(properties)
+    configuration.validate()
+    return JobManagerClient.find(configuration)
+
+
+def running_job(path: str, job: str | None, properties: Iterable[str] = ()) -> RestClient:
+    """Return a client of the one running job at a path, or of a job of a job manager.
 
     Args:
-        path: The directory of a job, or one that holds several.
+        path: The directory of a job, or one that holds several; or the id of a job that was submitted.
         job: The id of one of several, or its name.
+        properties: Options that say which cluster the job manager belongs to.
 
     Raises:
         NotExistError: There is no such directory or job, or more than one runs.
         RestError: No job runs there, or not on this host.
     """
+    if is_submitted_job(path):
+        return job_manager(properties).job(path)
     directories = directories_at(path)
     if not directories:
         raise NotExistError(

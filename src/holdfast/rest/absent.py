@@ -7,7 +7,7 @@ from typing import Final
 _SPARK: Final = "Spark runs the tasks: look at its own web interface and REST, at spark.ui.port (4040)."
 _ONE_JOB: Final = (
     "There is no cluster here but Spark's. This is the master of one job, which runs in the process that was started "
-    "with `holdfast run` or `python`; it serves /jobs."
+    "with `holdfast run` or `python`, or by a job manager; it serves /jobs. Jobs are submitted to a job manager."
 )
 
 ABSENT: Final[dict[str, str]] = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import ssl
 import time
 from collections.abc import Mapping
 from typing import Any, Final, Self
@@ -35,10 +36,12 @@ class RestClient:
 
     Args:
         address: Where it listens.
+        tls: Knows the server, where it listens with TLS.
     """
 
-    def __init__(self, address: RestAddress) -> None:
+    def __init__(self, address: RestAddress, tls: ssl.SSLContext | None = None) -> None:
         self.address = address
+        self._tls = tls
         self.job_id = address.job_id
 
     @classmethod
@@ -126,20 +129,50 @@ class RestClient:
             raise RestError(f"{failure['class']}: {failure['message']}")
         return operation
 
-    def _send(self, method: str, path: str, body: Mapping[str, Any] | None, timeout: float) -> Any:
+    def send(
+        self, method: str, path: str, body: Mapping[str, Any] | None = None, timeout: float = _TIMEOUT
+    ) -> tuple[int, Any]:
+        """Send any request about the job; returns the status and what was answered.
+
+        Raises:
+            RestError: It was refused, or there was no answer.
+        """
         separator = "" if not path or path.startswith("?") else "/"
-        target = f"/jobs/{self.job_id}{separator}{path}"
-        headers = {"Authorization": f"Bearer {self.address.bearer_token}", "Content-Type": "application/json"}
-        connection = http.client.HTTPConnection(urlsplit(self.address.url).netloc, timeout=timeout)
-        try:
-            connection.request(method, target, None if body is None else json.dumps(body), headers)
-            response = connection.getresponse()
-            content = json.loads(response.read() or b"{}")
-        except (OSError, http.client.HTTPException, ValueError) as error:
-            raise RestError(f"{self.address.url} (process {self.address.pid}) does not answer: {error}") from error
-        finally:
-            connection.close()
-        if response.status >= 300:
-            assert isinstance(content, dict)
-            raise RestError(" ".join(content.get("errors", [])) or f"HTTP {response.status}", response.status)
-        return content
+        return send(self.address, method, f"/jobs/{self.job_id}{separator}{path}", body, timeout, self._tls)
+
+    def _send(self, method: str, path: str, body: Mapping[str, Any] | None, timeout: float) -> Any:
+        return self.send(method, path, body, timeout)[1]
+
+
+def send(
+    address: RestAddress,
+    method: str,
+    target: str,
+    body: Mapping[str, Any] | None = None,
+    timeout: float = _TIMEOUT,
+    tls: ssl.SSLContext | None = None,
+) -> tuple[int, Any]:
+    """Send a request; returns the status and what was answered.
+
+    Raises:
+        RestError: It was refused, or there was no answer.
+    """
+    headers = {"Authorization": f"Bearer {address.bearer_token}", "Content-Type": "application/json"}
+    url = urlsplit(address.url)
+    connection = (
+        http.client.HTTPSConnection(url.netloc, timeout=timeout, context=tls)
+        if url.scheme == "https"
+        else http.client.HTTPConnection(url.netloc, timeout=timeout)
+    )
+    try:
+        connection.request(method, target, None if body is None else json.dumps(body), headers)
+        response = connection.getresponse()
+        content = json.loads(response.read() or b"{}")
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        raise RestError(f"{address.url} (process {address.pid}) does not answer: {error}") from error
+    finally:
+        connection.close()
+    if response.status >= 300:
+        assert isinstance(content, dict)
+        raise RestError(" ".join(content.get("errors", [])) or f"HTTP {response.status}", response.status)
+    return response.status, content

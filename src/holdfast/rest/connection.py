@@ -166,6 +166,12 @@ class RestConnection:
         if answer.delivered is not None:
             answer.delivered()
         # Who still sends would otherwise find a lost connection and no answer.
+        if not self._writer.can_write_eof():  # TLS says the end by itself
+            self._writer.close()
+            with suppress(TimeoutError, OSError):
+                async with asyncio.timeout(_LINGER_SECONDS):
+                    await self._writer.wait_closed()
+            return
         self._writer.write_eof()
         with suppress(TimeoutError):
             async with asyncio.timeout(_LINGER_SECONDS):

@@ -1,4 +1,4 @@
-"""A small HTTP server on the loopback for one job: what is served at which path; what it answers is said elsewhere.
+"""A small HTTP server, on the loopback for one job: what is served at which path; what it answers is said elsewhere.
 
 Of the standard library: a handful of requests a minute from this host, and no further dependency for every job.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+import ssl
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any, Final
@@ -35,13 +36,13 @@ class Routes:
     """What is served: method and path, such as ``GET /jobs/:jobid``, and who answers.
 
     Args:
-        job_id: The job; paths of other jobs are answered with 404.
+        job_id: The job; paths of other jobs are answered with 404. None: whoever answers knows which jobs there are.
 
     Attributes:
         linger: Waits until the outcomes of operations have been fetched, at most for the given seconds.
     """
 
-    def __init__(self, job_id: str, linger: Callable[[float], None]) -> None:
+    def __init__(self, job_id: str | None, linger: Callable[[float], None]) -> None:
         self._job_id = job_id
         self.linger = linger
         self._routes: list[tuple[str, re.Pattern[str], Handler]] = []
@@ -75,7 +76,7 @@ class Routes:
                 others = True
                 continue
             path = {name: unquote(value) for name, value in match.groupdict().items()}
-            if path.get("jobid", self._job_id) != self._job_id:
+            if self._job_id is not None and path.get("jobid", self._job_id) != self._job_id:
                 raise RefusedError(404, f"Job {path['jobid']} not found; this is the master of {self._job_id}.")
             return handler(Request(path, dict(parse_qsl(parts.query)), body))
         if others:
@@ -133,14 +134,24 @@ class RestServer:
         bearer: What a request must show in its ``Authorization`` header.
         ports: Of which the first free one is taken; 0 is any.
         bounds: What is taken.
+        host: Where it listens.
+        tls: Encrypts what is sent; None for plain HTTP.
     """
 
     def __init__(
-        self, routes: Routes, bearer: str, ports: tuple[int, ...] = (0,), bounds: RestBounds | None = None
+        self,
+        routes: Routes,
+        bearer: str,
+        ports: tuple[int, ...] = (0,),
+        bounds: RestBounds | None = None,
+        host: str = HOST,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         self._routes = routes
         self._bearer = bearer
         self._ports = ports
+        self._host = host
+        self._tls = tls
         self._bounds = bounds or RestBounds()
         self._quota: ConnectionQuota[RestConnection] = ConnectionQuota(
             self._bounds.connections, self._bounds.of_one_address, self._bounds.strangers
@@ -164,7 +175,8 @@ class RestServer:
         except BaseException:
             self._end(loop)
             raise
-        return f"http://{HOST}:{port}"
+        scheme = "http" if self._tls is None else "https"
+        return f"{scheme}://{f'[{self._host}]' if ':' in self._host else self._host}:{port}"
 
     def close(self, linger: float = 0.0) -> None:
         """Listen no more, once what was asked for has been answered.
@@ -193,15 +205,26 @@ class RestServer:
         for port in self._ports:
             try:
                 self._server = await asyncio.start_server(
-                    self._serve, HOST, port, limit=self._bounds.header_bytes, backlog=_BACKLOG
+                    self._serve,
+                    self._host,
+                    port,
+                    limit=self._bounds.header_bytes,
+                    backlog=_BACKLOG,
+                    **self._encryption(),
                 )
             except OSError as error:
                 _log.debug("port %d: %s", port, error)
             else:
                 return int(self._server.sockets[0].getsockname()[1])
         raise ConfigurationError(
-            f"rest.bind-port: none of the ports {', '.join(map(str, self._ports))} is free on {HOST}; 0 takes any."
+            f"rest.bind-port: none of the ports {', '.join(map(str, self._ports))} is free on {self._host}; 0 takes "
+            "any."
         )
+
+    def _encryption(self) -> dict[str, Any]:
+        if self._tls is None:
+            return {}
+        return {"ssl": self._tls, "ssl_handshake_timeout": self._bounds.seconds, "ssl_shutdown_timeout": _CLOSE_SECONDS}
 
     async def _close(self) -> None:
         self._server.close()

@@ -8,6 +8,7 @@ import os
 import shutil
 import socket
 import tempfile
+from pathlib import Path
 
 from pyspark.sql import SparkSession
 
@@ -18,7 +19,7 @@ from holdfast.runtime.graph.stream_graph import StreamGraph
 from holdfast.runtime.job.job import Job
 from holdfast.runtime.job.job_root import checkpoint_root, job_directory
 from holdfast.runtime.job.leadership import open_register
-from holdfast.runtime.job.options import DEFAULT_PARALLELISM, EXECUTION_TRIGGER, JOB_ID
+from holdfast.runtime.job.options import DEFAULT_PARALLELISM, EXECUTION_TRIGGER, JOB_ID, PYTHON_FILES
 from holdfast.runtime.master.job_client import JobClient
 from holdfast.runtime.master.job_master import JobMaster
 from holdfast.spark.engine import SparkEngine
@@ -50,6 +51,10 @@ def _launch(graph: StreamGraph, job_name: str, configuration: Configuration, ses
     directory_set = checkpoint_root(configuration)
     session = session or get_or_create(configuration)
     tell_what_has_no_effect(session, configuration)
+    for path in configuration.get(PYTHON_FILES):
+        if not Path(path).is_file():
+            raise ConfigurationError(f"Option {PYTHON_FILES.key!r}: there is no file {path!r} on this host.")
+        session.sparkContext.addPyFile(path)
     trigger = EpochTrigger.parse(configuration.get(EXECUTION_TRIGGER))
     parallelism = configuration.get(DEFAULT_PARALLELISM)
     if parallelism is not None and parallelism < 1:

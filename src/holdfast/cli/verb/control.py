@@ -1,10 +1,11 @@
-"""`holdfast cancel DIR` and `holdfast rescale DIR N`: control of a running job."""
+"""`holdfast cancel JOB` and `holdfast rescale JOB N`: control of a running job."""
 
 from __future__ import annotations
 
 import click
 
 from holdfast.cli.exit_code import errors_to_exit_codes
+from holdfast.cli.registers import where_option
 from holdfast.cli.running_job import running_job
 
 _job = click.option("--job", metavar="ID|NAME", help="The job, if several run in DIR.")
@@ -13,14 +14,15 @@ _job = click.option("--job", metavar="ID|NAME", help="The job, if several run in
 @click.command()
 @click.argument("directory", metavar="DIR")
 @_job
-def cancel(directory: str, job: str | None) -> None:
-    """Ends the running job in DIR for good, after the current epoch.
+@where_option
+def cancel(directory: str, job: str | None, properties: tuple[str, ...]) -> None:
+    """Ends the running job in DIR for good, after the current epoch. DIR may be the id of a submitted job.
 
     What becomes of its checkpoints says execution.checkpointing.externalized-checkpoint-retention; they are kept unless
     that is set.
     """
     with errors_to_exit_codes():
-        client = running_job(directory, job)
+        client = running_job(directory, job, properties)
         client.cancel()
         click.echo(f"job {client.job_id} ends after the current epoch")
 
@@ -29,14 +31,16 @@ def cancel(directory: str, job: str | None) -> None:
 @click.argument("directory", metavar="DIR")
 @click.argument("parallelism", metavar="N|UID=N...", nargs=-1, required=True)
 @_job
-def rescale(directory: str, parallelism: tuple[str, ...], job: str | None) -> None:
+@where_option
+def rescale(directory: str, parallelism: tuple[str, ...], job: str | None, properties: tuple[str, ...]) -> None:
     """Changes the parallelism of the running job in DIR: of all operators with state, or of some by uid.
 
+    DIR may be the id of a submitted job.
     It is in force when the command returns, from the next epoch on, without a restart.
     """
     wanted = dict(_parsed(text) for text in parallelism)
     with errors_to_exit_codes():
-        client = running_job(directory, job)
+        client = running_job(directory, job, properties)
         everywhere = wanted.pop("", None)
         if everywhere is not None:
             wanted = dict.fromkeys(client.parallelism(), everywhere) | wanted

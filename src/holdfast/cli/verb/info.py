@@ -1,4 +1,4 @@
-"""`holdfast info SCRIPT`: what a program would run, without running it."""
+"""`holdfast info SCRIPT`: what a program would run, without running it; `holdfast info JOB`: a submitted job."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ import runpy
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import click
 
 from holdfast.cli.exit_code import errors_to_exit_codes
+from holdfast.cli.running_job import is_submitted_job, job_manager
 from holdfast.cli.script import as_main_program, log_to_stderr, options_of
 from holdfast.cli.table import print_json, print_table
 from holdfast.datastream.environment.launch import Program, ProgramPlanned, launching, planning
@@ -23,21 +25,28 @@ STATES = ("uid", "state", "kind", "type", "queryable as")
 
 
 @click.command()
-@click.argument("script", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("script", metavar="SCRIPT|JOB")
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
 @click.option("-D", "properties", multiple=True, metavar="KEY=VALUE", help="Set an option; it wins over the program's.")
 @click.option("--json", "as_json", is_flag=True, help="Print one object a line, one for each step.")
-def info(script: Path, args: tuple[str, ...], properties: tuple[str, ...], as_json: bool) -> None:
+def info(script: str, args: tuple[str, ...], properties: tuple[str, ...], as_json: bool) -> None:
     """Shows the steps of the job that SCRIPT would execute: uids, parallelism, state, sources and sinks.
 
     The program runs up to its first execute(), so it may start Spark and read schemas, but no row. To know of their
     state, functions are opened. ARGS after -- are the program's own.
+
+    JOB is the id of a submitted job, of which is shown what its job manager knows; -D says of which cluster.
     """
     with errors_to_exit_codes():
+        if is_submitted_job(script):
+            _show_submitted(job_manager(properties).job(script).get(), as_json)
+            return
+        if not Path(script).is_file():
+            raise click.UsageError(f"There is no program {script!r}, and it is no id of a job.")
         log_to_stderr()
         options = options_of(properties)
         options.validate()
-        program = _planned(script, args, options)
+        program = _planned(Path(script), args, options)
         steps = describe_job(program.graph, program.configuration, _parallelism(program))
         if as_json:
             print_json(asdict(step) for step in steps)
@@ -55,6 +64,18 @@ def info(script: Path, args: tuple[str, ...], properties: tuple[str, ...], as_js
         for step in steps:
             if step.problem is not None:
                 click.echo(f"the state of {step.uid!r} is not known, its function could not be opened: {step.problem}")
+
+
+def _show_submitted(details: dict[str, Any], as_json: bool) -> None:
+    """What a job manager, or the process of the job, says of it."""
+    if as_json:
+        print_json([details])
+        return
+    for field in ("jid", "name", "state", "processes", "restarts", "last-failure", "left-to-clean-up"):
+        if details.get(field) is not None:
+            click.echo(f"{field}: {details[field]}")
+    for vertex in details.get("vertices", ()):
+        click.echo(f"  {vertex['id']}: {vertex['name']}, {vertex['parallelism']} of {vertex['maxParallelism']}")
 
 
 def _planned(script: Path, args: Sequence[str], options: Configuration) -> Program:

@@ -1,4 +1,4 @@
-"""`holdfast list DIR`: the jobs in a directory, and which of them run."""
+"""`holdfast list [DIR]`: the jobs of a job manager, or in a directory, and which of them run."""
 
 from __future__ import annotations
 
@@ -11,28 +11,34 @@ from holdfast.checkpoint.recovery.retained import newest
 from holdfast.cli.exit_code import errors_to_exit_codes
 from holdfast.cli.job_directories import job_directories
 from holdfast.cli.registers import Registers, where_option
+from holdfast.cli.running_job import job_manager
 from holdfast.cli.table import print_json, print_table
+from holdfast.dispatcher.service.job_manager_client import JobManagerClient
 from holdfast.errors import HoldfastError
 from holdfast.rest.client import RestClient, RestError
 from holdfast.storage.job.job_directory import JobDirectory
 from holdfast.storage.register.register_state import RegisterState
 
 COLUMNS = ("job", "name", "status", "checkpoint", "where")
+SUBMITTED = ("job", "name", "status", "last failure")
 
 
 @click.command("list")
-@click.argument("directory", metavar="DIR")
+@click.argument("directory", metavar="[DIR]", required=False)
 @click.option("-a", "--all", "everything", is_flag=True, help="Show also the jobs that do not run.")
 @click.option("--json", "as_json", is_flag=True, help="Print one object a line.")
 @where_option
-def list_jobs(directory: str, everything: bool, as_json: bool, properties: tuple[str, ...]) -> None:
-    """Lists the jobs in DIR that run on this host; with -a all jobs.
+def list_jobs(directory: str | None, everything: bool, as_json: bool, properties: tuple[str, ...]) -> None:
+    """Lists the jobs in DIR that run on this host; with -a all jobs. Without DIR, those of the job manager that leads.
 
     DIR is the directory of a job, or the one set as execution.checkpointing.dir. A job that no process of this host
     runs is shown with the status that its register has, SUSPENDED if it can be resumed. "(3 failed)" behind a status
     tells how many attempts have failed in a row, without a completed checkpoint between; --json says why the last did.
     """
     with errors_to_exit_codes():
+        if directory is None:
+            _list_submitted(job_manager(properties), everything, as_json)
+            return
         with closing(Registers(properties)) as registers:
             rows = [_row(*found) for found in job_directories(directory, registers)]
         rows = [row for row in rows if everything or row["url"] is not None]
@@ -40,6 +46,29 @@ def list_jobs(directory: str, everything: bool, as_json: bool, properties: tuple
             print_json(rows)
         else:
             print_table(COLUMNS, map(_cells, rows))
+
+
+def _list_submitted(client: JobManagerClient, everything: bool, as_json: bool) -> None:
+    jobs = client.get("/jobs/overview")["jobs"]
+    rows: list[dict[str, Any]] = [
+        {
+            "job_id": job["jid"],
+            "name": job["name"],
+            "status": job["state"],
+            "checkpoint": None,
+            "path": None,
+            "url": client.address.url,
+            "restarts": job["restarts"],
+            "tries_in_a_row": job["tries-in-a-row"],
+            "last_failure": job["last-failure"],
+        }
+        for job in jobs
+        if everything or job["end-time"] < 0
+    ]
+    if as_json:
+        print_json(rows)
+    else:
+        print_table(SUBMITTED, ([row["job_id"], row["name"], _status(row), row["last_failure"] or "-"] for row in rows))
 
 
 def _row(directory: JobDirectory, state: RegisterState) -> dict[str, Any]:

@@ -48,8 +48,8 @@ def savepoint(
 ) -> None:
     """Takes a savepoint of the running job in DIR, in directory TARGET, and prints its path. The job goes on.
 
-    DIR is the directory of a job, or the one set as execution.checkpointing.dir. TARGET may be left out if the job has
-    execution.checkpointing.savepoint-dir set.
+    DIR is the directory of a job, the one set as execution.checkpointing.dir, or the id of a submitted job. TARGET may
+    be left out if the job has execution.checkpointing.savepoint-dir set.
 
     With --dispose PATH no job is needed: the savepoint is deleted, its document first, and nothing that is not its own.
     If that was interrupted, the same command goes on with it.
@@ -62,7 +62,7 @@ def savepoint(
             click.echo(f"{dispose_savepoint(absolute(disposed))} is deleted")
             return
         assert directory is not None
-        client = running_job(directory, job)
+        client = running_job(directory, job, properties)
         body = {"formatType": format_type.upper()} | _named("target-directory", target)
         _finish(client, client.post("savepoints", body), timeout, as_json)
 
@@ -75,6 +75,7 @@ def savepoint(
 @_job
 @_timeout
 @_json
+@where_option
 def stop(
     directory: str,
     target: str | None,
@@ -83,13 +84,15 @@ def stop(
     job: str | None,
     timeout: float,
     as_json: bool,
+    properties: tuple[str, ...],
 ) -> None:
     """Stops the running job in DIR with a savepoint, and prints its path. If the savepoint fails, the job goes on.
 
-    The job ends SUSPENDED: run again, it goes on from its newest checkpoint, or from the savepoint with -s.
+    DIR may be the id of a submitted job. The job ends SUSPENDED: run again, it goes on from its newest checkpoint, or
+    from the savepoint with -s.
     """
     with errors_to_exit_codes():
-        client = running_job(directory, job)
+        client = running_job(directory, job, properties)
         body = {"drain": drain, "formatType": format_type.upper()} | _named("targetDirectory", target)
         _finish(client, client.post("stop", body), timeout, as_json)
 

@@ -1,13 +1,13 @@
-"""What `holdfast run` and `holdfast info` tell a program from outside: every environment looks here.
+"""What `holdfast run`, `info` and a job manager tell a program from outside: every environment looks here.
 
-Options win over what the program sets, and the log names what they replaced. A program whose plan alone is asked for
-ends where it would execute its first job.
+Options win over what the program sets, and the log names what they replaced; defaults lose against it. A program whose
+plan alone is asked for ends where it would execute its first job. A job manager hears of each job that is launched.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -15,10 +15,15 @@ from typing import Any
 from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.secret import shown
 from holdfast.runtime.graph.stream_graph import StreamGraph
+from holdfast.runtime.master.job_client import JobClient
 
 logger = logging.getLogger(__name__)
 
+OnLaunch = Callable[[JobClient], None]
+
 _from_outside = Configuration()
+_defaults = Configuration()
+_on_launch: OnLaunch | None = None
 _is_planning = False
 
 
@@ -70,19 +75,40 @@ def end_if_planning(program: Program) -> None:
 
 
 @contextmanager
-def launching(options: Configuration) -> Iterator[None]:
-    """Runs a program with options that win over its own."""
-    global _from_outside
-    before, _from_outside = _from_outside, options.clone()
+def launching(
+    options: Configuration, *, defaults: Configuration | None = None, on_launch: OnLaunch | None = None
+) -> Iterator[None]:
+    """Runs a program with options that win over its own.
+
+    Args:
+        options: These options.
+        defaults: Options over which the program's own win.
+        on_launch: Called with the handle of each job that the program executes.
+    """
+    global _from_outside, _defaults, _on_launch
+    before = _from_outside, _defaults, _on_launch
+    _from_outside, _defaults, _on_launch = options.clone(), (defaults or Configuration()).clone(), on_launch
     try:
         yield
     finally:
-        _from_outside = before
+        _from_outside, _defaults, _on_launch = before
 
 
 def with_options_from_outside(program: Configuration) -> Configuration:
-    """The program's configuration with the options from outside over it; logs each value that was replaced."""
-    combined, replaced = _from_outside.overriding(program)
+    """The program's configuration, with the options from outside over it and the defaults below it.
+
+    Logs each value of the program that was replaced.
+    """
+    own, _ = program.overriding(_defaults)
+    combined, replaced = _from_outside.overriding(own)
     for key, value in sorted(replaced.items()):
-        logger.info("option %s: the program's value %s is replaced from the command line", key, shown(key, value))
+        if program.contains(key):
+            logger.info("option %s: the program's value %s is replaced from the command line", key, shown(key, value))
     return combined
+
+
+def told_of_launch(client: JobClient) -> JobClient:
+    """Lets whoever runs the program know that a job was launched; returns its handle."""
+    if _on_launch is not None:
+        _on_launch(client)
+    return client

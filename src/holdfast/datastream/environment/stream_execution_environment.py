@@ -12,7 +12,12 @@ from typing import TYPE_CHECKING, Any
 from holdfast.checkpoint.config.checkpoint_config import CheckpointConfig
 from holdfast.checkpoint.config.options import CheckpointingMode
 from holdfast.datastream.connectors.base import Source
-from holdfast.datastream.environment.launch import Program, end_if_planning, with_options_from_outside
+from holdfast.datastream.environment.launch import (
+    Program,
+    end_if_planning,
+    told_of_launch,
+    with_options_from_outside,
+)
 from holdfast.datastream.environment.result import CollectedElements, JobExecutionResult
 from holdfast.datastream.sinks.collect import CollectSink, Mailbox
 from holdfast.datastream.state_backend import StateBackend, options_of
@@ -243,7 +248,7 @@ class StreamExecutionEnvironment:
         end_if_planning(Program(graph, name, configuration, self._spark))
         from holdfast.spark.launch import launch
 
-        return launch(graph, name, configuration, self._spark)
+        return told_of_launch(launch(graph, name, configuration, self._spark))
 
     def _next_name(self, name: str) -> str:
         """The name of a job that was given none: the same when the program runs again, another one for each job."""

@@ -11,10 +11,6 @@ from holdfast.kernel.option import ConfigOption, DurationType
 
 _MAX_INTEGER: Final = 2**31 - 1
 _NO_APPLICATIONS: Final = "there are no applications beside the jobs."
-_NO_CLEANUP: Final = (
-    "nothing of a job is removed by itself when it ends: its checkpoints and its register are kept. Whoever calls "
-    "global_cleanup_async() gets its error, and tries again as he likes."
-)
 
 
 class ZooKeeperAcl(Enum):
@@ -197,45 +193,45 @@ APPLICATION_RESULT_STORE_DELETE_ON_COMMIT: Final = RefusedOption[bool](
     description="Of applications.",
     reason=_NO_APPLICATIONS,
 )
-CLEANUP_STRATEGY: Final = RefusedOption[CleanupStrategy](
+CLEANUP_STRATEGY: Final[ConfigOption[CleanupStrategy]] = ConfigOption(
     "cleanup-strategy.type",
     CleanupStrategy,
-    CleanupStrategy.NONE,
-    description="Of the clean-up of finished jobs.",
-    reason=_NO_CLEANUP,
+    CleanupStrategy.EXPONENTIAL_DELAY,
+    "How often a job manager tries again to remove what it keeps of a job that has ended: exponential-delay, "
+    "fixed-delay, or none (off, disable). What remains is tried by the next leader.",
 )
-CLEANUP_EXPONENTIAL_INITIAL_BACKOFF: Final = RefusedOption[int](
+CLEANUP_EXPONENTIAL_INITIAL_BACKOFF: Final[ConfigOption[int]] = ConfigOption(
     "cleanup-strategy.exponential-delay.initial-backoff",
     DurationType,
     1_000,
-    description="Of the clean-up of finished jobs.",
-    reason=_NO_CLEANUP,
+    "The pause before the clean-up is first tried again; pauses double.",
 )
-CLEANUP_EXPONENTIAL_MAX_BACKOFF: Final = RefusedOption[int](
+CLEANUP_EXPONENTIAL_MAX_BACKOFF: Final[ConfigOption[int]] = ConfigOption(
     "cleanup-strategy.exponential-delay.max-backoff",
     DurationType,
     3_600_000,
-    description="Of the clean-up of finished jobs.",
-    reason=_NO_CLEANUP,
+    "The longest pause before the clean-up is tried again.",
 )
-CLEANUP_EXPONENTIAL_ATTEMPTS: Final = RefusedOption[int](
-    "cleanup-strategy.exponential-delay.attempts",
-    int,
-    _MAX_INTEGER,
-    description="Of the clean-up of finished jobs.",
-    reason=_NO_CLEANUP,
+CLEANUP_EXPONENTIAL_ATTEMPTS: Final[ConfigOption[int]] = ConfigOption(
+    "cleanup-strategy.exponential-delay.attempts", int, _MAX_INTEGER, "How often the clean-up is tried again."
 )
-CLEANUP_FIXED_DELAY: Final = RefusedOption[int](
-    "cleanup-strategy.fixed-delay.delay",
-    DurationType,
-    60_000,
-    description="Of the clean-up of finished jobs.",
-    reason=_NO_CLEANUP,
+CLEANUP_FIXED_DELAY: Final[ConfigOption[int]] = ConfigOption(
+    "cleanup-strategy.fixed-delay.delay", DurationType, 60_000, "The pause before the clean-up is tried again."
 )
-CLEANUP_FIXED_ATTEMPTS: Final = RefusedOption[int](
-    "cleanup-strategy.fixed-delay.attempts",
-    int,
-    _MAX_INTEGER,
-    description="Of the clean-up of finished jobs.",
-    reason=_NO_CLEANUP,
+CLEANUP_FIXED_ATTEMPTS: Final[ConfigOption[int]] = ConfigOption(
+    "cleanup-strategy.fixed-delay.attempts", int, _MAX_INTEGER, "How often the clean-up is tried again."
+)
+HA_LEADER_SESSION: Final[ConfigOption[str | None]] = ConfigOption(
+    "high-availability.leader-session",
+    str,
+    None,
+    "Set by a job manager in the processes of its jobs: the session in which it leads. Such a process takes part in no "
+    "election, because its job manager has; each attempt raises the job's fencing token all the same.",
+)
+HA_SUBMISSION: Final[ConfigOption[str | None]] = ConfigOption(
+    "high-availability.submission",
+    str,
+    None,
+    "Set by a job manager in the processes of its jobs: a name of the submission, by which the next process of it "
+    "knows that the job has ended in the meantime.",
 )

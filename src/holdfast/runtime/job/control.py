@@ -55,6 +55,8 @@ class JobControl:
         self._ended = False
         self.stop_requested = False
         self.cancel_requested = False
+        self.is_interrupted = False
+        """Whether what stops the job is a signal to its process, and nobody's wish that it should not run."""
         self._deposed = False
         self._rescales: list[RescaleRequest] = []
         self.rescales = RescaleHistory()

@@ -12,6 +12,7 @@ deposed leader's writes are refused there. So all that is learnt late, or is wro
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
 import socket
@@ -30,7 +31,7 @@ from holdfast.ha.services.checkpoint_recovery import checkpoints_directory
 from holdfast.ha.services.factory import create_high_availability_services
 from holdfast.ha.services.ha_services import HighAvailabilityServices
 from holdfast.ha.services.job_register import register_of
-from holdfast.ha.services.options import HA_TYPE, ha_type
+from holdfast.ha.services.options import HA_LEADER_SESSION, HA_TYPE, ha_type
 from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.ids import JobID
 from holdfast.runtime.job.control import JobControl
@@ -171,6 +172,8 @@ class JobLeadership(LeaderContender):
 def open_register(directory: JobDirectory, configuration: Configuration) -> tuple[FencedRegister, JobLeadership | None]:
     """The register of a job, and its leadership if high availability is configured. Blocks until it is connected.
 
+    The process of a job that a job manager leads takes part in no election: whoever raises the token later leads.
+
     Raises:
         ConfigurationError: An option is missing or wrong, the job's state would not be there for others, or the store
             cannot keep two drivers apart.
@@ -180,6 +183,9 @@ def open_register(directory: JobDirectory, configuration: Configuration) -> tupl
     services = _services(configuration)
     try:
         register = register_of(directory, configuration, services)
+        if services is not None and configuration.get(HA_LEADER_SESSION):
+            atexit.register(services.close)
+            return register, None
         return register, None if services is None else JobLeadership(services, directory.job_id)
     except CorruptFileError as error:
         if services is not None:

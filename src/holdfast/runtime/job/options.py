@@ -54,6 +54,14 @@ EXECUTION_TRIGGER: Final = ConfigOption(
     "stop), or an interval such as '10 s'.",
 )
 
+PYTHON_FILES: Final = ConfigOption[list[str]](
+    "python.files",
+    list,
+    [],
+    "Modules (.py) and packages (.zip, .egg, .whl) that the job's functions import, by their paths on the host of the "
+    "driver: they are sent to all Python workers. `holdfast submit --files` sets it.",
+)
+
 START_FRESH: Final = ConfigOption(
     "execution.state-recovery.fresh",
     bool,

@@ -19,6 +19,7 @@ from holdfast.kernel.ids import JobID
 from holdfast.runtime.job.control import SnapshotRequest
 from holdfast.runtime.job.status import JobStatus
 from holdfast.runtime.master.job_master import JobMaster
+from holdfast.storage.job.job_directory import JobDirectory
 
 logger = logging.getLogger(__name__)
 
@@ -153,6 +154,26 @@ class JobClient:
         """Why the job failed, None if it did not. Does not block."""
         return self._master.failure
 
+    @property
+    def name(self) -> str:
+        """The job's name."""
+        return self._master.job.name
+
+    @property
+    def job_directory(self) -> JobDirectory:
+        """Where the job keeps its checkpoints."""
+        return self._master.job.directory
+
+    @property
+    def has_run(self) -> bool:
+        """Whether an attempt of this process has restored its state and begun to run. Does not block."""
+        return JobStatus.RUNNING in self._master.history.entered
+
+    @property
+    def was_interrupted(self) -> bool:
+        """Whether SIGTERM is what stopped the job."""
+        return self._master.control.is_interrupted
+
     def run_to_end(self) -> JobStatus:
         """Blocks until the job has ended; SIGTERM and an interrupt from the keyboard end it after the current epoch.
 
@@ -177,6 +198,7 @@ class JobClient:
 
         def stop(number: int, frame: FrameType | None) -> None:
             logger.info("SIGTERM: the job ends after the current epoch")
+            self._master.control.is_interrupted = True
             self.stop()
 
         before = signal.signal(signal.SIGTERM, stop)

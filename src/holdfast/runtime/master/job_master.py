@@ -44,6 +44,7 @@ from holdfast.runtime.job.status import JobStatus
 from holdfast.runtime.master.attempt import JobAttempt
 from holdfast.runtime.master.job_observer import JobObservers
 from holdfast.runtime.master.recurrence import FATAL, Recurrence
+from holdfast.runtime.master.submission import submission_of
 from holdfast.storage.register.fenced_register import CheckpointPointer, Lease, RegisterState
 
 logger = logging.getLogger(__name__)
@@ -80,6 +81,7 @@ class JobMaster:
         self._has_begun = False
         self._seen: RegisterState | None = None
         self._lease: Lease | None = None
+        self._submission = submission_of(job)
         self._recurrence = Recurrence(job.configuration)
         self._restart: RestartStrategy = restart_strategy_from(job.configuration, job.clock)
 
@@ -210,6 +212,11 @@ class JobMaster:
             has_moved = others_led or (seen is not None and lease.state.newest != seen.newest)
             self._newest_at_start = self._newest_to_replace(lease.state.newest, has_moved)
         terminal = lease.state.terminal
+        if self._submission is not None:
+            ended = self._submission.ended(terminal)
+            if ended is not None:
+                logger.info("job %r has ended %s since it was submitted: nothing is run", self.job.name, ended.value)
+                return ended
         has_ended = terminal is not None and seen is not None and (others_led or seen.terminal is None)
         if has_ended and self.job.leadership is not None:
             logger.info("job %r ended %s while this process stood by", self.job.name, terminal)
@@ -266,6 +273,8 @@ class JobMaster:
         restored = restore(self.job, lease, is_first=lease.state.newest == self._newest_at_start)
         # Before anything can leave under it, so that a process that dies now finds it again.
         lease.write(lambda state: replace(state.begun(restored.lineage, restored.request), terminal=None))
+        if self._submission is not None:
+            self._submission.begin()
         self.attempt = JobAttempt(self.job, lease, number, restored, self.control, self.progress, self.statistics)
         self.status = JobStatus.RUNNING
         outcome = self.attempt.run()
@@ -275,6 +284,8 @@ class JobMaster:
             return self._terminal(lease, JobStatus.FINISHED)
         if not self.control.is_deposed:
             lease.write(lambda state: replace(state, request=""))
+            if self._submission is not None and not self.control.is_interrupted:
+                self._submission.stop()
         return JobStatus.SUSPENDED
 
     def _wait_for_restart(self, error: HoldfastError) -> None:

@@ -1,0 +1,145 @@
+"""The process of a submitted job: ``python -m holdfast.cli.submitted DIRECTORY PIPE``, started by a job manager."""
+
+from __future__ import annotations
+
+import os
+import runpy
+import signal
+import sys
+import threading
+import traceback
+from pathlib import Path
+from typing import Final
+
+from holdfast.cli.exit_code import exit_code_of
+from holdfast.cli.script import as_main_program, log_to_stderr
+from holdfast.datastream.environment.launch import OnLaunch, launching
+from holdfast.dispatcher.process.process_start import (
+    PROGRAM,
+    LaunchedJob,
+    ProcessStart,
+    ended_line,
+    launched_line,
+)
+from holdfast.dispatcher.protocol.event import ProcessOutcome
+from holdfast.errors import ConfigurationError, FencedError
+from holdfast.ha.job_manager_store.job_result import FailureCause
+from holdfast.kernel.configuration import Configuration
+from holdfast.kernel.secret import without_credentials
+from holdfast.runtime.job.status import JobStatus
+from holdfast.runtime.master.job_client import JobClient
+
+_INTERRUPTED: Final = 128 + signal.SIGTERM
+
+
+def main(directory: Path, pipe: int) -> int:
+    """Run the program in a directory to its end; returns the exit code."""
+    os.set_inheritable(pipe, False)
+    _end_with_the_job_manager()
+    log_to_stderr()
+    launched: list[JobClient] = []
+
+    def tell(client: JobClient) -> None:
+        launched.append(client)
+        place = client.job_directory
+        job = LaunchedJob(
+            str(client.get_job_id()), client.name, place.root, create_subdir=place.path != place.root.rstrip("/")
+        )
+        _say(pipe, launched_line(job))
+
+    failure: BaseException | None = None
+    try:
+        _run(ProcessStart.read(directory), directory, launched, tell)
+    except BaseException as error:
+        if not isinstance(error, SystemExit) or error.code not in (None, 0):
+            failure = error
+    if failure is not None and not isinstance(failure, SystemExit):
+        traceback.print_exception(failure)
+    if _is_late_signal(failure, launched):
+        failure = None
+    _say(pipe, ended_line(_outcome(launched, failure)))
+    return 0 if failure is None else exit_code_of(failure)
+
+
+def _run(start: ProcessStart, directory: Path, launched: list[JobClient], tell: OnLaunch) -> None:
+    # The environment knows the options of all packages.
+    import holdfast.datastream.environment.stream_execution_environment  # noqa: F401
+
+    options, defaults = Configuration(start.options), Configuration(start.defaults)
+    options.validate()
+    script = directory / PROGRAM / start.script
+    with launching(options, defaults=defaults, on_launch=tell), as_main_program(script, start.arguments):
+        # A program that was told to stop before it has executed its job ends here.
+        signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(_INTERRUPTED))
+        runpy.run_path(str(script), run_name="__main__")
+        for client in launched:
+            client.run_to_end()
+    if not launched:
+        raise ConfigurationError(f"{start.script!r} has ended without executing a job.")
+
+
+def _outcome(launched: list[JobClient], failure: BaseException | None) -> ProcessOutcome:
+    has_run = any(client.has_run for client in launched)
+    interrupted = any(client.was_interrupted for client in launched)
+    name = launched[-1].name if launched else ""
+    if failure is None:
+        return ProcessOutcome(_worst(launched), has_run, interrupted, name=name)
+    if isinstance(failure, (SystemExit, KeyboardInterrupt)) and not launched:
+        interrupted = isinstance(failure, KeyboardInterrupt) or failure.code == _INTERRUPTED
+    return ProcessOutcome(
+        "FAILED",
+        has_run,
+        interrupted,
+        was_fenced=_is_fenced(failure),
+        failure=FailureCause(
+            type(failure).__name__,
+            without_credentials(str(failure)),
+            without_credentials("".join(traceback.format_exception(failure))),
+        ),
+        name=name,
+    )
+
+
+def _is_late_signal(failure: BaseException | None, launched: list[JobClient]) -> bool:
+    """Whether SIGTERM came when the jobs of the program had ended."""
+    is_signal = isinstance(failure, SystemExit) and failure.code == _INTERRUPTED
+    return is_signal and bool(launched) and all(client.get_job_status().is_terminal_state() for client in launched)
+
+
+def _say(pipe: int, line: bytes) -> None:
+    while line:
+        line = line[os.write(pipe, line) :]
+
+
+def _worst(launched: list[JobClient]) -> str:
+    """How the last job ended; a job that was stopped is not finished by a later one."""
+    statuses = [client.get_job_status() for client in launched]
+    stopped = [status for status in statuses if status is not JobStatus.FINISHED]
+    return (stopped or statuses)[-1].value
+
+
+def _is_fenced(error: BaseException | None) -> bool:
+    while error is not None:
+        if isinstance(error, FencedError):
+            return True
+        error = error.__cause__
+    return False
+
+
+def _end_with_the_job_manager() -> None:
+    """When the job manager ends, however that is, this process and its JVM do at once: another one leads the job."""
+    line = os.dup(0)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+
+    def watch() -> None:
+        while os.read(line, 1):
+            pass
+        os.killpg(0, signal.SIGKILL)
+
+    threading.Thread(target=watch, name="holdfast-job-manager", daemon=True).start()
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1]), int(sys.argv[2])))

@@ -1,0 +1,57 @@
+"""`holdfast submit SCRIPT`: hands a program to the job manager that leads."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+import click
+
+from holdfast.cli.exit_code import errors_to_exit_codes
+from holdfast.cli.script import options_of
+from holdfast.cli.table import print_json
+from holdfast.dispatcher.service.job_manager_client import JobManagerClient
+
+_OF_THE_CLUSTER: Final = ("high-availability.", "kubernetes.", "s3.", "process.", "rest.")
+
+
+@click.command()
+@click.argument("script", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("args", nargs=-1, type=click.UNPROCESSED)
+@click.option(
+    "-D",
+    "properties",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Set an option; it wins over the program's. Those of high-availability.* and kubernetes.* say which cluster.",
+)
+@click.option(
+    "--files",
+    multiple=True,
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="A file that lies beside SCRIPT where it runs; modules (.py, .zip, .egg, .whl) are sent to the workers, too.",
+)
+@click.option("--job-id", metavar="ID", help="32 hexadecimal digits; by default that of pipeline.name, else a new one.")
+@click.option("--json", "as_json", is_flag=True, help="Print one object.")
+def submit(
+    script: Path,
+    args: tuple[str, ...],
+    properties: tuple[str, ...],
+    files: tuple[Path, ...],
+    job_id: str | None,
+    as_json: bool,
+) -> None:
+    """Submits SCRIPT, a Python program that executes one job, and prints the job's id; ARGS after -- are its own.
+
+    The command returns when the job is kept by the cluster, before it runs. Paths in ARGS mean what they mean where the
+    job manager runs. A job that has ended may be submitted again under its id, and goes on from its newest checkpoint.
+    """
+    with errors_to_exit_codes():
+        options = options_of(properties)
+        options.validate()
+        own = {key: text for key, text in options.to_texts().items() if not key.startswith(_OF_THE_CLUSTER)}
+        answer = JobManagerClient.find(options).submit(script, args, own, files, job_id)
+        if as_json:
+            print_json([{"job_id": answer["jobid"], "name": answer["name"]}])
+        else:
+            click.echo(answer["jobid"])

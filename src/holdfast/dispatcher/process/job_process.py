@@ -1,0 +1,163 @@
+"""One process of a job, from its start to its end, as its job manager sees it.
+
+It is the leader of a process group, so that its JVM ends with it. Its standard input is a pipe that this process holds
+open: whatever becomes of the job manager, the pipe then ends, and the process with all that belongs to it kills itself.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import subprocess
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from holdfast.dispatcher.process.process_start import LOG, PROGRAM, LaunchedJob, ProcessStart, parse_line
+from holdfast.dispatcher.protocol.event import ProcessOutcome
+from holdfast.ha.job_manager_store.job_result import FailureCause
+
+_log = logging.getLogger(__name__)
+_FENCED_CODE: Final = 3
+_LONGEST_LOG: Final = 64 << 20
+_LAST_WORDS: Final = 4000
+_LINGER_SECONDS: Final = 5.0
+_GRACE_SECONDS: Final = 60.0
+
+
+class JobProcess:
+    """A process of a job; safe to use from several threads. `run` is called once.
+
+    Args:
+        command: What runs a job; the directory and the number of the pipe are added to it.
+        directory: The directory of the job, with its program in it.
+        start: What is to be run.
+        environment: Of the process.
+        on_launched: Called when the program has executed its job.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        directory: Path,
+        start: ProcessStart,
+        environment: Mapping[str, str],
+        on_launched: Callable[[LaunchedJob], None],
+    ) -> None:
+        self._command = command
+        self._directory = directory
+        self._start = start
+        self._environment = environment
+        self._on_launched = on_launched
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._is_over = False
+        self._was_told_to_end = False
+        self._outcome: ProcessOutcome | None = None
+        self.launched: LaunchedJob | None = None
+
+    @property
+    def pid(self) -> int | None:
+        """The process, None before it has started."""
+        return None if self._process is None else self._process.pid
+
+    def run(self) -> ProcessOutcome:
+        """Start the process and return how it ended. Blocks.
+
+        Raises:
+            OSError: It cannot be started.
+        """
+        reading, writing = os.pipe()
+        try:
+            with self._lock:
+                if self._was_told_to_end:
+                    os.close(reading)
+                    return ProcessOutcome(None, was_interrupted=True)
+                process = self._process = self._started(writing)
+        finally:
+            os.close(writing)
+        reader = threading.Thread(target=self._read, args=(reading,), name="holdfast-job-process", daemon=True)
+        reader.start()
+        code = process.wait()
+        self._signal(signal.SIGKILL)  # what it has left behind
+        with self._lock:
+            self._is_over = True
+        reader.join(_LINGER_SECONDS)
+        assert process.stdin is not None
+        process.stdin.close()
+        return self._told(code)
+
+    def end(self, *, at_once: bool) -> None:
+        """End the process: after the epoch, if it comes to its end soon, or at once. Does not block."""
+        with self._lock:
+            self._was_told_to_end = True
+        if at_once:
+            self._signal(signal.SIGKILL)
+            return
+        if self._process is not None:
+            with suppress(ProcessLookupError):
+                os.kill(self._process.pid, signal.SIGTERM)  # Spark ends with the program
+        timer = threading.Timer(_GRACE_SECONDS, self._signal, (signal.SIGKILL,))
+        timer.daemon = True
+        timer.start()
+
+    def _started(self, writing: int) -> subprocess.Popen[bytes]:
+        self._start.write(self._directory)
+        log = self._directory / LOG
+        if log.exists() and log.stat().st_size > _LONGEST_LOG:
+            log.replace(self._directory / f"{LOG}.1")
+        with log.open("ab") as output:
+            return subprocess.Popen(
+                [*self._command, str(self._directory), str(writing)],
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                cwd=self._directory / PROGRAM,
+                env=dict(self._environment),
+                pass_fds=(writing,),
+                start_new_session=True,
+            )
+
+    def _read(self, reading: int) -> None:
+        with os.fdopen(reading, "rb") as lines:
+            for line in lines:
+                found = parse_line(line)
+                if isinstance(found, ProcessOutcome):
+                    self._outcome = found
+                elif found is not None:
+                    self.launched = found
+                    self._on_launched(found)
+
+    def _signal(self, number: int) -> None:
+        with self._lock:
+            if self._process is not None and not self._is_over:
+                with suppress(ProcessLookupError, PermissionError):
+                    os.killpg(self._process.pid, number)
+
+    def _told(self, code: int) -> ProcessOutcome:
+        if self._outcome is not None:
+            outcome = self._outcome
+            return replace(outcome, was_interrupted=True) if self._was_told_to_end else outcome
+        if code == _FENCED_CODE:
+            return ProcessOutcome(None, was_fenced=True)
+        how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+        words = self._last_words()
+        return ProcessOutcome(
+            None,
+            has_run=self.launched is not None,
+            was_interrupted=self._was_told_to_end,
+            failure=FailureCause("ProcessDied", f"The process of the job died with {how}.", words),
+        )
+
+    def _last_words(self) -> str:
+        try:
+            with (self._directory / LOG).open("rb") as log:
+                log.seek(0, os.SEEK_END)
+                log.seek(max(0, log.tell() - _LAST_WORDS))
+                return log.read().decode(errors="replace")
+        except OSError:
+            return ""

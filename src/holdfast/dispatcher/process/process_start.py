@@ -1,0 +1,108 @@
+"""What a job manager tells the process of a job, and what that tells back: files and lines of JSON.
+
+The directory of a job in the working directory::
+
+    start.json      what is to be run; for the user of the job manager alone
+    program/        the files that were submitted; the process works there
+    log, log.1      what its processes have written, and what the log was before it became too long
+
+The process inherits a pipe, whose number is its second argument, into which it writes one object a line: ``launched``
+(job id, root, create_subdir, name) when the program has executed its job, and ``ended`` as its last word.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from holdfast.dispatcher.protocol.event import ProcessOutcome
+from holdfast.errors import CorruptFileError
+from holdfast.ha.job_manager_store.job_result import FailureCause
+from holdfast.kernel.malformed import MALFORMED
+
+START: Final = "start.json"
+PROGRAM: Final = "program"
+LOG: Final = "log"
+
+
+@dataclass(frozen=True)
+class ProcessStart:
+    """What a process runs.
+
+    Attributes:
+        script: The program's name among the files.
+        arguments: What it finds behind its name.
+        options: Options that win over its own.
+        defaults: Options over which its own win.
+    """
+
+    script: str
+    arguments: tuple[str, ...]
+    options: Mapping[str, str]
+    defaults: Mapping[str, str]
+
+    def write(self, directory: Path) -> None:
+        """Write it, readable for the user of this process alone."""
+        path = directory / START
+        path.unlink(missing_ok=True)
+        path.touch(mode=0o600)
+        path.write_text(json.dumps(asdict(self)))
+
+    @classmethod
+    def read(cls, directory: Path) -> ProcessStart:
+        """Read it.
+
+        Raises:
+            CorruptFileError: It is not there, or not whole.
+        """
+        path = directory / START
+        try:
+            body = json.loads(path.read_text())
+            return cls(body["script"], tuple(body["arguments"]), dict(body["options"]), dict(body["defaults"]))
+        except (OSError, *MALFORMED) as error:
+            raise CorruptFileError(str(path), None, f"it does not say what is to be run: {error!r}.") from error
+
+
+@dataclass(frozen=True)
+class LaunchedJob:
+    """Where the job of a process is.
+
+    Attributes:
+        root: The directory of checkpoints.
+        create_subdir: Whether the job has a directory of its own in it.
+    """
+
+    job_id: str
+    name: str
+    root: str
+    create_subdir: bool
+
+
+def launched_line(job: LaunchedJob) -> bytes:
+    """Return the line that says so."""
+    return _line({"event": "launched", **asdict(job)})
+
+
+def ended_line(outcome: ProcessOutcome) -> bytes:
+    """Return the last line of a process."""
+    return _line({"event": "ended", **asdict(outcome)})
+
+
+def parse_line(line: bytes) -> LaunchedJob | ProcessOutcome | None:
+    """Read a line; None if it is not whole: the process died while it wrote."""
+    try:
+        body: dict[str, Any] = json.loads(line)
+        kind = body.pop("event")
+        if kind == "launched":
+            return LaunchedJob(**body)
+        failure = body.pop("failure")
+        return ProcessOutcome(**body, failure=None if failure is None else FailureCause(**failure))
+    except MALFORMED:
+        return None
+
+
+def _line(body: Mapping[str, Any]) -> bytes:
+    return json.dumps(body).encode() + b"\n"

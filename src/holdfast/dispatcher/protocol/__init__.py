@@ -1,0 +1,1 @@
+"""What a dispatcher decides: events in, instructions out, no I/O."""

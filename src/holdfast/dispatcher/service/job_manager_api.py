@@ -1,0 +1,287 @@
+"""What a job manager answers: about the jobs that it leads. The rest it hands on to their processes."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import os
+import re
+import secrets
+import socket
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from holdfast import __version__
+from holdfast.dispatcher.process.local_processes import LocalProcesses, check_options
+from holdfast.dispatcher.protocol.job_entry import JobEntry, Phase
+from holdfast.dispatcher.service.dispatcher import Dispatcher
+from holdfast.dispatcher.store.dispatcher_stores import DispatcherStores
+from holdfast.dispatcher.store.submitted_program import SubmittedProgram, check_name
+from holdfast.errors import ConfigurationError, HoldfastError
+from holdfast.ha.job_manager_store.job_result import FailureCause
+from holdfast.kernel.clock import Clock, SystemClock
+from holdfast.kernel.ids import JobID
+from holdfast.rest.answer import Answer, RefusedError, Request
+from holdfast.rest.client import RestError
+from holdfast.rest.server import Routes
+from holdfast.runtime.job.history import first_line
+from holdfast.runtime.job.options import JOB_ID, JOB_NAME
+
+_OF_A_JOB: Final = re.compile(r"(?:/v1)?/jobs/([0-9a-f]{32})(/.*)?")
+_OWN: Final = frozenset({("GET", ""), ("PATCH", ""), ("GET", "/status"), ("GET", "/log"), ("GET", "/exceptions")})
+_MOST_LOG: Final = 256 * 1024
+_NUMBER: Final = re.compile("[0-9]{1,18}")
+
+
+class Term:
+    """What a job manager has while it leads.
+
+    Attributes:
+        session: The session in which it leads.
+    """
+
+    def __init__(
+        self, session: str, dispatcher: Dispatcher, stores: DispatcherStores, processes: LocalProcesses
+    ) -> None:
+        self.session = session
+        self.dispatcher = dispatcher
+        self.stores = stores
+        self.processes = processes
+
+
+class JobManagerApi(Routes):
+    """The paths of a job manager.
+
+    Args:
+        term: Returns the current term, None while another process leads.
+        clock: Time.
+    """
+
+    def __init__(self, term: Callable[[], Term | None], clock: Clock | None = None) -> None:
+        super().__init__(None, lambda seconds: None)
+        self._term = term
+        self._clock = clock or SystemClock()
+        self.add("GET", "/overview", self.overview)
+        self.add("GET", "/jobs", self.jobs)
+        self.add("GET", "/jobs/overview", self.jobs_overview)
+        self.add("POST", "/jobs", self.submit)
+        self.add("GET", "/jobs/:jobid", self.details)
+        self.add("PATCH", "/jobs/:jobid", self.cancel)
+        self.add("GET", "/jobs/:jobid/status", self.status)
+        self.add("GET", "/jobs/:jobid/log", self.log)
+        self.add("GET", "/jobs/:jobid/exceptions", self.exceptions)
+
+    def answer(self, method: str, target: str, body: Mapping[str, Any]) -> Answer:
+        """Answer a request, or hand it on to the process of its job."""
+        parts = urlsplit(target)
+        match = _OF_A_JOB.fullmatch(parts.path.rstrip("/"))
+        if match is None or (method, match[2] or "") in _OWN:
+            return super().answer(method, target, body)
+        query = f"?{parts.query}" if parts.query else ""
+        return self._hand_on(self._entry(match[1]), method, f"{(match[2] or '').lstrip('/')}{query}", body)
+
+    def overview(self, request: Request) -> Answer:
+        """GET /overview."""
+        term = self._term()
+        entries = [] if term is None else term.dispatcher.jobs()
+        ended = [entry for entry in entries if entry.result is not None]
+        return Answer(
+            {
+                "holdfast-version": __version__,
+                "host": socket.gethostname(),
+                "pid": os.getpid(),
+                "leader": term is not None,
+                "ready": term is not None and term.dispatcher.is_ready,
+                "jobs-running": len(entries) - len(ended),
+                "jobs-ended": len(ended),
+            }
+        )
+
+    def jobs(self, request: Request) -> Answer:
+        """GET /jobs."""
+        return Answer({"jobs": [{"id": str(e.job_id), "status": e.status} for e in self._led().dispatcher.jobs()]})
+
+    def jobs_overview(self, request: Request) -> Answer:
+        """GET /jobs/overview."""
+        return Answer({"jobs": [self._summary(entry) for entry in self._led().dispatcher.jobs()]})
+
+    def submit(self, request: Request) -> Answer:
+        """POST /jobs."""
+        request.fields("jobId", "jobName", "script", "files", "arguments", "options")
+        term = self._led()
+        script = request.text("script")
+        try:
+            files = _files(request.body.get("files"))
+            options = _options(request.body.get("options", {}))
+            job_id, name = _identity(request, options, script or "")
+            if script not in files:
+                raise ConfigurationError(f"The script {script!r} is none of the files.")
+            check_options(options)
+        except ConfigurationError as error:
+            raise RefusedError(400, str(error)) from error
+        arguments = request.body.get("arguments", [])
+        if not isinstance(arguments, list) or not all(isinstance(argument, str) for argument in arguments):
+            raise RefusedError(400, "arguments is a list of texts.")
+        submission = secrets.token_hex(16)
+        keys = term.stores.take(submission, files)
+        program = SubmittedProgram(submission, script, keys, tuple(arguments), options)
+        status, message = term.dispatcher.submit(program.to_plan(job_id, name))
+        if status != 202:
+            term.stores.forget(submission)
+            raise RefusedError(status, message)
+        return Answer({"jobid": str(job_id), "name": name}, 202)
+
+    def details(self, request: Request) -> Answer:
+        """GET /jobs/:jobid."""
+        entry = self._entry(request.path["jobid"])
+        if entry.phase is Phase.RUNNING:
+            try:
+                found = self._hand_on(entry, "GET", "", {}).body
+            except RefusedError:
+                return Answer(self._summary(entry))
+            assert isinstance(found, dict)
+            state = entry.status if entry.cancel_wanted else found["state"]
+            return Answer({**found, "state": state, "processes": entry.start})
+        return Answer(self._summary(entry))
+
+    def status(self, request: Request) -> Answer:
+        """GET /jobs/:jobid/status."""
+        return Answer({"status": self._entry(request.path["jobid"]).status})
+
+    def cancel(self, request: Request) -> Answer:
+        """PATCH /jobs/:jobid?mode=cancel."""
+        mode = request.query.get("mode", "cancel")
+        if mode != "cancel":
+            raise RefusedError(400, f"mode is 'cancel', not {mode!r:.40}; to stop a job, POST to /jobs/:jobid/stop.")
+        status, message = self._led().dispatcher.cancel(self._entry(request.path["jobid"]).job_id)
+        if status != 202:
+            raise RefusedError(status, message)
+        return Answer({}, 202)
+
+    def exceptions(self, request: Request) -> Answer:
+        """GET /jobs/:jobid/exceptions."""
+        entry = self._entry(request.path["jobid"])
+        if entry.phase is Phase.RUNNING:
+            return self._hand_on(entry, "GET", "exceptions", {})
+        causes = [cause for cause in (_cause(entry),) if cause is not None]
+        entries = [
+            {
+                "exceptionName": cause.type_name,
+                "stacktrace": cause.stack_trace or cause.message,
+                "timestamp": entry.began,
+            }
+            for cause in causes
+        ]
+        return Answer({"exceptionHistory": {"entries": entries, "truncated": entry.failures > len(entries)}})
+
+    def log(self, request: Request) -> Answer:
+        """GET /jobs/:jobid/log: a part of it, from an offset in bytes, or of its end."""
+        entry = self._entry(request.path["jobid"])
+        offset, tail = (_number(request.query.get(name), name) for name in ("offset", "tail"))
+        path = self._led().processes.log_of(entry.job_id)
+        size = path.stat().st_size if path.exists() else 0
+        begin = min(offset or 0 if tail is None else max(0, size - tail), size)
+        content = b""
+        if size > begin:
+            with path.open("rb") as file:
+                file.seek(begin)
+                content = file.read(_MOST_LOG)
+        if begin + len(content) < size and b"\n" in content:
+            content = content[: content.rindex(b"\n") + 1]
+        has_ended = entry.phase in (Phase.CLEANING, Phase.ENDED) and begin + len(content) >= size
+        return Answer(
+            {
+                "offset": begin,
+                "next": begin + len(content),
+                "text": content.decode(errors="replace"),
+                "ended": has_ended,
+                "host": socket.gethostname(),
+            }
+        )
+
+    def _led(self) -> Term:
+        term = self._term()
+        if term is None or not term.dispatcher.is_ready:
+            what = "stands by: another one leads" if term is None else "reads what was submitted before"
+            raise RefusedError(
+                503, f"This job manager {what}. Service temporarily unavailable due to a leader election."
+            )
+        return term
+
+    def _entry(self, job_id: str) -> JobEntry:
+        entry = self._led().dispatcher.job(JobID.from_hex(job_id)) if re.fullmatch("[0-9a-f]{32}", job_id) else None
+        if entry is None:
+            raise RefusedError(404, f"Job {job_id:.40} not found; it may have ended under a leader before.")
+        return entry
+
+    def _hand_on(self, entry: JobEntry, method: str, path: str, body: Mapping[str, Any]) -> Answer:
+        if entry.phase is not Phase.RUNNING:
+            raise RefusedError(503, f"Job {entry.job_id} is {entry.status}: it has no process that could be asked.")
+        try:
+            client = self._led().processes.client_of(entry.job_id)
+            status, content = client.send(method, path, body or None)
+        except RestError as error:
+            raise RefusedError(error.status or 503, str(error)) from error
+        except HoldfastError as error:
+            raise RefusedError(503, str(error)) from error
+        return Answer(content, status)
+
+    def _summary(self, entry: JobEntry) -> dict[str, Any]:
+        ended = -1 if entry.result is None else entry.result.end_time
+        began = entry.began if entry.result is None else entry.result.start_time
+        cause = _cause(entry)
+        return {
+            "jid": str(entry.job_id),
+            "name": entry.name,
+            "state": entry.status,
+            "start-time": began,
+            "end-time": ended,
+            "duration": max(0, (self._clock.now_ms() if ended < 0 else ended) - began),
+            "processes": entry.start,
+            "restarts": entry.failures,
+            "tries-in-a-row": entry.failures if entry.phase is Phase.WAITING else 0,
+            "last-failure": None if cause is None else f"{cause.type_name}: {first_line(cause.message)}",
+            "left-to-clean-up": entry.left,
+        }
+
+
+def _cause(entry: JobEntry) -> FailureCause | None:
+    return entry.last_failure if entry.result is None else entry.result.failure_cause
+
+
+def _identity(request: Request, options: dict[str, str], script: str) -> tuple[JobID, str]:
+    """Id and name of a job; the id is that of its name if it was given one, else a new one."""
+    named = request.text("jobName") or options.get(JOB_NAME.key)
+    given = request.text("jobId") or options.pop(JOB_ID.key, None)
+    if named is not None:
+        options[JOB_NAME.key] = named
+    if given is not None:
+        return JobID.from_hex(given), named or script
+    return (JobID.generate(), script) if named is None else (JobID.from_name(named), named)
+
+
+def _files(given: Any) -> dict[str, bytes]:
+    if not isinstance(given, dict) or not given:
+        raise ConfigurationError("files is an object of contents by name, in base64.")
+    files = {}
+    for name, content in given.items():
+        try:
+            files[check_name(name)] = base64.b64decode(content, validate=True)
+        except (binascii.Error, TypeError, ValueError) as error:
+            raise ConfigurationError(f"The content of file {name!r} is not base64: {error}.") from error
+    return files
+
+
+def _options(given: Any) -> dict[str, str]:
+    if not isinstance(given, dict) or not all(isinstance(value, str) for value in given.values()):
+        raise ConfigurationError("options is an object of texts.")
+    return dict(given)
+
+
+def _number(text: str | None, name: str) -> int | None:
+    if text is None:
+        return None
+    if not _NUMBER.fullmatch(text):
+        raise RefusedError(400, f"{name} is a number of bytes, not {text!r:.40}.")
+    return int(text)

@@ -1,0 +1,1 @@
+"""What outlives a dispatcher: plans, files and results of jobs, and where it is reached."""

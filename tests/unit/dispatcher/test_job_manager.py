@@ -1,0 +1,265 @@
+"""Job managers as their users see them: real processes, real kills, jobs on the epoch runner."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.kernel.ids import JobID
+from tests.stories.cluster import Cluster, counted, is_gone, processes_of, rows, until
+from tests.stories.process import ROOT
+
+WORDS = ROOT / "tests" / "programs" / "submitted_words.py"
+TEXTS = ("kelp sand kelp", "rock kelp", "sand", "kelp kelp")
+
+pytestmark = pytest.mark.timeout(240)
+
+
+class Job:
+    """A job that counts the words of files, and the client that submits it."""
+
+    def __init__(self, directory: Path, cluster: Cluster, name: str = "words") -> None:
+        self.inputs, self.output = directory / f"{name}-in", directory / f"{name}-out"
+        self.inputs.mkdir()
+        self.cluster, self.name = cluster, name
+        self.id = str(JobID.from_name(name))
+
+    def add(self, number: int) -> None:
+        temporary = self.inputs / "temporary"
+        temporary.write_text(TEXTS[number])
+        temporary.rename(self.inputs / f"{number}.txt")
+
+    def submit(self, *arguments: str, code: int = 0) -> str:
+        named = f"-Dpipeline.name={self.name}"
+        return self.cluster.run("submit", WORDS, named, *arguments, "--", self.inputs, self.output, code=code).strip()
+
+    def sees(self, *texts: str) -> None:
+        until(lambda: rows(self.output) == counted(*texts), f"{texts} are counted, not {rows(self.output)}")
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    cluster = Cluster(tmp_path)
+    yield cluster
+    cluster.close()
+
+
+@pytest.fixture
+def alone(tmp_path: Path) -> Iterator[Cluster]:
+    cluster = Cluster.without_elections(tmp_path)
+    yield cluster
+    cluster.close()
+
+
+def test_the_leader_is_killed_and_the_other_one_goes_on_with_its_jobs(tmp_path: Path, cluster: Cluster) -> None:
+    leader = cluster.start()
+    cluster.says(0, "leads, in session")
+    job = Job(tmp_path, cluster)
+    assert job.submit() == job.id
+    assert "was submitted before and is" in job.submit(code=1), "a duplicate is refused"
+    cluster.start()
+    job.add(0)
+    job.add(1)
+    job.sees(*TEXTS[:2])
+    (process,) = processes_of(leader)
+    leader.kill()
+    until(lambda: is_gone(process), "the process of the job ends with its job manager")
+    job.add(2)
+    job.sees(*TEXTS[:3])
+    (row,) = cluster.jobs().values()
+    assert (row["job_id"], row["status"]) == (job.id, "RUNNING")
+
+    job.add(3)
+    (job.inputs / "end").touch()
+    cluster.status(job.id, "FINISHED")
+    until(lambda: cluster.kept() == [], f"everything but the checkpoints is removed, not {cluster.kept()}")
+    job.sees(*TEXTS)
+    assert "counts the words" in cluster.run("logs", job.id)
+
+
+def test_a_leader_that_sleeps_for_longer_than_its_lease_harms_nobody(tmp_path: Path, cluster: Cluster) -> None:
+    sleeper = cluster.start()
+    cluster.says(0, "leads, in session")
+    job = Job(tmp_path, cluster)
+    job.submit()
+    job.add(0)
+    job.sees(TEXTS[0])
+    (process,) = processes_of(sleeper)
+    cluster.start()
+    os.kill(sleeper.pid, signal.SIGSTOP)
+    cluster.says(1, "leads, in session")
+    job.add(1)
+    job.sees(*TEXTS[:2])
+    job.add(2)
+    job.sees(*TEXTS[:3])
+    os.kill(sleeper.pid, signal.SIGCONT)
+    cluster.says(0, "leads no more")
+    until(lambda: is_gone(process), "the process of the old term ends")
+    job.add(3)
+    job.sees(*TEXTS)
+    cluster.run("cancel", job.id)
+    cluster.status(job.id, "CANCELED")
+
+
+def test_a_leader_that_is_told_to_stop_hands_its_jobs_over(tmp_path: Path, cluster: Cluster) -> None:
+    leader = cluster.start()
+    cluster.says(0, "leads, in session")
+    job = Job(tmp_path, cluster)
+    job.submit()
+    job.add(0)
+    job.sees(TEXTS[0])
+    (process,) = processes_of(leader)
+    cluster.start()
+    # As a service manager does: to the job manager and to all that it has started.
+    os.kill(process, signal.SIGTERM)
+    leader.terminate()
+    assert leader.wait(60) == 0
+    job.add(1)
+    job.sees(*TEXTS[:2])
+    cluster.status(job.id, "RUNNING")
+    assert cluster.run("stop", job.id, "-p", tmp_path / "savepoints").startswith(str(tmp_path / "savepoints"))
+    cluster.status(job.id, "SUSPENDED")
+    until(lambda: cluster.kept() == [], "nothing is kept of it")
+    job.add(2)
+    job.submit()
+    job.sees(*TEXTS[:3])
+
+
+def test_without_elections_one_job_manager_runs_jobs_on_its_host(tmp_path: Path, alone: Cluster) -> None:
+    alone.start()
+    alone.says(0, "leads, in session")
+    job, other = Job(tmp_path, alone), Job(tmp_path, alone, "other")
+    job.submit()
+    assert other.submit("--json").startswith("{")
+    job.add(0)
+    job.sees(TEXTS[0])
+    (other.inputs / "0.txt").write_text("poison")
+    failed = alone.status(other.id, "FAILED")
+    assert failed["last_failure"].startswith("JobExecutionError: job 'other' failed")
+    assert "state: FAILED" in alone.run("info", other.id)
+    assert "this word is poison" in alone.run("logs", other.id)
+    alone.run("savepoint", job.id, tmp_path / "savepoints")
+    alone.run("rescale", job.id, "4")
+    alone.run("cancel", job.id)
+    assert alone.status(job.id, "CANCELED")["last_failure"] is None
+    alone.run("cancel", other.id, code=1)
+    alone.run("cancel", JobID.from_name("nobody's"), code=1)
+    until(lambda: alone.kept() == [], "nothing is kept of them")
+
+    second = alone.start()
+    assert second.wait(60) == 2
+    assert "Another job manager works in" in alone.log(1).read_text()
+
+
+def test_a_new_job_that_cannot_begin_fails_and_one_that_is_taken_over_is_tried_again(
+    tmp_path: Path, cluster: Cluster
+) -> None:
+    leader = cluster.start()
+    cluster.says(0, "leads, in session")
+    broken, job = Job(tmp_path, cluster, "broken"), Job(tmp_path, cluster)
+    (broken.inputs / "broken").touch()
+    broken.submit()
+    assert "is not mounted" in cluster.status(broken.id, "FAILED")["last_failure"]
+
+    job.submit()
+    job.add(0)
+    job.sees(TEXTS[0])
+    (job.inputs / "broken").touch()
+    leader.kill()
+    cluster.start()
+    cluster.says(1, "leads, in session")
+    waiting = until(lambda: (row := cluster.jobs()[job.id])["restarts"] and row, "it is tried again")
+    assert "is not mounted" in waiting["last_failure"]
+    (job.inputs / "broken").unlink()
+    cluster.status(job.id, "RUNNING")
+    job.add(1)
+    job.sees(*TEXTS[:2])
+
+
+def test_a_process_that_is_killed_is_started_again(tmp_path: Path, alone: Cluster) -> None:
+    manager = alone.start()
+    alone.says(0, "leads, in session")
+    job = Job(tmp_path, alone)
+    job.submit()
+    job.add(0)
+    job.sees(TEXTS[0])
+    (process,) = processes_of(manager)
+    os.kill(process, signal.SIGKILL)
+    job.add(1)
+    job.sees(*TEXTS[:2])
+    assert alone.jobs()[job.id]["restarts"] == 1
+
+
+def test_nobody_is_answered_without_the_token_and_nothing_hostile_is_taken(tmp_path: Path, alone: Cluster) -> None:
+    alone.start()
+    alone.says(0, "leads, in session")
+    (file,) = (tmp_path / "manager" / "rest").glob("*.json")
+    assert file.stat().st_mode & 0o777 == 0o600
+    address = json.loads(file.read_text())
+
+    def post(body: Any, token: str = address["bearer_token"]) -> tuple[int, str]:
+        request = urllib.request.Request(
+            f"{address['url']}/jobs", json.dumps(body).encode(), {"Authorization": f"Bearer {token}"}, method="POST"
+        )
+        with pytest.raises(urllib.error.HTTPError) as caught:
+            urllib.request.urlopen(request)
+        return caught.value.code, json.loads(caught.value.read())["errors"][0]
+
+    good = {"script": "a.py", "files": {"a.py": "cHJpbnQ="}, "arguments": [], "options": {}}
+    assert post(good, "wrong")[0] == 401
+    for change, word in (
+        ({"files": {"../a.py": ""}, "script": "../a.py"}, "cannot be the name"),
+        ({"files": {".a.py": ""}, "script": ".a.py"}, "cannot be the name"),
+        ({"files": {"a.py": "not base64!"}}, "is not base64"),
+        ({"files": {}}, "files is an object"),
+        ({"script": "b.py"}, "is none of the files"),
+        ({"options": {"parallelism.defualt": "2"}}, "parallelism.default"),
+        ({"options": {"high-availability.leader-session": "x"}}, "is the job manager's to set"),
+        ({"options": {"parallelism.default": 2}}, "options is an object of texts"),
+        ({"arguments": [1]}, "arguments is a list of texts"),
+        ({"jobId": "../../etc"}, "32 lower-case hexadecimal digits"),
+        ({"jar": "a.jar"}, "is not known"),
+    ):
+        status, told = post({**good, **change})
+        assert (status, word in told) == (400, True), told
+    assert alone.jobs() == {}
+    assert not (tmp_path / "manager" / "uploads").exists()
+
+
+def test_another_address_than_the_loopback_needs_tls(tmp_path: Path) -> None:
+    cluster = Cluster.without_elections(tmp_path, **{"rest.bind-address": "0.0.0.0"})
+    assert cluster.start().wait(60) == 2
+    assert "rest.tls.certificate" in cluster.log(0).read_text()
+
+
+def test_a_job_manager_is_reached_with_tls(tmp_path: Path) -> None:
+    trustme = pytest.importorskip("trustme")
+    authority = trustme.CA()
+    certificate = authority.issue_cert("localhost")
+    authority.cert_pem.write_to_path(tmp_path / "ca.pem")
+    certificate.cert_chain_pems[0].write_to_path(tmp_path / "chain.pem")
+    certificate.private_key_pem.write_to_path(tmp_path / "key.pem")
+    files = {"certificate": "chain.pem", "key": "key.pem", "authority": "ca.pem"}
+    options = {f"rest.tls.{name}": str(tmp_path / file) for name, file in files.items()}
+    cluster = Cluster.without_elections(tmp_path, **options, **{"rest.address": "localhost"})
+    cluster.start()
+    cluster.says(0, "is at https://localhost:")
+    cluster.says(0, "leads, in session")
+    try:
+        job = Job(tmp_path, cluster)
+        job.submit()
+        job.add(0)
+        job.sees(TEXTS[0])
+        assert cluster.jobs()[job.id]["status"] == "RUNNING"
+        del cluster.options["rest.tls.authority"]
+        cluster.run("info", job.id, code=1)
+    finally:
+        cluster.close()
