@@ -22,6 +22,8 @@ run = failed=0; \
 STAMP := $(VENV)/.setup-done
 # Halves what the start of a JVM costs; the tests do without where it cannot be written.
 CLASSES := $(VENV)/spark.jsa
+# A broker for the tests of Kafka, 43 MB; without a network they say that they skip.
+KAFKA := $(VENV)/kafka/.done
 
 # Spark starts its Python workers by this name, and would otherwise take whatever python3 is on the path.
 export PYSPARK_PYTHON := $(CURDIR)/$(PY)
@@ -70,11 +72,14 @@ fuzz: $(FUZZER) ## Fuzz a parser with coverage guidance: TARGET=frame FUZZ_SECON
 $(CLASSES): $(STAMP) tests/programs/java_archive.py
 	-$(PY) -m tests.programs.java_archive
 
-test: $(STAMP) $(CLASSES) ## Run what a contributor runs: real Spark and one real server of each kind
+$(KAFKA): $(STAMP) requirements-kafka.lock scripts/kafka_jars.py
+	-$(PY) scripts/kafka_jars.py
+
+test: $(STAMP) $(CLASSES) $(KAFKA) ## Run what a contributor runs: real Spark and one real server of each kind
 	$(call run,$(SHORT))
 
 test-all: export EXAMPLES := all
-test-all: $(STAMP) $(CLASSES) ## Run all tests (40 minutes)
+test-all: $(STAMP) $(CLASSES) $(KAFKA) ## Run all tests (40 minutes)
 	$(call run,$(ALL))
 
 test-again: $(STAMP) ## Run again what failed in the last run
@@ -83,7 +88,7 @@ test-again: $(STAMP) ## Run again what failed in the last run
 test-nojvm: $(STAMP) ## Run those of `make test` that need no JVM and no other server
 	$(PYTEST) -n 4 -m "$(SHORT) and not spark and not services"
 
-test-spark: $(STAMP) $(CLASSES) ## Run the tests on real PySpark; SPARK=3.5.9 for another version
+test-spark: $(STAMP) $(CLASSES) $(KAFKA) ## Run the tests on real PySpark; SPARK=3.5.9 for another version
 	$(PYTEST) -n 2 -m "spark and not soak"
 
 lint: $(STAMP) ## Check style (ruff)

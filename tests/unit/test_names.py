@@ -58,6 +58,9 @@ PACKAGES = {
         ValueStateDescriptor ListStateDescriptor MapStateDescriptor ReducingStateDescriptor AggregatingStateDescriptor
         StateTtlConfig ValueState ListState MapState ReducingState AggregatingState""",
     "holdfast.spark": "transform_with_state transform_with_state_in_pandas",
+    "holdfast.datastream.connectors.kafka": """
+        KafkaSink KafkaRecordSerializationSchema DeliveryGuarantee""",
+    "holdfast.common.serialization": "SerializationSchema DeserializationSchema SimpleStringSchema",
     "holdfast.testing": """
         OperatorHarness ManualClock ZooKeeperServer ZooKeeperEnsemble KubernetesApiServer S3Server TcpProxy
         StateHandleStoreContract LeaderElectionContract StateBackendContract SinkContract""",

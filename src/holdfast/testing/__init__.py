@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from holdfast.testing.harness.harness_output import HarnessSnapshot
     from holdfast.testing.harness.operator_harness import OperatorHarness
     from holdfast.testing.kubernetes.api_server import KubernetesApiServer
+    from holdfast.testing.server.kafka import KafkaCluster, KafkaServer
     from holdfast.testing.server.s3_server import S3Server
     from holdfast.testing.server.tcp_proxy import TcpProxy
     from holdfast.testing.server.zookeeper import ZooKeeperEnsemble, ZooKeeperServer
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 _MODULES = {
     "EpochProgram": "holdfast.testing.epoch.epoch_program",
     "HarnessSnapshot": "holdfast.testing.harness.harness_output",
+    "KafkaCluster": "holdfast.testing.server.kafka",
+    "KafkaServer": "holdfast.testing.server.kafka",
     "KubernetesApiServer": "holdfast.testing.kubernetes.api_server",
     "LeaderElectionContract": "holdfast.testing.contract.leader_election_contract",
     "ManualClock": "holdfast.kernel.clock",
@@ -43,6 +46,8 @@ _MODULES = {
 __all__ = [
     "EpochProgram",
     "HarnessSnapshot",
+    "KafkaCluster",
+    "KafkaServer",
     "KubernetesApiServer",
     "LeaderElectionContract",
     "ManualClock",

@@ -1,5 +1,5 @@
 """Where streams begin and end outside of Holdfast: a module for each kind of place, named as in PyFlink."""
 
-from holdfast.datastream.connectors.base import Source
+from holdfast.datastream.connectors.base import DeliveryGuarantee, Source
 
-__all__ = ["Source"]
+__all__ = ["DeliveryGuarantee", "Source"]

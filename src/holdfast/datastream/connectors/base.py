@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from holdfast.runtime.function.user_function import FlatMapLike
@@ -48,3 +49,11 @@ class Source(ABC):
         It is called as that of `flat_map`, in the tasks that read the source. None if rows are elements as they are.
         """
         return None
+
+
+class DeliveryGuarantee(Enum):
+    """What a sink promises of each row; Flink's names."""
+
+    EXACTLY_ONCE = "exactly-once"
+    AT_LEAST_ONCE = "at-least-once"
+    NONE = "none"

@@ -91,7 +91,7 @@ class Committing:
     ) -> None:
         self._sinks = dict(sinks)
         self._contexts = {
-            uid: CommitterInitContext(job_id, uid, staging_dir, dict(services or {}), tuple(incarnations))
+            uid: CommitterInitContext(job_id, uid, staging_dir, dict(services or {}), tuple(incarnations), require_lead)
             for uid in self._sinks
         }
         self._require_lead = require_lead

@@ -86,6 +86,8 @@ class CommitterInitContext:
         staging_dir: The same directory as that of the writers.
         services: What the engine offers by name, for instance `read_parquet(paths) -> DataFrame`.
         incarnations: Those that the job has had in its directory, the current one last.
+        require_lead: Asks the register; raises FencedError if another process leads. For targets where who comes last
+            shuts out who came before: it is asked before.
     """
 
     job_id: str
@@ -93,6 +95,7 @@ class CommitterInitContext:
     staging_dir: str
     services: Mapping[str, Any] = field(default_factory=dict)
     incarnations: tuple[str, ...] = ()
+    require_lead: Callable[[], object] = lambda: None
 
     @property
     def owner(self) -> str:

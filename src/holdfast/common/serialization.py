@@ -1,0 +1,5 @@
+"""Schemas of what goes in and out, under their PyFlink names."""
+
+from holdfast.types.serialization_schema import DeserializationSchema, SerializationSchema, SimpleStringSchema
+
+__all__ = ["DeserializationSchema", "SerializationSchema", "SimpleStringSchema"]

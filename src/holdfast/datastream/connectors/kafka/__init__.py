@@ -1,0 +1,18 @@
+"""Kafka in and out, without a jar; needs the extra `kafka`. The names are PyFlink's."""
+
+from holdfast.datastream.connectors.base import DeliveryGuarantee
+from holdfast.datastream.connectors.kafka.kafka_sink import KafkaSink, KafkaSinkBuilder
+from holdfast.datastream.connectors.kafka.record_serialization import (
+    ConfluentSerialization,
+    KafkaRecordSerializationSchema,
+    KafkaRecordSerializationSchemaBuilder,
+)
+
+__all__ = [
+    "ConfluentSerialization",
+    "DeliveryGuarantee",
+    "KafkaRecordSerializationSchema",
+    "KafkaRecordSerializationSchemaBuilder",
+    "KafkaSink",
+    "KafkaSinkBuilder",
+]

@@ -1,0 +1,202 @@
+"""The compacted topic that says which epochs are in Kafka: which topic it is, and what may be wrong with it.
+
+A transaction of a shard holds the rows of an epoch and one record here, of which the newest of each key stays::
+
+    key    ["<incarnation>", "<uid of the sink>", <shard>]
+    value  {"epoch": 7, "transactional_id": "..."}
+
+All markers of a sink are in one partition, which is chosen when the job starts for the first time and then stays, also
+if the topic gets more.
+"""
+
+from __future__ import annotations
+
+import json
+import reprlib
+import time
+import zlib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+from confluent_kafka import KafkaError, KafkaException, TopicCollection
+from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
+
+from holdfast.datastream.connectors.kafka.client import KafkaConnection, told
+from holdfast.errors import ConfigurationError
+from holdfast.kernel.malformed import MALFORMED
+
+DEFAULT_NAME: Final = "holdfast-commits"
+PARTITIONS: Final = 16
+_COPIES: Final = 3
+_SAFE_COPIES: Final = 2
+_PAUSE: Final = 0.1
+
+Shard = tuple[str, str, int]
+"""Incarnation, uid of the sink, number."""
+
+
+@dataclass(frozen=True)
+class MarkerPartition:
+    """Where the markers of a sink are. It is in checkpoints, and in each committable.
+
+    Attributes:
+        cluster: The id of the cluster.
+        topic: The name of the topic.
+        topic_id: The id that the cluster gave it when it was made.
+        partition: The partition.
+    """
+
+    cluster: str
+    topic: str
+    topic_id: str
+    partition: int
+
+    @classmethod
+    def from_json(cls, value: Any) -> MarkerPartition:
+        """What a checkpoint says.
+
+        Raises:
+            ConfigurationError: It says something else.
+        """
+        kinds = {"cluster": str, "topic": str, "topic_id": str, "partition": int}
+        if type(value) is not dict or {name: type(found) for name, found in value.items()} != kinds:
+            raise ConfigurationError(
+                f"The checkpoint does not say where the markers of a KafkaSink are, but {reprlib.repr(value)}. Start "
+                "from another one (-s PATH)."
+            )
+        return cls(**value)
+
+    def to_json(self) -> dict[str, Any]:
+        """The value that `from_json` takes."""
+        return asdict(self)
+
+
+def marker_key(shard: Shard) -> bytes:
+    """The key of a shard's marker."""
+    return json.dumps(list(shard)).encode()
+
+
+def marker_value(epoch: int, transactional_id: str) -> bytes:
+    """The marker of an epoch."""
+    return json.dumps({"epoch": epoch, "transactional_id": transactional_id}).encode()
+
+
+def parsed_marker(key: bytes | None, value: bytes | None) -> tuple[Shard, int, str] | None:
+    """Shard, epoch and transactional id of a marker; None if it is none, which somebody else has written."""
+    try:
+        incarnation, uid, number = json.loads(key or b"")
+        said = json.loads(value or b"")
+        epoch, transactional_id = said["epoch"], said["transactional_id"]
+    except MALFORMED:
+        return None
+    kinds = [type(part) for part in (incarnation, uid, number, epoch, transactional_id)]
+    return ((incarnation, uid, number), epoch, transactional_id) if kinds == [str, str, int, int, str] else None
+
+
+def find_or_make(connection: KafkaConnection, name: str, owner: str) -> MarkerPartition:
+    """The partition of a sink that begins; the topic is made if it is missing. Blocks.
+
+    Args:
+        connection: To the cluster.
+        name: Of the topic.
+        owner: Decides the partition.
+
+    Raises:
+        StorageError: The cluster does not answer.
+        ConfigurationError: The topic may lose markers.
+    """
+    admin = connection.admin()
+    with told("asking Kafka about its topic of commits", connection):
+        found = _described(admin, connection, name)
+        if found is None:
+            _make(admin, connection, name)
+            found = _described_by_all(admin, connection, name)
+            if found is None:
+                raise KafkaException(KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART, f"{name!r} was made, and is gone"))
+        _require_safe(admin, connection, name, found)
+        cluster = _cluster_of(admin, connection)
+    partition = zlib.crc32(owner.encode()) % len(found.partitions)
+    return MarkerPartition(cluster, name, str(found.topic_id), partition)
+
+
+def require_same(admin: AdminClient, connection: KafkaConnection, kept: MarkerPartition) -> None:
+    """Makes sure that the topic is the one that a checkpoint knows. Blocks.
+
+    Raises:
+        StorageError: The cluster does not answer.
+        ConfigurationError: It is another one, or not there.
+    """
+    with told("asking Kafka about its topic of commits", connection):
+        found = _described_by_all(admin, connection, kept.topic)
+        if found is not None and str(found.topic_id) == kept.topic_id and kept.partition < len(found.partitions):
+            return
+        cluster = _cluster_of(admin, connection)
+    what = "has no topic of this name" if found is None else f"has another one of this name, with id {found.topic_id}"
+    raise ConfigurationError(
+        f"The Kafka topic {kept.topic!r} says which epochs of the job have been committed, and the checkpoint knows it "
+        f"by the id {kept.topic_id} in the cluster {kept.cluster!r}. The cluster at {connection.servers!r} is "
+        f"{cluster!r}, and {what}: what was committed is unknown, and nothing was committed now. If the cluster is "
+        "another one by mistake, name the right one. If the topic was deleted, start anew (--fresh, or -s with a "
+        "checkpoint whose epochs are all committed) with another set_marker_topic()."
+    )
+
+
+def _described(admin: AdminClient, connection: KafkaConnection, name: str) -> Any:
+    future = admin.describe_topics(TopicCollection([name]), request_timeout=connection.patience)[name]
+    try:
+        return future.result(connection.patience + 5)
+    except KafkaException as error:
+        if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+            return None
+        raise
+
+
+def _described_by_all(admin: AdminClient, connection: KafkaConnection, name: str) -> Any:
+    """As `_described`, but a broker that has just begun, or has not heard of a new topic, is asked again."""
+    deadline = time.monotonic() + connection.patience
+    while (found := _described(admin, connection, name)) is None and time.monotonic() < deadline:
+        time.sleep(_PAUSE)
+    return found
+
+
+def _cluster_of(admin: AdminClient, connection: KafkaConnection) -> str:
+    return str(admin.describe_cluster(request_timeout=connection.patience).result(connection.patience + 5).cluster_id)
+
+
+def _make(admin: AdminClient, connection: KafkaConnection, name: str) -> None:
+    copies = min(_COPIES, len(admin.list_topics(timeout=connection.patience).brokers))
+    settings = {"cleanup.policy": "compact", "unclean.leader.election.enable": "false"}
+    if copies >= _SAFE_COPIES:
+        settings["min.insync.replicas"] = str(_SAFE_COPIES)
+    topic = NewTopic(name, PARTITIONS, copies, config=settings)
+    try:
+        made = admin.create_topics([topic], operation_timeout=connection.patience, request_timeout=connection.patience)
+        made[name].result(connection.patience + 5)
+    except KafkaException as error:
+        if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+            raise
+
+
+def _require_safe(admin: AdminClient, connection: KafkaConnection, name: str, found: Any) -> None:
+    resource = ConfigResource(ResourceType.TOPIC, name)
+    answer = admin.describe_configs([resource], request_timeout=connection.patience)[resource]
+    said = {key: entry.value for key, entry in answer.result(connection.patience + 5).items()}
+    copies = min(len(partition.replicas) for partition in found.partitions)
+    wrong = _wrong(said, copies)
+    if wrong:
+        raise ConfigurationError(
+            f"The Kafka topic {name!r} is to say for ever which epochs were committed, but {wrong}. Nothing was "
+            "written. Change it with Kafka's own tools, or name another topic by set_marker_topic(): one that is not "
+            "there is made as it must be."
+        )
+
+
+def _wrong(settings: Mapping[str, str], copies: int) -> str | None:
+    if settings.get("cleanup.policy") != "compact":
+        return f"its cleanup.policy is {settings.get('cleanup.policy')!r}, and must be 'compact' alone"
+    if settings.get("unclean.leader.election.enable") != "false":
+        return "unclean.leader.election.enable is on, so a copy that lacks markers may become the leader"
+    if copies >= _SAFE_COPIES and int(settings.get("min.insync.replicas") or 1) < _SAFE_COPIES:
+        return f"its min.insync.replicas is below {_SAFE_COPIES}, so a marker may be on one broker only"
+    return None

@@ -1,0 +1,134 @@
+"""The producer of one shard: rows and marker of an epoch in one transaction. For one thread.
+
+Whatever it answers but success leaves open what happened: the transaction may be committed, aborted, or not ended. The
+producer is then thrown away, and the next one of the same transactional id ends what was left open before it begins.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import Any, Final
+
+from confluent_kafka import KafkaError, KafkaException, Producer
+
+from holdfast.datastream.connectors.kafka.client import KafkaConnection, told
+from holdfast.datastream.connectors.kafka.marker_topic import MarkerPartition, Shard, marker_key, marker_value
+from holdfast.datastream.connectors.kafka.record_serialization import KafkaRecord
+
+_DEFAULTS: Final = {
+    # Keys go where the Java client puts them, so that topics of several writers stay partitioned.
+    "partitioner": "murmur2_random",
+    "linger.ms": 5,
+}
+TRANSACTION_TIMEOUT: Final = "transaction.timeout.ms"
+TRANSACTION_TIMEOUT_MS: Final = 300_000
+
+
+class RecordProducer:
+    """Sends records and waits until the cluster has them.
+
+    Args:
+        connection: To the cluster.
+        settings: Of the producer.
+
+    Raises:
+        ConfigurationError: A property is unknown.
+    """
+
+    def __init__(self, connection: KafkaConnection, settings: dict[str, Any] | None = None) -> None:
+        self._connection = connection
+        defaults = {key: value for key, value in _DEFAULTS.items() if key not in connection.properties}
+        own = {"delivery.report.only.error": True, "on_delivery": self._failed}
+        self._producer: Producer = connection.producer({**defaults, **(settings or {}), **own})
+        self._failure: KafkaError | None = None
+
+    def send(self, records: Iterable[KafkaRecord]) -> None:
+        """Hands records to the client; blocks while its queue is full.
+
+        Raises:
+            StorageError: The client has failed, or the cluster takes nothing.
+        """
+        produce = self._producer.produce
+        for topic, key, value, headers, partition, timestamp in records:
+            while True:
+                try:
+                    produce(topic, value, key, partition, timestamp=max(0, timestamp), headers=list(headers) or None)
+                    break
+                except BufferError:
+                    self._wait(len(self._producer) - 1)
+
+    def flush(self) -> None:
+        """Blocks until the cluster has all records.
+
+        Raises:
+            StorageError: It refuses one, or takes nothing.
+        """
+        self._wait(0)
+
+    def close(self) -> None:
+        """Throws away what was not sent."""
+        with suppress(KafkaException, RuntimeError):
+            self._producer.purge()
+            self._producer.poll(0)
+
+    def _wait(self, most: int) -> None:
+        """Waits until at most so many records are on their way; gives up when nothing moves."""
+        deadline, before = time.monotonic() + self._connection.patience, len(self._producer)
+        while True:
+            left = self._producer.flush(0.1) if most == 0 else (self._producer.poll(0.05), len(self._producer))[1]
+            if self._failure is not None:
+                raise KafkaException(self._failure)
+            if left <= most:
+                return
+            if left < before:
+                deadline, before = time.monotonic() + self._connection.patience, left
+            elif time.monotonic() > deadline:
+                raise KafkaException(KafkaError(KafkaError._TIMED_OUT, f"{left} records wait to be sent"))
+
+    def _failed(self, error: KafkaError | None, message: Any) -> None:
+        if error is not None and self._failure is None:
+            self._failure = error
+
+
+class ShardProducer(RecordProducer):
+    """A producer whose records come in transactions.
+
+    Making one shuts out any other of this id, and ends what it left open. Blocks.
+
+    Raises:
+        StorageError: The cluster does not answer.
+    """
+
+    def __init__(self, connection: KafkaConnection, transactional_id: str) -> None:
+        self.transactional_id: Final = transactional_id
+        settings: dict[str, Any] = {"transactional.id": transactional_id}
+        if TRANSACTION_TIMEOUT not in connection.properties:
+            settings[TRANSACTION_TIMEOUT] = TRANSACTION_TIMEOUT_MS
+        super().__init__(connection, settings)
+        with told(f"beginning as the producer {transactional_id!r}", connection):
+            self._producer.init_transactions(connection.patience)
+
+    def send_epoch(self, records: Iterable[KafkaRecord], shard: Shard, epoch: int, place: MarkerPartition) -> None:
+        """Opens a transaction with the records of an epoch and its marker, and hands them to the client.
+
+        Raises:
+            StorageError: The client has failed, or the cluster takes nothing.
+        """
+        with told(f"sending epoch {epoch} of shard {shard[2]}", self._connection):
+            self._producer.begin_transaction()
+            self.send(records)
+            self._producer.produce(
+                place.topic, marker_value(epoch, self.transactional_id), marker_key(shard), place.partition
+            )
+
+    def commit(self) -> None:
+        """Commits the transaction. Blocks.
+
+        Raises:
+            StorageError: It may be committed or not.
+        """
+        with told("committing a transaction", self._connection):
+            self.flush()
+            self._producer.commit_transaction(self._connection.patience)

@@ -1,0 +1,71 @@
+"""How elements become bytes and bytes elements at the edge of a job, under PyFlink's names.
+
+Unlike a `TypeSerializer`, which state is kept by, a schema knows no versions: what it writes is read by others.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+from holdfast.errors import ConfigurationError
+from holdfast.types.information.type_information import TypeInformation, Types
+
+
+class SerializationSchema(ABC):
+    """Makes bytes of elements. It is pickled into tasks; `open` is called there, once for each subtask and epoch."""
+
+    def open(self) -> None:  # noqa: B027 - most schemas have nothing to open
+        """Makes what cannot be pickled."""
+
+    @abstractmethod
+    def serialize(self, element: Any) -> bytes | None:
+        """The bytes of an element; None where the place that they go to knows an absent value."""
+
+
+class DeserializationSchema(ABC):
+    """Makes elements of bytes. It is pickled into tasks; `open` is called there, once for each subtask and epoch."""
+
+    def open(self) -> None:  # noqa: B027 - most schemas have nothing to open
+        """Makes what cannot be pickled."""
+
+    @abstractmethod
+    def deserialize(self, message: bytes) -> Any:
+        """The element that bytes stand for.
+
+        Raises:
+            ValueError: They stand for none.
+        """
+
+    @abstractmethod
+    def get_produced_type(self) -> TypeInformation:
+        """The type of the elements."""
+
+
+class SimpleStringSchema(SerializationSchema, DeserializationSchema):
+    """Strings as text.
+
+    Args:
+        charset: How text is encoded.
+
+    Raises:
+        ConfigurationError: There is no such encoding.
+    """
+
+    def __init__(self, charset: str = "UTF-8") -> None:
+        try:
+            "".encode(charset)
+        except LookupError as error:
+            raise ConfigurationError(f"SimpleStringSchema knows no charset {charset!r}.") from error
+        self._charset = charset
+
+    def serialize(self, element: Any) -> bytes:
+        if not isinstance(element, str):
+            raise TypeError(f"SimpleStringSchema writes strings, not {type(element).__name__}: map the stream first")
+        return element.encode(self._charset)
+
+    def deserialize(self, message: bytes) -> str:
+        return message.decode(self._charset)
+
+    def get_produced_type(self) -> TypeInformation:
+        return Types.STRING()

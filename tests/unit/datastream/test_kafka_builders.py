@@ -1,0 +1,110 @@
+"""What the builders of Kafka's source and sink take, and what they refuse by name; without a broker."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import pytest
+
+from holdfast.common.serialization import SimpleStringSchema
+from holdfast.datastream.connectors.kafka import (
+    ConfluentSerialization,
+    DeliveryGuarantee,
+    KafkaRecordSerializationSchema,
+    KafkaSink,
+)
+from holdfast.errors import ConfigurationError
+
+
+def schema(**settings: Any) -> KafkaRecordSerializationSchema:
+    builder = KafkaRecordSerializationSchema.builder().set_topic("words")
+    builder.set_value_serialization_schema(SimpleStringSchema())
+    for name, value in settings.items():
+        getattr(builder, name)(value)
+    return builder.build()
+
+
+def test_a_program_of_pyflink_builds_its_sink() -> None:
+    sink = (
+        KafkaSink.builder()
+        .set_bootstrap_servers("localhost:1")
+        .set_record_serializer(schema())
+        .set_delivery_guarantee(DeliveryGuarantee.EXACTLY_ONCE)
+        .set_transactional_id_prefix("words")
+        .set_property("compression.type", "lz4")
+        .build()
+    )
+    assert repr(pickle.loads(pickle.dumps(sink))) == "KafkaSink('localhost:1', EXACTLY_ONCE)"
+
+
+def test_a_record_is_made_of_an_element() -> None:
+    made = schema(
+        set_key_serialization_schema=lambda word: word[:1],
+        set_header_provider=lambda word: [("length", b"%d" % len(word))],
+        set_partitioner=len,
+    )
+    made.open()
+    assert made.serialize("kelp", 5) == ("words", b"k", b"kelp", (("length", b"4"),), 4, 5)
+    assert made.serialize("rock", -1).timestamp == -1
+
+
+def test_what_confluent_kafka_serializes_with_is_made_in_the_task() -> None:
+    from confluent_kafka.serialization import IntegerSerializer
+
+    made = schema(set_value_serialization_schema=ConfluentSerialization(IntegerSerializer, "words"))
+    made.open()
+    assert made.serialize(7, None).value == b"\0\0\0\7"
+    with pytest.raises(ConfigurationError, match="takes a function that makes a serializer"):
+        ConfluentSerialization(5, "words")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("settings", "error", "message"),
+    [
+        ({"set_topic_selector": lambda word: "a b"}, ValueError, "'a b' is no name of a Kafka topic"),
+        ({"set_topic_selector": lambda word: None}, ValueError, "None is no name"),
+        ({"set_partitioner": lambda word: -2}, ValueError, "-2 is no partition"),
+        ({"set_partitioner": lambda word: "0"}, ValueError, "'0' is no partition"),
+        ({"set_header_provider": lambda word: {"a": "b"}}, TypeError, "a header of a Kafka record is text and bytes"),
+        ({"set_value_serialization_schema": lambda word: 5}, TypeError, "the value of a Kafka record is bytes or None"),
+    ],
+)
+def test_an_element_that_makes_no_record_is_refused(settings: Any, error: type[Exception], message: str) -> None:
+    made = schema(**settings)
+    made.open()
+    with pytest.raises(error, match=message):
+        made.serialize("kelp", None)
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: KafkaSink.builder().build(), r"needs set_record_serializer\(\)"),
+        (lambda: KafkaSink.builder().set_record_serializer(schema()).build(), "bootstrap.servers must name"),
+        (lambda: sink_with("transactional.id", "x"), r"set_transactional_id_prefix\(\) makes it"),
+        (lambda: sink_with("key.serializer", "x"), "cannot be set"),
+        (lambda: sink_with("sasl.jaas.config", "x"), "librdkafka, such as 'sasl.username'"),
+        (lambda: sink_with("linger.ms", "soon"), "does not take the properties"),
+        (lambda: sink_with("request.timeout.ms", "soon"), "is a number of milliseconds"),
+        (lambda: sink_with("request.timeout.ms", 0), "above 0"),
+        (lambda: KafkaSink.builder().set_delivery_guarantee("exactly-once"), "takes a DeliveryGuarantee"),
+        (lambda: KafkaSink.builder().set_record_serializer(str), "takes a KafkaRecordSerializationSchema"),
+        (lambda: KafkaSink.builder().set_transactional_id_prefix(""), "takes text"),
+        (lambda: KafkaSink.builder().set_marker_topic(None), "takes the name of a topic"),
+        (lambda: KafkaRecordSerializationSchema.builder().build(), r"needs set_topic\(\)"),
+        (lambda: KafkaRecordSerializationSchema.builder().set_topic("w").build(), "set_value_serialization_schema"),
+        (lambda: KafkaRecordSerializationSchema.builder().set_topic("a/b"), "takes the name of a Kafka topic"),
+        (lambda: schema(set_partitioner=5), r"set_partitioner\(\) takes a function"),
+        (lambda: schema(set_key_serialization_schema=SimpleStringSchema), "takes a SerializationSchema"),
+        (lambda: SimpleStringSchema("klingon"), "knows no charset 'klingon'"),
+    ],
+)
+def test_what_cannot_be_built_is_refused_with_the_reason(build: Any, message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        build()
+
+
+def sink_with(name: str, value: Any) -> KafkaSink:
+    builder = KafkaSink.builder().set_bootstrap_servers("localhost:1").set_record_serializer(schema())
+    return builder.set_property(name, value).build()
