@@ -29,6 +29,7 @@ CIRCLES_OF_ANNOTATIONS = [
         "datastream.stream.other_kinds",
         "datastream.stream.placement",
         "datastream.stream.vectorised",
+        "datastream.stream.windowed",
     },
     # What observes a job master is told of it.
     {"runtime.master.job_master", "runtime.master.job_observer"},

@@ -10,6 +10,7 @@ from holdfast.datastream.environment.result import CollectedElements, JobExecuti
 from holdfast.datastream.environment.stream_execution_environment import StreamExecutionEnvironment
 from holdfast.datastream.functions import (
     AggregateFunction,
+    AllWindowFunction,
     AsyncFunction,
     AsyncRetryPredicate,
     AsyncRetryStrategy,
@@ -33,8 +34,10 @@ from holdfast.datastream.functions import (
     MapFunction,
     MasterTriggerRestoreHook,
     OutputTag,
+    ProcessAllWindowFunction,
     ProcessFunction,
     ProcessJoinFunction,
+    ProcessWindowFunction,
     ReduceFunction,
     RichCoFlatMapFunction,
     RichCoMapFunction,
@@ -46,6 +49,7 @@ from holdfast.datastream.functions import (
     RuntimeContext,
     TimeDomain,
     TimerService,
+    WindowFunction,
     WithMasterCheckpointHook,
 )
 from holdfast.datastream.sinks import (
@@ -72,11 +76,24 @@ from holdfast.datastream.stream.broadcast import BroadcastConnectedStream, Broad
 from holdfast.datastream.stream.connected import ConnectedStreams
 from holdfast.datastream.stream.data_stream import DataStream, DataStreamSink
 from holdfast.datastream.stream.keyed_stream import KeyedStream
+from holdfast.datastream.stream.windowed import AllWindowedStream, WindowedStream
+from holdfast.datastream.window import (
+    CountWindow,
+    GlobalWindow,
+    MergingWindowAssigner,
+    TimeWindow,
+    Trigger,
+    TriggerResult,
+    Window,
+    WindowAssigner,
+)
 from holdfast.runtime.job.status import JobStatus
 from holdfast.runtime.master.job_client import JobClient
 
 __all__ = [
     "AggregateFunction",
+    "AllWindowFunction",
+    "AllWindowedStream",
     "AsyncDataStream",
     "AsyncFunction",
     "AsyncRetryPredicate",
@@ -99,6 +116,7 @@ __all__ = [
     "Committer",
     "CommitterInitContext",
     "ConnectedStreams",
+    "CountWindow",
     "DataStream",
     "DataStreamSink",
     "ExternalizedCheckpointCleanup",
@@ -112,6 +130,7 @@ __all__ = [
     "Function",
     "FunctionInitializationContext",
     "FunctionSnapshotContext",
+    "GlobalWindow",
     "HashMapStateBackend",
     "JobClient",
     "JobExecutionResult",
@@ -125,11 +144,14 @@ __all__ = [
     "MapFunction",
     "MasterTriggerRestoreHook",
     "MemoryStateBackend",
+    "MergingWindowAssigner",
     "OutputTag",
     "ParquetFileSink",
     "PrintSink",
+    "ProcessAllWindowFunction",
     "ProcessFunction",
     "ProcessJoinFunction",
+    "ProcessWindowFunction",
     "ReduceFunction",
     "RichCoFlatMapFunction",
     "RichCoMapFunction",
@@ -143,7 +165,14 @@ __all__ = [
     "SinkWriter",
     "StreamExecutionEnvironment",
     "TimeDomain",
+    "TimeWindow",
     "TimerService",
+    "Trigger",
+    "TriggerResult",
+    "Window",
+    "WindowAssigner",
+    "WindowFunction",
+    "WindowedStream",
     "WithMasterCheckpointHook",
     "WriterContext",
     "WriterInitContext",

@@ -40,10 +40,17 @@ from holdfast.runtime.function.user_function import (
     TimerService,
 )
 from holdfast.runtime.operator.vectorised import BatchContext, BatchFunction, ColumnState
+from holdfast.runtime.window.window_function import (
+    AllWindowFunction,
+    ProcessAllWindowFunction,
+    ProcessWindowFunction,
+    WindowFunction,
+)
 from holdfast.state.declaration.api import FunctionInitializationContext, FunctionSnapshotContext
 
 __all__ = [
     "AggregateFunction",
+    "AllWindowFunction",
     "AsyncFunction",
     "AsyncRetryPredicate",
     "AsyncRetryStrategy",
@@ -70,8 +77,10 @@ __all__ = [
     "MapFunction",
     "MasterTriggerRestoreHook",
     "OutputTag",
+    "ProcessAllWindowFunction",
     "ProcessFunction",
     "ProcessJoinFunction",
+    "ProcessWindowFunction",
     "ReduceFunction",
     "RichCoFlatMapFunction",
     "RichCoMapFunction",
@@ -83,5 +92,6 @@ __all__ = [
     "RuntimeContext",
     "TimeDomain",
     "TimerService",
+    "WindowFunction",
     "WithMasterCheckpointHook",
 ]

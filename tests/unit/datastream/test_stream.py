@@ -120,7 +120,7 @@ def test_a_side_output_has_the_type_of_its_tag_and_comes_from_process_only(
 
     assert side.get_type().ddl == tag.type_info.ddl
     assert [node.tag for node in env.get_stream_graph().of(SideOutputNode)] == ["late"]
-    with pytest.raises(ConfigurationError, match="only the stream that process"):
+    with pytest.raises(ConfigurationError, match="only the streams that process"):
         words.get_side_output(tag)
     with pytest.raises(ConfigurationError, match="a name that is not empty"):
         OutputTag("")

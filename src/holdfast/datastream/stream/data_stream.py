@@ -35,6 +35,7 @@ from holdfast.runtime.graph.stream_graph import (
     TimestampNode,
     UnionNode,
 )
+from holdfast.runtime.window.window_assigner import WindowAssigner
 from holdfast.state.declaration.descriptor import MapStateDescriptor
 from holdfast.types.information.type_information import TypeInformation
 
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from holdfast.datastream.stream.broadcast import BroadcastConnectedStream, BroadcastStream
     from holdfast.datastream.stream.connected import ConnectedStreams
     from holdfast.datastream.stream.keyed_stream import KeyedStream
+    from holdfast.datastream.stream.windowed import AllWindowedStream
 
 logger = logging.getLogger(__name__)
 
@@ -266,25 +268,34 @@ class DataStream(_Named, Distribution):
         key = key_spec(key_selector, key_type, order_by, self.get_type())
         return self._environment._other_kinds.keyed(self, key)
 
+    def window_all(self, window_assigner: WindowAssigner[Any, Any]) -> AllWindowedStream:
+        """Splits the stream, all keys together, into windows; one subtask runs them."""
+        return self._environment._other_kinds.all_windowed(self, window_assigner)
+
+    def count_window_all(self, size: int, slide: int = 0) -> AllWindowedStream:
+        """Splits the stream into windows of `size` elements; with a slide one begins every `slide`."""
+        return self.window_all(self._environment._other_kinds.count_windows(size, slide))
+
     def get_side_output(self, output_tag: OutputTag) -> DataStream:
         """What the operator of this stream sends to a side output.
 
         Raises:
             ConfigurationError: The stream does not come from `process`.
         """
-        if not isinstance(self._node, KeyedNode | NarrowNode) or self._node.operator.shape != "process":
+        node = self._node
+        if not isinstance(node, KeyedNode | NarrowNode) or node.operator.shape not in ("process", "window"):
             raise ConfigurationError(
-                f"get_side_output() of {self._node.name!r}: only the stream that process() returns has side outputs; "
-                "call it on that one."
+                f"get_side_output() of {self._node.name!r}: only the streams that process() and windows return have "
+                "side outputs; call it on such a one."
             )
-        self._node.operator = replace(self._node.operator, side_outputs=True)
-        node = SideOutputNode(
+        node.operator = replace(node.operator, side_outputs=True)
+        side = SideOutputNode(
             inputs=(self._node,),
             name=f"{self._node.name}: {output_tag.tag_id}",
             element_type=output_tag.type_info,
             tag=output_tag.tag_id,
         )
-        return DataStream(self._environment, node)
+        return DataStream(self._environment, side)
 
     def sink_to(self, sink: Sink) -> DataStreamSink:
         """Ends the stream in a sink; a stream may have several.

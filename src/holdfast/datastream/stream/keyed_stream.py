@@ -17,11 +17,13 @@ from holdfast.datastream.stream.vectorised import BatchOperations
 from holdfast.errors import ConfigurationError
 from holdfast.runtime.function.user_function import ProcessLike, ReduceLike
 from holdfast.runtime.graph.stream_graph import KeyedNode, KeySpec, Node, OperatorSpec, Shape
+from holdfast.runtime.window.window_assigner import WindowAssigner
 from holdfast.state.declaration.descriptor import StateDescriptor
 
 if TYPE_CHECKING:
     from holdfast.datastream.environment.stream_execution_environment import StreamExecutionEnvironment
     from holdfast.datastream.stream.interval_join import IntervalJoin
+    from holdfast.datastream.stream.windowed import WindowedStream
 
 
 class KeyedStream(DataStream, BatchOperations):
@@ -62,6 +64,14 @@ class KeyedStream(DataStream, BatchOperations):
                 f"interval_join() takes a keyed stream, not {other_stream!r}: call key_by() on it."
             )
         return self._environment._other_kinds.interval_join(self, other_stream)
+
+    def window(self, window_assigner: WindowAssigner[Any, Any]) -> WindowedStream:
+        """Splits the elements of each key into windows, such as `TumblingEventTimeWindows.of(Time.minutes(1))`."""
+        return self._environment._other_kinds.windowed(self, window_assigner)
+
+    def count_window(self, size: int, slide: int = 0) -> WindowedStream:
+        """Splits the elements of each key into windows of `size` of them; with a slide one begins every `slide`."""
+        return self.window(self._environment._other_kinds.count_windows(size, slide))
 
     def as_queryable_state(
         self, queryable_state_name: str, state_descriptor: StateDescriptor[Any] | None = None

@@ -10,8 +10,14 @@ from holdfast.datastream.stream.connected import ConnectedStreams
 from holdfast.datastream.stream.data_stream import DataStream
 from holdfast.datastream.stream.interval_join import IntervalJoin
 from holdfast.datastream.stream.keyed_stream import KeyedStream
+from holdfast.datastream.stream.windowed import AllWindowedStream, WindowedStream
 from holdfast.errors import ConfigurationError
 from holdfast.runtime.graph.stream_graph import KeySpec
+from holdfast.runtime.window.window_assigner import (
+    CountSlidingWindowAssigner,
+    CountTumblingWindowAssigner,
+    WindowAssigner,
+)
 from holdfast.state.declaration.descriptor import MapStateDescriptor
 
 
@@ -45,3 +51,15 @@ class OtherKinds:
         if isinstance(other, DataStream):
             return ConnectedStreams(stream, other)
         raise ConfigurationError(f"connect() takes a stream, or what broadcast(descriptor) returns, not {other!r}.")
+
+    def windowed(self, stream: KeyedStream, assigner: WindowAssigner[Any, Any]) -> WindowedStream:
+        """Split a keyed stream into windows."""
+        return WindowedStream(stream, assigner)
+
+    def all_windowed(self, stream: DataStream, assigner: WindowAssigner[Any, Any]) -> AllWindowedStream:
+        """Split a stream into windows."""
+        return AllWindowedStream(stream, assigner)
+
+    def count_windows(self, size: int, slide: int) -> WindowAssigner[Any, Any]:
+        """Windows of so many elements; a slide of 0 is none."""
+        return CountSlidingWindowAssigner(size, slide) if slide else CountTumblingWindowAssigner(size)

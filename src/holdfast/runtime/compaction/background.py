@@ -29,7 +29,7 @@ from holdfast.runtime.function.sink import owner_of
 from holdfast.runtime.graph.plan import JobPlan, Step
 from holdfast.state.compaction.layer import Layer, components, depth, layers
 from holdfast.state.compaction.plan import CompactionPlan, Output, output_ranges, swap
-from holdfast.state.compaction.policy import Window, choose, choose_above
+from holdfast.state.compaction.policy import LayerRange, choose, choose_above
 from holdfast.state.declaration.options import COMPACTION_ENABLED, COMPACTION_EXECUTOR, COMPACTION_MAX_RUNS
 from holdfast.state.run.run_file import RunHandle
 from holdfast.state.run.version import StateVersion
@@ -191,7 +191,7 @@ class Compaction:
         busy = {run.path for one in self._under_way for run in one.plan.inputs}
         return max((at for at, layer in enumerate(found, start=1) if layer.runs[0].path in busy), default=0)
 
-    def _plan(self, step: Step, found: list[Layer], window: Window, now: EpochTime) -> CompactionPlan:
+    def _plan(self, step: Step, found: list[Layer], window: LayerRange, now: EpochTime) -> CompactionPlan:
         chosen = found[window.start : window.end]
         is_oldest = window.start == 0
         return CompactionPlan(

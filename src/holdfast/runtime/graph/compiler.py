@@ -210,7 +210,9 @@ class _Compiler:
         self._steps.setdefault(stage, []).append(step)
 
     def _parallelism_of(self, node: Node) -> tuple[int, int]:
-        rescaled = self._rescaled.get(node.identity) or self._rescaled.get("")
+        rescaled = self._rescaled.get(node.identity)
+        if rescaled is None and node.max_parallelism != 1:  # who cannot run in parallel is not meant by "all"
+            rescaled = self._rescaled.get("")
         parallelism = rescaled or node.parallelism or self._parallelism
         maximum = (
             node.max_parallelism

@@ -29,6 +29,7 @@ _FIRST = {
     "batches": "process_batch",
     "groups": "process_group",
     "async": "invoke_all",
+    "window": "evaluate",
 }
 _OF_TWO = {
     "map": ("map1", "map2"),

@@ -175,7 +175,7 @@ class KeyedRun(OperatorRun):
         run = self._backend.flush(self._new_path, self._token, self._epoch.epoch)
         return {
             "run": None if run is None else run.to_json(),
-            "least_timer": self._backend.timers.least_processing_time(),
+            "least_timer": self._backend.least_processing_time(),
             "queryable": self._names.names(),
         }
 

@@ -7,7 +7,7 @@ from holdfast.kernel.key_group import range_of
 from holdfast.runtime.exchange.descriptor import EpochDescriptor
 from holdfast.runtime.function.sink import WriterInitContext, owner_of
 from holdfast.runtime.graph.plan import Step
-from holdfast.runtime.operator import GroupedSubtask, OperatorSubtask, StampedSubtask, SubtaskInfo
+from holdfast.runtime.operator import SubtaskInfo
 from holdfast.runtime.task.identity import TaskIdentity
 from holdfast.runtime.task.operator_state import TaskSnapshotStore, inline_limit
 from holdfast.runtime.task.queryable_names import QueryableNames
@@ -15,6 +15,7 @@ from holdfast.runtime.task.sink_step import SinkRun, StageRun
 from holdfast.runtime.task.step import KeyedRun, OperatorRun, StepRun
 from holdfast.runtime.task.timestamp_step import TimestampRun
 from holdfast.runtime.task.worker import LoadedJob
+from holdfast.runtime.window_operator.window_subtask import subtask_kind
 from holdfast.state.backend import OperatorStateBackend
 from holdfast.state.operator.operator_snapshot import OperatorSnapshot
 from holdfast.state.run.version import StateVersion
@@ -57,7 +58,7 @@ def create_step(
     instance = job.instance(step, info)
     given = epoch.operator_states[step.uid][info.subtask] if step.uid in epoch.operator_states else None
     state = _operator_state(job, epoch, identity, step, info, given)
-    at_work = _class_of(step)
+    at_work = subtask_kind(instance.spec, is_stamped=step.stamped)
     if step.kind == "narrow":
         return OperatorRun(step, at_work(instance, info, None, state), given)
     key_groups = range_of(identity.partition, step.max_parallelism, step.parallelism)
@@ -69,12 +70,6 @@ def create_step(
     except NotExistError as error:
         raise _gone(job, version, error) from error
     return KeyedRun(step, at_work(instance, info, backend, state), job, epoch, names, given)
-
-
-def _class_of(step: Step) -> type[OperatorSubtask]:
-    if step.operator is not None and step.operator.shape == "groups":
-        return GroupedSubtask
-    return StampedSubtask if step.stamped else OperatorSubtask
 
 
 def _gone(job: LoadedJob, version: StateVersion, error: NotExistError) -> HoldfastError:

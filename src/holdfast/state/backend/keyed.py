@@ -27,7 +27,7 @@ from holdfast.state.declaration.environment import Environment
 from holdfast.state.layout.namespace import is_void
 from holdfast.state.run.run_file import RunHandle
 from holdfast.state.run.version import StateVersion
-from holdfast.state.timer.timer_service import SimpleTimerService
+from holdfast.state.timer.timer_service import InternalTimerService, SimpleTimerService
 from holdfast.storage.file_system.scheme import FileSystem
 from holdfast.types.key.key_codec import KeyCodec
 
@@ -169,6 +169,19 @@ class AbstractKeyedStateBackend(KeyedStateStore):
     @abstractmethod
     def dispose(self) -> None:
         """Let go of everything; handles cannot be used any more."""
+
+    @abstractmethod
+    def get_internal_timer_service(self, name: str, namespace_serializer: Any) -> InternalTimerService:
+        """Return the timers of a service, such as those of windows; the same object for the same name.
+
+        Raises:
+            StateError: The service has other namespaces already.
+            StateMigrationError: Its timers were written with other namespaces.
+        """
+
+    @abstractmethod
+    def least_processing_time(self) -> int | None:
+        """Return the time of the least processing-time timer of all services, None if there is none."""
 
     # For everybody.
 

@@ -33,14 +33,14 @@ _SMALL: Final = 0.15
 
 
 @dataclass(frozen=True)
-class Window:
+class LayerRange:
     """Layers that are to become one: those from `start` up to, not including, `end`."""
 
     start: int
     end: int
 
 
-def choose(layers: Sequence[Layer], limit: int) -> Window | None:
+def choose(layers: Sequence[Layer], limit: int) -> LayerRange | None:
     """Return the layers of a component that are to be merged next, None if nothing is due.
 
     Args:
@@ -51,29 +51,29 @@ def choose(layers: Sequence[Layer], limit: int) -> Window | None:
     base = 1 if _is_overwritten(layers) else 0
     oldest = layers[: min(_FEW[-1], limit)]
     if base and len(oldest) >= min(_LEAST, limit) and sum(layer.size for layer in oldest[1:]) >= oldest[0].size:
-        return Window(0, len(oldest))
+        return LayerRange(0, len(oldest))
     if len(layers) < max(2, limit - 1):
         return None
     window = _binomial(layers, base, max(1, limit - _SPARE - base))
     return None if window is None else _end_first(layers, window)
 
 
-def choose_above(layers: Sequence[Layer], busy: int, limit: int) -> Window | None:
+def choose_above(layers: Sequence[Layer], busy: int, limit: int) -> LayerRange | None:
     """Return what to merge while the oldest `busy` layers are being merged already."""
     above = layers[busy:]
     room = max(1, limit - _SPARE - busy)
     if len(above) <= room or len(layers) < limit - 1:
         return None
     window = _binomial(above, 0, room)
-    return None if window is None else Window(window.start + busy, window.end + busy)
+    return None if window is None else LayerRange(window.start + busy, window.end + busy)
 
 
-def _end_first(layers: Sequence[Layer], window: Window) -> Window:
+def _end_first(layers: Sequence[Layer], window: LayerRange) -> LayerRange:
     """Return the end of a window instead of the whole if that is of many layers and its end is small."""
     small = _SMALL * _rows(layers[window.start : window.end])
     for start in (window.start + few - 1 for few in _FEW):
         if start + 1 < window.end and _rows(layers[start : window.end]) <= small:
-            return Window(start, window.end)
+            return LayerRange(start, window.end)
     return window
 
 
@@ -92,7 +92,7 @@ def _is_overwritten(layers: Sequence[Layer]) -> bool:
     return layers[0].rows < _OVERWRITTEN * epochs * rows and layers[0].size < _OVERWRITTEN * epochs * size
 
 
-def _binomial(layers: Sequence[Layer], base: int, count: int) -> Window | None:
+def _binomial(layers: Sequence[Layer], base: int, count: int) -> LayerRange | None:
     """Return the oldest layers, from `base` on, that the scheme with `count` layers has as one.
 
     Layers that the scheme does not know, after a change of parallelism or of the limit, stay as they are until it has
@@ -103,9 +103,9 @@ def _binomial(layers: Sequence[Layer], base: int, count: int) -> Window | None:
     for wanted in binomial_weights(starts[-1], count):
         inside = [at for at in range(len(starts) - 1) if first <= starts[at] and starts[at + 1] <= first + wanted]
         if len(inside) > 1:
-            return Window(base + inside[0], base + inside[-1] + 1)
+            return LayerRange(base + inside[0], base + inside[-1] + 1)
         first += wanted
-    return Window(len(layers) - 2, len(layers)) if len(starts) - 1 > max(2, count) else None
+    return LayerRange(len(layers) - 2, len(layers)) if len(starts) - 1 > max(2, count) else None
 
 
 def binomial_weights(total: int, count: int) -> list[int]:

@@ -25,6 +25,7 @@ from holdfast.types.key.key_codec import KeyCodec
 
 Mask = npt.NDArray[np.bool_]
 _SAMPLE: Final = 64
+_CELLS_BETWEEN_LOOKS: Final = 1024
 
 
 class CellOwner(Protocol):
@@ -67,6 +68,7 @@ class Column(ABC):
         self.covered = 0
         self.cleaned_to = 0
         self._stored = bytearray()
+        self._look_again = _CELLS_BETWEEN_LOOKS
         namespaced = layout.namespace is not None
         self.placement: SlotPlacement = NamespacePlacement(self._grow_by_one) if namespaced else SlotPlacement()
 
@@ -173,11 +175,26 @@ class Column(ABC):
         """
         covered = int(np.searchsorted(slots, self.covered))
         cells = self.placement.keep(slots[:covered])
+        self._pick(cells)
+        self.covered = covered
+        return cells
+
+    def drop_empty_cells(self) -> None:
+        """Forget the namespaces that have nothing any more, once there are many of them; nothing is dirty."""
+        if not isinstance(self.placement, NamespacePlacement) or len(self.values) < self._look_again:
+            return
+        used = np.frombuffer(bytes(self._stored), np.uint8).astype(bool)
+        used[self.filled()] = True
+        cells = np.flatnonzero(used)
+        if 2 * len(cells) < len(self.values):
+            self.placement.keep_cells(cells)
+            self._pick(cells)
+        self._look_again = max(_CELLS_BETWEEN_LOOKS, 2 * len(self.values))
+
+    def _pick(self, cells: Cells) -> None:
         self.values[:] = pick(self.values, cells.tolist())
         self._stored[:] = bytes(np.frombuffer(bytes(self._stored), np.uint8)[cells])
         self.dirty[:] = bytes(np.frombuffer(bytes(self.dirty), np.uint8)[cells])
-        self.covered = covered
-        return cells
 
     # Parts.
 

@@ -235,6 +235,10 @@ class HashMapKeyedStateBackend(AbstractKeyedStateBackend):
             raise StateError(f"The timer service {name!r} is asked for with other namespaces than it has already.")
         return service
 
+    def least_processing_time(self) -> int | None:
+        """Return the time of the least processing-time timer of all services, None if there is none."""
+        return _least(service.least_processing_time() for service in self._services.values())
+
     # The end of an epoch.
 
     def flush(self, path_factory: Callable[[], str], token: int, epoch: int) -> RunHandle | None:
@@ -299,7 +303,7 @@ class HashMapKeyedStateBackend(AbstractKeyedStateBackend):
             self.key_codec.to_json(),
             {
                 EVENT: _least(service.least_event_time() for service in services),
-                PROCESSING: _least(service.least_processing_time() for service in services),
+                PROCESSING: self.least_processing_time(),
             },
             fired,
         )

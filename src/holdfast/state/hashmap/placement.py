@@ -72,14 +72,22 @@ class NamespacePlacement(SlotPlacement):
         """Forget all other slots, and number the cells of the rest anew."""
         moved = dict(zip(slots.tolist(), range(len(slots)), strict=True))
         kept = [cell for cell, slot in enumerate(self._slots) if slot in moved]
-        self._slots = [moved[self._slots[cell]] for cell in kept]
+        self._number(kept, [moved[self._slots[cell]] for cell in kept])
+        return np.array(kept, np.int64)
+
+    def keep_cells(self, cells: Cells) -> None:
+        """Forget all but some cells, given ascending, and number them anew in order; slots stay as they are."""
+        kept = cells.tolist()
+        self._number(kept, [self._slots[cell] for cell in kept])
+
+    def _number(self, kept: list[int], slots: list[int]) -> None:
+        self._slots = slots
         self._namespaces = [self._namespaces[cell] for cell in kept]
         self._cells = {}
         self._of_slot = {}
         for cell, (slot, namespace) in enumerate(zip(self._slots, self._namespaces, strict=True)):
             self._cells[slot, namespace] = cell
             self._of_slot.setdefault(slot, []).append(cell)
-        return np.array(kept, np.int64)
 
 
 class NamespaceCursor:

@@ -198,6 +198,8 @@ class Store:
             kept = np.ones(len(self.keys), bool)
             kept[self._may_be_empty] = False
             self.keep(np.flatnonzero(kept))
+        for column in self.columns.values():
+            column.drop_empty_cells()
 
     def _empty(self, slots: Cells) -> Cells:
         for column in self.columns.values():

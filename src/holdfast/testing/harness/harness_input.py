@@ -15,6 +15,7 @@ from holdfast.errors import ConfigurationError, NullKeyError
 from holdfast.runtime.function.broadcast import BaseBroadcastProcessFunction, KeyedBroadcastProcessFunction
 from holdfast.runtime.function.user_function import KeySelector
 from holdfast.runtime.graph.stream_graph import OperatorSpec, Shape
+from holdfast.runtime.window_operator.window_operator import WindowOperator
 from holdfast.state.declaration.descriptor import MapStateDescriptor
 from holdfast.types.conversion.convert import to_type
 from holdfast.types.key.key_codec import key_codec_for
@@ -52,6 +53,9 @@ def spec_of(
         ConfigurationError: The function or the type does not fit.
     """
     undeclared = declared_type(None, "harness")
+    if isinstance(function, WindowOperator):
+        emitted = declared_type(output_type, "harness")
+        return OperatorSpec(function, "window", keyed, undeclared, emitted, side_outputs=True)
     if not isinstance(function, BaseBroadcastProcessFunction):
         spec = operator_spec(shape_of(function), function, undeclared, output_type, keyed=keyed)
         return replace(spec, side_outputs=True)

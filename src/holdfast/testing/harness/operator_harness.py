@@ -27,7 +27,8 @@ from holdfast.kernel.key_group import KeyGroupRange, key_group_of, range_of, sub
 from holdfast.kernel.watermark import MIN_WATERMARK
 from holdfast.runtime.function.sink import owner_of
 from holdfast.runtime.function.user_function import OutputTag
-from holdfast.runtime.operator import OperatorInstance, OperatorSubtask, StampedSubtask, SubtaskInfo
+from holdfast.runtime.operator import OperatorInstance, OperatorSubtask, SubtaskInfo
+from holdfast.runtime.window_operator.window_subtask import subtask_kind
 from holdfast.state.backend import AbstractKeyedStateBackend, StateBackend, load_state_backend
 from holdfast.state.declaration.descriptor import MapStateDescriptor
 from holdfast.state.declaration.environment import TaskEnvironment
@@ -281,7 +282,7 @@ class OperatorHarness:
         if self._spec.has_operator_state or self._given is not None:
             state = self._state_backend.create_operator_state_backend(self._environment(info), UID)
             state.restore(self._given or OperatorSnapshot({}))
-        self._operator = StampedSubtask(self._instance, info, self._backend, state)
+        self._operator = subtask_kind(self._spec, is_stamped=True)(self._instance, info, self._backend, state)
 
     def _end_epoch(self, checkpoint_id: int | None = None) -> None:
         operator, self._operator = self._operator, None

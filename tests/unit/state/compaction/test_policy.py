@@ -9,7 +9,7 @@ import pytest
 from holdfast.kernel.key_group import KeyGroupRange
 from holdfast.state.compaction.layer import Layer, common_lineage, components, depth, layers, pieces
 from holdfast.state.compaction.plan import output_ranges, swap
-from holdfast.state.compaction.policy import Window, binomial_weights, choose, choose_above
+from holdfast.state.compaction.policy import LayerRange, binomial_weights, choose, choose_above
 from holdfast.state.run.lineage import Lineage
 from holdfast.state.run.run_file import RunHandle
 from holdfast.state.run.version import StateVersion
@@ -154,7 +154,7 @@ def test_the_scheme_stands_for_all_epochs_and_only_ever_merges(count):
 
 def test_while_the_oldest_are_merged_the_rest_goes_on():
     found = [Layer((run(str(i)),)) for i in range(9)]
-    assert choose_above(found, 5, 8) == Window(5, 8)
+    assert choose_above(found, 5, 8) == LayerRange(5, 8)
 
 
 def test_the_small_end_of_a_large_merge_is_merged_first():
@@ -163,9 +163,9 @@ def test_the_small_end_of_a_large_merge_is_merged_first():
 
     found = [layer(weight) for weight in (1716, 924, 462, 210, 84, 28, 7)]
     found.append(layer(1))
-    assert choose(found, 8) == Window(3, 8)
+    assert choose(found, 8) == LayerRange(3, 8)
     assert choose([*found[:3], layer(330)], 8) is None, "there is room"
-    assert choose([*found[:3], layer(330), *(layer(1) for _ in range(4))], 8) == Window(0, 4)
+    assert choose([*found[:3], layer(330), *(layer(1) for _ in range(4))], 8) == LayerRange(0, 4)
 
 
 def test_subtasks_are_compacted_apart_until_a_rescaling_ties_them_together():

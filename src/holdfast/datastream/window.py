@@ -1,0 +1,80 @@
+"""Windows under their PyFlink names: assigners, triggers, evictors, and the windows themselves."""
+
+from holdfast.runtime.window.built_in_trigger import (
+    ContinuousEventTimeTrigger,
+    ContinuousProcessingTimeTrigger,
+    CountTrigger,
+    DeltaTrigger,
+    EventTimeTrigger,
+    NeverTrigger,
+    ProcessingTimeTrigger,
+    PurgingTrigger,
+)
+from holdfast.runtime.window.evictor import CountEvictor, DeltaEvictor, Evictor, TimeEvictor, TimestampedValue
+from holdfast.runtime.window.time_window_assigner import (
+    DynamicEventTimeSessionWindows,
+    DynamicProcessingTimeSessionWindows,
+    EventTimeSessionWindows,
+    ProcessingTimeSessionWindows,
+    SessionWindowTimeGapExtractor,
+    SlidingEventTimeWindows,
+    SlidingProcessingTimeWindows,
+    TumblingEventTimeWindows,
+    TumblingProcessingTimeWindows,
+)
+from holdfast.runtime.window.trigger import Trigger, TriggerResult
+from holdfast.runtime.window.window import (
+    CountWindow,
+    CountWindowSerializer,
+    GlobalWindow,
+    GlobalWindowSerializer,
+    TimeWindow,
+    TimeWindowSerializer,
+    Window,
+)
+from holdfast.runtime.window.window_assigner import (
+    CountSlidingWindowAssigner,
+    CountTumblingWindowAssigner,
+    GlobalWindows,
+    MergingWindowAssigner,
+    WindowAssigner,
+)
+
+__all__ = [
+    "ContinuousEventTimeTrigger",
+    "ContinuousProcessingTimeTrigger",
+    "CountEvictor",
+    "CountSlidingWindowAssigner",
+    "CountTrigger",
+    "CountTumblingWindowAssigner",
+    "CountWindow",
+    "CountWindowSerializer",
+    "DeltaEvictor",
+    "DeltaTrigger",
+    "DynamicEventTimeSessionWindows",
+    "DynamicProcessingTimeSessionWindows",
+    "EventTimeSessionWindows",
+    "EventTimeTrigger",
+    "Evictor",
+    "GlobalWindow",
+    "GlobalWindowSerializer",
+    "GlobalWindows",
+    "MergingWindowAssigner",
+    "NeverTrigger",
+    "ProcessingTimeSessionWindows",
+    "ProcessingTimeTrigger",
+    "PurgingTrigger",
+    "SessionWindowTimeGapExtractor",
+    "SlidingEventTimeWindows",
+    "SlidingProcessingTimeWindows",
+    "TimeEvictor",
+    "TimeWindow",
+    "TimeWindowSerializer",
+    "TimestampedValue",
+    "Trigger",
+    "TriggerResult",
+    "TumblingEventTimeWindows",
+    "TumblingProcessingTimeWindows",
+    "Window",
+    "WindowAssigner",
+]

@@ -1,0 +1,110 @@
+"""One subtask of an operator of windows for one epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from itertools import repeat
+from typing import Any
+
+from holdfast.errors import HoldfastError
+from holdfast.runtime.function.user_function import OutputTag
+from holdfast.runtime.graph.stream_graph import OperatorSpec
+from holdfast.runtime.operator import GroupedSubtask, OperatorSubtask, StampedSubtask, Stamps, SubtaskContext
+from holdfast.runtime.window_operator.window_task import WindowTask
+
+
+class WindowSubtask(StampedSubtask):
+    """Runs the elements of one epoch through an operator of windows.
+
+    What a window emits has the window's last millisecond as its timestamp, as in Flink, so that windows can follow
+    windows; late elements keep their own.
+
+    Args:
+        *arguments: Those of `OperatorSubtask`.
+        is_stamped: Whether anybody wants timestamps.
+    """
+
+    def __init__(self, *arguments: Any, is_stamped: bool = True) -> None:
+        super().__init__(*arguments)
+        assert self.backend is not None
+        self._is_stamped = is_stamped
+        self._out: list[Any] = []
+        runtime_context = SubtaskContext(self.info, self.backend)
+        self._task = WindowTask(self.function, runtime_context, self.backend, self.context, self, self.info.watermark)
+
+    def process(
+        self,
+        elements: Sequence[Any],
+        dict_keys: Sequence[Any] | None = None,
+        hashes: Any = None,
+        timestamps: Sequence[int | None] | None = None,
+    ) -> list[Any]:
+        backend, process = self.backend, self._task.process_element
+        assert backend is not None
+        try:
+            backend.release()
+            slots = backend.prepare(dict_keys, hashes)  # type: ignore[arg-type]
+            for element, slot, timestamp in zip(elements, slots, timestamps or repeat(None), strict=False):
+                backend.slot = slot
+                process(element, timestamp)
+        except HoldfastError:
+            raise
+        except Exception as error:
+            raise self._user_error(error, "processing an element") from error
+        return self._taken()
+
+    def advance_watermark(self, watermark: int) -> list[Any]:
+        self.context.watermark_has_reached(watermark)
+        on_timer = partial(self._task.on_timer, event_time=True)
+        return self._fired(lambda: self._task.timers.advance_watermark(watermark, on_timer))
+
+    def fire_processing_time(self, now: int) -> list[Any]:
+        on_timer = partial(self._task.on_timer, event_time=False)
+        return self._fired(lambda: self._task.timers.fire_processing(now, on_timer))
+
+    def _fired(self, run: Callable[[], None]) -> list[Any]:
+        try:
+            run()
+        except HoldfastError:
+            raise
+        except Exception as error:
+            raise self._user_error(error, "firing a timer") from error
+        return self._taken()
+
+    def _taken(self) -> list[Any]:
+        taken, self._out = self._out, []
+        return taken
+
+    # Driven by the task of windows.
+
+    def emit(self, emitted: Iterable[Any], timestamp: int) -> None:
+        """Take what a window function has emitted."""
+        before = len(self._out)
+        self._out += self._without_tagged(list(emitted)) if self._spec.side_outputs else emitted
+        if self._is_stamped:
+            self._stamps += [timestamp] * (len(self._out) - before)
+            self._note_side(timestamp)
+
+    def emit_late(self, tag: OutputTag, element: Any, timestamp: int) -> None:
+        """Take an element that is late."""
+        self.context.output(tag, element)
+        if self._is_stamped:
+            self._note_side(timestamp)
+
+    def take_stamps(self) -> Stamps | None:
+        return super().take_stamps() if self._is_stamped else None
+
+
+def subtask_kind(spec: OperatorSpec, *, is_stamped: bool) -> Callable[..., OperatorSubtask]:
+    """What runs an operator in a task; called with the arguments of `OperatorSubtask`.
+
+    Args:
+        spec: The operator.
+        is_stamped: Whether its elements have event times.
+    """
+    if spec.shape == "window":
+        return partial(WindowSubtask, is_stamped=is_stamped)
+    if spec.shape == "groups":
+        return GroupedSubtask
+    return StampedSubtask if is_stamped else OperatorSubtask
