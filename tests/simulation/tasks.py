@@ -17,6 +17,7 @@ from holdfast.kernel.key_group import range_of, subtask_of
 from holdfast.runtime.exchange.barrier import Barrier, StepReport
 from holdfast.runtime.exchange.barrier_row import pack, unpack
 from holdfast.runtime.exchange.descriptor import EpochDescriptor, JobDescriptor
+from holdfast.runtime.exchange.marker import MarkerFormat, MarkerReader
 from holdfast.runtime.function.sink import WriterInitContext, owner_of
 from holdfast.runtime.graph.plan import Stage, Step
 from holdfast.runtime.job.engine import EngineError, EpochDriver, EpochInput, Outcome, StagedInput
@@ -36,9 +37,10 @@ _TRIES = 3
 
 @dataclass
 class TaskResult:
-    """What one attempt of a task has left: its barrier row, and its rows by the task that reads them."""
+    """What one attempt of a task has left: what it says, the control row for each task below, and its rows."""
 
     content: bytes
+    controls: list[bytes]
     rows: list[Row]
 
 
@@ -58,10 +60,10 @@ class Attempt:
 
 @dataclass
 class Reading:
-    """What a task reads: rows, and the barrier rows of the tasks above."""
+    """What a task reads: rows, and the control rows of the tasks above."""
 
     rows: list[Any] = field(default_factory=list)
-    barriers: list[bytes] = field(default_factory=list)
+    controls: list[bytes] = field(default_factory=list)
 
 
 class SimulatedEngine(LocalEngine):
@@ -117,14 +119,28 @@ class SimulatedEngine(LocalEngine):
         return contents
 
     def _read(self, stage: Stage, at: int, above: Sequence[Sequence[TaskResult]]) -> Reading:
-        """What one task reads: of each task above some attempt, which another reader may read of another attempt."""
+        """What one task reads: of each task above some attempt, which another reader may read of another attempt.
+
+        What an attempt left for the task comes as a whole, but it may come twice, or not at all.
+        """
         reading = Reading()
         for attempts in above:
             chosen = self._one_of(attempts)
-            reading.barriers.append(chosen.content)
             mine = [row for row in chosen.rows if _subtask(stage, PARITY, workload.parity_of(row)) == at]
-            reading.rows += mine
+            for _ in range(self._times()):
+                reading.controls.append(chosen.controls[at])
+                reading.rows += mine
         return reading
+
+    def _times(self) -> int:
+        """How often a task reads what one above has left for it."""
+        if self._world.choices.chance(self._settings.again / 16):
+            if self._world.choices.below(2):
+                self._world.note("read twice: task")
+                return 2
+            self._world.note("not read: task")
+            return 0
+        return 1
 
     def _one_of(self, attempts: Sequence[TaskResult]) -> TaskResult:
         if len(attempts) == 1:
@@ -227,7 +243,10 @@ class Task:
             HoldfastError: What made it fail.
         """
         self._require_shared_storage()
-        above = [unpack(content, self._directory) for content in self._what.barriers]
+        form = MarkerFormat(())
+        above = MarkerReader(form)
+        for control in self._what.controls:
+            above.take(control)
         rows: list[Any] = self._what.rows
         reports = []
         for step in self._stage.steps:
@@ -241,10 +260,14 @@ class Task:
             partition=self.partition,
             attempt=f"{self._stage.index}-{self.partition}-{self._mark}",
             steps=tuple(reports),
-            read=tuple(sorted((one.partition, one.attempt) for one in above)),
-            upstream=tuple(sorted(above, key=lambda one: (one.partition, one.attempt))) if not self.partition else (),
+            read=above.digest(),
+            listed=above.listed() if self._epoch.attempt else (),
         )
-        return TaskResult(pack(barrier, self._directory, lambda: self._name("barrier")), rows)
+        content = pack(barrier, self._directory, lambda: self._name("barrier"), above.contents())
+        below = [other.tasks for other in self._job.plan.stages if other.index == self._stage.index + 1]
+        marker = form.marker(barrier.head, {})
+        controls = [row for tasks in below for row in form.rows(marker, content, self.partition, tasks)]
+        return TaskResult(content, controls, rows)
 
     def _require_shared_storage(self) -> None:
         if not self._directory.fs.exists(self._directory.absolute(self._job.nonce_file)):

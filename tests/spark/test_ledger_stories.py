@@ -105,6 +105,20 @@ def test_a_killed_executor_of_two(story: Story, stages: int, where: str, hazard:
     story.audit(stages=stages)
 
 
+@pytest.mark.soak
+@pytest.mark.parametrize("where", ["ledger", "parity"])
+def test_a_killed_executor_of_four_with_64_subtasks_on_each_level(tmp_path: Path, where: str) -> None:
+    """Each task of the second level has read a marker of all 64 above, whichever of them Spark has run again."""
+    story = Story(tmp_path, epochs=3, rows=2_000, accounts=300)
+    cluster = ("--master", os.environ.get("WIDE_CLUSTER", "local-cluster[4,2,2048]"))
+    strike = ("--hazard", "kill-executor", "--where", where, "--at", 12, "--marker", story.root / "m")
+    arguments = story.arguments("--stages", 2, "--parallelism", 64, *cluster, *strike)
+    ended = run("ledger_job.py", *arguments, timeout=800)
+    assert ended.code == 0, ended.output
+    assert (story.root / "m").exists()
+    story.audit(stages=2)
+
+
 def test_an_executor_is_killed_in_the_second_epoch_job_of_an_epoch(story: Story) -> None:
     """The first job is over, and its rows are staged: the second one reads those again, or the epoch runs again."""
     strike = ("--hazard", "kill-executor", "--where", "parity", "--at", 60, "--marker", story.root / "m")

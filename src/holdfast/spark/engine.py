@@ -23,6 +23,7 @@ from holdfast.kernel.configuration import Configuration
 from holdfast.runtime.exchange.barrier import Barrier
 from holdfast.runtime.exchange.barrier_row import unpack
 from holdfast.runtime.exchange.descriptor import EpochDescriptor, JobDescriptor
+from holdfast.runtime.exchange.stage_message import StageMessage
 from holdfast.runtime.graph.input_fitting import InputRules
 from holdfast.runtime.graph.plan import JobPlan, Stage
 from holdfast.runtime.job.engine import Engine, EpochDriver, EpochInput, Outcome, StagedInput
@@ -217,7 +218,10 @@ class SparkEngine(Engine):
         tasks, plan = self._plan.epoch_jobs[number].tasks, self._epoch_job_plans[number]
 
         def run_stage(frame: DataFrame, stage: Stage, columns: StructType) -> DataFrame:
-            function = task_function(self._job.key, self._broadcast, epoch, stage.index, tasks.get(stage.index + 1, 0))
+            message = StageMessage.of(epoch, stage)
+            function = task_function(
+                self._job.key, self._broadcast, message, stage.index, tasks.get(stage.index + 1, 0)
+            )
             return map_in_arrow(frame, function, columns)
 
         epoch_job = f", epoch job {number}" if number else ""

@@ -12,7 +12,7 @@ import pyarrow as pa
 from pyspark import TaskContext
 
 from holdfast.errors import HoldfastError
-from holdfast.runtime.exchange.descriptor import EpochDescriptor
+from holdfast.runtime.exchange.stage_message import StageMessage
 from holdfast.runtime.task.identity import TaskIdentity
 from holdfast.runtime.task.stage_task import StageTask
 from holdfast.runtime.task.worker import load_job
@@ -29,25 +29,26 @@ class TaskFailedError(Exception):
 
 
 def task_function(
-    key: str, broadcast: Any, epoch: EpochDescriptor, stage: int, next_tasks: int
+    key: str, broadcast: Any, message: StageMessage, stage: int, next_tasks: int
 ) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """The function for `mapInArrow`; it holds only the epoch: the job comes by broadcast, once a process."""
 
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return run_task(key, broadcast, epoch, stage, next_tasks, batches)
+        return run_task(key, broadcast, message, stage, next_tasks, batches)
 
     return run
 
 
 def run_task(
-    key: str, broadcast: Any, epoch: EpochDescriptor, stage: int, next_tasks: int, batches: Iterable[pa.RecordBatch]
+    key: str, broadcast: Any, message: StageMessage, stage: int, next_tasks: int, batches: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     """Runs the task of this Spark partition."""
     try:
         context = TaskContext.get()
         assert context is not None
         job = load_job(key, lambda: broadcast.value)
-        task = StageTask(job, epoch, TaskIdentity.fresh(stage, context.partitionId()), next_tasks)
+        identity = TaskIdentity.fresh(stage, context.partitionId())
+        task = StageTask(job, message.for_task(identity.partition), identity, next_tasks)
         yield from task.run(batches)
     except HoldfastError as error:
         raise TaskFailedError(_portable(error)) from error

@@ -1,7 +1,7 @@
-"""A barrier row, or the file that it names: what a task reads of the tasks above it."""
+"""What a task says of itself and carries of others, or the file that it names: what the driver reads of all tasks."""
 
 from holdfast.kernel.ids import JobID
-from holdfast.runtime.exchange.barrier import Barrier, BarrierReader
+from holdfast.runtime.exchange.barrier import Barrier
 from holdfast.runtime.exchange.barrier_row import unpack
 from holdfast.storage.file_system.scheme import LocalFileSystem
 from holdfast.storage.job.job_directory import JobDirectory
@@ -12,5 +12,4 @@ JOB = JobDirectory(LocalFileSystem(), str(directory() / "barriers"), JobID("0" *
 
 def parse(data: bytes) -> None:
     barrier = unpack(data, JOB)
-    assert Barrier.from_json(barrier.to_json()) == barrier
-    BarrierReader().take(barrier)
+    assert Barrier.from_json(barrier.to_json(), barrier.upstream) == barrier

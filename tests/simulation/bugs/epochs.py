@@ -12,7 +12,7 @@ from holdfast.kernel.key_group import KeyGroupRange
 from holdfast.runtime.commit import checkpointing
 from holdfast.runtime.compaction import background
 from holdfast.runtime.epoch import epoch_job, epoch_runner
-from holdfast.runtime.exchange import barrier
+from holdfast.runtime.exchange import barrier, marker
 from holdfast.state.run.version import StateVersion
 from holdfast.storage.file_system import local
 
@@ -23,8 +23,53 @@ Patch = tuple[Any, str, Any]
 
 
 def other_attempts_accepted() -> Iterator[Patch]:
-    """Tasks of one stage may have read different attempts of the one above."""
-    yield barrier, "_upstream_of", lambda current, index: next(b for b in current if b.partition == 0).upstream
+    """Tasks of one stage may have read different attempts of the one above: what is wrong is left out, in any order."""
+
+    def first_of_each(current: Any, index: int) -> Any:
+        above = {b.partition: b for barrier in reversed(current) for b in barrier.upstream}
+        return tuple(above[partition] for partition in sorted(above))
+
+    yield barrier, "_upstream_of", first_of_each
+
+
+def digest_not_compared() -> Iterator[Patch]:
+    """What tasks say that they have read is not compared with whose reports came."""
+    yield (
+        barrier,
+        "_upstream_of",
+        lambda current, index: tuple(
+            sorted((b for one in current for b in one.upstream), key=lambda b: (b.partition, b.attempt))
+        ),
+    )
+
+
+def markers_without_attempt() -> Iterator[Patch]:
+    """A marker does not say which attempt of a task has written it."""
+    real = marker.head
+    yield barrier, "head", lambda stage, partition, attempt: real(stage, partition, "any")
+
+
+def marker_that_came_twice_counted_once() -> Iterator[Patch]:
+    """A task whose input has come twice says that it has come once."""
+    yield marker.MarkerReader, "heads", lambda self: sorted({one[:24] for one in self._markers})
+    real = marker.MarkerReader.contents
+    yield marker.MarkerReader, "contents", lambda self: tuple(dict.fromkeys(real(self)))
+
+
+def content_of_another_attempt_nested() -> Iterator[Patch]:
+    """A task carries, and says that it has read, the attempt that was carried first, whichever rows it has read."""
+    take, accept = marker.MarkerReader.take, epoch_job.accept
+    first: dict[bytes, bytes] = {}
+
+    def taking(self: Any, row: bytes) -> None:
+        take(self, first.setdefault(row[:8], row) if len(row) > self._form.length else row)
+
+    def accepting(last_stage: Any, tasks: Any) -> Any:
+        first.clear()
+        return accept(last_stage, tasks)
+
+    yield marker.MarkerReader, "take", taking
+    yield epoch_job, "accept", accepting
 
 
 def missing_tasks_accepted() -> Iterator[Patch]:

@@ -1,4 +1,4 @@
-"""A barrier travels in one short row, whatever it says."""
+"""What a task says travels in one short row, whatever it says and carries."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def barrier(committables: int) -> Barrier:
         least_timer=99,
         saving=(3, 14),
     )
-    return Barrier(1, 0, "a", steps=(report,), read=((0, "z"),), upstream=(Barrier(0, 0, "z"),))
+    return Barrier(1, 0, "a", steps=(report,), read="0" * 32, observed={"clock": -5}, listed=((0, "z"),))
 
 
 @pytest.mark.parametrize("committables", [0, 1, 100, 1_300, 1_400, 20_000])
@@ -52,6 +52,28 @@ def test_a_barrier_of_any_length_arrives_as_it_was(directory: JobDirectory, comm
     row = pack(sent, directory, names())
     assert len(row) <= LONGEST_ROW
     assert unpack(row, directory) == sent
+
+
+@pytest.mark.parametrize("committables", [0, 1, 1_300, 3_000])
+@pytest.mark.parametrize("carriers", [1, 2, 3])
+def test_what_a_task_carries_arrives_as_it_was_and_where_it_was(
+    directory: JobDirectory, committables: int, carriers: int
+) -> None:
+    sent = barrier(committables)
+    row = pack(sent, directory, names())
+    for stage in range(carriers):
+        carrier = Barrier(2 + stage, 0, "c", upstream=(sent, sent))
+        row = pack(carrier, directory, names(), [row, row])
+        sent = carrier
+        assert len(row) <= LONGEST_ROW
+    assert unpack(row, directory) == sent
+
+
+@pytest.mark.parametrize("cut", [1, 5, 40, -1, -40])
+def test_a_carrier_that_is_cut_off_is_refused(directory: JobDirectory, cut: int) -> None:
+    row = pack(barrier(0), directory, names(), [pack(barrier(1), directory, names())])
+    with pytest.raises(CorruptFileError, match="cannot be read"):
+        unpack(row[:cut], directory)
 
 
 def test_only_what_is_too_long_for_a_row_goes_to_a_file_which_the_sweep_knows(directory: JobDirectory) -> None:

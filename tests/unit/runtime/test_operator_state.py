@@ -342,12 +342,14 @@ class BarrierRows:
         self.files = 0
         monkeypatch.setattr(task, "pack", self._measured)
 
-    def _measured(self, barrier: Barrier, directory: JobDirectory, name: Callable[[], FileName]) -> bytes:
+    def _measured(
+        self, barrier: Barrier, directory: JobDirectory, name: Callable[[], FileName], carried: Sequence[bytes]
+    ) -> bytes:
         def counted() -> FileName:
             self.files += 1
             return name()
 
-        content = pack(barrier, directory, counted)
+        content = pack(barrier, directory, counted, carried)
         self.sizes[barrier.stage] = max(self.sizes[barrier.stage], len(content))
         return content
 

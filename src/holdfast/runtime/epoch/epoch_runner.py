@@ -161,11 +161,13 @@ class EpochRunner:
     def _move_on(self, report: EpochReport, event_time: EventTime) -> None:
         self._event_time.move_on(event_time, self.plan.clocks_of_steps(), report.observed(), self.processing_time)
         self._follows = True
+        written: dict[str, list[RunHandle]] = {}
         for step in sorted(report.steps(), key=lambda s: s.subtask):
             if step.run is not None:
-                self.versions[step.uid] = self.versions[step.uid].plus(RunHandle.from_json(step.run))
-            if step.operator_state is not None:
-                self.operator_states.take(step, self._parallelism[step.uid])
+                written.setdefault(step.uid, []).append(RunHandle.from_json(step.run))
+        for uid, runs in written.items():
+            self.versions[uid] = self.versions[uid].plus(runs)
+        self.operator_states.take(report.steps(), self._parallelism)
         self.least_timer = _least(step.least_timer for step in report.steps())
         if self._compaction is not None:
             self._compaction.offer(self.versions, self.plan, self._now())

@@ -1,20 +1,23 @@
-"""The barrier row: what a task says about itself when it has read its input and written its run.
+"""The barrier: what a task says about itself when it has read its input and written its run.
 
-One copy goes to every task of the next stage, as a row in the reserved control column, so that what is acknowledged
-is exactly what was
-used: a task lists the attempts whose barriers it read, and the job master accepts an epoch only if all lists agree. A
-barrier of partition 0 also carries the full barriers of the stage above, so that they reach the driver through the
-last stage; the others carry only the list.
+Every task of the next stage gets a marker of it (`marker`), and one of them the whole of it, so that what is
+acknowledged is exactly what was used: a task has a digest of the attempts whose markers it read, and the job master
+accepts an epoch only if all tasks of a stage have read each task above once, in the attempt whose report has come.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from holdfast.errors import InconsistentEpochError
+from holdfast.runtime.exchange.marker import NOTHING_READ, digest_of, head
 from holdfast.runtime.graph.event_time import greatest
+
+_TOLD: Final = 5
+"""How many tasks an error names."""
 
 
 @dataclass(frozen=True)
@@ -90,76 +93,68 @@ class Barrier:
     """One task's acknowledgement of one epoch.
 
     Attributes:
-        read: Partition and attempt of the tasks of the stage above whose barriers it has read.
-        upstream: These barriers, in the one of partition 0.
+        read: Digest of the markers that it has read, `NOTHING_READ` for none.
+        upstream: The barriers of the stage above that it carries to the driver.
         observed: The greatest timestamp by clock that this task, and those that it has read of, assigned.
+        listed: Partition and attempt of what it has read, where an epoch is run again and people may want to know.
     """
 
     stage: int
     partition: int
     attempt: str
     steps: tuple[StepReport, ...] = ()
-    read: tuple[tuple[int, str], ...] = ()
+    read: str = NOTHING_READ
     upstream: tuple[Barrier, ...] = ()
     observed: Mapping[str, int] = field(default_factory=dict)
+    listed: tuple[tuple[int, str], ...] = ()
+
+    @property
+    def head(self) -> bytes:
+        """What the markers of this task begin with."""
+        return head(self.stage, self.partition, self.attempt)
 
     def to_json(self) -> dict[str, Any]:
+        """All but the barriers that it carries."""
         return {
             "stage": self.stage,
             "partition": self.partition,
             "attempt": self.attempt,
             "steps": [step.to_json() for step in self.steps],
-            "read": [list(item) for item in self.read],
-            "upstream": [barrier.to_json() for barrier in self.upstream],
+            "read": self.read,
             "observed": dict(self.observed),
+            **({"listed": [list(item) for item in self.listed]} if self.listed else {}),
         }
 
     @classmethod
-    def from_json(cls, value: dict[str, Any]) -> Barrier:
+    def from_json(cls, value: dict[str, Any], upstream: tuple[Barrier, ...] = ()) -> Barrier:
         """The barrier of which `to_json` was written.
+
+        Args:
+            value: What was written.
+            upstream: The barriers that it carries.
 
         Raises:
             Any of `MALFORMED`: There is none.
         """
-        _require(value, stage=int, partition=int, attempt=str, steps=list, read=list, upstream=list, observed=dict)
-        return cls(
+        _require(value, stage=int, partition=int, attempt=str, steps=list, read=str, observed=dict)
+        barrier = cls(
             stage=value["stage"],
             partition=value["partition"],
             attempt=value["attempt"],
             steps=tuple(StepReport.from_json(step) for step in value["steps"]),
-            read=tuple((partition, attempt) for partition, attempt in value["read"]),
-            upstream=tuple(cls.from_json(barrier) for barrier in value["upstream"]),
+            read=value["read"],
+            upstream=upstream,
             observed=value["observed"],
+            listed=tuple((partition, attempt) for partition, attempt in value.get("listed", ())),
         )
+        assert barrier.head
+        return barrier
 
 
 def _require(value: Mapping[str, Any], **kinds: type) -> None:
     for name, kind in kinds.items():
         if type(value[name]) is not kind:
             raise TypeError(f"{name!r} of a barrier is {value[name]!r:.80}")
-
-
-class BarrierReader:
-    """Collects the barriers that arrive in one task's input."""
-
-    def __init__(self) -> None:
-        self._seen: dict[tuple[int, str], Barrier] = {}
-
-    def take(self, barrier: Barrier) -> None:
-        """Takes one barrier; a copy of one that was taken changes nothing."""
-        self._seen[barrier.partition, barrier.attempt] = barrier
-
-    def read_list(self) -> tuple[tuple[int, str], ...]:
-        """(partition, attempt) of every barrier read, sorted."""
-        return tuple(sorted(self._seen))
-
-    def observed(self) -> dict[str, int]:
-        """The greatest timestamp by clock that the tasks above have assigned or read of."""
-        return greatest(*(barrier.observed for barrier in self._seen.values()))
-
-    def barriers(self) -> tuple[Barrier, ...]:
-        """The barriers themselves, in the same order."""
-        return tuple(self._seen[key] for key in sorted(self._seen))
 
 
 @dataclass(frozen=True)
@@ -185,8 +180,9 @@ def accept(last_stage: list[Barrier], tasks: dict[int, int]) -> EpochReport:
         tasks: Number of tasks of each stage; 0 where the source decides (stage 0).
 
     Raises:
-        InconsistentEpochError: A task is missing or answered twice, or two tasks read different attempts of one
-            upstream task. Nothing of the epoch may be used; run it again under a new attempt id.
+        InconsistentEpochError: A task is missing or answered twice, or a task has read another attempt of a task above
+            than the one whose report came, or one twice, or not at all. Nothing of the epoch may be used; run it again
+            under a new attempt id.
     """
     stages: list[tuple[Barrier, ...]] = []
     current = tuple(sorted(last_stage, key=lambda b: b.partition))
@@ -195,8 +191,8 @@ def accept(last_stage: list[Barrier], tasks: dict[int, int]) -> EpochReport:
         stages.append(current)
         if index - 1 in tasks:
             current = _upstream_of(current, index)
-        elif any(barrier.read for barrier in current):
-            raise InconsistentEpochError(f"stage {index} has no stage above it, but its tasks read barriers")
+        elif any(barrier.read != NOTHING_READ or barrier.upstream for barrier in current):
+            raise InconsistentEpochError(f"stage {index} has no stage above it, but its tasks have read markers")
     return EpochReport(tuple(reversed(stages)))
 
 
@@ -211,13 +207,23 @@ def _check_complete(barriers: tuple[Barrier, ...], index: int, expected: int) ->
 
 
 def _upstream_of(current: tuple[Barrier, ...], index: int) -> tuple[Barrier, ...]:
-    lists = {barrier.read for barrier in current}
-    if len(lists) > 1:
-        named = [f"partition {b.partition} read {list(b.read)}" for b in current]
+    above = sorted((b for barrier in current for b in barrier.upstream), key=lambda b: (b.partition, b.attempt))
+    came = digest_of(barrier.head for barrier in above)
+    differing = [barrier for barrier in current if barrier.read != came]
+    if differing:
         raise InconsistentEpochError(
-            f"tasks of stage {index} read different attempts of the stage above: {'; '.join(named)}"
+            f"tasks of stage {index} have read different attempts of the stage above than those whose reports came, or "
+            f"one of them twice or not at all: {len(differing)} of {len(current)} tasks{_told(differing, above)}"
         )
-    carrier = next(b for b in current if b.partition == 0)
-    if tuple((b.partition, b.attempt) for b in carrier.upstream) != carrier.read:
-        raise InconsistentEpochError(f"partition 0 of stage {index} carries other barriers than it lists")
-    return carrier.upstream
+    return tuple(above)
+
+
+def _told(differing: Sequence[Barrier], above: Sequence[Barrier]) -> str:
+    """Which tasks, and what the first of them has read that is not what came, if it lists that."""
+    partitions = ", ".join(str(barrier.partition) for barrier in differing[:_TOLD])
+    first = next((barrier for barrier in differing if barrier.listed), None)
+    if first is None:
+        return f" (partitions {partitions}{', ...' if len(differing) > _TOLD else ''})"
+    read, came = Counter(first.listed), Counter((barrier.partition, barrier.attempt) for barrier in above)
+    more, less = sorted((read - came).elements()), sorted((came - read).elements())
+    return f" (partitions {partitions}); partition {first.partition} read {more[:_TOLD]} instead of {less[:_TOLD]}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -97,9 +97,13 @@ class CheckpointNews:
     aborted: tuple[int, ...] = ()
 
 
+SubtaskStates = Sequence[OperatorSnapshot | None] | Mapping[int, OperatorSnapshot]
+"""Operator state by subtask: of all of them, or of those that somebody needs to know."""
+
+
 @dataclass(frozen=True)
 class EpochDescriptor:
-    """One attempt at one epoch.
+    """One attempt at one epoch. A task gets one with the state of its own subtasks (`stage_message`).
 
     Attributes:
         attempt: How often the epoch was attempted before under this token.
@@ -118,6 +122,11 @@ class EpochDescriptor:
     event_time: EventTime
     versions: Mapping[str, StateVersion]
     is_last: bool = False
-    operator_states: Mapping[str, tuple[OperatorSnapshot | None, ...]] = field(default_factory=dict)
+    operator_states: Mapping[str, SubtaskStates] = field(default_factory=dict)
     follows: bool = False
     news: CheckpointNews = field(default_factory=CheckpointNews)
+
+    def state_of(self, uid: str, subtask: int) -> OperatorSnapshot | None:
+        """The operator state with which a subtask begins, None if it was left none."""
+        states = self.operator_states.get(uid, ())
+        return states.get(subtask) if isinstance(states, Mapping) else states[subtask] if states else None

@@ -1,6 +1,6 @@
 """Columns in which elements cross an exchange between two stages.
 
-Reserved columns start with `__hf_`. `__hf_control` is null for elements and holds a barrier (or nothing, for a tick)
+Reserved columns start with `__hf_`. `__hf_control` is null for elements and holds a marker (or nothing, for a tick)
 for control rows; `__hf_target` says to which task a row goes that is not placed by its key. The elements of a single
 edge stand in columns of their own names; where several edges cross the same exchange, each has one struct column. The
 engine adds `__hf_hash` on the way; the key of an edge with a Python selector travels in `__hf_key`, with its hash
@@ -89,9 +89,10 @@ class EdgeLayout:
                     columns.append(pa.nulls(rows, pa.struct(list(schema))))
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
-    def control(self, content: bytes, tasks: int) -> pa.RecordBatch:
-        """One copy of a control row for each task of the next stage."""
-        columns = [pa.array([content] * tasks, pa.binary()), pa.array(np.arange(tasks, dtype=np.int32))]
+    def control(self, rows: Sequence[bytes]) -> pa.RecordBatch:
+        """One control row for each task of the next stage."""
+        tasks = len(rows)
+        columns = [pa.array(rows, pa.binary()), pa.array(np.arange(tasks, dtype=np.int32))]
         columns += [pa.nulls(tasks, field.type) for field in list(self.schema)[2:]]
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
 

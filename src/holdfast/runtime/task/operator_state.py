@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from holdfast.checkpoint.config.options import FS_SMALL_FILE_THRESHOLD
@@ -46,15 +46,30 @@ class TaskSnapshotStore(SnapshotStore):
         return read_owned(self._directory, data)
 
 
-def inline_limit(configuration: Configuration, stage: Stage, stages: int) -> int:
+def inline_limit(configuration: Configuration, stage: Stage, stages: Sequence[Stage]) -> int:
     """Bytes of one subtask's state that may stay in its barrier.
 
-    A barrier holds the state of all steps of its task, and that of a stage's first task also those of the stages
-    above; the budget is for all of them together.
+    What a task says holds the state of all steps of its task, and what it carries that of tasks above; the budget is
+    for all of them together.
+
+    Args:
+        configuration: Of the job.
+        stage: The stage of the subtask.
+        stages: All stages of its epoch job.
     """
     steps = sum(step.has_operator_state for step in stage.steps)
-    carried = stage.tasks * stages if stage.leaving else 1
-    return min(configuration.get(FS_SMALL_FILE_THRESHOLD), BARRIER_BUDGET // max(1, steps * carried))
+    return min(configuration.get(FS_SMALL_FILE_THRESHOLD), BARRIER_BUDGET // max(1, steps * _carried(stage, stages)))
+
+
+def _carried(stage: Stage, stages: Sequence[Stage]) -> int:
+    """How many tasks one task below may speak for at most, those of the stages between counted like the first one's."""
+    together = most = 1
+    tasks = stage.tasks
+    for lower in (other for other in stages if other.index > stage.index):
+        together *= -(-tasks // lower.tasks) if tasks else 1
+        most = max(most, together)
+        tasks = lower.tasks
+    return most * len(stages)
 
 
 class OperatorStates:
@@ -80,20 +95,29 @@ class OperatorStates:
         """The state of each subtask, by uid."""
         return dict(self._by_uid)
 
-    def take(self, report: StepReport, parallelism: int) -> None:
-        """Moves on to what a subtask has left; nothing, if it changed nothing.
+    def take(self, reports: Iterable[StepReport], parallelism: Mapping[str, int]) -> None:
+        """Moves on to what subtasks have left; nothing, where they changed nothing.
+
+        Args:
+            reports: What steps have done in an epoch.
+            parallelism: Number of subtasks by uid.
 
         Raises:
-            StateError: A name that is new on it is of another mode than on another subtask.
+            StateError: A name that is new on a subtask is of another mode than on another one.
         """
-        if report.operator_state is None:
-            return
-        subtasks = list(self._by_uid.get(report.uid, (None,) * parallelism))
-        before, after = subtasks[report.subtask], OperatorSnapshot.from_json(report.operator_state)
-        for name in after.states.keys() - (before.states if before else {}):
-            _verify_mode(report.uid, name, after.states[name].mode, subtasks)
-        subtasks[report.subtask] = after
-        self._by_uid[report.uid] = tuple(subtasks)
+        changed: dict[str, list[OperatorSnapshot | None]] = {}
+        for report in sorted(reports, key=lambda report: report.subtask):
+            if report.operator_state is None:
+                continue
+            uid = report.uid
+            if uid not in changed:
+                changed[uid] = list(self._by_uid.get(uid, (None,) * parallelism[uid]))
+            subtasks = changed[uid]
+            before, after = subtasks[report.subtask], OperatorSnapshot.from_json(report.operator_state)
+            for name in after.states.keys() - (before.states if before else {}):
+                _verify_mode(uid, name, after.states[name].mode, subtasks)
+            subtasks[report.subtask] = after
+        self._by_uid.update((uid, tuple(subtasks)) for uid, subtasks in changed.items())
 
     def replan(self, plan: JobPlan) -> None:
         """Deals out the state of operators whose parallelism changes."""

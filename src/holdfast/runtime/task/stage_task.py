@@ -14,12 +14,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from holdfast.errors import NotExistError, NullKeyError
-from holdfast.runtime.exchange.barrier import Barrier, BarrierReader, StepReport
-from holdfast.runtime.exchange.barrier_row import TICK, pack, unpack
+from holdfast.errors import CorruptFileError, NotExistError, NullKeyError
+from holdfast.runtime.exchange.barrier import Barrier, StepReport
+from holdfast.runtime.exchange.barrier_row import TICK, pack
 from holdfast.runtime.exchange.chunk import Chunk
 from holdfast.runtime.exchange.descriptor import EpochDescriptor
 from holdfast.runtime.exchange.layout import BARRIER_SCHEMA, KEY, KEY_HASH, Arrival, EdgeLayout, SourceLayout
+from holdfast.runtime.exchange.marker import MarkerFormat, MarkerReader
 from holdfast.runtime.graph.event_time import greatest
 from holdfast.runtime.graph.plan import Edge, Port, SourcePlan
 from holdfast.runtime.task.garbage_collection import collect_young, paused_garbage_collection
@@ -43,8 +44,7 @@ class StageTask:
         job: The job attempt as loaded in this process.
         epoch: The attempt at the epoch.
         identity: Who this task is.
-        next_tasks: Number of tasks of the stage below, each of which gets a copy of the barrier; 0 for the last
-            stage.
+        next_tasks: Number of tasks of the stage below, each of which gets a marker; 0 for the last stage.
     """
 
     def __init__(self, job: LoadedJob, epoch: EpochDescriptor, identity: TaskIdentity, next_tasks: int) -> None:
@@ -53,7 +53,8 @@ class StageTask:
         self._identity = identity
         self._stage = job.stage(identity.stage)
         self._next_tasks = next_tasks
-        self._barriers = BarrierReader()
+        self._format = MarkerFormat(job.descriptor.plan.clocks)
+        self._markers = MarkerReader(self._format)
         self._arriving = EdgeLayout(self._stage.arriving) if self._stage.arriving else None
         self._writer = RecordWriter(self._stage, identity.partition, next_tasks, epoch.epoch)
         self._consumers: dict[Port, list[tuple[StepRun, bool]]] = {}
@@ -74,7 +75,7 @@ class StageTask:
         self._side_ports = [port for port in {*self._consumers, *self._writer.origins()} if port.tag is not None]
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yields the elements that leave, then the barrier: a copy for each task below, or one for the driver."""
+        """Yields the elements that leave, then the markers for the tasks below, or the barrier for the driver."""
         with paused_garbage_collection():
             yield from self._run(batches)
 
@@ -86,7 +87,7 @@ class StageTask:
                 if number % COLLECT_EVERY == 0:
                     collect_young()
                 yield from self._writer.drain()
-            observed = self._barriers.observed()
+            observed = self._markers.observed()
             for run in self._steps:
                 self._emit(run, run.end_of_input(observed))
                 yield from self._writer.drain()
@@ -109,9 +110,15 @@ class StageTask:
         controls, arrivals = self._arriving.unpack(batch)
         for content in controls:
             if content != TICK:
-                self._barriers.take(unpack(content, self._job.directory))
+                self._take_marker(content)
         for arrival in arrivals:
             self._take_arrival(arrival)
+
+    def _take_marker(self, row: bytes) -> None:
+        try:
+            self._markers.take(row)
+        except ValueError as error:
+            raise CorruptFileError(self._job.directory.path, None, f"an exchange is damaged: {error}.") from error
 
     def _take_arrival(self, arrival: Arrival) -> None:
         edge = arrival.edge
@@ -178,17 +185,19 @@ class StageTask:
             partition=self._identity.partition,
             attempt=self._identity.attempt,
             steps=tuple(reports),
-            read=self._barriers.read_list(),
-            upstream=self._barriers.barriers() if self._identity.partition == 0 else (),
+            read=self._markers.digest(),
             observed=greatest(
-                self._barriers.observed(), *({r.uid: r.observed} for r in reports if r.observed is not None)
+                self._markers.observed(), *({r.uid: r.observed} for r in reports if r.observed is not None)
             ),
+            listed=self._markers.listed() if self._epoch.attempt else (),
         )
 
     def _barrier_rows(self, barrier: Barrier) -> pa.RecordBatch:
-        content = pack(barrier, self._job.directory, self._new_name)
+        content = pack(barrier, self._job.directory, self._new_name, self._markers.contents())
         if self._writer.layout is not None:
-            return self._writer.layout.control(content, self._next_tasks)
+            marker = self._format.marker(barrier.head, barrier.observed)
+            rows = self._format.rows(marker, content, barrier.partition, self._next_tasks)
+            return self._writer.layout.control(rows)
         return pa.RecordBatch.from_arrays([pa.array([content], pa.binary())], schema=BARRIER_SCHEMA)
 
     def _new_name(self) -> FileName:

@@ -56,7 +56,7 @@ def create_step(
         parameters=descriptor.parameters,
     )
     instance = job.instance(step, info)
-    given = epoch.operator_states[step.uid][info.subtask] if step.uid in epoch.operator_states else None
+    given = epoch.state_of(step.uid, info.subtask)
     state = _operator_state(job, epoch, identity, step, info, given)
     at_work = subtask_kind(instance.spec, is_stamped=step.stamped)
     if step.kind == "narrow":
@@ -91,7 +91,7 @@ def _operator_state(
     if not step.has_operator_state and given is None:
         return None
     plan, token = job.descriptor.plan, job.descriptor.token
-    limit = inline_limit(job.configuration, job.stage(identity.stage), len(plan.stages))
+    limit = inline_limit(job.configuration, job.stage(identity.stage), plan.epoch_job_of(identity.stage).stages)
     store = TaskSnapshotStore(
         job.directory,
         lambda: FileName.new(token, epoch.epoch, epoch.attempt, owner_of(step.uid), info.subtask),

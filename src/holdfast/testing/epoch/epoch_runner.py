@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from holdfast.runtime.exchange.barrier import Barrier
 from holdfast.runtime.exchange.barrier_row import TICK, unpack
 from holdfast.runtime.exchange.descriptor import EpochDescriptor, JobDescriptor
 from holdfast.runtime.exchange.layout import CONTROL, HASH, KEY_HASH, TARGET, EdgeLayout, SourceLayout, stamped_schema
+from holdfast.runtime.exchange.stage_message import StageMessage
 from holdfast.runtime.graph.input_fitting import InputRules
 from holdfast.runtime.graph.plan import Edge, EpochJob, JobPlan, Stage
 from holdfast.runtime.graph.stream_graph import StreamGraph
@@ -126,7 +128,7 @@ class LocalEngine(Engine):
             crossing = [_project(epoch_job, batches, stages[0], i) for i, batches in enumerate(sources)]
         for position, stage in enumerate(stages):
             if position == 0:
-                crossing = [*crossing, [EdgeLayout(stage.arriving).control(TICK, stage.tasks)]]
+                crossing = [*crossing, [EdgeLayout(stage.arriving).control([TICK] * stage.tasks)]]
             placed = self.hand_over(stage, crossing)
             crossing = self._run_stage(stage, epoch, placed, tasks.get(stage.index + 1, 0))
         rows = [row for batches in crossing for batch in batches for row in batch.column(0).to_pylist()]
@@ -145,8 +147,9 @@ class LocalEngine(Engine):
     def _run_stage(
         self, stage: Stage, epoch: EpochDescriptor, inputs: Sequence[Batches], next_tasks: int
     ) -> list[Batches]:
+        message = StageMessage.of(epoch, stage)
         return [
-            list(self._run_task(stage, epoch, partition, batches, next_tasks))
+            list(self._run_task(stage, message.for_task(partition), partition, batches, next_tasks))
             for partition, batches in enumerate(inputs)
         ]
 
@@ -230,10 +233,12 @@ def exchange(layout: EdgeLayout, batches: Iterable[pa.RecordBatch], tasks: int) 
     for batch in batches:
         hashes, subtasks = _placement(layout, batch)
         carried = batch.drop_columns([TARGET]).append_column(HASH, pa.array(hashes.view(np.int64)))
-        for task in range(tasks):
-            part = carried.filter(pa.array(subtasks == task))
-            if part.num_rows:
-                placed[task].append(part)
+        by_task = np.argsort(subtasks, kind="stable")
+        carried = carried.take(pa.array(by_task))
+        bounds = np.searchsorted(subtasks[by_task], np.arange(tasks + 1)).tolist()
+        for task, (start, end) in enumerate(pairwise(bounds)):
+            if end > start:
+                placed[task].append(carried.slice(start, end - start))
     order = [path for edge in layout.edges if edge.key for path in _order_paths(layout, edge)]
     first = [edge.name for edge in layout.edges if edge.broadcast]
     return [_sorted(part, first, order) for part in placed] if order or first else placed
