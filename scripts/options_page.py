@@ -38,7 +38,7 @@ number of bytes, and a kilobyte has 1024 bytes. An older name in the third colum
 """
 
 GROUPS = (
-    ("The job", ("pipeline.", "parallelism.", "execution.trigger", "python."), ""),
+    ("The job", ("pipeline.", "parallelism.", "execution.trigger", "execution.runtime-mode", "python."), ""),
     ("Checkpoints and recovery", ("execution.checkpointing.", "execution.state-recovery.", "web.checkpoints."), ""),
     ("Restarts", ("restart-strategy.",), ""),
     (

@@ -1,6 +1,9 @@
 """Types, rows and configuration under PyFlink's names: a face over `holdfast.types` and `holdfast.kernel`."""
 
-from holdfast.common.time import Duration, Time
+from typing import Any
+
+from holdfast.common import flink_paths
+from holdfast.common.time import Duration, Instant, Time
 from holdfast.errors import ConfigurationError, IllegalConfigurationError, IllegalConfigurationException
 from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.ids import JobID, JobVertexID, OperatorID
@@ -17,6 +20,7 @@ __all__ = [
     "Duration",
     "IllegalConfigurationError",
     "IllegalConfigurationException",
+    "Instant",
     "JobID",
     "JobVertexID",
     "OperatorID",
@@ -30,3 +34,12 @@ __all__ = [
     "Types",
     "WatermarkStrategy",
 ]
+
+flink_paths.register(__name__, flink_paths.COMMON)
+
+
+def __getattr__(name: str) -> Any:
+    """Names that PyFlink has here and that stand above this package."""
+    if name not in flink_paths.LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return flink_paths.found(flink_paths.LAZY[name])

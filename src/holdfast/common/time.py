@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 
 
 class TimeSpan(timedelta):
@@ -16,7 +17,11 @@ class TimeSpan(timedelta):
 
 
 class Time:
-    """Makes lengths of time: `Time.seconds(10)`."""
+    """Makes lengths of time: `Time.seconds(10)`; `Time(5)` is one of five milliseconds."""
+
+    def __new__(cls, milliseconds: int) -> TimeSpan:  # type: ignore[misc]
+        """So many milliseconds."""
+        return TimeSpan(milliseconds=milliseconds)
 
     @staticmethod
     def milliseconds(milliseconds: int) -> TimeSpan:
@@ -52,3 +57,37 @@ class Duration:
     of_minutes = Time.minutes
     of_hours = Time.hours
     of_days = Time.days
+
+    @staticmethod
+    def of_nanos(nanos: int) -> TimeSpan:
+        """So many nanoseconds, less what is below a microsecond."""
+        return TimeSpan(microseconds=nanos // 1000)
+
+
+@dataclass(frozen=True)
+class Instant:
+    """A point in time, as PyFlink has it. Elements of `Types.INSTANT` are datetimes here; `to_datetime` makes one.
+
+    Attributes:
+        seconds: Since 1970-01-01 UTC.
+        nanos: Nanoseconds after that.
+    """
+
+    seconds: int
+    nanos: int
+
+    @staticmethod
+    def of_epoch_milli(epoch_milli: int) -> Instant:
+        """The point of so many milliseconds since 1970."""
+        return Instant(epoch_milli // 1000, epoch_milli % 1000 * 1_000_000)
+
+    def to_epoch_milli(self) -> int:
+        """Milliseconds since 1970."""
+        return self.seconds * 1000 + self.nanos // 1_000_000
+
+    def to_datetime(self) -> datetime:
+        """The same as a datetime in UTC, to the microsecond."""
+        return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=self.seconds, microseconds=self.nanos // 1000)
+
+    def __repr__(self) -> str:
+        return f"Instant<{self.seconds}, {self.nanos}>"

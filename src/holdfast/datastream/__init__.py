@@ -3,11 +3,17 @@
 Importing this package needs no pyspark; executing a job does.
 """
 
-from holdfast.checkpoint.storage.checkpoint_storage import FileSystemCheckpointStorage, JobManagerCheckpointStorage
+from holdfast.checkpoint.storage.checkpoint_storage import (
+    CheckpointStorage,
+    FileSystemCheckpointStorage,
+    JobManagerCheckpointStorage,
+)
+from holdfast.common.flink_paths import register
 from holdfast.datastream.async_data_stream import AsyncDataStream
 from holdfast.datastream.checkpoint_config import CheckpointConfig, CheckpointingMode, ExternalizedCheckpointCleanup
 from holdfast.datastream.environment.result import CollectedElements, JobExecutionResult
 from holdfast.datastream.environment.stream_execution_environment import StreamExecutionEnvironment
+from holdfast.datastream.flink_paths import DATASTREAM
 from holdfast.datastream.functions import (
     AggregateFunction,
     AllWindowFunction,
@@ -68,9 +74,11 @@ from holdfast.datastream.sinks import (
 )
 from holdfast.datastream.state_backend import (
     ColumnarStateBackend,
+    EmbeddedRocksDBStateBackend,
     FsStateBackend,
     HashMapStateBackend,
     MemoryStateBackend,
+    StateBackend,
 )
 from holdfast.datastream.stream.broadcast import BroadcastConnectedStream, BroadcastStream
 from holdfast.datastream.stream.connected import ConnectedStreams
@@ -87,6 +95,7 @@ from holdfast.datastream.window import (
     Window,
     WindowAssigner,
 )
+from holdfast.runtime.job.options import RuntimeExecutionMode
 from holdfast.runtime.job.status import JobStatus
 from holdfast.runtime.master.job_client import JobClient
 
@@ -105,6 +114,7 @@ __all__ = [
     "BroadcastStream",
     "CheckpointConfig",
     "CheckpointListener",
+    "CheckpointStorage",
     "CheckpointedFunction",
     "CheckpointingMode",
     "CoFlatMapFunction",
@@ -119,7 +129,9 @@ __all__ = [
     "CountWindow",
     "DataStream",
     "DataStreamSink",
+    "EmbeddedRocksDBStateBackend",
     "ExternalizedCheckpointCleanup",
+    "ExternalizedCheckpointRetention",
     "FileName",
     "FileSystemCheckpointStorage",
     "FilterFunction",
@@ -161,8 +173,10 @@ __all__ = [
     "RichMapFunction",
     "RichReduceFunction",
     "RuntimeContext",
+    "RuntimeExecutionMode",
     "Sink",
     "SinkWriter",
+    "StateBackend",
     "StreamExecutionEnvironment",
     "TimeDomain",
     "TimeWindow",
@@ -177,3 +191,6 @@ __all__ = [
     "WriterContext",
     "WriterInitContext",
 ]
+
+ExternalizedCheckpointRetention = ExternalizedCheckpointCleanup
+register(__name__, DATASTREAM)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import logging
 from collections.abc import Iterable, Mapping
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from holdfast.errors import ConfigurationError
 from holdfast.kernel.option import ConfigOption, all_keys, as_text, convert, expectation, is_free, options_for
@@ -237,7 +237,22 @@ def _as(kind: type[T], key: str, value: Any) -> T:
     return result
 
 
+_OF_FLINK: Final = (
+    ("taskmanager.", "executors are Spark's; set spark.executor.memory, spark.executor.cores and their kin."),
+    ("jobmanager.", "the driver is Spark's; set spark.driver.memory and its kin."),
+    ("python.executable", "the Python of the workers is that of spark.pyspark.python."),
+    ("python.archives", "give archives to the workers with spark.archives, or env.add_python_archive()."),
+    ("python.requirements", "workers install nothing; pack an environment and name it in spark.archives."),
+    ("pipeline.jars", "jars are for Spark's sources and sinks; set spark.jars."),
+    ("pipeline.classpaths", "jars are for Spark's sources and sinks; set spark.jars."),
+)
+"""Options of Flink that something else stands for."""
+
+
 def _unknown(key: str) -> str:
+    for prefix, instead in _OF_FLINK:
+        if key.startswith(prefix):
+            return f"Option {key!r} has no meaning here: {instead}"
     nearest = difflib.get_close_matches(key, sorted(all_keys()), n=3, cutoff=0.6)
     hint = f"Did you mean {' or '.join(map(repr, nearest))}?" if nearest else "No known option has a similar name."
     return f"Option {key!r} is unknown. {hint}"

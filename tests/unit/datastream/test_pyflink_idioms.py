@@ -111,3 +111,65 @@ def test_parts_of_tuples_and_columns_of_rows_are_projected() -> None:
     ):
         with pytest.raises(ConfigurationError, match=message):
             refused()
+
+
+def test_names_stand_where_pyflink_has_them() -> None:
+    """Each line is one that a PyFlink program has, with `pyflink` replaced."""
+    import importlib
+
+    from holdfast.common.flink_paths import COMMON
+    from holdfast.datastream.flink_paths import DATASTREAM
+
+    for package, paths in (("holdfast.common", COMMON), ("holdfast.datastream", DATASTREAM)):
+        for path, places in paths.items():
+            module = importlib.import_module(f"{package}.{path}")
+            for name in places:
+                assert getattr(module, name) is not None
+                assert name == "CloseableIterator" or hasattr(importlib.import_module(package), name), name
+            with pytest.raises(AttributeError):
+                _ = module.Nothing
+    with pytest.raises(ImportError, match=r"no Table API.*Spark SQL"):
+        exec("from holdfast.table import StreamTableEnvironment")
+
+
+def test_settings_act_or_are_refused_with_what_to_use() -> None:
+    from holdfast.common import Configuration, Instant, Time
+    from holdfast.datastream import StreamExecutionEnvironment
+
+    env = StreamExecutionEnvironment.get_execution_environment()
+    config = env.get_config().set_parallelism(3).set_max_parallelism(12).enable_object_reuse()
+    config.set_global_job_parameters({"limit": 5}).disable_auto_generated_uids()
+    assert (env.get_parallelism(), env.get_max_parallelism(), config.get_global_job_parameters()) == (
+        3,
+        12,
+        {"limit": "5"},
+    )
+    assert config.is_object_reuse_enabled() and not env.get_config().has_auto_generated_uids_enabled()
+    env.set_default_savepoint_directory("file:///savepoints")
+    assert env.get_default_savepoint_directory() == "file:///savepoints"
+    env.add_jars("a.jar")
+    env.add_jars("b.jar", "c.jar")
+    env.set_python_executable("/usr/bin/python3")
+    assert env.get_configuration().get_string("spark.jars") == "a.jar,b.jar,c.jar"
+    assert env.get_configuration().get_string("spark.pyspark.python") == "/usr/bin/python3"
+    for refused, message in (
+        (lambda: env.set_python_requirements("requirements.txt"), "workers install nothing"),
+        (lambda: env.add_classpaths("x"), r"add_jars\(\)"),
+        (lambda: env.register_cached_file("x", "y"), "SparkFiles"),
+        (lambda: env.add_source(None), r"from_source\(\)"),
+        (lambda: env.create_input(None), r"from_source\(\)"),
+        (lambda: config.disable_generic_types(), "declare output_type"),
+    ):
+        with pytest.raises(ConfigurationError, match=message):
+            refused()
+    for key, message in (
+        ("taskmanager.memory.process.size", "spark.executor.memory"),
+        ("jobmanager.memory.heap.size", "spark.driver.memory"),
+        ("pipeline.jars", "set spark.jars"),
+        ("python.requirements", "spark.archives"),
+    ):
+        with pytest.raises(ConfigurationError, match=message):
+            Configuration({key: "x"}).validate()
+    Configuration({"pipeline.object-reuse": True, "python.fn-execution.bundle.size": 5}).validate()
+    assert Time(1500) == Time.milliseconds(1500)
+    assert Instant.of_epoch_milli(-1).to_epoch_milli() == -1

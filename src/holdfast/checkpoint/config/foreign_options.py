@@ -1,11 +1,11 @@
-"""Options of Flink about backends and metrics that are not here: refused unless set to their defaults."""
+"""Options of Flink about parts that are not here: refused unless set to their defaults, or harmless."""
 
 from __future__ import annotations
 
 from typing import Any, Final
 
-from holdfast.checkpoint.config.options import RefusedOption
-from holdfast.kernel.option import MemorySize
+from holdfast.checkpoint.config.options import HarmlessOption, RefusedOption
+from holdfast.kernel.option import DurationType, MemorySize
 
 _NO_ROCKSDB: Final = (
     "there is no RocksDB backend; for state larger than memory there is 'columnar' (state.backend.type)."
@@ -66,4 +66,37 @@ REFUSED: Final = (
     _forst("sync.enforce-local", bool, True),
     _forst("executor.read-io-parallelism", int, 3),
     _forst("executor.write-io-parallelism", int, 1),
+)
+
+
+def _harmless(key: str, kind: Any, default: Any, description: str, reason: str) -> HarmlessOption[Any]:
+    return HarmlessOption(key, kind, default, description, reason=reason)
+
+
+_NO_QUEUES: Final = "What shares a task shares it without queues, and hands on the same objects."
+_PYTHON: Final = "Functions run in Spark's Python workers, which take whole batches."
+
+HARMLESS: Final = (
+    _harmless("pipeline.object-reuse", bool, False, "Whether chained operators share objects.", _NO_QUEUES),
+    _harmless("pipeline.operator-chaining.enabled", bool, True, "Whether operators share tasks.", _NO_QUEUES),
+    _harmless(
+        "pipeline.auto-watermark-interval",
+        DurationType,
+        200,
+        "How often watermarks are made.",
+        "Watermarks advance at the end of each epoch.",
+    ),
+    _harmless(
+        "execution.buffer-timeout.interval",
+        DurationType,
+        100,
+        "How long a buffer waits.",
+        "Elements cross an exchange when the stage above it has ended.",
+    ),
+    _harmless("python.execution-mode", str, "process", "Where functions run.", _PYTHON),
+    _harmless("python.fn-execution.bundle.size", int, 1000, "Elements a bundle.", _PYTHON),
+    _harmless("python.fn-execution.bundle.time", int, 1000, "Milliseconds a bundle.", _PYTHON),
+    _harmless("python.fn-execution.arrow.batch.size", int, 1000, "Rows a batch.", _PYTHON),
+    _harmless("python.fn-execution.memory.managed", bool, True, "Whose memory functions use.", _PYTHON),
+    _harmless("python.operator-chaining.enabled", bool, True, "Whether functions share workers.", _NO_QUEUES),
 )

@@ -4,41 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
 from holdfast.datastream.sinks.collect import Mailbox
-from holdfast.kernel.ids import JobID
-from holdfast.runtime.job.status import JobStatus
+from holdfast.runtime.job.status import JobExecutionResult
 from holdfast.runtime.master.job_client import JobClient
 
-
-@dataclass(frozen=True)
-class JobExecutionResult:
-    """How a job ended in this process.
-
-    Attributes:
-        job_id: The job.
-        status: FINISHED (bounded inputs have ended), SUSPENDED (resumes when it is run again) or CANCELED.
-        net_runtime: Milliseconds from launch to end.
-    """
-
-    job_id: JobID
-    status: JobStatus
-    net_runtime: int
-
-    def get_job_id(self) -> JobID:
-        """The job."""
-        return self.job_id
-
-    def get_net_runtime(self) -> int:
-        """Milliseconds from launch to end."""
-        return self.net_runtime
-
-    def is_job_execution_result(self) -> bool:
-        """True: the job has ended."""
-        return True
+__all__ = ["CollectedElements", "JobExecutionResult"]
 
 
 class CollectedElements(Iterator[Any]):

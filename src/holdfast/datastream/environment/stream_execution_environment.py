@@ -19,6 +19,7 @@ from holdfast.datastream.environment.launch import (
     with_options_from_outside,
 )
 from holdfast.datastream.environment.result import CollectedElements, JobExecutionResult
+from holdfast.datastream.environment.settings import EnvironmentSettings
 from holdfast.datastream.sinks.collect import CollectSink, Mailbox
 from holdfast.datastream.state_backend import StateBackend, options_of
 from holdfast.datastream.stream.data_stream import DataStream
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
-class StreamExecutionEnvironment:
+class StreamExecutionEnvironment(EnvironmentSettings):
     """Holds the settings of a program and the streams that it defines; `execute` runs them as one job.
 
     Make one with `get_execution_environment`.
@@ -241,6 +242,7 @@ class StreamExecutionEnvironment:
         configuration = self.get_configuration()
         configuration.validate()
         graph = self.get_stream_graph()
+        self._require_bounded(graph)
         self._sinks = []
         name = job_name or self._next_name(configuration.get(JOB_NAME) or _script_name())
         self._require_own_id(name, configuration)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
+from holdfast.kernel.watermark import MAX_WATERMARK
+from holdfast.runtime.function.user_function import KeyedProcessFunction, RuntimeContext
+from holdfast.state.declaration.descriptor import ReducingStateDescriptor
 from holdfast.state.declaration.function import ReduceFunction
+from holdfast.types.information.type_information import TypeInformation
 from holdfast.types.row import field_names_of
 
 
@@ -92,3 +96,36 @@ class ChooseReduceFunction(AccumulateReduceFunction):
         if new is None or (before is not None and not self._is_better(new, before)):
             return value1
         return value2
+
+
+class FinalReduce(KeyedProcessFunction):
+    """Reduces the elements of a key and emits the result when event time ends, with its input."""
+
+    def __init__(self, function: Any, element_type: TypeInformation) -> None:
+        self._function = function
+        self._type = element_type
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        """Open the function and ask for the state."""
+        opener = getattr(self._function, "open", None)
+        if callable(opener):
+            opener(runtime_context)
+        self._reduced: Any = runtime_context.get_reducing_state(
+            ReducingStateDescriptor("_final", self._function, self._type)
+        )
+
+    def close(self) -> None:
+        """Close the function."""
+        closer = getattr(self._function, "close", None)
+        if callable(closer):
+            closer()
+
+    def process_element(self, value: Any, ctx: Any) -> None:
+        """Add an element."""
+        ctx.timer_service().register_event_time_timer(MAX_WATERMARK)
+        self._reduced.add(value)
+
+    def on_timer(self, timestamp: int, ctx: Any) -> Iterator[Any]:
+        """Emit what has come of them."""
+        yield self._reduced.get()
+        self._reduced.clear()

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
+from holdfast.datastream.stream.accumulation import FinalReduce
 from holdfast.datastream.stream.data_stream import DataStream
-from holdfast.datastream.stream.operation import operator_spec, order_columns
+from holdfast.datastream.stream.operation import check_function, operator_spec, order_columns
 from holdfast.datastream.stream.queryable_state import (
     KeepForQueries,
     NoOutput,
@@ -50,7 +51,10 @@ class KeyedStream(DataStream, BatchOperations):
         return self._apply("process", func, output_type)
 
     def reduce(self, func: ReduceLike) -> DataStream:
-        """Combines the elements of each key into one, and emits the combination after each element."""
+        """Combines the elements of each key into one, and emits the combination after each element.
+
+        In batch mode (`set_runtime_mode`) it emits one for each key, at the end of the input.
+        """
         return self._apply("reduce", func, None)
 
     def interval_join(self, other_stream: KeyedStream) -> IntervalJoin:
@@ -127,7 +131,14 @@ class KeyedStream(DataStream, BatchOperations):
             f"{what} directly after key_by(): call it on the operator that follows, for instance after process()."
         )
 
+    @property
+    def _is_final(self) -> bool:
+        return self._environment._emits_final_values(self._node)
+
     def _apply(self, shape: Shape, function: Any, output_type: Any) -> DataStream:
+        if shape == "reduce" and self._is_final:
+            check_function(shape, function, keyed=True)
+            return self.process(FinalReduce(function, self.get_type()), self.get_type()).name("reduce")
         spec = operator_spec(shape, function, self.get_type(), output_type, keyed=True)
         return self._operator(spec, f"keyed_{shape}" if shape != "reduce" else shape)
 

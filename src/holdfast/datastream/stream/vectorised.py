@@ -54,6 +54,11 @@ class BatchOperations:
     def get_type(self) -> TypeInformation:
         """Return the type of the elements."""
 
+    @property
+    @abstractmethod
+    def _is_final(self) -> bool:
+        """Whether reductions emit once a key, at the end."""
+
     @abstractmethod
     def _operator(self, spec: OperatorSpec, name: str) -> DataStream:
         """Add an operator."""
@@ -88,7 +93,7 @@ class BatchOperations:
 
     def sum(self, position_to_sum: int | str = 0) -> DataStream:
         """Replaces a column by the sum of its values so far, without those that are null."""
-        if self._is_untyped:
+        if self._is_untyped or self._is_final:
             return self._accumulated("sum", position_to_sum, operator.add)
         column, value_type = self._number(position_to_sum, "sum", is_part=True)
         return self._replacing(SumReduction(column, value_type), "sum")
@@ -100,13 +105,13 @@ class BatchOperations:
 
     def min(self, position_to_min: int | str = 0) -> DataStream:
         """Replaces a column by the least of its values so far; NaN counts only as long as there is nothing else."""
-        if self._is_untyped:
+        if self._is_untyped or self._is_final:
             return self._accumulated("min", position_to_min, min)
         return self._replacing(ChoosingReduction(*self._ordered(position_to_min, "min", is_part=True), "min"), "min")
 
     def max(self, position_to_max: int | str = 0) -> DataStream:
         """Replaces a column by the greatest of its values so far; NaN counts only as long as there is nothing else."""
-        if self._is_untyped:
+        if self._is_untyped or self._is_final:
             return self._accumulated("max", position_to_max, max)
         return self._replacing(ChoosingReduction(*self._ordered(position_to_max, "max", is_part=True), "max"), "max")
 

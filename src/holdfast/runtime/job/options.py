@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import Enum
 from typing import Final
 
 from holdfast.kernel.option import ConfigOption
@@ -44,6 +45,23 @@ MAX_PARALLELISM: Final = ConfigOption[int | None](
     None,
     "Number of key groups of operators that set no max parallelism of their own; fixed for the life of their state. "
     "The default is derived from the parallelism.",
+)
+
+
+class RuntimeExecutionMode(Enum):
+    """When reductions of a keyed stream emit: after each element, or once a key, at the end of bounded inputs."""
+
+    STREAMING = 0
+    BATCH = 1
+    AUTOMATIC = 2
+
+
+RUNTIME_MODE: Final = ConfigOption(
+    "execution.runtime-mode",
+    RuntimeExecutionMode,
+    RuntimeExecutionMode.STREAMING,
+    "Whether reductions of keyed streams emit their result after each element ('STREAMING'), or once a key, at the end "
+    "of bounded inputs ('BATCH'); 'AUTOMATIC' is 'BATCH' where all inputs of a stream are bounded.",
 )
 
 EXECUTION_TRIGGER: Final = ConfigOption(

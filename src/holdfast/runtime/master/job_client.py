@@ -6,6 +6,7 @@ import logging
 import os
 import signal
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -17,7 +18,7 @@ from holdfast.checkpoint.document.snapshot_type import SavepointFormatType
 from holdfast.errors import ConfigurationError, HoldfastError
 from holdfast.kernel.ids import JobID
 from holdfast.runtime.job.control import SnapshotRequest
-from holdfast.runtime.job.status import JobStatus
+from holdfast.runtime.job.status import JobExecutionResult, JobStatus
 from holdfast.runtime.master.job_master import JobMaster
 from holdfast.storage.job.job_directory import JobDirectory
 
@@ -35,6 +36,7 @@ class JobClient:
         self._master = master
         self._thread = threading.Thread(target=self._run, name=f"holdfast-{master.job.name}", daemon=True)
         self._failure: BaseException | None = None
+        self._result: Future[JobExecutionResult] = Future()
         self._thread.start()
 
     def get_job_id(self) -> JobID:
@@ -45,9 +47,26 @@ class JobClient:
         """Where the job is in its life. Does not block."""
         return self._master.status
 
-    def cancel(self) -> None:
-        """Ends the job for good after the current epoch, and keeps its checkpoints. Does not block."""
+    def cancel(self) -> Future[None]:
+        """Ends the job for good after the current epoch, and keeps its checkpoints. Does not block.
+
+        Returns:
+            A future that is done: the job has been asked. `await_termination` waits for its end.
+        """
         self._master.control.cancel()
+        asked: Future[None] = Future()
+        asked.set_result(None)
+        return asked
+
+    def get_job_execution_result(self) -> Future[JobExecutionResult]:
+        """A future of how the job ends; it has the error of a job that fails. Does not block."""
+        return self._result
+
+    def get_accumulators(self) -> Future[dict[str, Any]]:
+        """A future of nothing: functions have no accumulators here."""
+        none: Future[dict[str, Any]] = Future()
+        none.set_result({})
+        return none
 
     def stop(self) -> None:
         """Ends the job after the current epoch, to be resumed later. Does not block."""
@@ -208,10 +227,15 @@ class JobClient:
             signal.signal(signal.SIGTERM, before)
 
     def _run(self) -> None:
+        began = time.monotonic()
         try:
             self._master.run()
         except BaseException as error:
             self._failure = error
+            self._result.set_exception(error)
+        else:
+            took = round(1000 * (time.monotonic() - began))
+            self._result.set_result(JobExecutionResult(self.get_job_id(), self.get_job_status(), took))
 
 
 def _savepoint(directory: str | os.PathLike[str] | None, format_type: SavepointFormatType | str) -> SnapshotRequest:

@@ -1,0 +1,61 @@
+"""Module paths that PyFlink has and whose classes stand elsewhere here: importable, and made when they are asked for.
+
+A program says `from pyflink.common.job_status import JobStatus`. With the imports replaced,
+`holdfast.common.job_status` must be a module. Each is one line of a table instead of a file.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Iterable, Mapping
+from types import ModuleType
+from typing import Any, Final
+
+COMMON: Final[Mapping[str, Mapping[str, str]]] = {
+    "completable_future": {"CompletableFuture": "concurrent.futures:Future"},
+    "config_options": {"ConfigOption": "holdfast.kernel.option:ConfigOption"},
+    "execution_config": {"ExecutionConfig": "holdfast.datastream.environment.execution_config:ExecutionConfig"},
+    "job_client": {"JobClient": "holdfast.runtime.master.job_client:JobClient"},
+    "job_execution_result": {"JobExecutionResult": "holdfast.runtime.job.status:JobExecutionResult"},
+    "job_id": {"JobID": "holdfast.kernel.ids:JobID"},
+    "job_status": {"JobStatus": "holdfast.runtime.job.status:JobStatus"},
+    "serializer": {"TypeSerializer": "holdfast.types.serializer:TypeSerializer"},
+}
+"""Modules of `holdfast.common`, and where their names stand."""
+
+LAZY: Final = {name: place for names in COMMON.values() for name, place in names.items()}
+"""Names that `holdfast.common` has too."""
+
+
+def found(place: str) -> Any:
+    """Return what stands at `module:name`."""
+    module, _, name = place.partition(":")
+    return getattr(importlib.import_module(module), name)
+
+
+class PathModule(ModuleType):
+    """A module that has its names from elsewhere."""
+
+    def __init__(self, name: str, places: Mapping[str, str]) -> None:
+        super().__init__(
+            name, f"Names of PyFlink's {name.replace('holdfast', 'pyflink', 1)}, which stand elsewhere here."
+        )
+        self.__all__ = sorted(places)
+        self._places = places
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in self._places:
+            raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
+        return found(self._places[name])
+
+    def __dir__(self) -> Iterable[str]:
+        return self.__all__
+
+
+def register(package: str, paths: Mapping[str, Mapping[str, str]]) -> None:
+    """Make modules of a package importable; one that has a file of its own is left alone."""
+    for name, places in paths.items():
+        module = PathModule(f"{package}.{name}", places)
+        if sys.modules.setdefault(module.__name__, module) is module:
+            setattr(sys.modules[package], name, module)

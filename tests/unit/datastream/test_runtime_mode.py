@@ -1,0 +1,60 @@
+"""In batch mode reductions emit once a key, at the end of the input."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.common import Types
+from holdfast.datastream import ParquetFileSink, ReduceFunction, RuntimeExecutionMode, StreamExecutionEnvironment
+from holdfast.errors import ConfigurationError
+from holdfast.testing.epoch.epoch_runner import LocalEngine, run_job
+from tests.stories import ledger
+
+PAIR = Types.TUPLE([Types.STRING(), Types.LONG()])
+PAIRS = [("a", 3), ("b", 5), ("a", 1), ("a", 2), ("b", 7)]
+
+
+class Sum(ReduceFunction):
+    def reduce(self, value1: Any, value2: Any) -> Any:
+        return value1[0], value1[1] + value2[1]
+
+
+REDUCTIONS: list[tuple[Any, list[tuple[str, int]]]] = [
+    (lambda keyed: keyed.reduce(Sum()), [("a", 6), ("b", 12)]),
+    (lambda keyed: keyed.reduce(lambda one, other: (one[0], one[1] + other[1])), [("a", 6), ("b", 12)]),
+    (lambda keyed: keyed.sum(1), [("a", 6), ("b", 12)]),
+    (lambda keyed: keyed.min(1), [("a", 1), ("b", 5)]),
+    (lambda keyed: keyed.max_by(1), [("a", 3), ("b", 7)]),
+]
+
+
+@pytest.mark.parametrize("element_type", [PAIR, None, "k string, n bigint"], ids=["tuples", "untyped", "rows"])
+@pytest.mark.parametrize(("reduce", "expected"), REDUCTIONS)
+def test_a_reduction_emits_once_a_key(
+    tmp_path: Path, element_type: Any, reduce: Any, expected: list[tuple[str, int]]
+) -> None:
+    env = StreamExecutionEnvironment.get_execution_environment()
+    env.set_runtime_mode(RuntimeExecutionMode.BATCH if element_type else RuntimeExecutionMode.AUTOMATIC)
+    pairs = env.from_collection(PAIRS, element_type).uid("pairs")
+    reduced = reduce(pairs.key_by(lambda pair: pair[0], Types.STRING())).uid("reduced")
+    rows = reduced.map(lambda pair: (pair[0], pair[1]), "k string, n bigint")
+    again = rows.key_by("k").sum("n")  # a second one reads what the first has emitted at the end
+    again.sink_to(ParquetFileSink(tmp_path / "out")).uid("out")
+    engine = LocalEngine([{"pairs": PAIRS[:2]}, {"pairs": PAIRS[2:]}], is_bounded=True)
+    run_job(env.get_stream_graph(), tmp_path / "job", engine, {"restart-strategy.type": "none"}).run()
+    assert sorted(ledger.read(tmp_path / "out")) == expected
+
+
+def test_batch_mode_needs_an_end_and_automatic_does_without() -> None:
+    env = StreamExecutionEnvironment.get_execution_environment({"execution.runtime-mode": "BATCH"})
+    stream = env.from_collection([1], "bigint").uid("numbers")
+    stream._node.is_streaming = True  # type: ignore[attr-defined]
+    stream.print()
+    with pytest.raises(ConfigurationError, match=r"BATCH, but the input 'collection' is a stream"):
+        env.execute()
+    with pytest.raises(ConfigurationError, match="runtime-mode"):
+        env.set_runtime_mode("SOMETIMES").get_stream_graph()  # type: ignore[arg-type]
+        env.from_collection([1], "bigint").key_by(lambda n: n).sum()
