@@ -55,11 +55,15 @@ class PartitionedStaging(BatchSinkWriter):
         for writer in self._writers.values():
             writer.abort()
 
+    def partitions(self, batch: pa.RecordBatch) -> pa.Table:
+        """The values by which the rows of a batch are divided."""
+        return pa.Table.from_batches([batch]).select(self._columns)
+
     def _divided(self, batch: pa.RecordBatch) -> Iterator[tuple[Values, pa.RecordBatch]]:
         if not self._columns:
             yield (), batch
             return
-        table = pa.Table.from_batches([batch]).select(self._columns)
+        table = self.partitions(batch)
         positions = pa.array(range(batch.num_rows), pa.int64())
         groups = table.append_column(_POSITIONS, positions).group_by(self._columns, use_threads=False)
         for row in groups.aggregate([(_POSITIONS, "list")]).to_pylist():

@@ -16,8 +16,6 @@ writers do no harm: their commits are rebased on.
 from __future__ import annotations
 
 import json
-import logging
-import reprlib
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, Final
@@ -28,16 +26,12 @@ import pyarrow.parquet as pq
 
 from holdfast.datastream.connectors.delta import delta_table
 from holdfast.datastream.connectors.row_changes import ChangeColumns, last_of_each_key
-from holdfast.datastream.sinks.parquet import STAGED_SUFFIX
+from holdfast.datastream.connectors.table_directory import TableDirectory, target_of
 from holdfast.datastream.sinks.task_owned import staged_paths
-from holdfast.errors import ConfigurationError, HoldfastError, NotExistError, StorageError
-from holdfast.kernel.malformed import MALFORMED
+from holdfast.errors import HoldfastError, NotExistError, StorageError
 from holdfast.kernel.secret import shown_error
 from holdfast.runtime.function.sink import CommitRequest, Committer, CommitterInitContext
-from holdfast.storage.file_system.path import is_absolute
 from holdfast.storage.file_system.scheme import file_system_for, join
-
-logger = logging.getLogger(__name__)
 
 TRIES: Final = 5
 """Against other writers, before the job pauses between the tries."""
@@ -64,7 +58,7 @@ class DeltaCommitter(Committer):
 
     def commit(self, requests: Sequence[CommitRequest]) -> None:
         """Commits one epoch; if the table does not let it, it asks for another try."""
-        path, identity = _target(requests)
+        path, identity = target_of("DeltaSink", requests)
         for _ in range(TRIES):
             table = delta_table.require_table(path, identity)
             try:
@@ -132,63 +126,22 @@ def _add(table: delta_table.Table, path: str, requests: Sequence[CommitRequest],
     Raises:
         ConfigurationError: One is not there, or not whole.
     """
-    fs = file_system_for(path)
-    names = [(request, str(request.committable["staged"])) for request in requests]
-    moves = [(staged, f"{staged.removesuffix(STAGED_SUFFIX)}.parquet") for _, staged in names]
-    fs.move_all([(join(path, staged), join(path, final)) for staged, final in moves])
-    library, actions = delta_table.deltalake(), []
-    for request, (_, final) in zip(requests, moves, strict=True):
-        committable = request.committable
-        try:
-            size = fs.status(join(path, final)).size
-        except NotExistError:
-            size = None
-        if size != committable["bytes"]:
-            what = "is not there" if size is None else f"has {size} bytes instead of {committable['bytes']}"
-            raise ConfigurationError(
-                f"The file {join(path, final)!r}, which a task has staged with {committable['rows']} rows in epoch "
-                f"{request.epoch}, {what}, and the table says that the epoch is not committed: the directory is not "
-                "shared between the hosts, or somebody has changed the file. Nothing of its epoch was committed. Bring "
-                "the file to its place, and start the job again."
-            )
-        statistics = json.dumps({"numRecords": committable["rows"]})
-        actions.append(
-            library.transaction.AddAction(
-                path=final, size=size, partition_values=committable["partition"],
-                modification_time=fs.status(join(path, final)).mtime, data_change=True,
-                stats=statistics,
-            )
-        )  # fmt: skip
+    directory = TableDirectory(path)
+    actions = [
+        delta_table.deltalake().transaction.AddAction(
+            path=name,
+            size=request.committable["bytes"],
+            partition_values=request.committable["partition"],
+            modification_time=directory.modified_at(name),
+            data_change=True,
+            stats=json.dumps({"numRecords": request.committable["rows"]}),
+        )
+        for request, name in zip(requests, directory.publish(requests), strict=True)
+    ]
     columns = list(table.metadata().partition_columns)
     table.create_write_transaction(
         actions, "append", table.schema(), partition_by=columns, commit_properties=properties
     )
-
-
-def _target(requests: Sequence[CommitRequest]) -> tuple[str, str]:
-    """The table of the files of an epoch, and its identity.
-
-    Raises:
-        ConfigurationError: The committables are not those of this sink, or name other places.
-    """
-    try:
-        for request in requests:
-            committable = request.committable
-            staged = committable.get("staged")
-            parts = (staged if staged is not None else committable["file"]).split("/")
-            numbers = (committable["rows"], committable["bytes"])
-            is_inside = {"", ".", ".."}.isdisjoint(parts) and (staged is None or parts[0] == "_holdfast")
-            is_ours = type(committable["identity"]) is str and is_absolute(committable["path"])
-            if not (is_inside and is_ours and all(type(number) is int for number in numbers)):
-                raise ValueError("it names other places")
-        [target] = {(r.committable["path"], r.committable["identity"]) for r in requests}
-    except MALFORMED as error:
-        shown = reprlib.repr([request.committable for request in requests])
-        raise ConfigurationError(
-            f"The checkpoint names output that no DeltaSink has written, {shown}: {error!r:.200}. Nothing was "
-            "committed. Start from a checkpoint that nobody has changed (-s PATH)."
-        ) from error
-    return target
 
 
 def _make_durable(path: str, since: int) -> None:

@@ -1,15 +1,9 @@
 """Rows into a table of Delta Lake, exactly once and without a JVM.
 
-::
-
-    <table>/_holdfast/identity                              the id of the table, for tasks that have no client
-                     /<incarnation>-<sink>/<name>.staged    written by a task
-                                          /<name>.parquet   the same file, when its checkpoint is complete
-           /_delta_log/<version>.json                       adds all files of an epoch, and says so (`txn`)
-
-A table's readers find files by its log, so all rows of an epoch are seen at once. Folders that begin with an underscore
-are left alone by VACUUM, so nothing that is staged is taken for rubbish. With a key, rows are staged in the job's own
-directory and merged into the table by the driver.
+A table's readers find files by its log, so all rows of an epoch are seen at once. Tasks write the files below
+`_holdfast` in the table's directory (`table_directory`); the driver adds all of an epoch in one version, which also
+says that the epoch is in there. With a key, rows are staged in the job's own directory and merged into the table by the
+driver.
 """
 
 from __future__ import annotations
@@ -18,26 +12,24 @@ import os
 import reprlib
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Any
 
 import pyarrow as pa
 
 from holdfast.datastream.connectors.delta import delta_table
 from holdfast.datastream.connectors.delta.delta_committer import DeltaCommitter
 from holdfast.datastream.connectors.row_changes import ChangeColumns, columns_of
-from holdfast.datastream.sinks.parquet import STAGED_SUFFIX, absolute
+from holdfast.datastream.connectors.table_directory import TableDirectory
+from holdfast.datastream.sinks.parquet import absolute
 from holdfast.datastream.sinks.partitioned import PartitionedStaging, Values
 from holdfast.datastream.sinks.task_owned import sweep_task_owned
-from holdfast.errors import ConfigurationError, NotExistError, OutputTypeError, StorageError
+from holdfast.errors import ConfigurationError, OutputTypeError
 from holdfast.runtime.function.sink import BatchSinkWriter, Committer, CommitterInitContext, Sink, WriterInitContext
 from holdfast.runtime.function.staging import ParquetFormat, ParquetStaging, require_columns
-from holdfast.storage.file_system.scheme import file_system_for, join, local_path
+from holdfast.storage.file_system.scheme import local_path
 from holdfast.storage.job.naming import FileName
 from holdfast.types.conversion.arrow import element_schema
 from holdfast.types.information.type_information import TypeInformation
-
-FOLDER: Final = "_holdfast"
-IDENTITY: Final = "identity"
 
 
 class DeltaSink(Sink):
@@ -115,7 +107,7 @@ class DeltaSink(Sink):
         if self._schema is not None:
             self._fit(table, self._schema)
         identity = table.metadata().id
-        self._write_identity(identity)
+        TableDirectory(self.path).write_identity(identity)
         needed = delta_table.needed_columns(table)
         return {"path": self.path, "identity": identity, "partition_by": columns, "needed": needed}
 
@@ -128,30 +120,19 @@ class DeltaSink(Sink):
         return DeltaCommitter(self.path, self.changes, context)
 
     def sweep(self, context: CommitterInitContext, is_dead: Callable[[FileName], bool]) -> int:
-        """Deletes staged files of dead attempts; files that the table may name have another suffix and stay."""
-        swept = sweep_task_owned(context, is_dead)
-        for name in context.incarnations:
-            directory = join(self.path, folder_of(name, context.owner))
-            fs = file_system_for(directory)
-            for listed in fs.list_names(directory):
-                found = FileName.parse(listed)
-                if found is not None and STAGED_SUFFIX in listed and is_dead(found):
-                    swept += fs.delete_in(directory, listed)
-        return swept
+        """Deletes staged files of dead attempts."""
+        return sweep_task_owned(context, is_dead) + TableDirectory(self.path).sweep(context, is_dead)
 
     def stage(self, context: WriterInitContext, values: Values) -> ParquetStaging:
         """A writer of one partition, or of rows that are to be merged."""
         target = context.target
-        common = {"path": self.path, "identity": target["identity"]}
         if self.changes.key:
             name = context.file_name(".parquet")
-            return ParquetStaging(context.staging_dir, name, {**common, "file": name}, self.format)
-        folder = folder_of(context.incarnation, context.owner)
-        name = context.file_name(STAGED_SUFFIX)
+            committable = {"path": self.path, "identity": target["identity"], "file": name}
+            return ParquetStaging(context.staging_dir, name, committable, self.format)
         partition = dict(zip(target["partition_by"], map(delta_table.partition_text, values), strict=True))
-        committable = {**common, "staged": f"{folder}/{name}", "partition": partition}
-        check = partial(_require_identity, self.path, target["identity"])
-        return ParquetStaging(join(self.path, folder), name, committable, self.format, check)
+        committable = {"identity": target["identity"], "partition": partition}
+        return TableDirectory(self.path).staging(context, committable, self.format)
 
     def _find_or_make(self) -> delta_table.Table:
         table = delta_table.open_table(self.path)
@@ -173,15 +154,6 @@ class DeltaSink(Sink):
             )
         if missing:
             delta_table.add_columns(table, self.path, missing)
-
-    def _write_identity(self, identity: str) -> None:
-        fs, path = file_system_for(self.path), join(self.path, FOLDER, IDENTITY)
-        try:
-            is_there = fs.read(path).decode("ascii", "replace").strip() == identity
-        except NotExistError:
-            is_there = False
-        if not is_there:
-            fs.write_atomic(path, f"{identity}\n".encode())
 
     def __repr__(self) -> str:
         return f"DeltaSink({self.path!r})"
@@ -208,26 +180,3 @@ class _CheckedWriter(PartitionedStaging):
                     field=name,
                 )
         super().write_batch(batch)
-
-
-def folder_of(incarnation: str, owner: str) -> str:
-    """Where one sink of one incarnation stages, relative to the table."""
-    return f"{FOLDER}/{incarnation}-{owner}"
-
-
-def _require_identity(path: str, identity: str) -> None:
-    """Makes sure, in a task, that a directory is that of the table.
-
-    Raises:
-        StorageError: It is not, or is not there.
-    """
-    place = join(path, FOLDER, IDENTITY)
-    try:
-        found = file_system_for(path).read(place).decode("ascii", "replace").strip()
-    except NotExistError:
-        found = "nothing"
-    if found != identity:
-        raise StorageError(
-            f"{place!r} says {found!r} instead of {identity!r}, the id of the table that the job writes into: probably "
-            "its directory is not mounted, on this host. Nothing was staged; bring it back, and the job goes on."
-        )

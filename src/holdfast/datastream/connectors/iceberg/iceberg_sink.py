@@ -1,0 +1,211 @@
+"""Rows into a table of Apache Iceberg, exactly once and without a JVM.
+
+A table's readers find files by its snapshots, so all rows of an epoch are seen at once. Tasks write the files below
+`_holdfast` in the table's directory (`table_directory`); the driver adds all of an epoch in one transaction, which also
+sets a property of the table that says that the epoch is in there.
+"""
+
+from __future__ import annotations
+
+import reprlib
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from holdfast.datastream.connectors.iceberg import iceberg_table
+from holdfast.datastream.connectors.iceberg.iceberg_committer import IcebergCommitter
+from holdfast.datastream.connectors.iceberg.iceberg_table import PartitionField, Place
+from holdfast.datastream.connectors.row_changes import columns_of
+from holdfast.datastream.connectors.table_directory import TableDirectory
+from holdfast.datastream.sinks.partitioned import PartitionedStaging, Values
+from holdfast.errors import ConfigurationError, OutputTypeError
+from holdfast.runtime.function.sink import BatchSinkWriter, Committer, CommitterInitContext, Sink, WriterInitContext
+from holdfast.runtime.function.staging import ParquetFormat, ParquetStaging, require_columns
+from holdfast.storage.job.naming import FileName
+from holdfast.types.conversion.arrow import element_schema
+from holdfast.types.information.type_information import TypeInformation
+
+
+class IcebergSink(Sink):
+    """Adds the rows of a stream to an Iceberg table, exactly once.
+
+    What the catalog is stays in the driver: tasks only write files.
+
+    Args:
+        catalog: The name of the catalog. A catalog of SQL finds tables only under the name by which they were made.
+        table: `namespace.table`. It must lie in a directory that the driver and every executor have mounted under the
+            same path.
+        properties: By which pyiceberg finds the catalog, such as `{"type": "sql", "uri": ..., "warehouse": ...}` or
+            `{"type": "rest", "uri": ...}`; what they lack is taken from pyiceberg's own configuration.
+        partition_by: Of a table that is made: columns, or `year(column)`, `month`, `day` or `hour` of one. Of a table
+            that is there, it must be the same.
+        create_table: Whether a table that is not there is made, with the columns of the stream.
+        add_columns: Whether columns that the table has not are added to it when a job starts.
+        compression: Of the files that tasks write: `snappy`, `zstd`, `lz4`, `gzip` or `none`.
+
+    Raises:
+        ConfigurationError: The arguments do not go together.
+    """
+
+    def __init__(
+        self,
+        catalog: str,
+        table: str,
+        *,
+        properties: Mapping[str, str] | None = None,
+        partition_by: str | Sequence[str] = (),
+        create_table: bool = False,
+        add_columns: bool = False,
+        compression: str = "zstd",
+    ) -> None:
+        if not all(str(table).split(".")) or "." not in table:
+            raise ConfigurationError(f"An Iceberg table is named 'namespace.table', not {table!r}.")
+        self._place: Place | None = Place(catalog, dict(properties or {}), table)
+        self.table = table
+        self.partition_by = tuple(map(PartitionField.parse, columns_of(partition_by)))
+        self.format = ParquetFormat(compression)
+        self._create_table = create_table
+        self._add_columns = add_columns
+        self._schema: pa.Schema | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        # The keys of the catalog have no business in tasks.
+        return {**vars(self), "_place": None}
+
+    def check_input(self, element_type: TypeInformation) -> None:
+        """Refuses a stream of undeclared type, and one without the columns that the sink names."""
+        require_columns("IcebergSink", element_type)
+        schema = element_schema(element_type)
+        if self._schema is not None and self._schema != schema:
+            raise ConfigurationError(f"{self!r} is used for two streams of different types: make a sink for each.")
+        for part in self.partition_by:
+            kind = schema.field(part.column).type if part.column in schema.names else None
+            is_time = kind is not None and (
+                pa.types.is_timestamp(kind) or (pa.types.is_date(kind) and part.transform != "hour")
+            )
+            if kind is None or pa.types.is_nested(kind) or not (part.transform == "identity" or is_time):
+                what = "no column of the stream" if kind is None else str(kind)
+                raise ConfigurationError(
+                    f"IcebergSink is partitioned by {str(part)!r}, and {part.column!r} is {what}: name a column of a "
+                    "simple type, or year, month, day or hour of a date or timestamp."
+                )
+        self._schema = schema
+
+    def prepare(self, context: CommitterInitContext, kept: Any) -> Any:
+        """Makes sure that the table is the one it was, and that it fits; makes what may be made."""
+        iceberg_table.require_library()
+        if kept is not None and not (type(kept) is dict and {"table", "catalog", "identity"} <= kept.keys()):
+            raise ConfigurationError(
+                f"The checkpoint does not say which table {self!r} wrote into, but {reprlib.repr(kept)}. Start from "
+                "another one (-s PATH)."
+            )
+        place = self._known_place()
+        if kept is not None and (kept["table"], kept["catalog"]) == (place.name, place.shown):
+            table = place.require(kept["identity"])
+        else:
+            table = self._find_or_make(place)
+        parts = iceberg_table.partitions_of(table)
+        if self.partition_by and parts != list(self.partition_by):
+            raise ConfigurationError(
+                f"The Iceberg table {self.table!r} is partitioned by {list(map(str, parts))!r}, not by "
+                f"{list(map(str, self.partition_by))!r}."
+            )
+        if self._schema is not None:
+            self._fit(place, table, self._schema)
+        identity, path = str(table.metadata.table_uuid), iceberg_table.directory_of(table)
+        TableDirectory(path).write_identity(identity)
+        return {
+            "table": place.name,
+            "catalog": place.shown,
+            "identity": identity,
+            "path": path,
+            "partition_by": list(map(str, parts)),
+            "needed": iceberg_table.needed_columns(table),
+        }
+
+    def create_writer(self, context: WriterInitContext) -> BatchSinkWriter:
+        """Stages files below the table."""
+        return _DividingWriter(self, context)
+
+    def create_committer(self, context: CommitterInitContext) -> Committer:
+        """Commits each epoch in one transaction."""
+        return IcebergCommitter(self._known_place(), context)
+
+    def sweep(self, context: CommitterInitContext, is_dead: Callable[[FileName], bool]) -> int:
+        """Deletes staged files of dead attempts."""
+        table = self._known_place().find()
+        return 0 if table is None else TableDirectory(iceberg_table.directory_of(table)).sweep(context, is_dead)
+
+    def stage(self, context: WriterInitContext, values: Values) -> ParquetStaging:
+        """A writer of one partition."""
+        committable = {"identity": context.target["identity"]}
+        return TableDirectory(context.target["path"]).staging(context, committable, self.format)
+
+    def _known_place(self) -> Place:
+        assert self._place is not None, "a committer runs in the driver only"
+        return self._place
+
+    def _find_or_make(self, place: Place) -> iceberg_table.Table:
+        table = place.find()
+        if table is None:
+            if not (self._create_table and self._schema is not None):
+                raise ConfigurationError(
+                    f"There is no Iceberg table {place.name!r} in the catalog {place.shown!r}: make it, or give "
+                    "create_table=True."
+                )
+            table = place.make(self._schema, self.partition_by)
+        return table
+
+    def _fit(self, place: Place, table: iceberg_table.Table, schema: pa.Schema) -> None:
+        missing = iceberg_table.missing_columns(table, schema)
+        if missing and not self._add_columns:
+            raise ConfigurationError(
+                f"The Iceberg table {place.name!r} has no columns {[part.name for part in missing]!r}; it has "
+                f"{list(table.schema().column_names)!r}. Nothing was written. Map the stream to its columns, or give "
+                "add_columns=True."
+            )
+        if missing:
+            place.add_columns(table, missing)
+
+    def __repr__(self) -> str:
+        return f"IcebergSink({self.table!r})"
+
+
+class _DividingWriter(PartitionedStaging):
+    """Divides rows by partitions; refuses what the table does not take, while the epoch can still run again."""
+
+    def __init__(self, sink: IcebergSink, context: WriterInitContext) -> None:
+        self._parts = list(map(PartitionField.parse, context.target["partition_by"]))
+        super().__init__(list(map(str, self._parts)), partial(sink.stage, context))
+        self._sink = sink
+        self._uid = context.uid
+        self._needed: list[str] = context.target["needed"]
+
+    def write_batch(self, batch: pa.RecordBatch) -> None:
+        """Takes a batch of rows that can be written."""
+        for name in self._needed:
+            if batch.column(name).null_count:
+                raise OutputTypeError(
+                    self._uid,
+                    f"{self._sink!r} got a row in which {name!r} is null; the table says that it never is.",
+                    field=name,
+                )
+        if self._needed:
+            # The library takes no file whose schema says less than that of the table.
+            fields = [field.with_nullable(field.name not in self._needed) for field in batch.schema]
+            batch = pa.RecordBatch.from_arrays(batch.columns, schema=pa.schema(fields))
+        super().write_batch(batch)
+
+    def partitions(self, batch: pa.RecordBatch) -> pa.Table:
+        """The values of the partition fields of each row."""
+        columns = [_transformed(batch.column(part.column), part.transform) for part in self._parts]
+        return pa.table(columns, names=self._columns)
+
+
+def _transformed(column: pa.Array, transform: str) -> pa.Array:
+    if transform == "identity":
+        return column
+    return pc.floor_temporal(column, unit=transform)

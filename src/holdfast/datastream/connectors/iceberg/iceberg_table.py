@@ -1,0 +1,252 @@
+"""An Iceberg table as the sink needs it: found in its catalog, checked, made or given columns where that is wanted."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import pyarrow as pa
+
+from holdfast.errors import ConfigurationError, StorageError
+from holdfast.kernel.secret import shown, shown_error
+from holdfast.storage.file_system.scheme import local_path
+
+Table = Any
+"""A `pyiceberg.table.Table`: one version of a table, from which a commit starts."""
+
+RETRIES: Final = "commit.retry.num-retries"
+_PARTITION: Final = re.compile(r"(?P<transform>day|hour|month|year)\((?P<column>.+)\)|(?P<identity>[^()]+)")
+
+
+@dataclass(frozen=True)
+class PartitionField:
+    """One field of a partition spec.
+
+    Attributes:
+        column: The column of which it is made.
+        transform: `identity`, `year`, `month`, `day` or `hour`.
+    """
+
+    column: str
+    transform: str = "identity"
+
+    @classmethod
+    def parse(cls, text: str) -> PartitionField:
+        """Reads a column, or `day(column)` and the like.
+
+        Raises:
+            ConfigurationError: It is neither.
+        """
+        match = _PARTITION.fullmatch(text)
+        if match is None:
+            raise ConfigurationError(
+                f"A partition of IcebergSink is a column, or year, month, day or hour of one, such as 'day(at)', not "
+                f"{text!r}."
+            )
+        return cls(match["identity"]) if match["identity"] else cls(match["column"], match["transform"])
+
+    def __str__(self) -> str:
+        return self.column if self.transform == "identity" else f"{self.transform}({self.column})"
+
+
+@dataclass(frozen=True)
+class Place:
+    """A table in a catalog; stays in the driver.
+
+    Attributes:
+        catalog: The name of the catalog. A catalog of SQL finds tables only under the name by which they were made.
+        properties: Of the catalog, for pyiceberg; those in its own configuration are added.
+        name: `namespace.table`.
+    """
+
+    catalog: str
+    properties: Mapping[str, str] = field(repr=False)
+    name: str
+
+    @property
+    def shown(self) -> dict[str, str]:
+        """Which catalog it is, without who one is."""
+        properties = self.properties
+        known = {key: shown(key, properties[key]) for key in ("type", "uri", "warehouse") if key in properties}
+        return {"name": self.catalog, **known}
+
+    def find(self) -> Table | None:
+        """The newest version of the table, None if there is none. Blocks.
+
+        Raises:
+            StorageError: The catalog does not answer.
+        """
+        from pyiceberg.exceptions import NoSuchTableError
+
+        try:
+            return self._catalog().load_table(self.name)
+        except NoSuchTableError:
+            return None
+        except Exception as error:
+            raise self.failure("cannot be read", error) from error
+
+    def require(self, identity: str | None) -> Table:
+        """The newest version of the table of a certain identity. Blocks.
+
+        Raises:
+            StorageError: It is not there, or is another one.
+        """
+        table = self.find()
+        found = None if table is None else str(table.metadata.table_uuid)
+        if table is None or (identity is not None and found != identity):
+            raise StorageError(
+                f"The Iceberg table {self.name!r} in the catalog {self.shown!r} is not the one that the job writes "
+                f"into: that one is {identity!r}, and this one is {'not there' if found is None else repr(found)}. "
+                "Nothing was written or committed. Bring the old one back, and the job goes on."
+            )
+        return table
+
+    def make(self, schema: pa.Schema, partition_by: Sequence[PartitionField]) -> Table:
+        """Makes the table and its namespace, or finds what somebody else has just made. Blocks.
+
+        Raises:
+            StorageError: They cannot be made.
+        """
+        from pyiceberg.exceptions import TableAlreadyExistsError
+
+        try:
+            catalog = self._catalog()
+            catalog.create_namespace_if_not_exists(self.name.rpartition(".")[0])
+            with (
+                catalog.create_table_transaction(self.name, schema) as transaction,
+                transaction.update_spec() as spec,
+            ):
+                for part in partition_by:
+                    if part.transform == "identity":
+                        spec.add_identity(part.column)
+                    else:
+                        spec.add_field(part.column, part.transform, f"{part.column}_{part.transform}")
+        except TableAlreadyExistsError:
+            pass
+        except Exception as error:
+            if self.find() is None:
+                raise self.failure("cannot be made", error) from error
+        return self.require(None)
+
+    def add_columns(self, table: Table, fields: Sequence[pa.Field]) -> None:
+        """Gives the table columns, which are null in all rows that it has. Blocks.
+
+        Raises:
+            StorageError: Somebody else has changed the table at the same time.
+        """
+        try:
+            with table.update_schema() as update:
+                update.union_by_name(pa.schema([field.with_nullable(True) for field in fields]))
+        except Exception as error:
+            raise self.failure(f"did not get the columns {[field.name for field in fields]!r}", error) from error
+
+    def failure(self, what: str, error: BaseException) -> StorageError:
+        """What to raise when the catalog, or its files, did not do what was asked for."""
+        return StorageError(
+            f"The Iceberg table {self.name!r} in the catalog {self.shown!r} {what}: {shown_error(error)}"
+        )
+
+    def _catalog(self) -> Any:
+        from pyiceberg.catalog import load_catalog
+
+        return load_catalog(self.catalog, **self.properties)
+
+
+def require_library() -> None:
+    """Makes sure that pyiceberg is there.
+
+    Raises:
+        ConfigurationError: It is not installed.
+    """
+    try:
+        import pyiceberg  # noqa: F401
+    except ImportError as error:
+        raise ConfigurationError(
+            f"IcebergSink needs pyiceberg, which is not installed ({error}): pip install 'holdfast[iceberg]'."
+        ) from error
+
+
+def directory_of(table: Table) -> str:
+    """The directory of a table, on a file system that all hosts share.
+
+    Raises:
+        ConfigurationError: It is in an object store.
+    """
+    path = local_path(table.location())
+    if path is None:
+        raise ConfigurationError(
+            f"IcebergSink does not write to object stores such as {table.location()!r} yet: use a warehouse in a "
+            "directory that the driver and every executor have mounted under the same path."
+        )
+    return path.rstrip("/")
+
+
+def partitions_of(table: Table) -> list[PartitionField]:
+    """By what a table is partitioned.
+
+    Raises:
+        ConfigurationError: By something of which tasks do not know how to divide rows.
+    """
+    fields = []
+    for part in table.spec().fields:
+        column, transform = table.schema().find_column_name(part.source_id), str(part.transform)
+        if transform == "void":
+            continue
+        if transform not in ("identity", "year", "month", "day", "hour") or "." in column:
+            raise ConfigurationError(
+                f"The Iceberg table {table.name()!r} is partitioned by {transform}({column}); IcebergSink writes into "
+                "tables that are partitioned by columns, or by year, month, day or hour of one."
+            )
+        fields.append(PartitionField(column, transform))
+    return fields
+
+
+def missing_columns(table: Table, schema: pa.Schema) -> list[pa.Field]:
+    """The fields of a stream that a table has not.
+
+    Raises:
+        ConfigurationError: Others do not fit; names them.
+    """
+    there = {part.name: (part.required, part.type) for part in _fields(table)}
+    for part in schema:
+        if part.name in there and not _fits(part.type, there[part.name][1]):
+            raise ConfigurationError(
+                f"The column {part.name!r} of the Iceberg table {table.name()!r} is {there[part.name][1]}, and that of "
+                f"the stream is {part.type}. Nothing was written. Map the stream to the table's type, or write into "
+                "another table."
+            )
+    needed = [name for name, (required, _) in there.items() if required and name not in schema.names]
+    if needed:
+        raise ConfigurationError(
+            f"The Iceberg table {table.name()!r} needs values for {needed!r}; the stream has only {schema.names!r}."
+        )
+    return [part for part in schema if part.name not in there]
+
+
+def needed_columns(table: Table) -> list[str]:
+    """The columns that may not be null."""
+    return [part.name for part in _fields(table) if part.required]
+
+
+@dataclass(frozen=True)
+class _Field:
+    name: str
+    required: bool
+    type: pa.DataType
+
+
+def _fields(table: Table) -> list[_Field]:
+    arrow = table.schema().as_arrow()
+    return [_Field(part.name, part.required, arrow.field(part.name).type) for part in table.schema().fields]
+
+
+def _fits(given: pa.DataType, wanted: pa.DataType) -> bool:
+    """Whether files with columns of one type are read as the other; small integers are integers to Iceberg."""
+    small = (pa.int8(), pa.int16())
+    return _plain(given) == _plain(wanted) or (given in small and wanted == pa.int32())
+
+
+def _plain(kind: pa.DataType) -> str:
+    return str(pa.field("x", kind).type).replace("large_", "").replace("element: ", "item: ")

@@ -1,0 +1,156 @@
+"""Data files of a table that tasks write and the driver gives to it: staged, found whole, named for ever, or swept.
+
+::
+
+    <table>/_holdfast/identity                              the id of the table, for tasks that have no client of it
+                     /<incarnation>-<sink>/<name>.staged    written by a task
+                                          /<name>.parquet   the same file, when its checkpoint is complete
+
+Tables know their files by a log and not by their directories, so a file may stay where it was staged. It is renamed all
+the same: by the suffix a sweep tells what a dead attempt has left from what the table names. Tools that clean tables up
+leave folders alone that begin with an underscore, so nothing that is staged is taken for rubbish.
+"""
+
+from __future__ import annotations
+
+import reprlib
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Final
+
+from holdfast.datastream.sinks.parquet import STAGED_SUFFIX
+from holdfast.errors import ConfigurationError, NotExistError, StorageError
+from holdfast.kernel.malformed import MALFORMED
+from holdfast.runtime.function.sink import CommitRequest, CommitterInitContext, WriterInitContext
+from holdfast.runtime.function.staging import ParquetFormat, ParquetStaging
+from holdfast.storage.file_system.path import is_absolute
+from holdfast.storage.file_system.scheme import file_system_for, join
+from holdfast.storage.job.naming import FileName
+
+FOLDER: Final = "_holdfast"
+IDENTITY: Final = "identity"
+FINAL_SUFFIX: Final = ".parquet"
+
+
+class TableDirectory:
+    """The directory of a table, on a file system that all hosts share.
+
+    Args:
+        path: An absolute path.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._fs = file_system_for(path)
+        self._identity_path = join(path, FOLDER, IDENTITY)
+
+    def write_identity(self, identity: str) -> None:
+        """Says in the directory which table this is. Blocks."""
+        if self._identity() != identity:
+            self._fs.write_atomic(self._identity_path, f"{identity}\n".encode())
+
+    def require_identity(self, identity: str) -> None:
+        """Makes sure, in a task, that the directory is that of the table. Blocks.
+
+        Raises:
+            StorageError: It is not, or is not there.
+        """
+        found = self._identity()
+        if found != identity:
+            raise StorageError(
+                f"{self._identity_path!r} says {found!r} instead of {identity!r}, the id of the table that the job "
+                "writes into: probably its directory is not mounted, on this host. Nothing was staged; bring it back, "
+                "and the job goes on."
+            )
+
+    def staging(
+        self, context: WriterInitContext, committable: dict[str, Any], file_format: ParquetFormat
+    ) -> ParquetStaging:
+        """Stages one file of a task, for the table whose `identity` the committable has."""
+        folder = _folder_of(context.incarnation, context.owner)
+        name = context.file_name(STAGED_SUFFIX)
+        committable = {**committable, "path": self.path, "staged": f"{folder}/{name}"}
+        check = partial(self.require_identity, committable["identity"])
+        return ParquetStaging(join(self.path, folder), name, committable, file_format, check)
+
+    def publish(self, requests: Sequence[CommitRequest]) -> list[str]:
+        """Gives the staged files of an epoch the names under which the table gets them; those that have them keep them.
+
+        Returns:
+            The names, relative to the directory.
+
+        Raises:
+            ConfigurationError: A file is not there, or not whole.
+        """
+        staged = [str(request.committable["staged"]) for request in requests]
+        final = [f"{name.removesuffix(STAGED_SUFFIX)}{FINAL_SUFFIX}" for name in staged]
+        self._fs.move_all([(join(self.path, a), join(self.path, b)) for a, b in zip(staged, final, strict=True)])
+        for request, name in zip(requests, final, strict=True):
+            self._require_whole(request, join(self.path, name))
+        return final
+
+    def modified_at(self, name: str) -> int:
+        """When a file was last written, in milliseconds since 1970."""
+        return self._fs.status(join(self.path, name)).mtime
+
+    def sweep(self, context: CommitterInitContext, is_dead: Callable[[FileName], bool]) -> int:
+        """Deletes staged files of dead attempts; what the table may name has another suffix and stays."""
+        swept = 0
+        for incarnation in context.incarnations:
+            folder = join(self.path, _folder_of(incarnation, context.owner))
+            for listed in self._fs.list_names(folder):
+                found = FileName.parse(listed)
+                if found is not None and STAGED_SUFFIX in listed and is_dead(found):
+                    swept += self._fs.delete_in(folder, listed)
+        return swept
+
+    def _identity(self) -> str | None:
+        try:
+            return self._fs.read(self._identity_path).decode("ascii", "replace").strip()
+        except NotExistError:
+            return None
+
+    def _require_whole(self, request: CommitRequest, path: str) -> None:
+        committable = request.committable
+        try:
+            size = self._fs.status(path).size
+        except NotExistError:
+            size = None
+        if size != committable["bytes"]:
+            what = "is not there" if size is None else f"has {size} bytes instead of {committable['bytes']}"
+            raise ConfigurationError(
+                f"The file {path!r}, which a task has staged with {committable['rows']} rows in epoch {request.epoch}, "
+                f"{what}, and the table says that the epoch is not committed: the directory is not shared between the "
+                "hosts, or somebody has changed the file. Nothing of its epoch was committed. Bring the file to its "
+                "place, and start the job again."
+            )
+
+
+def target_of(sink: str, requests: Sequence[CommitRequest]) -> tuple[str, str]:
+    """The directory and identity of the table into which the rows of an epoch go.
+
+    Raises:
+        ConfigurationError: The committables are not those of such a sink, or name other places.
+    """
+    try:
+        for request in requests:
+            committable = request.committable
+            staged = committable.get("staged")
+            parts = (committable["file"] if staged is None else staged).split("/")
+            numbers = (committable["rows"], committable["bytes"])
+            is_inside = {"", ".", ".."}.isdisjoint(parts) and (staged is None or parts[0] == FOLDER)
+            is_ours = type(committable["identity"]) is str and is_absolute(committable["path"])
+            if not (is_inside and is_ours and all(type(number) is int for number in numbers)):
+                raise ValueError("it names other places")
+        [target] = {(r.committable["path"], r.committable["identity"]) for r in requests}
+    except MALFORMED as error:
+        shown = reprlib.repr([request.committable for request in requests])
+        raise ConfigurationError(
+            f"The checkpoint names output that no {sink} has written, {shown}: {error!r:.200}. Nothing was committed. "
+            "Start from a checkpoint that nobody has changed (-s PATH)."
+        ) from error
+    return target
+
+
+def _folder_of(incarnation: str, owner: str) -> str:
+    return f"{FOLDER}/{incarnation}-{owner}"

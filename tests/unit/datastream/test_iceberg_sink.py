@@ -1,0 +1,242 @@
+"""Jobs whose rows go into an Iceberg table in a catalog of SQL, judged by what pyiceberg and Polars read from it."""
+
+from __future__ import annotations
+
+import datetime
+import pickle
+from pathlib import Path
+from typing import Any
+
+import polars
+import pyarrow as pa
+import pytest
+from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.table import Table
+
+from holdfast.datastream.connectors.iceberg import IcebergSink
+from holdfast.errors import ConfigurationError, JobExecutionError
+from holdfast.testing import EpochProgram
+from holdfast.testing.sink_contract.sink_stage import SinkStage
+
+COUNTS = "word string, n bigint"
+SCHEMA = pa.schema([("word", pa.string()), ("n", pa.int64())])
+INCARNATION = "1" * 12
+
+
+class Warehouse:
+    """A catalog of SQL and its tables below one directory."""
+
+    def __init__(self, path: Path) -> None:
+        path.mkdir()
+        self.properties = {"type": "sql", "uri": f"sqlite:///{path}/catalog.db", "warehouse": f"file://{path}"}
+
+    def sink(self, **settings: Any) -> IcebergSink:
+        return IcebergSink("test", "db.t", properties=self.properties, **settings)
+
+    def catalog(self) -> Catalog:
+        return load_catalog("test", **self.properties)
+
+    def table(self) -> Table:
+        return self.catalog().load_table("db.t")
+
+    def make(self, schema: pa.Schema = SCHEMA, **settings: Any) -> Table:
+        self.catalog().create_namespace_if_not_exists("db")
+        return self.catalog().create_table("db.t", schema, **settings)
+
+    def rows(self) -> list[tuple[Any, ...]]:
+        found = [tuple(row.values()) for row in self.table().scan().to_arrow().to_pylist()]
+        by_polars = [tuple(row) for row in polars.from_arrow(self.table().scan().to_arrow()).rows()]  # type: ignore[union-attr]
+        assert sorted(map(repr, by_polars)) == sorted(map(repr, found))
+        return sorted(found, key=repr)
+
+
+@pytest.fixture
+def warehouse(tmp_path: Path) -> Warehouse:
+    return Warehouse(tmp_path / "warehouse")
+
+
+def run(sink: IcebergSink, place: Path, columns: str, *epochs: list[Any], **settings: Any) -> None:
+    program = EpochProgram()
+    program.source("in", columns).sink_to(sink).uid("out")
+    program.run(place / "job", [{"in": rows} for rows in epochs], source_tasks=1, **settings)
+
+
+def prepared(warehouse: Warehouse, staging: Path) -> SinkStage:
+    sink = warehouse.sink(create_table=True)
+    staging.mkdir()
+    stage = SinkStage(sink, staging, COUNTS, incarnation=INCARNATION)
+    sink.check_input(stage.type)
+    stage.prepare()
+    return stage
+
+
+def test_an_epoch_is_one_snapshot_and_its_number_a_property(warehouse: Warehouse, tmp_path: Path) -> None:
+    run(warehouse.sink(create_table=True), tmp_path, COUNTS, [("kelp", 1), ("rock", 1)], [], [("kelp", 2)])
+    assert warehouse.rows() == [("kelp", 1), ("kelp", 2), ("rock", 1)]
+    assert len(warehouse.table().snapshots()) == 2
+    [marker] = [name for name in warehouse.table().properties if name.startswith("holdfast.")]
+    assert marker.endswith(".out") and warehouse.table().properties[marker] == "3"
+    assert "commit.retry.num-retries" not in warehouse.table().properties
+
+
+def test_partitions_by_columns_and_times(warehouse: Warehouse, tmp_path: Path) -> None:
+    columns = "word string, at timestamp, n bigint"
+    days = [datetime.datetime(2026, 11, day, 23, 59, 59, 999999, tzinfo=datetime.UTC) for day in (1, 2)]
+    long = "a word of more than sixteen letters, " * 4
+    rows = [
+        ("kelp", days[0], 1), ("kelp", days[1], 2), ("kelp", days[0].replace(hour=0), 3), (None, None, 4),
+        ("a/b c%=é", days[0], 5), (long, days[1], 6), (long + "x", days[1], 7),
+        ("old", datetime.datetime(1969, 12, 31, 23, tzinfo=datetime.UTC), 8),
+    ]  # fmt: skip
+    run(warehouse.sink(partition_by=["word", "day(at)"], create_table=True), tmp_path, columns, rows)
+    assert sorted(row[2] for row in warehouse.rows()) == [row[2] for row in rows]
+    assert {row[2]: row for row in warehouse.rows()}[5][0] == "a/b c%=é"
+    assert len(warehouse.table().inspect.partitions()) == 7
+    for condition, count in (("word = 'kelp'", 3), ("at < '2026-11-02T00:00:00+00:00'", 4), (f"word = '{long}'", 1)):
+        assert warehouse.table().scan(row_filter=condition).to_arrow().num_rows == count
+
+
+def test_two_leaders_that_find_their_epoch_missing_add_it_once(
+    warehouse: Warehouse, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The library alone would try again on the newer snapshot, and add the files a second time."""
+    stage = prepared(warehouse, tmp_path / "staged")
+    entries = stage.write(1, [("kelp", 1)])
+    begin, overtaken = Table.transaction, []
+
+    def be_overtaken(table: Table) -> Any:
+        transaction = begin(table)
+        if not overtaken:
+            overtaken.append(True)
+            stage.commit(entries, is_recovered=True)
+        return transaction
+
+    monkeypatch.setattr(Table, "transaction", be_overtaken)
+    stage.commit(entries, is_recovered=True)
+    assert overtaken and warehouse.rows() == [("kelp", 1)]
+    assert len(warehouse.table().snapshots()) == 1
+
+
+def test_others_may_write_between_look_and_commit(
+    warehouse: Warehouse, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage = prepared(warehouse, tmp_path / "staged")
+    begin, overtaken = Table.transaction, []
+
+    def be_overtaken(table: Table) -> Any:
+        transaction = begin(table)
+        if len(overtaken) < 2:
+            overtaken.append(True)
+            warehouse.table().append(pa.table({"word": ["other"], "n": [0]}))
+        return transaction
+
+    monkeypatch.setattr(Table, "transaction", be_overtaken)
+    stage.commit(stage.write(1, [("kelp", 1)]))
+    assert warehouse.rows() == [("kelp", 1), ("other", 0), ("other", 0)]
+
+
+def test_the_number_outlives_the_expiry_of_snapshots(warehouse: Warehouse, tmp_path: Path) -> None:
+    stage = prepared(warehouse, tmp_path / "staged")
+    epochs = [stage.write(epoch, [("kelp", epoch)]) for epoch in (1, 2, 3)]
+    for entries in epochs:
+        stage.commit(entries)
+    table = warehouse.table()
+    table.maintenance.expire_snapshots().older_than(datetime.datetime.now() + datetime.timedelta(days=1)).commit()
+    assert len(warehouse.table().snapshots()) == 1
+    for entries in epochs:
+        stage.commit(entries, is_recovered=True)
+    assert warehouse.rows() == [("kelp", 1), ("kelp", 2), ("kelp", 3)]
+
+
+def test_a_file_that_is_gone_or_cut_is_refused_before_it_breaks_the_table(warehouse: Warehouse, tmp_path: Path) -> None:
+    stage = prepared(warehouse, tmp_path / "staged")
+    for epoch, damage in ((1, lambda file: file.unlink()), (2, lambda file: file.write_bytes(b"PAR1"))):
+        entries = stage.write(epoch, [("kelp", epoch)])
+        file = Path(entries[0]["value"]["path"], entries[0]["value"]["staged"])
+        whole = file.read_bytes()
+        damage(file)
+        with pytest.raises(ConfigurationError, match=r"is not there, and|has 4 bytes instead of"):
+            stage.commit(entries)
+        file.write_bytes(whole)
+        stage.commit(entries, is_recovered=True)
+        assert warehouse.rows()[-1] == ("kelp", epoch)
+
+
+def test_columns_are_added_when_that_is_asked_for(warehouse: Warehouse, tmp_path: Path) -> None:
+    run(warehouse.sink(create_table=True), tmp_path, COUNTS, [("kelp", 1)])
+    wider = "word string, n bigint, place string"
+    rows = [("kelp", 1, "x")], [("rock", 2, "sea")]
+    with pytest.raises(ConfigurationError, match=r"has no columns \['place'\].*add_columns=True"):
+        run(warehouse.sink(), tmp_path, wider, *rows)
+    run(warehouse.sink(add_columns=True), tmp_path, wider, *rows)
+    run(warehouse.sink(), tmp_path, COUNTS, [], [], [("sand", 3)])
+    assert warehouse.rows() == [("kelp", 1, None), ("rock", 2, "sea"), ("sand", 3, None)]
+
+
+@pytest.mark.parametrize(
+    ("schema", "message"),
+    [
+        ([("word", pa.string()), ("n", pa.int32())], "'n' of the Iceberg table .* is int32, and that of the stream"),
+        ([*SCHEMA, pa.field("id", pa.int64(), nullable=False)], r"needs values for \['id'\]"),
+        (None, "no Iceberg table 'db.t' .*create_table=True"),
+    ],
+)
+def test_a_table_that_does_not_fit_is_refused_by_name(
+    warehouse: Warehouse, tmp_path: Path, schema: Any, message: str
+) -> None:
+    if schema is not None:
+        warehouse.make(pa.schema(schema))
+    with pytest.raises(ConfigurationError, match=message):
+        run(warehouse.sink(), tmp_path, COUNTS, [("kelp", 1)])
+
+
+def test_a_table_that_is_partitioned_otherwise_is_refused(warehouse: Warehouse, tmp_path: Path) -> None:
+    with warehouse.make().update_spec() as spec:
+        spec.add_field("word", "bucket[4]", "b")
+    with pytest.raises(ConfigurationError, match=r"partitioned by bucket\[4\]\(word\)"):
+        run(warehouse.sink(), tmp_path, COUNTS, [("kelp", 1)])
+
+
+def test_another_table_of_the_name_is_refused_and_the_catalog_may_be_away(warehouse: Warehouse, tmp_path: Path) -> None:
+    run(warehouse.sink(create_table=True), tmp_path, COUNTS, [("kelp", 1)])
+    warehouse.catalog().drop_table("db.t")
+    with pytest.raises(JobExecutionError, match="is not there"):
+        run(warehouse.sink(create_table=True), tmp_path, COUNTS, [("kelp", 1)], [("kelp", 2)])
+    warehouse.make()
+    with pytest.raises(JobExecutionError, match="is not the one that the job writes into"):
+        run(warehouse.sink(create_table=True), tmp_path, COUNTS, [("kelp", 1)], [("kelp", 2)])
+
+
+def test_a_small_integer_is_an_integer_and_a_row_that_lacks_a_value_is_refused(
+    warehouse: Warehouse, tmp_path: Path
+) -> None:
+    warehouse.make(pa.schema([pa.field("word", pa.string(), nullable=False), ("n", pa.int32())]))
+    run(warehouse.sink(), tmp_path, "word string, n smallint", [("kelp", 1)])
+    with pytest.raises(JobExecutionError, match="'word' is null; the table says that it never is"):
+        run(warehouse.sink(), tmp_path, "word string, n smallint", [("kelp", 1)], [(None, 2)])
+    assert warehouse.rows() == [("kelp", 1)]
+
+
+def test_keys_of_the_catalog_stay_in_the_driver(tmp_path: Path) -> None:
+    properties = {"type": "rest", "uri": "https://ada:s3cret@host/", "token": "s3cret"}
+    sink = IcebergSink("prod", "db.t", properties=properties)
+    assert b"s3cret" not in pickle.dumps(sink) and "s3cret" not in repr(vars(sink))
+    with pytest.raises(JobExecutionError) as caught:
+        program = EpochProgram()
+        program.source("in", COUNTS).sink_to(sink)
+        program.run(tmp_path, [])
+    assert "s3cret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "settings", "message"),
+    [
+        (("test", "t"), {}, "'namespace.table', not 't'"),
+        (("test", "db.t"), {"partition_by": "bucket(n)"}, "such as 'day"),
+        (("test", "db.t"), {"partition_by": "nothing"}, "'nothing' is no column of the stream"),
+        (("test", "db.t"), {"partition_by": "day(word)"}, "'word' is string"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(arguments: Any, settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        EpochProgram().source("in", COUNTS).sink_to(IcebergSink(*arguments, **settings))
