@@ -125,7 +125,16 @@ VERBS = [
     "state",
 ]
 TARGETS = ["help", "setup", "demo", "demo-ha", "test", "test-all", "soak", "chaos", "bench", "lint"]
-BENCHMARKS = ["keyed_count", "large_state", "small_epoch", "checkpoint", "rescale", "takeover", "query"]
+BENCHMARKS = [
+    "keyed_count",
+    "large_state",
+    "small_epoch",
+    "checkpoint",
+    "rescale",
+    "takeover",
+    "query",
+    "state_processor",
+]
 SEED_EXAMPLES = ["stateful_map", "backends", "coordinator", "trigger", "evolution", "broadcast"]
 FAULT_POINTS = """
     run.write metadata.write pointer.write sink.stage sink.commit notify subsume.delete source.copy spark.commit"""

@@ -10,7 +10,14 @@ from typing import Any
 import pyarrow as pa
 
 from holdfast.checkpoint.document.completed_checkpoint import CompletedCheckpoint, pointer_for
-from holdfast.checkpoint.document.metadata import PREVIOUS_EPOCH, TARGETS, CheckpointMetadata, OperatorMetadata, encode
+from holdfast.checkpoint.document.metadata import (
+    CLAIMED,
+    PREVIOUS_EPOCH,
+    TARGETS,
+    CheckpointMetadata,
+    OperatorMetadata,
+    encode,
+)
 from holdfast.checkpoint.document.snapshot_type import CheckpointProperties
 from holdfast.checkpoint.recovery.adoption import adopt
 from holdfast.checkpoint.recovery.retained import load
@@ -256,7 +263,7 @@ class SavepointWriter:
             return self._new_document()
         base = self._base.metadata
         names = self._names()
-        extra = {**base.extra, PREVIOUS_EPOCH: 0}
+        extra = {name: value for name, value in base.extra.items() if name != CLAIMED} | {PREVIOUS_EPOCH: 0}
         if TARGETS in extra:
             extra[TARGETS] = {names.get(uid, uid): target for uid, target in base.extra[TARGETS].items()}
         document = replace(

@@ -76,7 +76,7 @@ def test_the_recovery_flags_are_options(script: Any, tmp_path: Path) -> None:
         (["--fresh", "-s", "x"], "choose one of them"),
         (["--claim-mode", "CLAIM"], "the snapshot of -s PATH, which is missing"),
         (["--claim-mode", "MINE", "-s", "x"], "is not one of"),
-        (["--claim-mode", "CLAIM", "-s", "x"], "a job copies what it needs"),
+        (["--claim-mode", "LEGACY", "-s", "x"], "a job copies what it needs"),
         (["--frehs"], "No such option"),
     ],
 )

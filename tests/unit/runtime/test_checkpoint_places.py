@@ -148,7 +148,6 @@ def test_the_directory_of_checkpoints_is_chosen_as_in_flink(options: dict[str, s
     [
         ({"execution.checkpointing.storage": "filesystem"}, "execution.checkpointing.dir is not set"),
         ({"execution.checkpointing.storage": f"{__name__}:OwnStorage"}, "write their files by path"),
-        ({"execution.state-recovery.claim-mode": "CLAIM"}, "copies what it needs"),
         ({"execution.savepoint-restore-mode": "legacy"}, "copies what it needs"),
     ],
 )

@@ -75,6 +75,24 @@ class RefusedOption(ConfigOption[T]):
         return parsed
 
 
+class ClaimModeOption(ConfigOption[RecoveryClaimMode]):
+    """Of the claim modes, LEGACY has no meaning here."""
+
+    def parse(self, value: Any, key: str | None = None) -> RecoveryClaimMode:
+        """Return the mode.
+
+        Raises:
+            ConfigurationError: It is LEGACY, or none.
+        """
+        parsed = super().parse(value, key)
+        if parsed is RecoveryClaimMode.LEGACY:
+            raise ConfigurationError(
+                f"Option {key or self.key!r} cannot be {value!r}: a job copies what it needs of the snapshot that it "
+                "starts from, and never needs it for ever. Use NO_CLAIM or CLAIM."
+            )
+        return parsed
+
+
 _PREFIX: Final = "execution.checkpointing."
 _NO_CHANNELS: Final = "a shuffle is the barrier, so no data is in flight that a checkpoint would have to wait for."
 _NO_CHANGELOG: Final = "every epoch's changes are durable as run files, which is what a changelog is for."
@@ -207,14 +225,13 @@ IGNORE_UNCLAIMED_STATE: Final = ConfigOption(
     "Whether state of operators that the program no longer has is dropped, instead of refusing to start.",
     deprecated_keys=("execution.savepoint.ignore-unclaimed-state",),
 )
-CLAIM_MODE: Final = RefusedOption(
+CLAIM_MODE: Final = ClaimModeOption(
     "execution.state-recovery.claim-mode",
     RecoveryClaimMode,
     RecoveryClaimMode.NO_CLAIM,
-    "To whom the snapshot of execution.state-recovery.path belongs from then on.",
+    "To whom the snapshot of execution.state-recovery.path belongs from then on. NO_CLAIM: to you; the job needs it no "
+    "more after its first checkpoint. CLAIM: a savepoint to the job, which deletes it then.",
     deprecated_keys=("execution.savepoint-restore-mode",),
-    reason="a job copies what it needs of the snapshot that it starts from, which remains yours (NO_CLAIM): delete it "
-    "when the first checkpoint has completed and you need it no more.",
 )
 CHECKPOINTS_HISTORY: Final = ConfigOption(
     "web.checkpoints.history",

@@ -32,6 +32,7 @@ KIND: Final = "checkpoint"
 FORMAT_VERSION: Final = 1
 PREVIOUS_EPOCH: Final = "previous_epoch"
 TARGETS: Final = "targets"
+CLAIMED: Final = "claimed"
 
 
 @dataclass(frozen=True)
@@ -92,7 +93,7 @@ class CheckpointMetadata:
         properties: Kind of snapshot, as JSON.
         master_states: State of the master hooks.
         extra: What else the job master needs, as JSON: `previous_epoch` is that of the checkpoint before,
-            `targets` identifies those of sinks, by uid.
+            `targets` identifies those of sinks, by uid, `claimed` is a savepoint that the job has still to delete.
     """
 
     job_id: str
@@ -183,9 +184,17 @@ def decode(data: bytes, path: str) -> CheckpointMetadata:
     )
     reader.end()
     previous, targets = metadata.extra.get(PREVIOUS_EPOCH, 0), metadata.extra.get(TARGETS, {})
-    if type(previous) is not int or type(targets) is not dict:
+    if type(previous) is not int or type(targets) is not dict or not _is_claim(metadata.extra.get(CLAIMED)):
         raise reader.wrong(f"extra is {reprlib.repr(metadata.extra)}")
     return metadata
+
+
+def _is_claim(value: Any) -> bool:
+    if value is None:
+        return True
+    return (
+        type(value) is dict and value.keys() == {"path", "digest"} and all(type(part) is str for part in value.values())
+    )
 
 
 def _properties(reader: FieldReader) -> dict[str, Any]:

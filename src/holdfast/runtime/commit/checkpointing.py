@@ -16,7 +16,7 @@ from holdfast.checkpoint.config.options import TOLERABLE_FAILED
 from holdfast.checkpoint.coordination.coordinator import CheckpointCoordinator
 from holdfast.checkpoint.coordination.wiring import Wiring
 from holdfast.checkpoint.document.completed_checkpoint import CompletedCheckpoint
-from holdfast.checkpoint.document.metadata import PREVIOUS_EPOCH, TARGETS, CheckpointMetadata
+from holdfast.checkpoint.document.metadata import CLAIMED, PREVIOUS_EPOCH, TARGETS, CheckpointMetadata
 from holdfast.checkpoint.protocol.pending_checkpoint import PendingCheckpoint
 from holdfast.checkpoint.statistics.tracker import CheckpointStatsTracker
 from holdfast.errors import (
@@ -108,6 +108,7 @@ class EpochCheckpoints:
             require_lead=lease.check,
         )
         self.targets: Mapping[str, Any] = restored.targets
+        self._claim = restored.claim
         self._staged: Output = {}
         self._stopping: list[tuple[SnapshotRequest, str]] = []
         self._positions: Mapping[str, Any] | None = restored.positions
@@ -157,6 +158,8 @@ class EpochCheckpoints:
             self._committing.commit(checkpoint_id, self._output, is_recovered=True)
             if self._restored.is_own:
                 self._mark_notified(checkpoint_id)
+        if self._restored.is_own:
+            self._settle_claim()
 
     def refuse_vain_drains(self) -> None:
         """Refuses to bring event time to its end for a savepoint that cannot be written: that cannot be taken back."""
@@ -193,6 +196,7 @@ class EpochCheckpoints:
             staged, self._staged = self._staged, {}
             self._committing.commit(checkpoint_id, staged)
             self._mark_notified(checkpoint_id)
+        self._settle_claim()
         drained = self._last_result.descriptor.is_last
         for request in self._control.take_requests(among=self._asked, drained=drained):
             self._answer(request, checkpoint_id, epochs)
@@ -243,6 +247,18 @@ class EpochCheckpoints:
             self._coordinator.shutdown()
         except (FencedError, PossibleInconsistentStateError) as error:
             logger.debug("the coordinator's end: %s", error)
+
+    def _settle_claim(self) -> None:
+        """Deletes the savepoint that the job has claimed, since a checkpoint of its own has completed."""
+        if self._claim is None:
+            return
+        try:
+            self._claim.settle()
+        except HoldfastError as error:
+            logger.warning("the claimed savepoint could not be deleted, which is tried again: %s", error)
+        else:
+            logger.info("the claimed savepoint %r is not needed any more and was deleted", self._claim.path)
+            self._claim = None
 
     def _mark_notified(self, checkpoint_id: int) -> None:
         """All sinks have committed what a checkpoint names; the register learns of it with the next pointer."""
@@ -347,6 +363,9 @@ class EpochCheckpoints:
         self._sweeper.sweep(live, self._committing.sweep, now=now)
 
     def _metadata(self, checkpoint_id: int, epochs: EpochRunner) -> CheckpointMetadata:
+        extra = {TARGETS: self.targets} if self.targets else {}
+        if self._claim is not None:
+            extra[CLAIMED] = self._claim.to_json()
         return CheckpointMetadata(
             job_id=str(self._job.job_id),
             job_name=self._job.name,
@@ -358,7 +377,7 @@ class EpochCheckpoints:
             processing_time=epochs.processing_time,
             operators=operators_of(epochs, self._staged),
             source_positions=self._positions,
-            extra={PREVIOUS_EPOCH: self._previous_epoch, **({TARGETS: self.targets} if self.targets else {})},
+            extra={PREVIOUS_EPOCH: self._previous_epoch, **extra},
         )
 
 

@@ -7,7 +7,7 @@ from typing import Final
 
 from holdfast.checkpoint.config.options import SAVEPOINT_DIRECTORY
 from holdfast.checkpoint.document.completed_checkpoint import CompletedCheckpoint, pointer_for
-from holdfast.checkpoint.document.metadata import PREVIOUS_EPOCH, CheckpointMetadata, encode
+from holdfast.checkpoint.document.metadata import CLAIMED, PREVIOUS_EPOCH, CheckpointMetadata, encode
 from holdfast.checkpoint.protocol.pending_checkpoint import PendingCheckpoint
 from holdfast.checkpoint.recovery.adoption import adopt
 from holdfast.checkpoint.storage.location import FileCheckpointLocation
@@ -68,7 +68,8 @@ def copied(pending: PendingCheckpoint, metadata: CheckpointMetadata, own: JobDir
     target = JobDirectory(location.fs, location.path, own.job_id, create_subdir=False)
     without_output = tuple(replace(operator, committables={}) for operator in metadata.operators)
     # All files are copied, so all of them are new.
-    checkpoint = replace(metadata, operators=without_output, extra={**metadata.extra, PREVIOUS_EPOCH: 0})
+    extra = {name: value for name, value in metadata.extra.items() if name != CLAIMED}
+    checkpoint = replace(metadata, operators=without_output, extra={**extra, PREVIOUS_EPOCH: 0})
     pointer = pointer_for(checkpoint, encode(checkpoint), own.metadata_path(metadata.checkpoint_id))
     source = CompletedCheckpoint(checkpoint, own.chk_dir(metadata.checkpoint_id), pointer, fs=own.fs)
     return adopt(source, target, metadata.token)

@@ -7,11 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from holdfast.checkpoint.config.options import IGNORE_UNCLAIMED_STATE, RECOVERY_PATH
+from holdfast.checkpoint.config.options import CLAIM_MODE, IGNORE_UNCLAIMED_STATE, RECOVERY_PATH, RecoveryClaimMode
 from holdfast.checkpoint.document.completed_checkpoint import CompletedCheckpoint
-from holdfast.checkpoint.document.metadata import TARGETS, CheckpointMetadata, OperatorMetadata
+from holdfast.checkpoint.document.metadata import CLAIMED, TARGETS, CheckpointMetadata, OperatorMetadata
 from holdfast.checkpoint.recovery import retained as recovery
 from holdfast.checkpoint.recovery.adoption import adopt
+from holdfast.checkpoint.recovery.claim import Claim
 from holdfast.checkpoint.statistics.tracker import RestoredStats
 from holdfast.errors import ConfigurationError, HoldfastError
 from holdfast.kernel.configuration import Configuration
@@ -46,6 +47,7 @@ class Restored:
         rules: What the user has said about inputs that do not fit.
         retained: The checkpoints that the register names and that can be read.
         source: What the statistics say of the checkpoint, None for a fresh start.
+        claim: A savepoint that the job is to delete, None if there is none.
     """
 
     checkpoint_id: int | None = None
@@ -64,6 +66,7 @@ class Restored:
     rules: InputRules = field(default_factory=InputRules)
     retained: tuple[CompletedCheckpoint, ...] = ()
     source: RestoredStats | None = None
+    claim: Claim | None = None
 
 
 def is_fresh(configuration: Configuration) -> bool:
@@ -120,6 +123,8 @@ def restore(job: Job, lease: Lease, *, is_first: bool) -> Restored:
     path = options.get(RECOVERY_PATH)
     if is_asked and path is not None:
         found_there = recovery.load(path)
+        is_claimed = options.get(CLAIM_MODE) is RecoveryClaimMode.CLAIM
+        claim = Claim.of(found_there, job.directory) if is_claimed else None
         metadata = adopt(found_there, job.directory, lease.token)
         start = _restored(metadata, job, _incarnation_for(request, state))
         return replace(
@@ -129,6 +134,7 @@ def restore(job: Job, lease: Lease, *, is_first: bool) -> Restored:
             processing_time=max(processing_time, start.processing_time),
             retained=retained,
             source=_statistics(found_there, job),
+            claim=claim,
         )
     if is_asked or not retained:
         request = request if is_asked else _NEW
@@ -152,6 +158,7 @@ def restore(job: Job, lease: Lease, *, is_first: bool) -> Restored:
         is_own=True,
         retained=retained,
         source=_statistics(retained[-1], job),
+        claim=Claim.from_json(metadata.extra[CLAIMED]) if metadata.extra.get(CLAIMED) else None,
     )
 
 
