@@ -29,7 +29,7 @@ KAFKA := $(VENV)/kafka/.done
 export PYSPARK_PYTHON := $(CURDIR)/$(PY)
 export PYSPARK_DRIVER_PYTHON := $(CURDIR)/$(PY)
 
-.PHONY: help setup demo soak chaos fuzz bench test test-all test-again test-nojvm test-spark lint types layers lock
+.PHONY: help setup demo demo-ha soak chaos fuzz bench test test-all test-again test-nojvm test-spark lint types layers lock
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -41,6 +41,9 @@ setup: $(STAMP) ## Make .venv: pinned dependencies, Holdfast, and Java if the ma
 
 demo: $(STAMP) ## A year of flights through a stateful Spark job that is killed in the middle
 	$(PY) examples/flights/demo.py
+
+demo-ha: $(STAMP) ## The same with two job managers, of which the leader is killed in the middle
+	$(PY) examples/flights/demo_ha.py
 
 bench: $(STAMP) ## Measure rows/s against Spark and PyFlink, and what an epoch costs
 	$(PY) benchmarks/keyed_count.py

@@ -156,4 +156,5 @@ LONG = (
     f"{MANAGER}::test_a_leader_that_sleeps",
     f"{MANAGER}::test_a_new_job_that_cannot_begin",
     f"{MANAGER}::test_a_process_that_is_killed",
+    "tests/spark/test_submitted_jobs.py",
 )

@@ -140,7 +140,6 @@ FAULT_POINTS = """
     run.write metadata.write pointer.write sink.stage sink.commit notify subsume.delete source.copy spark.commit"""
 
 ANOTHER_ISSUE = {
-    "target demo-ha",
     "benchmark rescale",
 }
 """What a later issue brings; each must be missing until then."""

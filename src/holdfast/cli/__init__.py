@@ -12,13 +12,12 @@ from holdfast.cli.verb.info import info
 from holdfast.cli.verb.inspect import inspect
 from holdfast.cli.verb.jobmanager import jobmanager
 from holdfast.cli.verb.list import list_jobs
-from holdfast.cli.verb.logs import logs
 from holdfast.cli.verb.query import query
 from holdfast.cli.verb.run import run
 from holdfast.cli.verb.savepoint import savepoint, stop
 from holdfast.cli.verb.state import state
 from holdfast.cli.verb.state_server import state_server
-from holdfast.cli.verb.submit import submit
+from holdfast.cli.verb.submit import logs, submit
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})

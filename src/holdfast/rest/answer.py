@@ -90,15 +90,17 @@ class Request:
 
 @dataclass(frozen=True)
 class Answer:
-    """JSON with its status.
+    """JSON with its status, or bytes of another type.
 
     Attributes:
         delivered: Called when the answer has been sent.
+        media_type: What it is.
     """
 
-    body: Mapping[str, Any] | Sequence[Mapping[str, Any]]
+    body: Mapping[str, Any] | Sequence[Mapping[str, Any]] | bytes
     status: int = 200
     delivered: Callable[[], None] | None = None
+    media_type: str = "application/json; charset=UTF-8"
 
 
 class RefusedError(Exception):

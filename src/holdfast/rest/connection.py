@@ -35,6 +35,7 @@ class RestBounds:
         header_bytes: Longest request without its body.
         body_bytes: Longest body.
         hosts: Names of this server in the Host header, in lower case, besides those of the loopback.
+        scraper: A token that is good for reading metrics, and for nothing else; None if there is none.
     """
 
     connections: int = 64
@@ -45,6 +46,7 @@ class RestBounds:
     header_bytes: int = 16 * 1024
     body_bytes: int = 1024 * 1024
     hosts: frozenset[str] = frozenset()
+    scraper: str | None = None
 
 
 Respond = Callable[[RequestHead, bytes], Answer]
@@ -132,7 +134,8 @@ class RestConnection:
         except asyncio.LimitOverrunError:
             raise RefusedError(431, f"Headers have at most {self._bounds.header_bytes} bytes.") from None
         head.check_host(self._bounds.hosts)
-        head.check_bearer(self._bearer)
+        if not head.is_scrape(self._bounds.scraper):
+            head.check_bearer(self._bearer)
         full = self._quota.admit(self)
         if full is not None:
             raise RefusedError(503, full)
@@ -201,10 +204,12 @@ def _refusal(error: RefusedError) -> Answer:
 
 
 def _encoded(answer: Answer) -> bytes:
-    content = json.dumps(answer.body, ensure_ascii=False, default=str).encode(errors="backslashreplace")
+    content = answer.body
+    if not isinstance(content, bytes):
+        content = json.dumps(content, ensure_ascii=False, default=str).encode(errors="backslashreplace")
     head = (
         f"HTTP/1.0 {answer.status} {HTTPStatus(answer.status).phrase}\r\n"
-        "Content-Type: application/json; charset=UTF-8\r\n"
+        f"Content-Type: {answer.media_type}\r\n"
         f"Content-Length: {len(content)}\r\n\r\n"
     )
     return head.encode() + content

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import secrets
+from pathlib import Path
 from typing import Final
 
 from holdfast.errors import ConfigurationError
@@ -18,6 +19,7 @@ from holdfast.runtime.job.rest_options import (
     REST_HOSTS,
     REST_MAX_BODY,
     REST_MAX_HEADER,
+    REST_METRICS_TOKEN_FILE,
     REST_PORT,
     REST_REQUEST_TIMEOUT,
     REST_STRANGERS,
@@ -85,5 +87,18 @@ def bounds_from(options: Configuration) -> RestBounds:
         seconds=options.get(REST_REQUEST_TIMEOUT) / 1000,
         header_bytes=options.get(REST_MAX_HEADER),
         body_bytes=options.get(REST_MAX_BODY),
+        scraper=_scraper_token(options.get(REST_METRICS_TOKEN_FILE)),
         hosts=frozenset(name.strip().lower() for name in options.get(REST_HOSTS)),
     )
+
+
+def _scraper_token(file: str | None) -> str | None:
+    if file is None:
+        return None
+    try:
+        token = Path(file).read_text(encoding="utf-8").strip()
+    except (OSError, ValueError) as error:
+        raise ConfigurationError(f"{REST_METRICS_TOKEN_FILE.key}: {file!r} cannot be read: {error}.") from error
+    if not token:
+        raise ConfigurationError(f"{REST_METRICS_TOKEN_FILE.key}: {file!r} is empty, and a token is not.")
+    return token

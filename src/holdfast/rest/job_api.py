@@ -9,7 +9,9 @@ from typing import Any, Final
 from holdfast.errors import HoldfastError
 from holdfast.kernel.secret import shown
 from holdfast.rest.answer import Answer, RefusedError, Request
-from holdfast.rest.metrics import metrics_of
+from holdfast.rest.metric.job_numbers import metrics_of
+from holdfast.rest.metric.prometheus import exposition
+from holdfast.rest.metric.sample import samples_of, to_json
 from holdfast.rest.operation import cause_of
 from holdfast.runtime.graph.plan import Step
 from holdfast.runtime.job.status import JobStatus
@@ -134,6 +136,14 @@ class JobApi:
             return Answer([{"id": name} for name in known])
         names = [name for name in wanted.split(",") if name in known]
         return Answer([{"id": name, "value": str(known[name])} for name in names])
+
+    def prometheus(self, request: Request) -> Answer:
+        """GET /metrics."""
+        return exposition(samples_of(self._master))
+
+    def samples(self, request: Request) -> Answer:
+        """GET /jobs/:jobid/metrics/samples, which a job manager gathers."""
+        return Answer(to_json(samples_of(self._master)))
 
     def execution_result(self, request: Request) -> Answer:
         """GET /jobs/:jobid/execution-result."""

@@ -83,6 +83,13 @@ class RequestHead:
                     421, f"This is not the server of {host!r:.80}. Ask for localhost, or set rest.server.allowed-hosts."
                 )
 
+    def is_scrape(self, token: str | None) -> bool:
+        """Whether the request only reads metrics, and shows the token that is good for that."""
+        if token is None or self.method != "GET" or self.target != "/metrics":
+            return False
+        given = self._headers.get("Authorization", "")
+        return hmac.compare_digest(given.encode(errors="surrogateescape"), f"Bearer {token}".encode())
+
     def check_bearer(self, bearer: str) -> None:
         """Check the token.
 

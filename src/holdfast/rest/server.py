@@ -96,6 +96,8 @@ def routes_of(master: JobMaster) -> Routes:
     routes.add("GET", "/jobs/:jobid/config", jobs.config)
     routes.add("GET", "/jobs/:jobid/plan", jobs.plan)
     routes.add("GET", "/jobs/:jobid/metrics", jobs.metrics)
+    routes.add("GET", "/metrics", jobs.prometheus)
+    routes.add("GET", "/jobs/:jobid/metrics/samples", jobs.samples)
     routes.add("GET", "/jobs/:jobid/execution-result", jobs.execution_result)
     routes.add("GET", "/jobs/:jobid/exceptions", jobs.exceptions)
     routes.add("GET", "/jobs/:jobid/resource-requirements", jobs.requirements)

@@ -146,6 +146,9 @@ def test_without_elections_one_job_manager_runs_jobs_on_its_host(tmp_path: Path,
     assert failed["last_failure"].startswith("JobExecutionError: job 'other' failed")
     assert "state: FAILED" in alone.run("info", other.id)
     assert "this word is poison" in alone.run("logs", other.id)
+    shown = metrics(tmp_path / "manager")
+    assert f'holdfast_job_rows_in_total{{job_id="{job.id}",job_name="words"}} 3.0' in shown
+    assert 'holdfast_jobmanager_jobs{status="FAILED"} 1.0' in shown
     alone.run("savepoint", job.id, tmp_path / "savepoints")
     alone.run("rescale", job.id, "4")
     alone.run("cancel", job.id)
@@ -157,6 +160,14 @@ def test_without_elections_one_job_manager_runs_jobs_on_its_host(tmp_path: Path,
     second = alone.start()
     assert second.wait(60) == 2
     assert "Another job manager works in" in alone.log(1).read_text()
+
+
+def metrics(working_directory: Path) -> str:
+    (file,) = (working_directory / "rest").glob("*.json")
+    address = json.loads(file.read_text())
+    shown = {"Authorization": f"Bearer {address['bearer_token']}"}
+    with urllib.request.urlopen(urllib.request.Request(f"{address['url']}/metrics", headers=shown)) as answer:
+        return str(answer.read().decode())
 
 
 def test_a_new_job_that_cannot_begin_fails_and_one_that_is_taken_over_is_tried_again(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import logging
 import os
 import re
 import secrets
@@ -24,13 +25,27 @@ from holdfast.kernel.clock import Clock, SystemClock
 from holdfast.kernel.ids import JobID
 from holdfast.rest.answer import Answer, RefusedError, Request
 from holdfast.rest.client import RestError
+from holdfast.rest.metric.prometheus import exposition
+from holdfast.rest.metric.sample import Sample, from_json
 from holdfast.rest.server import Routes
 from holdfast.runtime.job.history import first_line
 from holdfast.runtime.job.options import JOB_ID, JOB_NAME
 
+_log = logging.getLogger(__name__)
 _OF_A_JOB: Final = re.compile(r"(?:/v1)?/jobs/([0-9a-f]{32})(/.*)?")
 _OWN: Final = frozenset({("GET", ""), ("PATCH", ""), ("GET", "/status"), ("GET", "/log"), ("GET", "/exceptions")})
 _MOST_LOG: Final = 256 * 1024
+_SAMPLE_SECONDS: Final = 2.0
+_STATUSES: Final = (
+    "INITIALIZING",
+    "RUNNING",
+    "RESTARTING",
+    "CANCELLING",
+    "FINISHED",
+    "SUSPENDED",
+    "CANCELED",
+    "FAILED",
+)
 _NUMBER: Final = re.compile("[0-9]{1,18}")
 
 
@@ -63,6 +78,7 @@ class JobManagerApi(Routes):
         self._term = term
         self._clock = clock or SystemClock()
         self.add("GET", "/overview", self.overview)
+        self.add("GET", "/metrics", self.metrics)
         self.add("GET", "/jobs", self.jobs)
         self.add("GET", "/jobs/overview", self.jobs_overview)
         self.add("POST", "/jobs", self.submit)
@@ -97,6 +113,29 @@ class JobManagerApi(Routes):
                 "jobs-ended": len(ended),
             }
         )
+
+    def metrics(self, request: Request) -> Answer:
+        """GET /metrics: of this process, and of all jobs that it leads."""
+        term = self._term()
+        entries = [] if term is None else term.dispatcher.jobs()
+        samples = [
+            Sample("holdfast_jobmanager_is_leader", int(term is not None), "Whether this job manager leads."),
+            *(
+                Sample(
+                    "holdfast_jobmanager_jobs",
+                    sum(entry.status == status for entry in entries),
+                    "Jobs of this term by status.",
+                    labels={"status": status},
+                )
+                for status in _STATUSES
+            ),
+        ]
+        for entry in entries:
+            labels = {"job_id": str(entry.job_id)}
+            samples.append(Sample("holdfast_jobmanager_job_processes", entry.start, "Starts of the job.", True, labels))
+            if entry.phase is Phase.RUNNING and term is not None:
+                samples += _samples_of(term, entry.job_id)
+        return exposition(samples)
 
     def jobs(self, request: Request) -> Answer:
         """GET /jobs."""
@@ -244,6 +283,15 @@ class JobManagerApi(Routes):
             "last-failure": None if cause is None else f"{cause.type_name}: {first_line(cause.message)}",
             "left-to-clean-up": entry.left,
         }
+
+
+def _samples_of(term: Term, job_id: JobID) -> list[Sample]:
+    """What the process of a job counts; nothing if it does not answer soon, because others are waiting."""
+    try:
+        return from_json(term.processes.client_of(job_id).get("metrics/samples", timeout=_SAMPLE_SECONDS))
+    except HoldfastError as error:
+        _log.debug("no metrics of job %s: %s", job_id, error)
+        return []
 
 
 def _cause(entry: JobEntry) -> FailureCause | None:

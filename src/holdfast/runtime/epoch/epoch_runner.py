@@ -154,6 +154,11 @@ class EpochRunner:
         return EpochTime(self.epoch, self.processing_time)
 
     @property
+    def watermarks(self) -> Mapping[str, int]:
+        """The watermark of each step."""
+        return self._event_time.watermarks
+
+    @property
     def state_bytes(self) -> int:
         """Size of all run files that the state version names."""
         return sum(run.size for version in self.versions.values() for run in version.runs)

@@ -113,6 +113,11 @@ class EventTimeKeeper:
         self._observed = greatest(self._observed, observed)
         self._heard.update(dict.fromkeys(observed, processing_time))
 
+    @property
+    def watermarks(self) -> Mapping[str, int]:
+        """The watermark of each step at the end of the last epoch."""
+        return self._watermarks
+
     def go_on(self) -> None:
         """The end to which event time was brought was none: it stands where the greatest timestamps say."""
         self._watermarks = {}

@@ -79,6 +79,14 @@ REST_HOSTS: Final = ConfigOption[list[str]](
     "here.",
 )
 
+REST_METRICS_TOKEN_FILE: Final = ConfigOption[str | None](
+    "rest.metrics.token-file",
+    str,
+    None,
+    "File with a token that scrapers may show at /metrics instead of the interface's own, which is new with each "
+    "process. It is good for nothing else.",
+)
+
 EXCEPTION_HISTORY: Final = ConfigOption(
     "web.exception-history-size",
     int,

@@ -32,6 +32,7 @@ from holdfast.runtime.job.engine import EpochDriver, EpochInput, Outcome
 from holdfast.runtime.job.job import Job
 from holdfast.runtime.job.options import MAX_PARALLELISM
 from holdfast.runtime.job.progress import EpochProgress, ProgressReporter
+from holdfast.runtime.master.job_metrics import JobMetrics
 from holdfast.runtime.task.operator_state import OperatorStates
 from holdfast.storage.register.fenced_register import Lease
 
@@ -49,6 +50,7 @@ class JobAttempt(EpochDriver):
         control: Requests of other threads.
         progress: Where epochs are reported.
         statistics: Where checkpoints are counted.
+        metrics: Where epochs are counted.
     """
 
     def __init__(
@@ -60,6 +62,7 @@ class JobAttempt(EpochDriver):
         control: JobControl,
         progress: ProgressReporter,
         statistics: CheckpointStatsTracker,
+        metrics: JobMetrics,
     ) -> None:
         self._job = job
         self._lease = lease
@@ -67,6 +70,7 @@ class JobAttempt(EpochDriver):
         self._restored = restored
         self._control = control
         self._progress = progress
+        self._metrics = metrics
         self._lock = threading.Lock()
         self._stored_max = stored_max_parallelism(job.graph, restored.operators, job.configuration.get(MAX_PARALLELISM))
         self._plan = self._compile(control.parallelism)
@@ -166,6 +170,7 @@ class JobAttempt(EpochDriver):
         if checkpoint_id is not None:
             self._checkpoints.notify(checkpoint_id, self._epochs)
         ended = time.perf_counter()
+        self._metrics.take(result, self._epochs, (ended - started, completed - acknowledged, ended - completed))
         self._progress.report(
             EpochProgress(
                 epoch=self._epochs.epoch,

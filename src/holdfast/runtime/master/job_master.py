@@ -42,6 +42,7 @@ from holdfast.runtime.job.recovery_proposal import with_proposal
 from holdfast.runtime.job.rest_options import EXCEPTION_HISTORY
 from holdfast.runtime.job.status import JobStatus
 from holdfast.runtime.master.attempt import JobAttempt
+from holdfast.runtime.master.job_metrics import JobMetrics
 from holdfast.runtime.master.job_observer import JobObservers
 from holdfast.runtime.master.recurrence import FATAL, Recurrence
 from holdfast.runtime.master.submission import submission_of
@@ -63,6 +64,7 @@ class JobMaster:
         control: Takes requests of other threads.
         history: What has happened to the job in this process.
         statistics: What is known of its checkpoints since this process runs it.
+        metrics: What it has done since this process runs it.
         attempt: The newest attempt, None before the first.
     """
 
@@ -72,6 +74,7 @@ class JobMaster:
         self.progress = progress or ProgressReporter(job.name)
         self.history = JobHistory(job.clock, job.configuration.get(EXCEPTION_HISTORY))
         self.statistics = CheckpointStatsTracker(job.configuration.get(CHECKPOINTS_HISTORY))
+        self.metrics = JobMetrics()
         self.attempt: JobAttempt | None = None
         self.status = JobStatus.CREATED
         self._observers = JobObservers(self)
@@ -275,7 +278,9 @@ class JobMaster:
         lease.write(lambda state: replace(state.begun(restored.lineage, restored.request), terminal=None))
         if self._submission is not None:
             self._submission.begin()
-        self.attempt = JobAttempt(self.job, lease, number, restored, self.control, self.progress, self.statistics)
+        self.attempt = JobAttempt(
+            self.job, lease, number, restored, self.control, self.progress, self.statistics, self.metrics
+        )
         self.status = JobStatus.RUNNING
         outcome = self.attempt.run()
         if self.control.cancel_requested:

@@ -1,0 +1,96 @@
+"""What a job has done since this process runs it, counted once an epoch from what its tasks have reported."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field, replace
+
+from holdfast.kernel.watermark import MAX_WATERMARK, MIN_WATERMARK
+from holdfast.runtime.epoch.epoch_runner import EpochResult, EpochRunner
+
+
+@dataclass(frozen=True)
+class OperatorNumbers:
+    """The numbers of one operator.
+
+    Attributes:
+        records_in: Elements that it has read.
+        records_out: Elements that it has emitted.
+        state_bytes: Size of the run files of its state.
+        watermark: Its watermark in milliseconds since 1970, None if it has none yet.
+    """
+
+    records_in: int = 0
+    records_out: int = 0
+    state_bytes: int = 0
+    watermark: int | None = None
+
+
+@dataclass(frozen=True)
+class JobNumbers:
+    """The numbers of a job at one moment.
+
+    Attributes:
+        epochs: Epochs that were accepted.
+        repeated: Epochs that were run again because tasks had read different attempts.
+        rows: Elements read from sources.
+        seconds: Time that epochs have taken.
+        checkpoint_seconds: Of that, for documents and pointers.
+        commit_seconds: Of that, for sinks.
+        operators: By uid.
+    """
+
+    epochs: int = 0
+    repeated: int = 0
+    rows: int = 0
+    seconds: float = 0.0
+    checkpoint_seconds: float = 0.0
+    commit_seconds: float = 0.0
+    operators: dict[str, OperatorNumbers] = field(default_factory=dict)
+
+
+class JobMetrics:
+    """Counts; safe to read from any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._numbers = JobNumbers()
+
+    def take(self, result: EpochResult, epochs: EpochRunner, times: tuple[float, float, float]) -> None:
+        """Count an epoch that was accepted.
+
+        Args:
+            result: The epoch.
+            epochs: What the job's state is after it.
+            times: Seconds that it took, and of these its checkpoint and its commits.
+        """
+        operators = dict(self._numbers.operators)
+        for step in result.report.steps():
+            known = operators.get(step.uid, OperatorNumbers())
+            operators[step.uid] = replace(
+                known, records_in=known.records_in + step.records_in, records_out=known.records_out + step.records_out
+            )
+        for uid, version in epochs.versions.items():
+            size = sum(run.size for run in version.runs)
+            operators[uid] = replace(operators.get(uid, OperatorNumbers()), state_bytes=size)
+        for uid, watermark in epochs.watermarks.items():
+            if uid in operators and MIN_WATERMARK < watermark < MAX_WATERMARK:
+                operators[uid] = replace(operators[uid], watermark=watermark)
+        before = self._numbers
+        now = JobNumbers(
+            before.epochs + 1,
+            before.repeated + result.descriptor.attempt,
+            before.rows + result.rows,
+            before.seconds + times[0],
+            before.checkpoint_seconds + times[1],
+            before.commit_seconds + times[2],
+            operators,
+        )
+        with self._lock:
+            self._numbers = now
+
+    @property
+    def numbers(self) -> JobNumbers:
+        """The numbers now."""
+        with self._lock:
+            return self._numbers

@@ -1,0 +1,96 @@
+"""The numbers of a job as Prometheus reads them."""
+
+from __future__ import annotations
+
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from holdfast.errors import ConfigurationError, CorruptFileError
+from holdfast.kernel.configuration import Configuration
+from holdfast.rest.embedded import bounds_from
+from holdfast.rest.metric.sample import from_json
+from tests.stories.served import Running, until
+
+
+def scraped(running: Running, token: str | None = None, path: str = "/metrics") -> dict[tuple[str, str], float]:
+    """What stands at /metrics, by name and operator or status."""
+    address = running.client.address
+    request = urllib.request.Request(
+        address.url + path, headers={"Authorization": f"Bearer {token or address.bearer_token}"}
+    )
+    with urllib.request.urlopen(request) as answer:
+        assert answer.headers["Content-Type"].startswith("text/plain")
+        text = answer.read().decode()
+    found = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            if not sample.name.endswith("_created"):
+                assert sample.labels["job_name"] == "words"
+                about = sample.labels.get("operator_id", sample.labels.get("status", ""))
+                found[sample.name, about] = sample.value
+    return found
+
+
+def test_a_job_is_counted_under_flinks_names_where_flink_has_them(tmp_path: Path) -> None:
+    running = Running(tmp_path)
+    try:
+        running.say("sand", "kelp", "kelp")
+        until(lambda: scraped(running)["holdfast_job_epochs_total", ""] >= 2)
+        found = scraped(running)
+        assert found["flink_jobmanager_job_numberOfCompletedCheckpoints", ""] == 2
+        assert found["flink_jobmanager_job_numRestarts", ""] == 0
+        assert found["flink_jobmanager_job_lastCheckpointFullSize", ""] > 0
+        assert found["holdfast_job_rows_in_total", ""] == 5
+        assert found["flink_taskmanager_job_task_operator_numRecordsIn", "count"] == 5
+        assert found["flink_taskmanager_job_task_operator_numRecordsOut", "count"] == 5
+        assert found["holdfast_operator_state_bytes", "count"] == found["holdfast_job_state_bytes", ""] > 0
+        assert found["holdfast_job_status", "RUNNING"] == 1
+        assert found["holdfast_job_status", "FAILED"] == 0
+        assert not [name for name, _ in found if "currentOutputWatermark" in name], "no event time, no watermark"
+    finally:
+        running.end()
+
+
+def test_what_failed_is_counted_and_rows_of_failed_epochs_are_not(tmp_path: Path) -> None:
+    running = Running(tmp_path, **{"restart-strategy.type": "none"})
+    running.say("sand", "poison")
+    running.thread.join(30)
+    numbers = running.master.metrics.numbers
+    assert (numbers.epochs, numbers.rows, running.master.history.failure_count) == (1, 2, 1)
+
+
+def test_a_scraper_has_a_token_that_is_good_for_nothing_else(tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("for-prometheus\n")
+    running = Running(tmp_path, **{"rest.metrics.token-file": str(token)})
+    try:
+        assert scraped(running, "for-prometheus")
+        assert scraped(running)
+        for path, shown in (
+            ("/jobs", "for-prometheus"),
+            ("/metrics", "guessed"),
+            ("/metrics/../jobs", "for-prometheus"),
+        ):
+            with pytest.raises(urllib.error.HTTPError) as caught:
+                scraped(running, shown, path)
+            assert caught.value.code == 401
+    finally:
+        running.end()
+
+
+def test_a_token_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "empty").write_text(" \n")
+    for name, word in (("missing", "cannot be read"), ("empty", "is empty")):
+        with pytest.raises(ConfigurationError, match=word):
+            bounds_from(Configuration({"rest.metrics.token-file": str(tmp_path / name)}))
+
+
+@pytest.mark.parametrize("body", [[{}], [1], {"name": 1}, [{"name": "x", "value": "much", "help": "", "labels": {}}]])
+def test_what_is_no_number_is_refused(body: Any) -> None:
+    with pytest.raises(CorruptFileError, match="are no numbers of a job"):
+        from_json(body)
