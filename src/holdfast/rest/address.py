@@ -69,7 +69,7 @@ class AddressFile:
         self._fs = directory.fs
         self._job_id = str(directory.job_id)
         self._directory = join(directory.path, DIRECTORY)
-        self._path: str | None = None
+        self._name: str | None = None
 
     def publish(self, url: str, bearer_token: str, fencing_token: int) -> None:
         """Say where this process listens, as the leader with a fencing token; what leaders before it have said goes.
@@ -78,18 +78,22 @@ class AddressFile:
             StorageError: It cannot be written.
         """
         address = RestAddress(url, bearer_token, socket.gethostname(), os.getpid(), fencing_token, self._job_id)
-        path = join(self._directory, f"{fencing_token:019d}-{new_nonce()}.json")
-        self._fs.create_private(path, json.dumps(asdict(address)).encode())
-        self._path = path
-        for name in self._fs.list_names(self._directory):
-            match = _NAME.fullmatch(name)
+        name = f"{fencing_token:019d}-{new_nonce()}.json"
+        self._fs.create_private(join(self._directory, name), json.dumps(asdict(address)).encode())
+        self._name = name
+        for found in self._fs.list_names(self._directory):
+            match = _NAME.fullmatch(found)
             if match and int(match[1]) < fencing_token:
-                self._fs.delete_in(self._directory, name)
+                self._fs.delete_in(self._directory, found)
 
     def withdraw(self) -> None:
-        """This process listens no more."""
-        if self._path is not None:
-            self._fs.delete(self._path)
+        """This process listens no more.
+
+        Raises:
+            StorageError: The file cannot be deleted, or a link has taken the place of its directory.
+        """
+        if self._name is not None:
+            self._fs.delete_in(self._directory, self._name)
             self._fs.delete_directory(self._directory)
 
 

@@ -17,10 +17,12 @@ from holdfast.ha.job_manager_store.blob_store import FileSystemBlobStore
 from holdfast.ha.services.cluster_storage import ClusterStorage
 from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.ids import JobID
+from holdfast.rest.address import AddressFile
 from holdfast.runtime.commit.savepoints import try_place
 from holdfast.runtime.job.control import SnapshotRequest
 from holdfast.state import ValueStateDescriptor
 from holdfast.storage.file_system.scheme import LocalFileSystem
+from holdfast.storage.job.job_directory import JobDirectory
 from tests.stories.local import Program, master
 
 
@@ -175,3 +177,18 @@ def test_a_cluster_that_is_cleaned_up_leaves_what_a_link_points_to(tmp_path: Pat
     with pytest.raises(StorageError, match="is a link"):
         mine.forget()
     assert names(Path(theirs.path)) == before
+
+
+def test_who_listens_no_more_deletes_his_address_through_no_link(tmp_path: Path) -> None:
+    directory = JobDirectory(LocalFileSystem(), str(tmp_path / "job"), JobID.from_name("job"))
+    file = AddressFile(directory)
+    file.publish("http://127.0.0.1:1", "token", 1)
+    others, mine = tmp_path / "others", Path(directory.path) / "rest"
+    shutil.copytree(mine, others)
+    shutil.rmtree(mine)
+    mine.symlink_to(others)
+    before = names(others)
+    assert before
+    with pytest.raises(StorageError, match="is a link"):
+        file.withdraw()
+    assert names(others) == before

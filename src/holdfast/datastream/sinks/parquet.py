@@ -29,7 +29,7 @@ from holdfast.errors import AlreadyExistError, ConfigurationError
 from holdfast.kernel.malformed import MALFORMED
 from holdfast.runtime.function.sink import CommitRequest, Committer, CommitterInitContext, Sink, WriterInitContext
 from holdfast.runtime.function.staging import ParquetFormat, ParquetStaging, require_columns
-from holdfast.storage.file_system.path import is_absolute, parent
+from holdfast.storage.file_system.path import base_name, is_absolute, parent
 from holdfast.storage.file_system.scheme import FileSystem, file_system_for, join, local_path
 from holdfast.storage.job.naming import FileName
 from holdfast.types.information.type_information import TypeInformation
@@ -201,7 +201,9 @@ def _move_all(fs: FileSystem, requests: Sequence[CommitRequest]) -> None:
             continue
         request.signal_already_committed()
         if isinstance(outcome, AlreadyExistError):
-            fs.delete(staged)  # an earlier try linked the final name, and died before it removed the staged one
+            fs.delete_in(
+                parent(staged), base_name(staged)
+            )  # an earlier try linked the final name, and died before it removed the staged one
         elif not fs.exists(final):
             if not request.is_recovered and not request.number_of_retries:
                 raise _missing(request.committable, staged) from outcome

@@ -170,7 +170,7 @@ class FileSystemBlobStore(BlobStoreService):
 
     def delete(self, job_id: JobID, blob_key: BlobKey) -> bool:
         """Delete a blob, and the job's directory if it was the last."""
-        self._fs.delete(self._path(job_id, blob_key))
+        self._fs.delete_in(self._job_directory(job_id), f"blob_{blob_key}")
         self._fs.delete_directory(self._job_directory(job_id))
         return True
 
