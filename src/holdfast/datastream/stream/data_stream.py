@@ -283,7 +283,7 @@ class DataStream(_Named, Distribution):
             ConfigurationError: The stream does not come from `process`.
         """
         node = self._node
-        if not isinstance(node, KeyedNode | NarrowNode) or node.operator.shape not in ("process", "window"):
+        if not isinstance(node, KeyedNode | NarrowNode) or node.operator.shape not in ("process", "window", "panes"):
             raise ConfigurationError(
                 f"get_side_output() of {self._node.name!r}: only the streams that process() and windows return have "
                 "side outputs; call it on such a one."

@@ -25,7 +25,7 @@ from holdfast.types.information.type_information import TypeInformation
 
 logger = logging.getLogger(__name__)
 
-Shape = Literal["map", "flat_map", "filter", "process", "reduce", "batches", "groups", "async", "window"]
+Shape = Literal["map", "flat_map", "filter", "process", "reduce", "batches", "groups", "async", "window", "panes"]
 _counter = itertools.count()
 
 

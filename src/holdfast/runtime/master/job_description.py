@@ -189,8 +189,9 @@ def _states(step: Step, backend: StateBackend, configuration: Configuration) -> 
             _initialize(spec.function, info, keyed, store)
         if spec.shape == "reduce":
             yield _declared(ValueStateDescriptor(REDUCE_STATE, spec.input_type), "value")
-        if spec.shape == "window":
-            yield _declared(spec.function.contents, spec.function.contents.kind.value)
+        if spec.shape in ("window", "panes"):
+            for descriptor in spec.function.descriptors:
+                yield _declared(descriptor, descriptor.kind.value)
         if keyed is not None:
             yield from (_declared(descriptor, descriptor.kind.value) for descriptor in keyed.registered.values())
         yield from (_declared(descriptor, mode) for mode, descriptor in store.registered.values())

@@ -30,6 +30,7 @@ _FIRST = {
     "groups": "process_group",
     "async": "invoke_all",
     "window": "evaluate",
+    "panes": "results",
 }
 _OF_TWO = {
     "map": ("map1", "map2"),

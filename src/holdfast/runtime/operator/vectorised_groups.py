@@ -25,9 +25,12 @@ class Groups:
         starts: Where each key begins among them.
     """
 
-    def __init__(self, marks: Sequence[Any]) -> None:
-        is_number = len(marks) > 0 and isinstance(marks[0], int)
-        numbers = np.fromiter(marks, np.int64, len(marks)) if is_number else _numbered(marks)
+    def __init__(self, marks: Sequence[Any] | Positions) -> None:
+        if isinstance(marks, np.ndarray):
+            numbers = marks
+        else:
+            is_number = len(marks) > 0 and isinstance(marks[0], int)
+            numbers = np.fromiter(marks, np.int64, len(marks)) if is_number else _numbered(marks)
         # Several times faster than a stable argsort; slots and rows are far below the limits.
         bits = max(1, len(numbers).bit_length())
         both = np.sort((numbers << bits) | np.arange(len(numbers)))

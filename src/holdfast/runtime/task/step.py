@@ -22,6 +22,7 @@ from holdfast.runtime.graph.plan import Step
 from holdfast.runtime.operator import OperatorSubtask, Stamps
 from holdfast.runtime.task.queryable_names import QueryableNames
 from holdfast.runtime.task.worker import LoadedJob
+from holdfast.runtime.window_operator.pane_subtask import PaneSubtask
 from holdfast.state.operator.operator_snapshot import OperatorSnapshot
 from holdfast.storage.job.job_directory import SHARED
 from holdfast.storage.job.naming import FileName
@@ -146,6 +147,7 @@ class KeyedRun(OperatorRun):
         self._epoch = epoch
         self._token = job.descriptor.token
         self._takes_batches = step.operator is not None and step.operator.shape == "batches"
+        self._panes = subtask if isinstance(subtask, PaneSubtask) else None
 
     def accept(self, chunk: Chunk) -> Chunk:
         raise AssertionError(f"elements without a key arrived at {self.step.uid!r}")
@@ -153,6 +155,9 @@ class KeyedRun(OperatorRun):
     def accept_keyed(self, chunk: Chunk, dict_keys: Sequence[Any], hashes: npt.NDArray[np.uint64]) -> Chunk:
         """Processes elements with their canonical keys and hashes."""
         self.records_in += len(chunk)
+        if self._panes is not None:
+            self._panes.process_rows(chunk.batch, dict_keys, hashes, chunk.stamps)
+            return Chunk(self.step.output_type, self.step.uid, elements=[])
         if self._takes_batches:
             batch = self._operator.process_batch(chunk.batch, dict_keys, hashes)
             self.records_out += batch.num_rows
@@ -166,6 +171,12 @@ class KeyedRun(OperatorRun):
 
     def end_of_input(self, observed: Observed) -> Chunk:
         watermark = self._epoch.event_time.after(self.step.uid, self.step.clocks, observed)
+        if self._panes is not None:
+            batch, stamps = self._panes.close(watermark, self._epoch.processing_time)
+            self.records_out += batch.num_rows
+            return Chunk(
+                self.step.output_type, self.step.uid, batch=batch, stamps=stamps if self.step.stamped else None
+            )
         fired = self._operator.end_input()
         fired += self._operator.advance_watermark(watermark)
         fired += self._operator.fire_processing_time(self._epoch.processing_time)

@@ -41,11 +41,20 @@ class TimeWindowAssigner(WindowAssigner[T, TimeWindow]):
         if not self.EVENT_TIME:
             return context.get_current_processing_time()
         if timestamp == NO_TIMESTAMP:
-            raise ConfigurationError(
-                f"{self!r} puts elements into windows by their event time, and an element came that has none: call "
-                "assign_timestamps_and_watermarks() before window(), or take windows of processing time."
-            )
+            raise without_timestamp(repr(self))
         return timestamp
+
+    def fixed(self) -> tuple[int, int, int] | None:
+        """Size, slide and offset of windows that are all of one size, in milliseconds; None for others."""
+        return None
+
+
+def without_timestamp(who: str) -> ConfigurationError:
+    """What is raised for an element without an event time."""
+    return ConfigurationError(
+        f"{who} puts elements into windows by their event time, and an element came that has none: call "
+        "assign_timestamps_and_watermarks() before window(), or take windows of processing time."
+    )
 
 
 class _Tumbling(TimeWindowAssigner[T]):
@@ -64,6 +73,9 @@ class _Tumbling(TimeWindowAssigner[T]):
         time = self._time(timestamp, context)
         start = time - (time - self._offset) % self._size
         return (TimeWindow(start, start + self._size),)
+
+    def fixed(self) -> tuple[int, int, int] | None:
+        return self._size, self._size, self._offset
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._size}, {self._offset})"
@@ -114,6 +126,9 @@ class _Sliding(TimeWindowAssigner[T]):
         time, size = self._time(timestamp, context), self._size
         last = time - (time - self._offset) % self._slide
         return [TimeWindow(start, start + size) for start in range(last, time - size, -self._slide)]
+
+    def fixed(self) -> tuple[int, int, int] | None:
+        return self._size, self._slide, self._offset
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._size}, {self._slide}, {self._offset})"
@@ -252,3 +267,12 @@ class ProcessingTimeSessionWindows(_SessionsOfOneGap[T]):
     def with_dynamic_gap(extractor: SessionWindowTimeGapExtractor) -> DynamicProcessingTimeSessionWindows[Any]:
         """Makes the assigner of sessions whose elements say how long they go on."""
         return DynamicProcessingTimeSessionWindows(extractor)
+
+
+FIXED_WINDOWS: Final = (
+    TumblingEventTimeWindows,
+    TumblingProcessingTimeWindows,
+    SlidingEventTimeWindows,
+    SlidingProcessingTimeWindows,
+)
+"""Whose windows are all of one size; subclasses may assign others."""

@@ -163,6 +163,11 @@ class WindowOperator(Function):
         """Whether a window keeps all of its elements."""
         return isinstance(self.contents, ListStateDescriptor)
 
+    @property
+    def descriptors(self) -> list[StateDescriptor[Any]]:
+        """The states of each window that the operator itself has."""
+        return [self.contents]
+
     def open(self, runtime_context: RuntimeContext) -> None:
         """Open the functions."""
         _each(combining_function(self.contents), "open", runtime_context)

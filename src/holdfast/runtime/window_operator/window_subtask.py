@@ -11,6 +11,7 @@ from holdfast.errors import HoldfastError
 from holdfast.runtime.function.user_function import OutputTag
 from holdfast.runtime.graph.stream_graph import OperatorSpec
 from holdfast.runtime.operator import GroupedSubtask, OperatorSubtask, StampedSubtask, Stamps, SubtaskContext
+from holdfast.runtime.window_operator.pane_subtask import PaneSubtask
 from holdfast.runtime.window_operator.window_task import WindowTask
 
 
@@ -105,6 +106,8 @@ def subtask_kind(spec: OperatorSpec, *, is_stamped: bool) -> Callable[..., Opera
     """
     if spec.shape == "window":
         return partial(WindowSubtask, is_stamped=is_stamped)
+    if spec.shape == "panes":
+        return PaneSubtask
     if spec.shape == "groups":
         return GroupedSubtask
     return StampedSubtask if is_stamped else OperatorSubtask

@@ -1,0 +1,366 @@
+"""Aggregates of windows by columns: what a batch adds to each key and window, without a loop over rows.
+
+An aggregate works on *accumulators*, columns with one row for each key and pane. It makes them of the rows of a batch,
+merges several of one key and window, and makes the result of them.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from decimal import Decimal
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from holdfast.errors import ConfigurationError, OutputTypeError
+from holdfast.runtime.operator.vectorised_groups import Groups
+from holdfast.types.conversion.ddl import parse_type
+from holdfast.types.information.type_information import (
+    AtomicTypeInformation,
+    CollatedStringTypeInformation,
+    DecimalTypeInformation,
+    OpaqueTypeInformation,
+    RowTypeInformation,
+    TypeInformation,
+)
+
+Arrival = npt.NDArray[np.int64]
+_SAFE_SUM: Final = 2.0**62
+_WHOLE: Final = frozenset({"tinyint", "smallint", "int", "bigint"})
+_FRACTIONS: Final = frozenset({"float", "double"})
+_NEVER: Final = np.iinfo(np.int64).max
+
+
+class BatchAggregateFunction(ABC):
+    """An aggregate by columns; subclass it for one of your own.
+
+    All arrays are Arrow arrays, `groups` says which of their rows belong together: `groups.order` are the rows, those
+    of one group together and in their order, and `groups.starts` says where each group begins among them.
+    """
+
+    @abstractmethod
+    def accumulator_types(self, input_type: RowTypeInformation) -> Sequence[TypeInformation]:
+        """The types of the columns of an accumulator, for rows of a type.
+
+        Raises:
+            ConfigurationError: A column is missing, or of a type that does not go.
+        """
+
+    @abstractmethod
+    def result_type(self, input_type: RowTypeInformation) -> TypeInformation:
+        """The type of the result."""
+
+    @abstractmethod
+    def accumulate(self, batch: pa.RecordBatch, groups: Groups, arrival: Arrival) -> Sequence[pa.Array]:
+        """Return the accumulators of the rows of a batch, one row for each group.
+
+        Args:
+            batch: The rows.
+            groups: Those of one key and pane together.
+            arrival: For each row a number that grows from row to row, also from epoch to epoch.
+        """
+
+    @abstractmethod
+    def merge(self, accumulators: Sequence[pa.Array], groups: Groups) -> Sequence[pa.Array]:
+        """Return one accumulator for each group of accumulators."""
+
+    @abstractmethod
+    def result(self, accumulators: Sequence[pa.Array]) -> pa.Array:
+        """Return the result of each accumulator."""
+
+
+class OfColumn(BatchAggregateFunction):
+    """What aggregates of one column have in common."""
+
+    def __init__(self, column: str) -> None:
+        self.column = column
+
+    def _type(self, input_type: RowTypeInformation) -> TypeInformation:
+        if self.column not in input_type.names:
+            raise ConfigurationError(
+                f"{type(self).__name__}: there is no column {self.column!r}; the stream has {list(input_type.names)!r}."
+            )
+        found = input_type.types[list(input_type.names).index(self.column)]
+        if isinstance(found, OpaqueTypeInformation):
+            raise ConfigurationError(f"{type(self).__name__}: column {self.column!r} has no declared type.")
+        return found
+
+    def _ordered(self, input_type: RowTypeInformation) -> TypeInformation:
+        found = self._type(input_type)
+        is_plain = isinstance(found, AtomicTypeInformation | DecimalTypeInformation)
+        if not is_plain or isinstance(found, CollatedStringTypeInformation):
+            raise ConfigurationError(
+                f"{type(self).__name__}: values of column {self.column!r}, {found.ddl!r}, are not compared here."
+            )
+        return found
+
+    def _number(self, input_type: RowTypeInformation) -> TypeInformation:
+        found = self._type(input_type)
+        if found.ddl not in _WHOLE | _FRACTIONS and not isinstance(found, DecimalTypeInformation):
+            raise ConfigurationError(f"{type(self).__name__}: column {self.column!r} is {found.ddl!r}, no number.")
+        return found
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.column!r})"
+
+
+class CountAggregate(BatchAggregateFunction):
+    """How many rows there are."""
+
+    def accumulator_types(self, input_type: RowTypeInformation) -> Sequence[TypeInformation]:
+        return [parse_type("bigint")]
+
+    def result_type(self, input_type: RowTypeInformation) -> TypeInformation:
+        return parse_type("bigint")
+
+    def accumulate(self, batch: pa.RecordBatch, groups: Groups, arrival: Arrival) -> Sequence[pa.Array]:
+        return [pa.array(groups.ends - groups.starts + 1)]
+
+    def merge(self, accumulators: Sequence[pa.Array], groups: Groups) -> Sequence[pa.Array]:
+        return [pa.array(np.add.reduceat(accumulators[0].to_numpy()[groups.order], groups.starts))]
+
+    def result(self, accumulators: Sequence[pa.Array]) -> pa.Array:
+        return accumulators[0]
+
+    def __repr__(self) -> str:
+        return "CountAggregate()"
+
+
+class SumAggregate(OfColumn):
+    """The sum of the values that are not null, null if there is none; whole numbers become `bigint`, others `double`.
+
+    Floating-point numbers are added in another order than a loop would, so the last digits may differ.
+    """
+
+    def accumulator_types(self, input_type: RowTypeInformation) -> Sequence[TypeInformation]:
+        found = self._number(input_type)
+        if isinstance(found, DecimalTypeInformation):
+            return [parse_type(f"decimal(38, {found.arrow_type.scale})")]
+        return [parse_type("bigint" if found.ddl in _WHOLE else "double")]
+
+    def result_type(self, input_type: RowTypeInformation) -> TypeInformation:
+        return self.accumulator_types(input_type)[0]
+
+    def accumulate(self, batch: pa.RecordBatch, groups: Groups, arrival: Arrival) -> Sequence[pa.Array]:
+        return [summed(_wide(batch.column(self.column)), groups, repr(self))]
+
+    def merge(self, accumulators: Sequence[pa.Array], groups: Groups) -> Sequence[pa.Array]:
+        return [summed(accumulators[0], groups, repr(self))]
+
+    def result(self, accumulators: Sequence[pa.Array]) -> pa.Array:
+        return accumulators[0]
+
+
+class MeanAggregate(OfColumn):
+    """The mean of the values that are not null, as a double; null if there is none."""
+
+    def accumulator_types(self, input_type: RowTypeInformation) -> Sequence[TypeInformation]:
+        self._number(input_type)
+        return [parse_type("double"), parse_type("bigint")]
+
+    def result_type(self, input_type: RowTypeInformation) -> TypeInformation:
+        return parse_type("double")
+
+    def accumulate(self, batch: pa.RecordBatch, groups: Groups, arrival: Arrival) -> Sequence[pa.Array]:
+        values = batch.column(self.column)
+        numbers = values.cast(pa.float64()).fill_null(0.0)
+        return self.merge([numbers, values.is_valid().cast(pa.int64())], groups)
+
+    def merge(self, accumulators: Sequence[pa.Array], groups: Groups) -> Sequence[pa.Array]:
+        return [
+            pa.array(np.add.reduceat(column.to_numpy(zero_copy_only=False)[groups.order], groups.starts))
+            for column in accumulators
+        ]
+
+    def result(self, accumulators: Sequence[pa.Array]) -> pa.Array:
+        sums, counts = (column.to_numpy() for column in accumulators)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            return pa.array(sums / counts, mask=counts == 0)
+
+
+class ExtremeAggregate(OfColumn):
+    """The least or greatest of the values that are not null; NaN only if there is nothing else, null if nothing."""
+
+    _BEST_FIRST: str
+
+    def accumulator_types(self, input_type: RowTypeInformation) -> Sequence[TypeInformation]:
+        return [self._ordered(input_type)]
+
+    def result_type(self, input_type: RowTypeInformation) -> TypeInformation:
+        return self._ordered(input_type)
+
+    def accumulate(self, batch: pa.RecordBatch, groups: Groups, arrival: Arrival) -> Sequence[pa.Array]:
+        return self.merge([batch.column(self.column)], groups)
+
+    def merge(self, accumulators: Sequence[pa.Array], groups: Groups) -> Sequence[pa.Array]:
+        values = accumulators[0]
+        ranks = pc.rank(values, sort_keys=self._BEST_FIRST, tiebreaker="first").to_numpy().astype(np.int64)
+        return [_least(values, ranks, groups)]
+
+    def result(self, accumulators: Sequence[pa.Array]) -> pa.Array:
+        return accumulators[0]
+
+
+class MinAggregate(ExtremeAggregate):
+    """The least of the values that are not null."""
+
+    _BEST_FIRST = "ascending"
+
+
+class MaxAggregate(ExtremeAggregate):
+    """The greatest of the values that are not null."""
+
+    _BEST_FIRST = "descending"
+
+
+class ArrivalAggregate(OfColumn):
+    """The first or last of the values that are not null, in the order in which rows have come."""
+
+    _SIGN: int
+
+    def accumulator_types(self, input_type: RowTypeInformation) -> Sequence[TypeInformation]:
+        return [self._type(input_type), parse_type("bigint")]
+
+    def result_type(self, input_type: RowTypeInformation) -> TypeInformation:
+        return self._type(input_type)
+
+    def accumulate(self, batch: pa.RecordBatch, groups: Groups, arrival: Arrival) -> Sequence[pa.Array]:
+        return self.merge([batch.column(self.column), pa.array(arrival)], groups)
+
+    def merge(self, accumulators: Sequence[pa.Array], groups: Groups) -> Sequence[pa.Array]:
+        values, arrival = accumulators
+        ranks = arrival.to_numpy() * self._SIGN
+        at = pa.array(_least_rows(values, ranks, groups))
+        return [values.take(at), arrival.take(at)]
+
+    def result(self, accumulators: Sequence[pa.Array]) -> pa.Array:
+        return accumulators[0]
+
+
+class FirstAggregate(ArrivalAggregate):
+    """The first of the values that are not null."""
+
+    _SIGN = 1
+
+
+class LastAggregate(ArrivalAggregate):
+    """The last of the values that are not null."""
+
+    _SIGN = -1
+
+
+class ListAggregate(OfColumn):
+    """What aggregates that keep several values have in common; a list never has null."""
+
+    def accumulator_types(self, input_type: RowTypeInformation) -> Sequence[TypeInformation]:
+        return [parse_type(f"array<{self._ordered(input_type).ddl}>")]
+
+    def accumulate(self, batch: pa.RecordBatch, groups: Groups, arrival: Arrival) -> Sequence[pa.Array]:
+        number = np.empty(len(groups.order), np.int64)
+        number[groups.order] = groups.group
+        return [self._chosen(batch.column(self.column), number, len(groups))]
+
+    def merge(self, accumulators: Sequence[pa.Array], groups: Groups) -> Sequence[pa.Array]:
+        number = np.empty(len(groups.order), np.int64)
+        number[groups.order] = groups.group
+        lists = accumulators[0]
+        return [self._chosen(lists.flatten(), number[pc.list_parent_indices(lists).to_numpy()], len(groups))]
+
+    @abstractmethod
+    def _kept(self, values: pa.Array, number: Arrival) -> Arrival:
+        """Return which values stay, ordered by the number of their group."""
+
+    def _chosen(self, values: pa.Array, number: Arrival, count: int) -> pa.Array:
+        present = values.is_valid()
+        if pa.types.is_floating(values.type):
+            present = pc.and_(present, pc.invert(pc.is_nan(values.fill_null(0))))
+        rows = np.flatnonzero(present.to_numpy(zero_copy_only=False))
+        values, number = values.take(pa.array(rows)), number[rows]
+        kept = self._kept(values, number) if len(rows) else rows
+        ends = np.searchsorted(number[kept], np.arange(count + 1))
+        return pa.ListArray.from_arrays(pa.array(ends.astype(np.int32)), values.take(pa.array(kept)))
+
+
+class TopNAggregate(ListAggregate):
+    """The greatest values, the best first, so many at most, in a list; null and NaN are never among them.
+
+    Args:
+        n: How many.
+        column: Whose values.
+        ascending: The least values count instead.
+    """
+
+    def __init__(self, n: int, column: str, *, ascending: bool = False) -> None:
+        super().__init__(column)
+        if isinstance(n, bool) or not isinstance(n, int) or n < 1:
+            raise ConfigurationError(f"TopNAggregate keeps at least one value, not {n!r}.")
+        self.n = n
+        self._best_first = "ascending" if ascending else "descending"
+
+    def result_type(self, input_type: RowTypeInformation) -> TypeInformation:
+        return self.accumulator_types(input_type)[0]
+
+    def result(self, accumulators: Sequence[pa.Array]) -> pa.Array:
+        return accumulators[0]
+
+    def _kept(self, values: pa.Array, number: Arrival) -> Arrival:
+        ranks = pc.rank(values, sort_keys=self._best_first, tiebreaker="first").to_numpy()
+        order = np.lexsort((ranks, number))
+        ordered = number[order]
+        position = np.arange(len(order)) - np.searchsorted(ordered, ordered)
+        return order[position < self.n]
+
+
+class DistinctCountAggregate(ListAggregate):
+    """How many different values there are, without null and NaN; keeps all of them in state."""
+
+    def result_type(self, input_type: RowTypeInformation) -> TypeInformation:
+        self._ordered(input_type)
+        return parse_type("bigint")
+
+    def result(self, accumulators: Sequence[pa.Array]) -> pa.Array:
+        return pc.list_value_length(accumulators[0]).cast(pa.int64())
+
+    def _kept(self, values: pa.Array, number: Arrival) -> Arrival:
+        codes = values.dictionary_encode().indices.to_numpy().astype(np.int64)
+        kept = np.unique(number * (int(codes.max()) + 1) + codes, return_index=True)[1]
+        return kept[np.argsort(number[kept], kind="stable")]
+
+
+def summed(values: pa.Array, groups: Groups, who: str) -> pa.Array:
+    """Return the sum of the values of each group that are not null, null if there is none.
+
+    Raises:
+        OutputTypeError: A sum of whole numbers does not fit 64 bits.
+    """
+    present = values.is_valid().to_numpy(zero_copy_only=False)[groups.order]
+    nothing: Any = Decimal(0) if pa.types.is_decimal(values.type) else 0
+    numbers = values.fill_null(nothing).to_numpy(zero_copy_only=False)[groups.order]
+    sums = np.add.reduceat(numbers, groups.starts)
+    if pa.types.is_integer(values.type):
+        about = np.add.reduceat(numbers.astype(np.float64), groups.starts)
+        if (np.abs(sums - about) > _SAFE_SUM).any():
+            raise OutputTypeError(who, "A sum does not fit 64 bits.", declared="bigint")
+    return pa.array(sums, values.type, mask=~np.logical_or.reduceat(present, groups.starts))
+
+
+def _wide(values: pa.Array) -> pa.Array:
+    if pa.types.is_decimal(values.type):
+        return values.cast(pa.decimal128(38, values.type.scale))
+    return values.cast(pa.int64() if pa.types.is_integer(values.type) else pa.float64())
+
+
+def _least_rows(values: pa.Array, ranks: Arrival, groups: Groups) -> Arrival:
+    """Return for each group the row of the value with the least rank, of nulls alone any of them."""
+    ordered = np.where(values.is_valid().to_numpy(zero_copy_only=False), ranks, _NEVER)[groups.order]
+    best = np.minimum.reduceat(ordered, groups.starts)
+    at = np.where(ordered == best[groups.group], np.arange(len(ordered)), _NEVER)
+    return groups.order[np.minimum.reduceat(at, groups.starts)]
+
+
+def _least(values: pa.Array, ranks: Arrival, groups: Groups) -> pa.Array:
+    return values.take(pa.array(_least_rows(values, ranks, groups)))
