@@ -8,6 +8,7 @@ from holdfast import __version__
 from holdfast.cli.snapshot.checkpoints import checkpoints
 from holdfast.cli.snapshot.diff import diff
 from holdfast.cli.snapshot.inspect import inspect
+from holdfast.cli.snapshot.replay import replay
 from holdfast.cli.snapshot.state import state
 from holdfast.cli.verb.control import cancel, rescale
 from holdfast.cli.verb.info import info
@@ -29,7 +30,7 @@ def main() -> None:
 for command in (
     *(run, info, list_jobs, checkpoints, inspect, diff),
     *(savepoint, stop, cancel, rescale),
-    *(query, state_server, state),
+    *(query, state_server, state, replay),
     *(jobmanager, submit, logs),
 ):
     main.add_command(command)
