@@ -123,6 +123,7 @@ VERBS = [
     "submit",
     "state-server",
     "state",
+    "replay",
 ]
 TARGETS = ["help", "setup", "demo", "demo-ha", "test", "test-all", "soak", "chaos", "bench", "lint"]
 BENCHMARKS = [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -15,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from holdfast.cli.table import print_table
-from holdfast.errors import AlreadyExistError, ConfigurationError, NotExistError, StorageError
+from holdfast.errors import AlreadyExistError, ConfigurationError, HoldfastError, NotExistError, StorageError
 from holdfast.state_processor import SavepointReader
 from holdfast.state_processor.read.key_difference import key_differences
 
@@ -100,6 +101,56 @@ def show_key_differences(
         click.echo("no difference")
 
 
+def show_state_of_key(before: SavepointReader, after: SavepointReader, text: str) -> None:
+    """Prints how all keyed state and the timers of one key differ.
+
+    Args:
+        before: Of one snapshot.
+        after: Of a later one.
+        text: The key: a text, or as JSON. What fits the keys of an operator counts; where both do, both.
+
+    Raises:
+        StateMigrationError: The keys of a state cannot be compared.
+    """
+    rows: list[dict[str, Any]] = []
+    for uid, name in _states(before, after, None, None):
+        for table in _differences(before, after, uid, name, text):
+            rows += [{"uid": uid, "state": name, **row} for row in table.to_pylist()]
+    rows += [row for uid in after.operators() for row in _timers_changed(before, after, uid, text)]
+    if not rows:
+        click.echo(f"nothing has changed for key {text!r}")
+        return
+    columns = ("uid", "state", "change", "map_key", "before", "after")
+    print_table(columns, [[_cell(row[name]) if row.get(name) is not None else "" for name in columns] for row in rows])
+
+
+def _timers_changed(before: SavepointReader, after: SavepointReader, uid: str, text: str) -> Iterator[dict[str, Any]]:
+    found = []
+    for reader in (before, after):
+        has_timers = uid in reader.operators() and "timers" in reader.states(uid).values()
+        keys = _keys(reader, uid, text) if has_timers else []
+        rows = reader.read_timers(uid, keys=keys).to_pylist() if keys else []
+        found.append({(row["domain"], row["timestamp"]) for row in rows})
+    for (domain, timestamp), change in sorted(
+        [(timer, "removed") for timer in found[0] - found[1]] + [(timer, "added") for timer in found[1] - found[0]]
+    ):
+        side = "before" if change == "removed" else "after"
+        yield {"uid": uid, "state": f"timer of {domain} time", "change": change, side: timestamp}
+
+
+def _keys(reader: SavepointReader, uid: str, text: str) -> list[Any]:
+    """What a text on the command line may mean as a key of an operator."""
+    candidates: list[Any] = [text]
+    with suppress(ValueError):
+        candidates.append(json.loads(text))
+    fitting = []
+    for candidate in candidates:
+        with suppress(HoldfastError):
+            reader.require_key(uid, candidate)
+            fitting.append(candidate)
+    return fitting
+
+
 def _states(
     before: SavepointReader, after: SavepointReader, uid: str | None, state: str | None
 ) -> Iterator[tuple[str, str]]:
@@ -116,14 +167,18 @@ def _keyed(reader: SavepointReader, uid: str) -> list[str]:
     return [name for name, kind in reader.states(uid).items() if kind not in (*_OPERATOR_STATE, "timers")]
 
 
-def _differences(before: SavepointReader, after: SavepointReader, uid: str, state: str) -> Iterator[pa.Table]:
-    """What differs, of a state that one of both may not have; the first table has no rows."""
+def _differences(
+    before: SavepointReader, after: SavepointReader, uid: str, state: str, key: str | None = None
+) -> Iterator[pa.Table]:
+    """What differs, of one key or all, of a state that one of both may not have; the first table has no rows."""
     has = [uid in reader.operators() and state in _keyed(reader, uid) for reader in (before, after)]
-    if all(has):
-        yield from key_differences(before.state_table(uid, state), after.state_table(uid, state))
-        return
     reader, change = (before, "removed") if has[0] else (after, "added")
-    table = reader.read_keyed_state(uid, state)
+    keys = None if key is None else _keys(reader, uid, key)
+    if all(has):
+        one, other = (side.state_table(uid, state, keys=keys) for side in (before, after))
+        yield from key_differences(one, other)
+        return
+    table = reader.read_keyed_state(uid, state, keys=keys)
     columns = dict(zip(table.column_names, table.columns, strict=True))
     columns.pop("stamp", None)
     value = columns.pop("value")

@@ -13,6 +13,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from holdfast.errors import ConfigurationError
+from holdfast.kernel.clock import Clock, SystemClock
 from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.ids import JobID
 from holdfast.runtime.graph.stream_graph import StreamGraph
@@ -42,10 +43,21 @@ def launch(
         EngineLostError: The session's JVM is gone.
     """
     with final_failures_told("starting the job"):
-        return _launch(graph, job_name, configuration, session)
+        return JobClient(JobMaster(job_on_spark(graph, job_name, configuration, session)))
 
 
-def _launch(graph: StreamGraph, job_name: str, configuration: Configuration, session: SparkSession | None) -> JobClient:
+def job_on_spark(
+    graph: StreamGraph,
+    job_name: str,
+    configuration: Configuration,
+    session: SparkSession | None = None,
+    clock: Clock | None = None,
+) -> Job:
+    """Returns a job on Spark, which somebody else runs.
+
+    Raises:
+        ConfigurationError: An option does not fit, or the session cannot run jobs.
+    """
     configuration.validate()
     use_s3_options(configuration)
     directory_set = checkpoint_root(configuration)
@@ -66,7 +78,7 @@ def _launch(graph: StreamGraph, job_name: str, configuration: Configuration, ses
     directory.create()
     engine = SparkEngine(session, directory, trigger)
     register, leadership = open_register(directory, configuration)
-    job = Job(
+    return Job(
         job_id=job_id,
         name=job_name,
         graph=graph,
@@ -77,8 +89,8 @@ def _launch(graph: StreamGraph, job_name: str, configuration: Configuration, ses
         default_parallelism=parallelism or session.sparkContext.defaultParallelism,
         owner=f"{socket.gethostname()}:{os.getpid()}",
         leadership=leadership,
+        clock=clock or SystemClock(),
     )
-    return JobClient(JobMaster(job))
 
 
 def _temporary_directory(job_name: str) -> str:

@@ -159,6 +159,15 @@ class SavepointReader:
             expired,
         )
 
+    def require_key(self, uid: str, key: Any) -> None:
+        """Make sure that something can be a key of an operator.
+
+        Raises:
+            NullKeyError, OutputTypeError: It cannot.
+            NotExistError, StateError: There is no such operator, or it has no keys.
+        """
+        Keys.of(self._stored(self._operator(uid)).key, [key])
+
     def read_timers(
         self,
         uid: str,

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from holdfast.checkpoint.recovery.replay import AGAIN
 from holdfast.errors import ConfigurationError, RestoreError
 
 _VERSION: Final = "v1"
@@ -110,7 +111,8 @@ def rearranged(
             sources |= {f"{line.folder}/{name.removeprefix(old)}": handle for name, handle in inside}
     header = {number: text.split("\n")[:_HEADER] for number, text in texts.items()}
     offsets = {number: "\n".join([*header[number], *entry]) for number, entry in entries.items()}
-    return {"batch_id": batch, "offsets": offsets, "sources": sources}
+    again = {AGAIN: True} if streaming.get(AGAIN) else {}
+    return {"batch_id": batch, "offsets": offsets, "sources": sources, **again}
 
 
 def _require_shared(before: Sequence[int], plan: Sequence[PlannedLine], positions: Sequence[tuple[str, ...]]) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 
 import xxhash
 
+from holdfast.checkpoint.recovery.replay import AGAIN
 from holdfast.errors import CorruptFileError
 from holdfast.kernel import fault
 from holdfast.storage.job.job_directory import SHARED, JobDirectory
@@ -55,7 +56,9 @@ class QueryDirectory:
         self._write("metadata", json.dumps({"id": str(uuid.uuid4())}))
         for number, text in positions["offsets"].items():
             self._write(f"offsets/{number}", text)
-            self._write(f"commits/{number}", COMMIT_ENTRY)
+            # Spark runs a batch that it has planned and not committed once more, with exactly the same rows.
+            if not (positions.get(AGAIN) and int(number) == batch):
+                self._write(f"commits/{number}", COMMIT_ENTRY)
         assert str(batch) in positions["offsets"]
         for name, handle in positions["sources"].items():
             path = self._job.absolute(handle["path"])

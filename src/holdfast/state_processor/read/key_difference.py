@@ -40,7 +40,7 @@ def key_differences(before: StateTable, after: StateTable) -> Iterator[pa.Table]
     yield _columns_of(before, after)
     names = [name for name in before.type.names if name not in (VALUE, STAMP)]
     ours, theirs = (replace(table, columns=tuple(names)) for table in (before, after))
-    for group in range(before.operator.metadata.max_parallelism):
+    for group in (group for groups in before.operator.wanted_groups(None, before.keys) for group in groups):
         key_groups = KeyGroupRange(group, group)
         old, new = (_rows(table, key_groups) for table in (before, after))
         if old is not None or new is not None:

@@ -1,0 +1,82 @@
+"""`holdfast replay`: an epoch of yesterday once more, on files that are read again, with nothing but lines of text."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = [pytest.mark.spark, pytest.mark.long]
+
+PROGRAM = """
+import sys
+from pathlib import Path
+from pyspark.sql import SparkSession
+from holdfast.datastream import KeyedProcessFunction, StreamExecutionEnvironment
+from holdfast.datastream.state import ValueStateDescriptor
+
+root = Path(sys.argv[1])
+
+
+class Count(KeyedProcessFunction):
+    def open(self, runtime_context):
+        self.count = runtime_context.get_state(ValueStateDescriptor("count", "bigint"))
+
+    def process_element(self, row, ctx):
+        n = (self.count.value() or 0) + 1
+        self.count.update(n)
+        now = ctx.timer_service().current_processing_time()
+        ctx.timer_service().register_processing_time_timer(now + 10**9)
+        yield row.value, n, now
+
+
+spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
+env = StreamExecutionEnvironment.get_execution_environment(
+    {"execution.checkpointing.dir": str(root / "checkpoints"), "execution.trigger": "available-now",
+     "execution.checkpointing.num-retained": 10, "parallelism.default": 2}, spark=spark)
+lines = spark.readStream.option("maxFilesPerTrigger", 1).text(str(root / "in"))
+counted = env.from_dataframe(lines).uid("lines").key_by("value").process(Count(), "word string, n bigint, at bigint")
+counted.uid("count").for_each_epoch(lambda frame, epoch: (root / "written").open("a").write(f"{epoch}\\n")).uid("out")
+env.execute("words")
+"""
+
+
+def holdfast(*arguments: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+    command = [sys.executable, "-c", "from holdfast.cli import main; main()", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=280)
+
+
+def tree(root: Path) -> dict[str, Any]:
+    return {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()}
+
+
+@pytest.mark.timeout(300)
+def test_the_epoch_of_yesterday_is_told_again_and_nothing_is_written(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    for number, words in enumerate(("kelp rock", "kelp", "kelp sand")):
+        file = tmp_path / "in" / f"{number}.txt"
+        file.write_text("\n".join(words.split()) + "\n")
+        os.utime(file, (1_700_000_000 + number, 1_700_000_000 + number))
+    script = tmp_path / "job.py"
+    script.write_text(PROGRAM)
+    ran = holdfast("run", str(script), "--", str(tmp_path))
+    assert ran.returncode == 0, ran.stderr
+    [job] = (tmp_path / "checkpoints").iterdir()
+    first, second, *_ = sorted(job.glob("chk-*"), key=lambda path: int(path.name[4:]))
+    before = tree(tmp_path)
+
+    again = holdfast("replay", str(first), str(script), "--key", "kelp", "--", str(tmp_path))
+    assert again.returncode == 0, again.stderr
+    [emitted, *told] = again.stdout.splitlines()
+    assert "kelp" in emitted and ", 2, " in emitted.replace("n=", " ").replace("  ", " ")
+    from holdfast.checkpoint.recovery.retained import load
+
+    assert str(load(str(second)).metadata.processing_time) in emitted
+    assert any("count" in line and "changed" in line and line.rstrip().endswith("2") for line in told)
+    assert any("timer of processing time" in line and "added" in line for line in told)
+    assert tree(tmp_path) == before

@@ -1,0 +1,92 @@
+"""From a replay's document an epoch runs as it ran, with the time it had, and what it starts from is only read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from holdfast.checkpoint.document.metadata import encode
+from holdfast.checkpoint.recovery.replay import AGAIN, RecordedClock, replay_of
+from holdfast.datastream.functions import KeyedProcessFunction
+from holdfast.kernel.clock import ManualClock
+from holdfast.spark.input.offset_log import PlannedLine, rearranged
+from holdfast.state import ValueStateDescriptor
+from tests.stories import journal, tidiness
+from tests.stories.journal import Journal
+from tests.stories.local import Program, epochs, run
+
+WORDS = [["kelp", "rock"], ["kelp", "ü"], ["kelp"]]
+
+
+class CountAt(KeyedProcessFunction):
+    def open(self, runtime_context: Any) -> None:
+        self.count = runtime_context.get_state(ValueStateDescriptor("count", "bigint"))
+
+    def process_element(self, word: str, ctx: Any) -> Any:
+        self.count.update((self.count.value() or 0) + 1)
+        yield word, self.count.value(), ctx.timer_service().current_processing_time()
+
+
+class Striding(ManualClock):
+    def now_ms(self) -> int:
+        self.advance(1000)
+        return super().now_ms()
+
+
+def program(out: Path) -> Program:
+    program = Program()
+    counted = (
+        program.source("in", "string")
+        .key_by(lambda word: word, "string")
+        .process(CountAt(), "word string, n bigint, at bigint")
+    )
+    counted.uid("count").sink_to(Journal(out)).uid("out")
+    return program
+
+
+def rows(out: Path) -> list[Any]:
+    return sorted(journal.as_tuples(journal.read(out)))
+
+
+def test_an_epoch_has_its_rows_its_state_and_its_time_again(place: Path) -> None:
+    options = {"execution.checkpointing.num-retained": 10}
+    run(program(place / "out"), place / "job", epochs("in", WORDS), options, clock=Striding(0))
+    first, second, third = tidiness.retained(tidiness.job_directory(place / "job"))
+    before = {path: path.read_bytes() for path in (place / "job").rglob("*") if path.is_file()}
+    for checkpoint, following, words in ((first, second, WORDS[:2]), (second, third, WORDS)):
+        again = replay_of(checkpoint)
+        assert again.recorded == following.metadata.processing_time
+        start = place / f"start-{checkpoint.checkpoint_id}"
+        start.mkdir()
+        (start / "_metadata").write_bytes(encode(again.metadata))
+        out = place / f"again-{checkpoint.checkpoint_id}"
+        settings = {"execution.state-recovery.path": str(start)}
+        run(
+            program(out),
+            place / "scratch",
+            epochs("in", words),
+            settings,
+            clock=RecordedClock(again.now),
+            name=out.name,
+        )
+        assert rows(out) == [row for row in rows(place / "out") if row[2] == again.recorded]
+        assert rows(out)
+    assert {path: path.read_bytes() for path in (place / "job").rglob("*") if path.is_file()} == before
+
+
+def test_after_the_newest_checkpoint_nobody_knows_the_time(place: Path) -> None:
+    run(program(place / "out"), place / "job", epochs("in", WORDS), clock=Striding(0))
+    newest = tidiness.retained(tidiness.job_directory(place / "job"))[-1]
+    again = replay_of(newest)
+    assert again.recorded is None
+    assert (again.now, again.metadata.processing_time) == (newest.metadata.processing_time,) * 2
+    [output] = [operator for operator in newest.metadata.operators if operator.uid == "out"]
+    assert output.committables["out"]
+    assert all(not operator.committables for operator in again.metadata.operators)
+
+
+def test_a_batch_that_is_to_run_again_stays_so_for_other_sources() -> None:
+    streaming = {"batch_id": 1, "offsets": {"0": "v1\n{}\n0", "1": "v1\n{}\n1"}, "sources": {}}
+    plan = [PlannedLine("in", 0, 0)]
+    assert AGAIN not in (rearranged(streaming, [0], plan) or {})
+    assert (rearranged({**streaming, AGAIN: True}, [0], plan) or {})[AGAIN] is True
