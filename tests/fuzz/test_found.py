@@ -153,6 +153,14 @@ def test_a_lease_that_nobody_can_read_counts_as_none() -> None:
     assert Target("lease_record").accepts(b"[" * 100_000)
 
 
+@pytest.mark.parametrize("file", ["plain", "without-identity"])
+def test_staged_output_that_is_gone_is_refused_by_name_though_nobody_says_how_many_rows_it_had(file: str) -> None:
+    committable = json.loads((CORPUS / "committable" / file).read_bytes())
+    del committable["rows"]
+    committable["staged"] += "-gone"
+    assert not Target("committable").accepts(json.dumps(committable).encode())
+
+
 def test_a_deadline_of_any_length_is_the_longest_one() -> None:
     assert Target("query_request").accepts(changed("query_request", "scan", "deadline", 10**400))
 

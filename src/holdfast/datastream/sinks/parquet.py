@@ -201,15 +201,14 @@ def _move_all(fs: FileSystem, requests: Sequence[CommitRequest]) -> None:
             continue
         request.signal_already_committed()
         if isinstance(outcome, AlreadyExistError):
-            fs.delete_in(
-                parent(staged), base_name(staged)
-            )  # an earlier try linked the final name, and died before it removed the staged one
+            # An earlier try linked the final name, and died before it removed the staged one.
+            fs.delete_in(parent(staged), base_name(staged))
         elif not fs.exists(final):
             if not request.is_recovered and not request.number_of_retries:
                 raise _missing(request.committable, staged) from outcome
             logger.warning(
-                "neither %r, staged with %d rows in epoch %d, nor %r is there: it was committed, and taken since",
-                staged, request.committable["rows"], request.epoch, final,
+                "neither %r, staged with %s rows in epoch %d, nor %r is there: it was committed, and taken since",
+                staged, request.committable.get("rows", "its"), request.epoch, final,
             )  # fmt: skip
 
 
@@ -220,10 +219,10 @@ def _names(committable: dict[str, Any]) -> tuple[str, str]:
 
 def _missing(committable: dict[str, Any], staged: str) -> ConfigurationError:
     return ConfigurationError(
-        f"A task has staged {committable['rows']} rows in {staged!r}, but the driver does not find this file, and "
-        "nothing says that it was committed: the directory is not shared between the hosts, or somebody has deleted "
-        "the file. Nothing of its epoch was committed. Let all hosts have the directory mounted under the same path, "
-        "and bring the file to its place; then start the job again."
+        f"A task has staged {committable.get('rows', 'its')} rows in {staged!r}, but the driver does not find this "
+        "file, and nothing says that it was committed: the directory is not shared between the hosts, or somebody has "
+        "deleted the file. Nothing of its epoch was committed. Let all hosts have the directory mounted under the same "
+        "path, and bring the file to its place; then start the job again."
     )
 
 
