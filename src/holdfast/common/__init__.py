@@ -8,12 +8,13 @@ from holdfast.errors import ConfigurationError, IllegalConfigurationError, Illeg
 from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.ids import JobID, JobVertexID, OperatorID
 from holdfast.kernel.option import ConfigOption
-from holdfast.kernel.watermark import TimestampAssigner, WatermarkStrategy
+from holdfast.kernel.watermark import ColumnTimestampAssigner, TimestampAssigner, WatermarkStrategy
 from holdfast.types.information.type_information import TypeInformation, Types
 from holdfast.types.row import Row
 from holdfast.types.serializer import TypeSerializer, TypeSerializerSchemaCompatibility, TypeSerializerSnapshot
 
 __all__ = [
+    "ColumnTimestampAssigner",
     "ConfigOption",
     "Configuration",
     "ConfigurationError",

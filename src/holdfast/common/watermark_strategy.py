@@ -1,5 +1,5 @@
 """Watermark strategies under their PyFlink name."""
 
-from holdfast.kernel.watermark import TimestampAssigner, WatermarkStrategy
+from holdfast.kernel.watermark import ColumnTimestampAssigner, TimestampAssigner, WatermarkStrategy
 
-__all__ = ["TimestampAssigner", "WatermarkStrategy"]
+__all__ = ["ColumnTimestampAssigner", "TimestampAssigner", "WatermarkStrategy"]

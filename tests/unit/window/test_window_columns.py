@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from holdfast.common import Time, Types
+from holdfast.common import ColumnTimestampAssigner, Time, Types, WatermarkStrategy
 from holdfast.datastream import OutputTag, ParquetFileSink
 from holdfast.datastream.stream.data_stream import DataStream
 from holdfast.datastream.window import (
@@ -257,6 +258,40 @@ def test_windows_behind_windows_by_columns(place: Path) -> None:
     batches = [[("a", 1, 1), ("b", 2, 5)], [("a", 3, 6), ("a", 12, 1)], [("b", 33, 9)]]
     run(program, place / "job", epochs("rows", batches), is_bounded=True)
     assert sorted(ledger.read(place / "out")) == [(0, 10, 7, 2), (10, 20, 1, 1), (30, 40, 9, 1)]
+
+
+def test_timestamps_are_taken_from_a_column(place: Path) -> None:
+    """Whole numbers, or timestamps, of which what is less than a millisecond is left out."""
+    ten = TumblingEventTimeWindows.of(MS(10))
+    strategy = WatermarkStrategy.for_monotonous_timestamps()
+    program = Program()
+    by_number = program.source("rows", "sensor string, at int, n bigint").assign_timestamps_and_watermarks(
+        strategy.with_timestamp_assigner(ColumnTimestampAssigner("at"))
+    )
+    times = program.source("timed", "sensor string, at timestamp, n bigint").assign_timestamps_and_watermarks(
+        strategy.with_timestamp_assigner(ColumnTimestampAssigner("at"))
+    )
+    for name, stream in (("numbers", by_number), ("times", times)):
+        sums = stream.key_by("sensor").window(ten).aggregate_batches(n=SumAggregate("n")).uid(name)
+        sums.sink_to(ParquetFileSink(place / name)).uid(f"{name}-out")
+    rows_ = [[("a", 1, 1), ("a", 9, 2)], [("b", 25, 3)], [("a", 2, 9), ("b", 40, 1)]]
+    start = datetime(1970, 1, 1, tzinfo=UTC)
+    inputs = [
+        {"rows": batch, "timed": [(who, start + timedelta(milliseconds=at, microseconds=9), n) for who, at, n in batch]}
+        for batch in rows_
+    ]
+    run(program, place / "job", inputs)
+    assert written(place / "numbers") == written(place / "times") == ["('a', 0, 10, 3)", "('b', 20, 30, 3)"]
+
+    missing = Program()
+    source = missing.source("rows", "sensor string, at bigint, x double")
+    for column, message in (("when", "no column 'when'"), ("x", "not whole milliseconds or timestamps")):
+        with pytest.raises(ConfigurationError, match=message):
+            source.assign_timestamps_and_watermarks(strategy.with_timestamp_assigner(ColumnTimestampAssigner(column)))
+    timed = source.assign_timestamps_and_watermarks(strategy.with_timestamp_assigner(ColumnTimestampAssigner("at")))
+    timed.key_by("sensor").window(ten).aggregate_batches(n=CountAggregate()).uid("rows-in").print()
+    with pytest.raises(JobExecutionError, match="column 'at' has no timestamp in row 1"):
+        run(missing, place / "missing", epochs("rows", [[("a", 1, 1.0), ("a", None, 1.0)]]), source_tasks=1)
 
 
 def test_what_does_not_go_by_columns_is_refused(place: Path) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self, overload
 
 from holdfast.datastream.sinks.epoch import ForEachEpochSink
 from holdfast.datastream.sinks.printing import PrintSink
-from holdfast.datastream.stream.operation import key_spec, operator_spec
+from holdfast.datastream.stream.operation import check_timestamp_column, key_spec, operator_spec
 from holdfast.datastream.stream.placement import Distribution, Placed
 from holdfast.errors import ConfigurationError
 from holdfast.kernel.key_group import MAX_PARALLELISM
@@ -218,6 +218,7 @@ class DataStream(_Named, Distribution):
                 "still until the stream ends; call with_timestamp_assigner() on the strategy",
                 self.get_name(),
             )
+        check_timestamp_column(watermark_strategy, self.get_type())
         node = TimestampNode(
             inputs=(self._node,), name="timestamps", element_type=self.get_type(), strategy=watermark_strategy
         )

@@ -9,7 +9,10 @@ import inspect
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import pyarrow as pa
+
 from holdfast.errors import ConfigurationError
+from holdfast.kernel.watermark import ColumnTimestampAssigner, WatermarkStrategy
 from holdfast.runtime.function.broadcast import BaseBroadcastProcessFunction
 from holdfast.runtime.function.user_function import (
     FilterFunction,
@@ -133,6 +136,24 @@ def order_columns(order_by: Any, input_type: TypeInformation) -> tuple[str, ...]
     if columns:
         _check_columns(columns, "order_by", input_type)
     return columns
+
+
+def check_timestamp_column(strategy: WatermarkStrategy, input_type: TypeInformation) -> None:
+    """Refuses an assigner that takes timestamps from a column that is not there, or that has none.
+
+    Raises:
+        ConfigurationError: The message says what the stream has.
+    """
+    assigner = strategy.assigner
+    if not isinstance(assigner, ColumnTimestampAssigner):
+        return
+    _check_columns((assigner.column,), "ColumnTimestampAssigner", input_type)
+    assert isinstance(input_type, RowTypeInformation)
+    kind = dict(zip(input_type.names, input_type.types, strict=True))[assigner.column].arrow_type
+    if not (pa.types.is_integer(kind) or pa.types.is_timestamp(kind)):
+        raise ConfigurationError(
+            f"ColumnTimestampAssigner: column {assigner.column!r} is {kind}, not whole milliseconds or timestamps."
+        )
 
 
 def _selector(key: Any) -> Callable[[Any], Any]:

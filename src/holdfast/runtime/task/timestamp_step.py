@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from holdfast.errors import HoldfastError
-from holdfast.kernel.watermark import NO_TIMESTAMP, WatermarkStrategy
+from holdfast.kernel.watermark import NO_TIMESTAMP, ColumnTimestampAssigner, WatermarkStrategy
 from holdfast.runtime.exchange.barrier import StepReport
 from holdfast.runtime.exchange.chunk import Chunk
 from holdfast.runtime.graph.plan import Step
@@ -17,17 +20,34 @@ class TimestampRun(StepRun):
     def __init__(self, step: Step, strategy: WatermarkStrategy, subtask: int, epoch: int) -> None:
         super().__init__(step, subtask)
         self._extract = strategy.extract
+        assigner = strategy.assigner
+        self._column = assigner.column if isinstance(assigner, ColumnTimestampAssigner) else None
         self._epoch = epoch
         self._greatest: int | None = None
 
     def accept(self, chunk: Chunk) -> Chunk:
         self.records_in += len(chunk)
         self.records_out += len(chunk)
+        if self._column is not None and len(chunk):
+            return chunk.stamped(self._of_column(chunk.batch, self._column))
         stamps = chunk.stamps if self._extract is None else self._assigned(chunk)
         known = [stamp for stamp in stamps or () if stamp is not None]
         if known:
             self._greatest = max(known) if self._greatest is None else max(self._greatest, *known)
         return chunk.stamped(stamps)
+
+    def _of_column(self, batch: pa.RecordBatch, column: str) -> Stamps:
+        """Take the timestamps of a column."""
+        found = batch.column(column)
+        if found.null_count:
+            error = ValueError(f"column {column!r} has no timestamp in row {found.is_null().index(True).as_py()}")
+            raise user_error(error, self.step.uid, None, self._epoch, "assigning a timestamp")
+        if pa.types.is_timestamp(found.type):
+            found = found.cast(pa.timestamp("ms", found.type.tz), safe=False)
+        stamps: Stamps = found.cast(pa.int64()).to_pylist()
+        greatest = pc.max(found.cast(pa.int64())).as_py()
+        self._greatest = greatest if self._greatest is None else max(self._greatest, greatest)
+        return stamps
 
     def report(self) -> StepReport:
         return StepReport(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -45,22 +46,22 @@ class Panes:
     slide: int
     offset: int
 
-    @property
+    @cached_property
     def length(self) -> int:
         """Milliseconds of a pane."""
         return math.gcd(self.size, self.slide)
 
-    @property
+    @cached_property
     def of_window(self) -> int:
         """How many panes a window has."""
         return self.size // self.length
 
-    @property
+    @cached_property
     def of_slide(self) -> int:
         """How many panes are between the starts of two windows."""
         return self.slide // self.length
 
-    @property
+    @cached_property
     def windows_of_pane(self) -> int:
         """How many windows have a pane at most."""
         return -(-self.of_window // self.of_slide)

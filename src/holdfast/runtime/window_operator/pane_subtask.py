@@ -226,15 +226,24 @@ class PaneSubtask(OperatorSubtask):
             known = self._as_columns([values for values in stored if values is not None])
             both = [pa.concat_arrays([old, new]) for old, new in zip(known, columns, strict=True)]
             columns = self._operator.merge(both, Groups(np.array([*before, *range(len(places))], np.int64)))
-        lists = [kind.to_list(column) for (_, kind), column in zip(self._states, columns, strict=True)]
-        for at, (slot, pane) in enumerate(places):
-            backend.slot = slot
-            namespace = self._panes.pane(pane)
-            for (state, _), values in zip(self._states, lists, strict=True):
-                state.set_current_namespace(namespace)
-                state.update(values[at])
-            if stored[at] is None:
+        for (state, kind), column in zip(self._states, columns, strict=True):
+            self._write(state, places, kind.to_list(column))
+        for (slot, pane), values in zip(places, stored, strict=True):
+            if values is None:
+                backend.slot = slot
                 self._set_timers(pane, limit)
+
+    def _write(self, state: Any, places: list[tuple[int, int]], values: list[Any]) -> None:
+        """Write one state of panes; those of one pane stand together, so that its name is made once."""
+        backend = self.backend
+        assert backend is not None
+        current = None
+        for at in sorted(range(len(places)), key=lambda at: places[at][1]):
+            backend.slot, pane = places[at]
+            if pane != current:
+                state.set_current_namespace(self._panes.pane(pane))
+                current = pane
+            state.update(values[at])
 
     def _set_timers(self, pane: int, limit: int) -> None:
         last = pane // self._panes.of_slide
