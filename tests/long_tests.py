@@ -67,6 +67,7 @@ LONG = (
     "tests/simulation/test_simulation.py::test_a_bug_is_found[done before moved]",
     "tests/simulation/test_simulation.py::test_a_bug_is_found[read before token]",
     "tests/simulation/test_simulation.py::test_a_bug_is_found[token not checked]",
+    "tests/spark/test_pyflink_examples.py",
     "tests/spark/test_dice_stories.py",
     "tests/spark/test_examples.py::test_a_database_is_written_once_by_epoch",
     "tests/spark/test_examples.py::test_a_sink_of_ones_own_writes_each_line_once",

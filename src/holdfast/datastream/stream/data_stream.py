@@ -40,6 +40,7 @@ from holdfast.state.declaration.descriptor import MapStateDescriptor
 from holdfast.types.information.type_information import TypeInformation
 
 if TYPE_CHECKING:
+    from holdfast.datastream.environment.execution_config import ExecutionConfig
     from holdfast.datastream.environment.result import CollectedElements
     from holdfast.datastream.environment.stream_execution_environment import StreamExecutionEnvironment
     from holdfast.datastream.stream.broadcast import BroadcastConnectedStream, BroadcastStream
@@ -110,6 +111,10 @@ class DataStream(_Named, Distribution):
     def get_execution_environment(self) -> StreamExecutionEnvironment:
         """The environment that the stream belongs to."""
         return self._environment
+
+    def get_execution_config(self) -> ExecutionConfig:
+        """The settings of the environment that the stream belongs to."""
+        return self._environment.get_config()
 
     def set_parallelism(self, parallelism: int) -> Self:
         """Sets the number of subtasks of an operator with state: at most its max parallelism, and another at any start.
