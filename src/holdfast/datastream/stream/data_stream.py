@@ -16,6 +16,7 @@ from holdfast.kernel.key_group import MAX_PARALLELISM
 from holdfast.kernel.watermark import WatermarkStrategy
 from holdfast.runtime.function.sink import Sink
 from holdfast.runtime.function.staging import is_pickled
+from holdfast.runtime.function.two_inputs import CoGroupFunction, JoinFunction
 from holdfast.runtime.function.user_function import (
     FilterLike,
     FlatMapLike,
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
     from holdfast.datastream.environment.result import CollectedElements
     from holdfast.datastream.environment.stream_execution_environment import StreamExecutionEnvironment
     from holdfast.datastream.stream.broadcast import BroadcastConnectedStream, BroadcastStream
-    from holdfast.datastream.stream.connected import ConnectedStreams
+    from holdfast.datastream.stream.connected import ConnectedStreams, WindowJoin
     from holdfast.datastream.stream.keyed_stream import KeyedStream
     from holdfast.datastream.stream.windowed import AllWindowedStream
 
@@ -167,6 +168,14 @@ class DataStream(_Named, Distribution):
             ConfigurationError: There is none, one is no `MapStateDescriptor`, or a name comes twice.
         """
         return self._environment._other_kinds.broadcast(self, broadcast_state_descriptors)
+
+    def join(self, other_stream: DataStream) -> WindowJoin:
+        """Pairs elements of two streams in windows: `.where(key1).equal_to(key2).window(assigner).apply(function)`."""
+        return self._environment._other_kinds.window_join(self, other_stream, JoinFunction)
+
+    def co_group(self, other_stream: DataStream) -> WindowJoin:
+        """The same for a `CoGroupFunction`, which sees all elements of a key and a window at once."""
+        return self._environment._other_kinds.window_join(self, other_stream, CoGroupFunction)
 
     @overload
     def connect(self, ds: BroadcastStream) -> BroadcastConnectedStream: ...
