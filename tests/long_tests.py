@@ -95,6 +95,7 @@ LONG = (
     f"{LEDGER}::test_two_drivers_on_one_job_directory_the_first_is_fenced",
     "tests/spark/test_object_store_story.py",
     "tests/spark/test_program_log.py::test_a_program_shows_the_log_of_its_job_unless_it_has_configured_its_own[only",
+    "tests/spark/test_pyflink_examples.py",
     "tests/spark/test_standalone_stories.py",
     "tests/unit/checkpoint/test_sweeper.py::test_many_epochs_with_leaders_that_die_leave_only_what_is_retained",
     "tests/unit/cli/test_query.py::test_a_server_at_all_addresses_says_under_which_name_it_is_reached",

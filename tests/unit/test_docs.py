@@ -17,7 +17,7 @@ import pytest
 from holdfast import errors
 from holdfast.cli import exit_code
 from holdfast.common import watermark_strategy
-from holdfast.datastream import DataStream, KeyedProcessFunction
+from holdfast.datastream import KeyedProcessFunction
 from holdfast.datastream.state import ValueStateDescriptor
 from holdfast.errors import ConfigurationError, StateMigrationError
 from holdfast.kernel.clock import ManualClock
@@ -243,7 +243,6 @@ def test_the_exit_codes_are_those_of_the_command() -> None:
 
 
 def test_what_the_guide_says_is_not_there_is_not_there() -> None:
-    assert not hasattr(DataStream, "join")
     assert not hasattr(watermark_strategy, "WatermarkGenerator")
     with pytest.raises(ConfigurationError, match="No file system for scheme 'gs'"):
         file_system_for("gs://bucket/checkpoints")

@@ -3,6 +3,7 @@
 from typing import Any
 
 from holdfast.common import flink_paths
+from holdfast.common.serialization import DeserializationSchema, SerializationSchema, SimpleStringSchema
 from holdfast.common.time import Duration, Instant, Time
 from holdfast.errors import ConfigurationError, IllegalConfigurationError, IllegalConfigurationException
 from holdfast.kernel.configuration import Configuration
@@ -18,6 +19,7 @@ __all__ = [
     "ConfigOption",
     "Configuration",
     "ConfigurationError",
+    "DeserializationSchema",
     "Duration",
     "IllegalConfigurationError",
     "IllegalConfigurationException",
@@ -26,6 +28,8 @@ __all__ = [
     "JobVertexID",
     "OperatorID",
     "Row",
+    "SerializationSchema",
+    "SimpleStringSchema",
     "Time",
     "TimestampAssigner",
     "TypeInformation",

@@ -9,8 +9,10 @@ from holdfast.runtime.function.broadcast import (
 )
 from holdfast.runtime.function.two_inputs import (
     CoFlatMapFunction,
+    CoGroupFunction,
     CoMapFunction,
     CoProcessFunction,
+    JoinFunction,
     KeyedCoProcessFunction,
     ProcessJoinFunction,
     RichCoFlatMapFunction,
@@ -61,6 +63,7 @@ __all__ = [
     "CheckpointListener",
     "CheckpointedFunction",
     "CoFlatMapFunction",
+    "CoGroupFunction",
     "CoMapFunction",
     "CoProcessFunction",
     "ColumnState",
@@ -70,6 +73,7 @@ __all__ = [
     "Function",
     "FunctionInitializationContext",
     "FunctionSnapshotContext",
+    "JoinFunction",
     "KeySelector",
     "KeyedBroadcastProcessFunction",
     "KeyedCoProcessFunction",

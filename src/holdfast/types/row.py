@@ -51,8 +51,11 @@ class Row(tuple[Any, ...]):
         """Make rows from columns of equal length."""
         return make_rows(cls, columns)
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self, recursive: bool = False) -> dict[str, Any]:
         """Return the values by name.
+
+        Args:
+            recursive: Whether rows with names, also those in lists and maps, become dictionaries as well.
 
         Raises:
             TypeError: The row has no names.
@@ -60,7 +63,7 @@ class Row(tuple[Any, ...]):
         names = type(self)._names
         if not names and len(self):
             raise TypeError(f"{self!r} has no field names.")
-        return dict(zip(names, self, strict=True))
+        return dict(zip(names, map(_plain, self) if recursive else self, strict=True))
 
     def get_fields_by_names(self, names: Iterable[str]) -> list[Any]:
         """Return the values of some fields, in the order asked for."""
@@ -99,6 +102,17 @@ class Row(tuple[Any, ...]):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return revive, (type(self)._names, tuple(self))
+
+
+def _plain(value: Any) -> Any:
+    """A value in which rows with names are dictionaries."""
+    if isinstance(value, Row) and type(value)._names:
+        return value.as_dict(recursive=True)
+    if type(value) is list:
+        return [_plain(item) for item in value]
+    if type(value) is dict:
+        return {key: _plain(item) for key, item in value.items()}
+    return value
 
 
 _METHODS = frozenset(name for name in vars(Row) if name not in ("count", "index")) | {"__class__", "__dict__"}

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.common import Types
+from holdfast.common import Row, Types
 from holdfast.datastream import BroadcastProcessFunction, KeyedProcessFunction, MapFunction
 from holdfast.datastream.state import ListStateDescriptor, MapStateDescriptor
 from holdfast.errors import ConfigurationError
@@ -67,6 +67,12 @@ def test_broadcast_state_too_and_the_other_side_only_reads() -> None:
         for rule in ("kelp", "rock", "rock"):
             harness.process_broadcast_element(rule)
         assert harness.process_elements(["kelp", "rock"]) == [("kelp", 4, ["kelp"]), ("rock", None, ["kelp"])]
+
+
+def test_a_row_is_a_dictionary_down_to_the_rows_in_it() -> None:
+    row = Row(a=1, b=Row(c=[Row(d=2), 3], e={"f": Row(g=4)}), h=Row(5, 6))
+    assert row.as_dict()["b"] == row.b
+    assert row.as_dict(recursive=True) == {"a": 1, "b": {"c": [{"d": 2}, 3], "e": {"f": {"g": 4}}}, "h": (5, 6)}
 
 
 class Half(MapFunction):

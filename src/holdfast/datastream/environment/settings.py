@@ -12,7 +12,7 @@ from holdfast.datastream.environment.execution_config import ExecutionConfig
 from holdfast.errors import ConfigurationError
 from holdfast.kernel.configuration import Configuration
 from holdfast.runtime.graph.stream_graph import Node, SourceNode, StreamGraph
-from holdfast.runtime.job.options import RUNTIME_MODE, RuntimeExecutionMode
+from holdfast.runtime.job.options import DEFAULT_PARALLELISM, RUNTIME_MODE, RuntimeExecutionMode
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -115,6 +115,14 @@ class EnvironmentSettings:
     def register_slot_sharing_group(self, slot_sharing_group: Any) -> Self:
         """Accepted: there are no slots; resources are those of Spark's executors."""
         return self
+
+    def get_default_local_parallelism(self) -> int | None:
+        """The parallelism that was set; None for Spark's default, which is that of the session's master."""
+        return self._program.get(DEFAULT_PARALLELISM)
+
+    def set_default_local_parallelism(self, parallelism: int) -> None:
+        """Sets the parallelism: there is one, wherever the session runs."""
+        self._program.set(DEFAULT_PARALLELISM, parallelism)
 
     def get_execution_plan(self) -> str:
         """The steps of the program so far, as JSON: `id`, `type`, and the ids that each reads."""

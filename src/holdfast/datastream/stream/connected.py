@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Self
 
 from holdfast.datastream.stream.data_stream import DataStream
 from holdfast.datastream.stream.keyed_stream import KeyedStream
-from holdfast.datastream.stream.operation import declared_type
+from holdfast.datastream.stream.operation import declared_type, key_spec
 from holdfast.errors import ConfigurationError
 from holdfast.runtime.function.broadcast import BaseBroadcastProcessFunction
 from holdfast.runtime.function.two_inputs import (
     CoFlatMapFunction,
+    CoGroupFunction,
     CoMapFunction,
     CoProcessFunction,
+    JoinFunction,
     KeyedCoProcessFunction,
 )
 from holdfast.runtime.graph.stream_graph import KeyedNode, KeySpec, NarrowNode, OperatorSpec, SecondInputNode, Shape
+from holdfast.runtime.window.window_function import WindowFunction
 from holdfast.types.information.type_information import RowTypeInformation, StructTypeInformation, TypeInformation
 
 
@@ -127,6 +131,140 @@ class ConnectedStreams:
                 f"the {one} of the connected streams is keyed and the {other} is not: call key_by() on both, or on "
                 "what connect() returns."
             )
+
+
+class WindowJoin:
+    """Two streams that are to meet in windows: `.where(key1).equal_to(key2).window(assigner).apply(function)`.
+
+    `DataStream.join` makes one whose function sees each pair, `DataStream.co_group` one whose function sees all
+    elements of a key and a window at once.
+    """
+
+    def __init__(self, first: DataStream, second: DataStream, kind: type[JoinFunction | CoGroupFunction]) -> None:
+        if not isinstance(second, DataStream) or first._environment is not second._environment:
+            raise ConfigurationError(f"a join takes another stream of the same environment, not {second!r}.")
+        self._streams = _origin(first), _origin(second)
+        self._kind = kind
+        self._keys: list[KeySpec] = []
+        self._key_type: Any = None
+        self._windowed: Any = None
+
+    def where(self, key_selector: Any, key_type: Any = None) -> Self:
+        """Says what the key of an element of the first stream is: a column, several, or a function."""
+        self._keys = [key_spec(key_selector, key_type, (), self._streams[0].get_type())]
+        return self
+
+    def equal_to(self, key_selector: Any, key_type: Any = None) -> Self:
+        """Says what the key of an element of the second stream is.
+
+        Raises:
+            ConfigurationError: `where` was not called, or its key has another type.
+        """
+        if len(self._keys) != 1:
+            raise ConfigurationError("a join names the key of the first stream first: where(key1).equal_to(key2).")
+        second = key_spec(key_selector, key_type, (), self._streams[1].get_type())
+        keyed = [
+            KeyedStream(s._environment, s._node, k) for s, k in zip(self._streams, (*self._keys, second), strict=True)
+        ]
+        self._keys = list(_common_keys(*keyed))
+        types = [_key_type(stream) for stream in keyed]
+        self._key_type = next((type_ for type_ in types if type_ is not None), None)
+        return self
+
+    def window(self, window_assigner: Any) -> Self:
+        """Says in which windows elements meet; event-time windows need timestamps on both streams.
+
+        Raises:
+            ConfigurationError: The keys were not named, or it is no window assigner.
+        """
+        if len(self._keys) != 2:
+            raise ConfigurationError("a join names its keys before its windows: where(key1).equal_to(key2).")
+        sides = [stream.map(_Side(side), None) for side, stream in enumerate(self._streams)]
+        both = sides[0].union(sides[1])
+        self._windowed = both.key_by(_KeyOfSide(self._keys), self._key_type).window(window_assigner)
+        return self
+
+    def trigger(self, trigger: Any) -> Self:
+        """Replaces the trigger of the windows, as `WindowedStream.trigger` does."""
+        self._windowed = self._windows().trigger(trigger)
+        return self
+
+    def evictor(self, evictor: Any) -> Self:
+        """Says which elements are dropped before the function sees them, as `WindowedStream.evictor` does."""
+        self._windowed = self._windows().evictor(evictor)
+        return self
+
+    def allowed_lateness(self, time_ms: Any) -> Self:
+        """Keeps windows for late elements, as `WindowedStream.allowed_lateness` does."""
+        self._windowed = self._windows().allowed_lateness(time_ms)
+        return self
+
+    def apply(self, function: JoinFunction | CoGroupFunction, output_type: Any = None) -> DataStream:
+        """Calls the function when a window fires.
+
+        Raises:
+            ConfigurationError: The windows were not named, or it is no function of this kind of join.
+        """
+        if not isinstance(function, self._kind):
+            raise ConfigurationError(f"this join takes an instance of {self._kind.__name__}, not {function!r}.")
+        joined: DataStream = self._windows().apply(_Meeting(function), output_type)
+        return joined.name("join" if self._kind is JoinFunction else "co_group")
+
+    def _windows(self) -> Any:
+        if self._windowed is None:
+            raise ConfigurationError("a join names its windows first: where(key1).equal_to(key2).window(assigner).")
+        return self._windowed
+
+
+class _Side:
+    """Says of an element which stream it comes from."""
+
+    def __init__(self, side: int) -> None:
+        self._side = side
+
+    def __call__(self, value: Any) -> tuple[int, Any]:
+        return self._side, value
+
+
+class _KeyOfSide:
+    """The key of an element of either stream."""
+
+    def __init__(self, keys: Sequence[KeySpec]) -> None:
+        self._selectors = [key.selector or _columns_of(key.columns) for key in keys]
+
+    def __call__(self, sided: tuple[int, Any]) -> Any:
+        side, value = sided
+        return self._selectors[side](value)
+
+
+def _columns_of(names: tuple[str, ...]) -> Any:
+    if len(names) == 1:
+        return lambda row: row[names[0]]
+    return lambda row: tuple(row[name] for name in names)
+
+
+class _Meeting(WindowFunction[Any, Any, Any, Any]):
+    """Hands the elements of a key and a window to the function of a join."""
+
+    def __init__(self, function: JoinFunction | CoGroupFunction) -> None:
+        self._function = function
+
+    def open(self, runtime_context: Any) -> None:
+        self._function.open(runtime_context)
+
+    def close(self) -> None:
+        self._function.close()
+
+    def apply(self, key: Any, window: Any, inputs: Iterable[Any]) -> Iterator[Any]:
+        sides: tuple[list[Any], list[Any]] = ([], [])
+        for side, value in inputs:
+            sides[side].append(value)
+        if isinstance(self._function, CoGroupFunction):
+            yield from self._function.co_group(*sides) or ()
+        else:
+            for first in sides[0]:
+                for second in sides[1]:
+                    yield self._function.join(first, second)
 
 
 def _origin(stream: DataStream) -> DataStream:

@@ -16,6 +16,7 @@ from holdfast.kernel.key_group import MAX_PARALLELISM
 from holdfast.kernel.watermark import WatermarkStrategy
 from holdfast.runtime.function.sink import Sink
 from holdfast.runtime.function.staging import is_pickled
+from holdfast.runtime.function.two_inputs import CoGroupFunction, JoinFunction
 from holdfast.runtime.function.user_function import (
     FilterLike,
     FlatMapLike,
@@ -40,10 +41,11 @@ from holdfast.state.declaration.descriptor import MapStateDescriptor
 from holdfast.types.information.type_information import TypeInformation
 
 if TYPE_CHECKING:
+    from holdfast.datastream.environment.execution_config import ExecutionConfig
     from holdfast.datastream.environment.result import CollectedElements
     from holdfast.datastream.environment.stream_execution_environment import StreamExecutionEnvironment
     from holdfast.datastream.stream.broadcast import BroadcastConnectedStream, BroadcastStream
-    from holdfast.datastream.stream.connected import ConnectedStreams
+    from holdfast.datastream.stream.connected import ConnectedStreams, WindowJoin
     from holdfast.datastream.stream.keyed_stream import KeyedStream
     from holdfast.datastream.stream.windowed import AllWindowedStream
 
@@ -111,6 +113,10 @@ class DataStream(_Named, Distribution):
         """The environment that the stream belongs to."""
         return self._environment
 
+    def get_execution_config(self) -> ExecutionConfig:
+        """The settings of the environment that the stream belongs to."""
+        return self._environment.get_config()
+
     def set_parallelism(self, parallelism: int) -> Self:
         """Sets the number of subtasks of an operator with state: at most its max parallelism, and another at any start.
 
@@ -162,6 +168,14 @@ class DataStream(_Named, Distribution):
             ConfigurationError: There is none, one is no `MapStateDescriptor`, or a name comes twice.
         """
         return self._environment._other_kinds.broadcast(self, broadcast_state_descriptors)
+
+    def join(self, other_stream: DataStream) -> WindowJoin:
+        """Pairs elements of two streams in windows: `.where(key1).equal_to(key2).window(assigner).apply(function)`."""
+        return self._environment._other_kinds.window_join(self, other_stream, JoinFunction)
+
+    def co_group(self, other_stream: DataStream) -> WindowJoin:
+        """The same for a `CoGroupFunction`, which sees all elements of a key and a window at once."""
+        return self._environment._other_kinds.window_join(self, other_stream, CoGroupFunction)
 
     @overload
     def connect(self, ds: BroadcastStream) -> BroadcastConnectedStream: ...

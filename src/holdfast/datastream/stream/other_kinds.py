@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from holdfast.datastream.stream.broadcast import BroadcastConnectedStream, BroadcastStream
-from holdfast.datastream.stream.connected import ConnectedStreams
+from holdfast.datastream.stream.connected import ConnectedStreams, WindowJoin
 from holdfast.datastream.stream.data_stream import DataStream
 from holdfast.datastream.stream.interval_join import IntervalJoin
 from holdfast.datastream.stream.keyed_stream import KeyedStream
 from holdfast.datastream.stream.windowed import AllWindowedStream, WindowedStream
 from holdfast.errors import ConfigurationError
+from holdfast.runtime.function.two_inputs import CoGroupFunction, JoinFunction
 from holdfast.runtime.graph.stream_graph import KeySpec
 from holdfast.runtime.window.window_assigner import (
     CountSlidingWindowAssigner,
@@ -39,6 +40,14 @@ class OtherKinds:
             ConfigurationError: They come from different environments, or have keys of different types.
         """
         return IntervalJoin(stream, other)
+
+    def window_join(self, stream: DataStream, other: Any, kind: type[JoinFunction | CoGroupFunction]) -> WindowJoin:
+        """Join two streams in windows.
+
+        Raises:
+            ConfigurationError: The other is no stream, or comes from another environment.
+        """
+        return WindowJoin(stream, other, kind)
 
     def connected(self, stream: DataStream, other: Any) -> BroadcastConnectedStream | ConnectedStreams:
         """Connect a stream with another one, broadcast or not.

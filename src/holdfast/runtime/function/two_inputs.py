@@ -109,3 +109,19 @@ class ProcessJoinFunction(Function, ABC):
     @abstractmethod
     def process_element(self, left: Any, right: Any, ctx: ProcessJoinFunction.Context) -> Iterable[Any] | None:
         """Yields what is to be emitted for a pair."""
+
+
+class JoinFunction(Function, ABC):
+    """Makes one element of each pair of elements of a key and a window."""
+
+    @abstractmethod
+    def join(self, first: Any, second: Any) -> Any:
+        """Returns what is to be emitted for a pair."""
+
+
+class CoGroupFunction(Function, ABC):
+    """Sees all elements of a key and a window, those of each stream by themselves; one of the two may have none."""
+
+    @abstractmethod
+    def co_group(self, first: list[Any], second: list[Any]) -> Iterable[Any] | None:
+        """Yields what is to be emitted for a key and a window."""
