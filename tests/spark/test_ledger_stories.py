@@ -106,6 +106,7 @@ def test_a_killed_executor_of_two(story: Story, stages: int, where: str, hazard:
 
 
 @pytest.mark.soak
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("where", ["ledger", "parity"])
 def test_a_killed_executor_of_four_with_64_subtasks_on_each_level(tmp_path: Path, where: str) -> None:
     """Each task of the second level has read a marker of all 64 above, whichever of them Spark has run again."""
@@ -113,7 +114,7 @@ def test_a_killed_executor_of_four_with_64_subtasks_on_each_level(tmp_path: Path
     cluster = ("--master", os.environ.get("WIDE_CLUSTER", "local-cluster[4,2,2048]"))
     strike = ("--hazard", "kill-executor", "--where", where, "--at", 12, "--marker", story.root / "m")
     arguments = story.arguments("--stages", 2, "--parallelism", 64, *cluster, *strike)
-    ended = run("ledger_job.py", *arguments, timeout=800)
+    ended = run("ledger_job.py", *arguments, timeout=1500)
     assert ended.code == 0, ended.output
     assert (story.root / "m").exists()
     story.audit(stages=2)
