@@ -36,7 +36,7 @@ def both(row: Any) -> str:
 class Topic(SinkBackend):
     """A topic of its own on the broker, behind a proxy that can be cut."""
 
-    steps = 12
+    steps = 8
 
     def __init__(self, server: KafkaServer) -> None:
         self.direct = server.bootstrap_servers

@@ -2,6 +2,12 @@
 
 from holdfast.datastream.connectors.base import DeliveryGuarantee
 from holdfast.datastream.connectors.kafka.kafka_sink import KafkaSink, KafkaSinkBuilder
+from holdfast.datastream.connectors.kafka.kafka_source import KafkaSource, KafkaSourceBuilder
+from holdfast.datastream.connectors.kafka.offsets_initializer import (
+    KafkaOffsetResetStrategy,
+    KafkaOffsetsInitializer,
+    KafkaTopicPartition,
+)
 from holdfast.datastream.connectors.kafka.record_serialization import (
     ConfluentSerialization,
     KafkaRecordSerializationSchema,
@@ -11,8 +17,13 @@ from holdfast.datastream.connectors.kafka.record_serialization import (
 __all__ = [
     "ConfluentSerialization",
     "DeliveryGuarantee",
+    "KafkaOffsetResetStrategy",
+    "KafkaOffsetsInitializer",
     "KafkaRecordSerializationSchema",
     "KafkaRecordSerializationSchemaBuilder",
     "KafkaSink",
     "KafkaSinkBuilder",
+    "KafkaSource",
+    "KafkaSourceBuilder",
+    "KafkaTopicPartition",
 ]

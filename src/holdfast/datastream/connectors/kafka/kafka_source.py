@@ -1,0 +1,249 @@
+"""`KafkaSource`: topics as streams, without a jar. The names are PyFlink's.
+
+The driver plans ranges of offsets, the tasks of the first stage read them by confluent-kafka. Positions are in
+checkpoints, and nowhere else: no group commits, and none is balanced.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from holdfast.datastream.connectors.base import Source
+from holdfast.datastream.connectors.kafka.client import BOOTSTRAP, KafkaConnection
+from holdfast.datastream.connectors.kafka.offsets_initializer import KafkaOffsetsInitializer, KafkaTopicPartition
+from holdfast.datastream.connectors.kafka.topic_ranges import COLUMNS, TopicRanges, TopicSelection
+from holdfast.errors import ConfigurationError
+from holdfast.runtime.function.user_function import FlatMapFunction, FlatMapLike, RuntimeContext
+from holdfast.types.information.type_information import TypeInformation
+from holdfast.types.serialization_schema import DeserializationSchema
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_NAME: Final = "holdfast-kafka"
+_ISOLATION: Final = "isolation.level"
+_DISCOVERY: Final = "partition.discovery.interval.ms"
+_DISCOVERY_MS: Final = 10_000
+
+
+class KafkaSource(Source):
+    """Reads topics of Kafka; `KafkaSource.builder()` begins one.
+
+    Without a deserializer the elements are rows `key, value, topic, partition, offset, timestamp, headers`.
+    """
+
+    def __init__(self, ranges: TopicRanges, is_bounded: bool, deserializer: DeserializationSchema | None) -> None:
+        self._ranges = ranges
+        self._is_bounded = is_bounded
+        self._deserializer = deserializer
+
+    @staticmethod
+    def builder() -> KafkaSourceBuilder:
+        """A builder of a source."""
+        return KafkaSourceBuilder()
+
+    def create_frame(self, session: SparkSession) -> DataFrame:
+        """A frame over ranges of offsets; a bounded source is fixed now, and read in one epoch.
+
+        Raises:
+            ConfigurationError: Spark is older than 4.2, or a bounded source names topics that are not there.
+            StorageError: A bounded source cannot be reached.
+        """
+        from holdfast.spark.input.range_source import frame_of_ranges
+
+        chosen = self._ranges.selection
+        places = {"subscribe": ",".join(chosen.topics)} if chosen.topics else {"subscribePattern": chosen.pattern}
+        if chosen.partitions:
+            places = {"assign": ",".join(f"{topic}-{number}" for topic, number in chosen.partitions)}
+        if self._is_bounded:
+            self._ranges.fix()
+        return frame_of_ranges(session, _NAME, self._ranges, COLUMNS, places, is_streaming=not self._is_bounded)
+
+    def timestamp_column(self) -> str:
+        """That of the record."""
+        return "timestamp"
+
+    def decoder(self) -> tuple[FlatMapLike, Any] | None:
+        """The deserializer of values, if there is one; records without a value are left out."""
+        if self._deserializer is None:
+            return None
+        return _Values(self._deserializer), self._deserializer.get_produced_type()
+
+
+class _Values(FlatMapFunction):
+    """The element of each value."""
+
+    def __init__(self, schema: DeserializationSchema) -> None:
+        self._schema = schema
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        self._schema.open()
+
+    def flat_map(self, value: Any) -> Iterable[Any]:
+        if value.value is None:
+            return ()
+        try:
+            return (self._schema.deserialize(bytes(value.value)),)
+        except Exception as error:
+            raise ValueError(
+                f"the record at offset {value.offset} of {value.topic!r}, partition {value.partition}, cannot be read: "
+                f"{error}"
+            ) from error
+
+
+class _FunctionOfValues(DeserializationSchema):
+    def __init__(self, function: Any, produced: TypeInformation) -> None:
+        self._function = function
+        self._type = produced
+
+    def deserialize(self, message: bytes) -> Any:
+        return self._function(message)
+
+    def get_produced_type(self) -> TypeInformation:
+        return self._type
+
+
+class KafkaSourceBuilder:
+    """Builds a `KafkaSource`; the names are PyFlink's."""
+
+    def __init__(self) -> None:
+        self._properties: dict[str, Any] = {}
+        self._selection: TopicSelection | None = None
+        self._start = KafkaOffsetsInitializer.earliest()
+        self._stop: KafkaOffsetsInitializer | None = None
+        self._is_bounded = False
+        self._group: str | None = None
+        self._most_rows = 0
+        self._deserializer: DeserializationSchema | None = None
+
+    def set_bootstrap_servers(self, bootstrap_servers: str) -> KafkaSourceBuilder:
+        """Where clients begin: `host:port`, several with commas."""
+        return self.set_property(BOOTSTRAP, bootstrap_servers)
+
+    def set_group_id(self, group_id: str) -> KafkaSourceBuilder:
+        """The group whose committed offsets `committed_offsets()` means; nothing is committed to it."""
+        if not isinstance(group_id, str) or not group_id:
+            raise ConfigurationError(f"set_group_id() takes text, not {group_id!r}.")
+        self._group = group_id
+        return self
+
+    def set_topics(self, *topics: str) -> KafkaSourceBuilder:
+        """The topics to read."""
+        if not topics or not all(isinstance(topic, str) and topic for topic in topics):
+            raise ConfigurationError(f"set_topics() takes names of topics, not {topics!r}.")
+        return self._select(TopicSelection(topics=tuple(sorted(set(topics)))))
+
+    def set_topic_pattern(self, topic_pattern: str) -> KafkaSourceBuilder:
+        """All topics whose whole name matches, also those that are made later."""
+        try:
+            re.compile(topic_pattern)
+        except (re.error, TypeError) as error:
+            raise ConfigurationError(f"{topic_pattern!r} is no regular expression: {error}") from error
+        return self._select(TopicSelection(pattern=topic_pattern))
+
+    def set_partitions(self, partitions: Iterable[KafkaTopicPartition]) -> KafkaSourceBuilder:
+        """These partitions and no others."""
+        listed = list(partitions)
+        if not listed or not all(isinstance(partition, KafkaTopicPartition) for partition in listed):
+            raise ConfigurationError(f"set_partitions() takes KafkaTopicPartitions, not {listed!r}.")
+        places = sorted({(partition.topic, partition.partition) for partition in listed})
+        return self._select(TopicSelection(partitions=tuple(places)))
+
+    def set_starting_offsets(self, starting_offsets_initializer: KafkaOffsetsInitializer) -> KafkaSourceBuilder:
+        """Where a job begins that has no checkpoint; partitions that come later are read from their beginning."""
+        self._start = _initializer("set_starting_offsets", starting_offsets_initializer)
+        return self
+
+    def set_unbounded(self, stopping_offsets_initializer: KafkaOffsetsInitializer) -> KafkaSourceBuilder:
+        """A stream that goes on, and reads nothing from these offsets on."""
+        self._stop, self._is_bounded = _initializer("set_unbounded", stopping_offsets_initializer), False
+        return self
+
+    def set_bounded(self, stopping_offsets_initializer: KafkaOffsetsInitializer) -> KafkaSourceBuilder:
+        """A stream that ends there. It is read in one epoch."""
+        self._stop, self._is_bounded = _initializer("set_bounded", stopping_offsets_initializer), True
+        return self
+
+    def set_value_only_deserializer(
+        self, deserialization_schema: Any, type_info: TypeInformation | None = None
+    ) -> KafkaSourceBuilder:
+        """Elements are made of values alone: by a schema, or by a function of bytes and the type of what it returns."""
+        if isinstance(deserialization_schema, DeserializationSchema):
+            self._deserializer = deserialization_schema
+        elif callable(deserialization_schema) and isinstance(type_info, TypeInformation):
+            self._deserializer = _FunctionOfValues(deserialization_schema, type_info)
+        else:
+            raise ConfigurationError(
+                "set_value_only_deserializer() takes a DeserializationSchema, or a function of bytes and the type of "
+                f"what it returns, such as Types.STRING(), not {deserialization_schema!r} and {type_info!r}."
+            )
+        return self
+
+    def set_max_rows_per_epoch(self, rows: int) -> KafkaSourceBuilder:
+        """How many offsets an epoch covers at most, over all partitions; about, because each gets at least one."""
+        if isinstance(rows, bool) or not isinstance(rows, int) or rows < 1:
+            raise ConfigurationError(f"set_max_rows_per_epoch() takes a positive whole number, not {rows!r}.")
+        self._most_rows = rows
+        return self
+
+    def set_client_id_prefix(self, prefix: str) -> KafkaSourceBuilder:
+        """What brokers call the clients of the source."""
+        return self.set_property("client.id", prefix)
+
+    def set_property(self, key: str, value: Any) -> KafkaSourceBuilder:
+        """A property of the consumer, by its name in librdkafka; also `partition.discovery.interval.ms`."""
+        if not isinstance(key, str):
+            raise ConfigurationError(f"set_property() takes the name of a property, not {key!r}.")
+        self._properties[key] = value
+        return self
+
+    def set_properties(self, props: Mapping[str, Any]) -> KafkaSourceBuilder:
+        """Several properties."""
+        for key, value in props.items():
+            self.set_property(key, value)
+        return self
+
+    def build(self) -> KafkaSource:
+        """The source.
+
+        Raises:
+            ConfigurationError: Servers or topics are missing, or a property is unknown.
+        """
+        if self._selection is None:
+            raise ConfigurationError("A KafkaSource needs set_topics(), set_topic_pattern() or set_partitions().")
+        properties = dict(self._properties)
+        isolation = properties.pop(_ISOLATION, "read_committed")
+        if isolation not in ("read_committed", "read_uncommitted"):
+            raise ConfigurationError(f"{_ISOLATION} is read_committed or read_uncommitted, not {isolation!r}.")
+        discovery = properties.pop(_DISCOVERY, _DISCOVERY_MS)
+        try:
+            seconds = int(discovery) / 1000
+        except ValueError as error:
+            raise ConfigurationError(f"{_DISCOVERY} is a number of milliseconds, not {discovery!r}.") from error
+        connection = KafkaConnection(properties)
+        connection.consumer({"group.id": "holdfast"}, with_all=True).close()  # looks at the properties
+        ranges = TopicRanges(
+            properties=properties,
+            selection=self._selection,
+            start=self._start,
+            stop=self._stop,
+            group=self._group,
+            most_rows=self._most_rows,
+            is_committed=isolation == "read_committed",
+            discovery=seconds,
+        )
+        return KafkaSource(ranges, self._is_bounded, self._deserializer)
+
+    def _select(self, selection: TopicSelection) -> KafkaSourceBuilder:
+        if self._selection is not None:
+            raise ConfigurationError("Call one of set_topics(), set_topic_pattern() and set_partitions(), once.")
+        self._selection = selection
+        return self
+
+
+def _initializer(method: str, given: Any) -> KafkaOffsetsInitializer:
+    if not isinstance(given, KafkaOffsetsInitializer):
+        raise ConfigurationError(f"{method}() takes a KafkaOffsetsInitializer, not {given!r}.")
+    return given

@@ -1,0 +1,321 @@
+"""Topics as ranges of offsets: what an epoch reads is fixed before it is read, and read again it has the same rows.
+
+An offset of the stream, as Spark's log and our checkpoints keep it::
+
+    {"words": {"id": "2SwH...", "next": {"0": 17, "1": 4}}}
+
+The id is that of the topic: one that was deleted and made again has another one, and its offsets mean other records.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import pyarrow as pa
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import TopicPartition as Partition
+
+from holdfast.datastream.connectors.kafka.client import KafkaConnection, told
+from holdfast.datastream.connectors.kafka.offsets_initializer import KafkaOffsetsInitializer
+from holdfast.datastream.connectors.kafka.topic_offsets import Place, TopicOffsets
+from holdfast.errors import ConfigurationError, StorageError
+
+COLUMNS: Final = (
+    "key binary, value binary, topic string, partition int, offset bigint, timestamp bigint, "
+    "headers array<struct<name: string, value: binary>>"
+)
+_SCHEMA: Final = pa.schema(
+    [
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        ("timestamp", pa.int64()),
+        ("headers", pa.list_(pa.struct([("name", pa.string()), ("value", pa.binary())]))),
+    ]
+)
+_ROWS: Final = 4096
+_POLL: Final = 0.5
+_ASKED_EVERY: Final = 0.1
+"""Seconds for which the ends of partitions are remembered: Spark asks far more often when nothing is new."""
+
+Offset = dict[str, Any]
+Range = tuple[str, int, int, int]
+"""Topic, partition, first offset, offset after the last."""
+
+
+@dataclass(frozen=True)
+class TopicSelection:
+    """Which partitions a source reads; one of the three is set."""
+
+    topics: tuple[str, ...] = ()
+    pattern: str = ""
+    partitions: tuple[Place, ...] = ()
+
+
+@dataclass
+class TopicRanges:
+    """The topics of one source; see `holdfast.spark.input.range_source.Ranges`.
+
+    Attributes:
+        properties: Of the clients.
+        selection: What is read.
+        start: Where partitions begin.
+        stop: Where they end; None if they go on.
+        group: For committed offsets.
+        most_rows: Offsets that an epoch may cover; 0 for no limit.
+        is_committed: Whether only committed records are read.
+        discovery: Seconds between looks for new topics and partitions.
+        fixed: Beginning and end of a source that is read once.
+    """
+
+    properties: Mapping[str, Any]
+    selection: TopicSelection
+    start: KafkaOffsetsInitializer
+    stop: KafkaOffsetsInitializer | None = None
+    group: str | None = None
+    most_rows: int = 0
+    is_committed: bool = True
+    discovery: float = 10.0
+    fixed: tuple[Offset, Offset] | None = None
+    _state: Any = field(default=None, repr=False)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_state": None}
+
+    def initial(self) -> Offset:
+        """Where the stream begins."""
+        asked = self._asked()
+        return _offset(asked.ids, asked.offsets.resolved(self.start, asked.places, self.group))
+
+    def latest(self, start: Offset, is_limited: bool) -> Offset:
+        """Where the next epoch ends.
+
+        Raises:
+            ConfigurationError: A topic is gone, or is another one.
+        """
+        asked = self._asked()
+        asked.require_same(start, self.selection.pattern)
+        begun = _next(start)
+        ends = asked.ends(self)
+        new = [place for place in asked.places if place not in begun]
+        if new:
+            begun = {**begun, **asked.offsets.beginnings(new)}
+        until = {place: max(begun[place], ends.get(place, begun[place])) for place in begun}
+        if is_limited and self.most_rows:
+            until = _limited(begun, until, self.most_rows)
+        ids = {**{topic: said["id"] for topic, said in start.items()}, **asked.ids}
+        return _offset(ids, until)
+
+    def freeze(self) -> None:
+        """Nothing that comes later is seen."""
+        asked = self._asked()
+        asked.forget()
+        asked.ends(self)
+        asked.is_frozen = True
+
+    def reported(self) -> Offset | None:
+        """The ends that were last seen."""
+        asked = self._asked()
+        return _offset(asked.ids, asked.known) if asked.known else None
+
+    def fix(self) -> None:
+        """Decides what is read by a source that is read once. Blocks."""
+        asked = self._asked()
+        begun = asked.offsets.resolved(self.start, asked.places, self.group)
+        ends = asked.ends(self)
+        until = {place: max(begun[place], ends[place]) for place in begun}
+        self.fixed = _offset(asked.ids, begun), _offset(asked.ids, until)
+
+    def bounds(self) -> tuple[Offset, Offset]:
+        """What `fix` has decided."""
+        assert self.fixed is not None
+        return self.fixed
+
+    def plan(self, start: Offset, end: Offset) -> Sequence[Range]:
+        """A range for each partition that has something new.
+
+        Raises:
+            ConfigurationError: Records are gone that were not read.
+        """
+        begun, until = _next(start), _next(end)
+        new = [place for place in until if place not in begun]
+        offsets = self._asked().offsets
+        first = offsets.beginnings([place for place in until if until[place] > begun.get(place, 0)])
+        begun |= {place: first.get(place, until[place]) for place in new}
+        for place, offset in first.items():
+            if begun[place] < offset:
+                raise ConfigurationError(
+                    f"The records of {place[0]!r}, partition {place[1]}, from offset {begun[place]} to {offset} were "
+                    "not read, and Kafka has them no more: the topic keeps less than the job needs (retention). Start "
+                    "from where there are records, with -s and this input anew, or --fresh."
+                )
+        return [(*place, begun[place], until[place]) for place in sorted(until) if until[place] > begun[place]]
+
+    def read(self, planned: Range) -> Iterator[pa.RecordBatch]:
+        """The records of a range, in a task.
+
+        Raises:
+            StorageError: Kafka does not answer, or has the records no more.
+        """
+        connection = KafkaConnection(self.properties)
+        topic, number, begun, end = planned
+        consumer = connection.consumer(
+            {
+                "group.id": self.group or "holdfast",
+                "isolation.level": "read_committed" if self.is_committed else "read_uncommitted",
+                "enable.auto.commit": False,
+                "enable.partition.eof": True,
+                "auto.offset.reset": "error",
+                "fetch.wait.max.ms": 50,
+            },
+            with_all=True,
+        )
+        try:
+            with told(f"reading {topic!r}, partition {number}, from {begun} to {end}", connection):
+                consumer.assign([Partition(topic, number, begun)])
+                yield from _batches(consumer, planned, connection.patience)
+        finally:
+            consumer.close()
+
+    def _asked(self) -> _Asked:
+        if self._state is None:
+            self._state = _Asked(self)
+        state: _Asked = self._state
+        state.look(self)
+        return state
+
+
+class _Asked:
+    """What the cluster has said, in the process that plans."""
+
+    def __init__(self, ranges: TopicRanges) -> None:
+        self.offsets = TopicOffsets(KafkaConnection(ranges.properties), is_committed=ranges.is_committed)
+        self.ids: dict[str, str] = {}
+        self.places: list[Place] = []
+        self.known: dict[Place, int] = {}
+        self.is_frozen = False
+        self._stops: dict[Place, int] = {}
+        self._looked = self._asked = float("-inf")
+
+    def look(self, ranges: TopicRanges) -> None:
+        """Looks for topics and partitions, if it is time to.
+
+        Raises:
+            ConfigurationError: A topic that was named is not there.
+        """
+        if self.is_frozen or time.monotonic() - self._looked < ranges.discovery:
+            return
+        chosen = ranges.selection
+        names = self.offsets.matching(chosen.pattern) if chosen.pattern else list(chosen.topics)
+        names = names or sorted({topic for topic, _ in chosen.partitions})
+        found = self.offsets.described(names)
+        missing = [name for name in names if name not in found]
+        if missing:
+            raise _missing(missing[0])
+        self.ids = {name: said[0] for name, said in found.items()}
+        places = [(name, number) for name, said in found.items() for number in said[1]]
+        absent = [place for place in chosen.partitions if place not in places]
+        if absent:
+            raise ConfigurationError(f"Kafka has no partition {absent[0][1]} of the topic {absent[0][0]!r}.")
+        before, self.places = self.places, list(chosen.partitions) or places
+        self._looked = time.monotonic()
+        if before != self.places:
+            self.forget()
+
+    def ends(self, ranges: TopicRanges) -> dict[Place, int]:
+        """The ends of all partitions, as of a moment ago."""
+        if not self.is_frozen and time.monotonic() - self._asked >= _ASKED_EVERY:
+            if ranges.stop is not None:
+                new = [place for place in self.places if place not in self._stops]
+                self._stops |= self.offsets.resolved(ranges.stop, new, ranges.group)
+            found = self.offsets.ends(self.places)
+            self.known = {place: min(end, self._stops.get(place, end)) for place, end in found.items()}
+            self._asked = time.monotonic()
+        return self.known
+
+    def forget(self) -> None:
+        """The next answer is a new one."""
+        self._asked = float("-inf")
+
+    def require_same(self, start: Offset, pattern: str) -> None:
+        """Makes sure that the topics of an offset are those that there are.
+
+        Raises:
+            ConfigurationError: One is gone, or is another one now.
+        """
+        for topic, said in start.items():
+            if topic not in self.ids and pattern and re.fullmatch(pattern, topic):
+                raise _missing(topic)
+            if topic in self.ids and self.ids[topic] != said["id"]:
+                raise ConfigurationError(
+                    f"The Kafka topic {topic!r} is another one than the job has read: it was deleted and made again "
+                    f"(its id was {said['id']}, and is {self.ids[topic]}), so offsets of it mean other records. Start "
+                    "with this input anew, or name the topic that the checkpoint knows."
+                )
+
+
+def _missing(topic: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"Kafka has no topic {topic!r}: it was deleted, or its name is another one. What the job has read of it stays; "
+        "make the topic, or start without it in the source."
+    )
+
+
+def _offset(ids: Mapping[str, str], following: Mapping[Place, int]) -> Offset:
+    """The canonical form: Spark takes two offsets for the same if their texts are."""
+    result: Offset = {}
+    for topic, number in sorted(following):
+        said = result.setdefault(topic, {"id": ids[topic], "next": {}})
+        said["next"][str(number)] = following[topic, number]
+    return result
+
+
+def _next(offset: Offset) -> dict[Place, int]:
+    return {(topic, int(number)): next_ for topic, said in offset.items() for number, next_ in said["next"].items()}
+
+
+def _limited(begun: Mapping[Place, int], until: Mapping[Place, int], most: int) -> dict[Place, int]:
+    """Ends that cover so many offsets, shared out by what each partition has; none is left out for ever."""
+    total = sum(until[place] - begun[place] for place in until)
+    if total <= most:
+        return dict(until)
+    return {
+        place: min(until[place], begun[place] + -(-(until[place] - begun[place]) * most // total)) for place in until
+    }
+
+
+def _batches(consumer: Any, planned: Range, patience: float) -> Iterator[pa.RecordBatch]:
+    _, _, position, end = planned
+    deadline = time.monotonic() + patience
+    while position < end:
+        rows: list[tuple[Any, ...]] = []
+        for message in consumer.consume(_ROWS, _POLL):
+            error = message.error()
+            if error is not None:
+                if error.code() != KafkaError._PARTITION_EOF:
+                    raise KafkaException(error)
+                position = max(position, message.offset())
+                continue
+            # Offsets have gaps: where transactions end, and where the topic was compacted.
+            position = message.offset() + 1
+            if message.offset() < end:
+                rows.append(_row(message))
+        if rows:
+            deadline = time.monotonic() + patience
+            columns = zip(*rows, strict=True)
+            arrays = [pa.array(column, kind.type) for column, kind in zip(columns, _SCHEMA, strict=True)]
+            yield pa.RecordBatch.from_arrays(arrays, schema=_SCHEMA)
+        elif position < end and time.monotonic() > deadline:
+            raise StorageError(f"nothing came of {planned[0]!r}, partition {planned[1]}, after offset {position}")
+
+
+def _row(message: Any) -> tuple[Any, ...]:
+    headers = [{"name": name, "value": value} for name, value in message.headers() or ()]
+    at = message.timestamp()[1]
+    return message.key(), message.value(), message.topic(), message.partition(), message.offset(), at, headers

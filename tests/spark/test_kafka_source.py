@@ -1,0 +1,250 @@
+"""`KafkaSource` on real Spark and a real broker."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewPartitions
+
+from holdfast.common import Types, WatermarkStrategy
+from holdfast.common.serialization import SimpleStringSchema
+from holdfast.datastream import ParquetFileSink, StreamExecutionEnvironment
+from holdfast.datastream.connectors.kafka import (
+    KafkaOffsetResetStrategy,
+    KafkaOffsetsInitializer,
+    KafkaSource,
+    KafkaTopicPartition,
+)
+from holdfast.errors import ConfigurationError, JobExecutionError
+from holdfast.testing import KafkaServer
+from tests.stories import ledger
+from tests.stories.kafka import PATIENCE, make_topic, running_broker
+
+pytestmark = [pytest.mark.spark, pytest.mark.services, pytest.mark.timeout(300)]
+
+ONCE = {"restart-strategy.type": "none"}
+NONE = WatermarkStrategy.no_watermarks()
+numbers = count()
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[KafkaServer]:
+    yield from running_broker()
+
+
+@pytest.fixture
+def topic(broker: KafkaServer) -> str:
+    name = f"in-{next(numbers)}"
+    make_topic(broker.bootstrap_servers, name)
+    return name
+
+
+def produce(broker: KafkaServer, topic: str, values: Any, partition: int = 0, **settings: Any) -> None:
+    producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
+    for value in values:
+        producer.produce(topic, value, partition=partition, **settings)
+    assert producer.flush(PATIENCE) == 0
+
+
+def source(broker: KafkaServer, *topics: str) -> Any:
+    builder = KafkaSource.builder().set_bootstrap_servers(broker.bootstrap_servers)
+    builder.set_property("request.timeout.ms", 10000).set_property("partition.discovery.interval.ms", 0)
+    builder.set_value_only_deserializer(SimpleStringSchema())
+    return builder.set_topics(*topics) if topics else builder
+
+
+def run(spark: Any, place: Path, built: KafkaSource, restart: str = "none", **options: Any) -> list[str]:
+    """Reads what is there and ends; what the output has then."""
+    configuration = {
+        "execution.trigger": "available-now",
+        "execution.checkpointing.dir": str(place / "job"),
+        "restart-strategy.type": restart,
+        **options,
+    }
+    env = StreamExecutionEnvironment.get_execution_environment(configuration, spark=spark)
+    words = env.from_source(built, NONE, "words").uid("words")
+    words.map(lambda word: (word,), "word string").uid("rows").sink_to(ParquetFileSink(place / "out")).uid("out")
+    env.execute("words")
+    return sorted(row[0] for row in ledger.read(place / "out"))
+
+
+def test_a_job_that_is_started_again_goes_on_where_it_was_and_finds_new_partitions(
+    spark: Any, broker: KafkaServer, topic: str, tmp_path: Path
+) -> None:
+    produce(broker, topic, ["a", "b", None])
+    produce(broker, topic, ["c"], 1)
+    limited = source(broker, topic).set_max_rows_per_epoch(2)
+    assert run(spark, tmp_path, limited.build()) == ["a", "b", "c"]
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    admin.create_partitions([NewPartitions(topic, 3)])[topic].result(PATIENCE)
+    produce(broker, topic, ["d"])
+    produce(broker, topic, ["e"], 2)
+    assert run(spark, tmp_path, source(broker, topic).build()) == ["a", "b", "c", "d", "e"]
+    assert run(spark, tmp_path, source(broker, topic).build()) == ["a", "b", "c", "d", "e"]
+
+
+def test_what_was_aborted_is_not_read_and_what_is_open_is_not_waited_for(
+    spark: Any, broker: KafkaServer, topic: str, tmp_path: Path
+) -> None:
+    producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "transactional.id": topic})
+    producer.init_transactions(PATIENCE)
+    for value, ends in (("a", "commit"), ("b", "abort"), ("c", "commit"), ("d", "abort"), ("e", "")):
+        producer.begin_transaction()
+        producer.produce(topic, value, partition=0)
+        producer.flush(PATIENCE)
+        if ends:
+            getattr(producer, f"{ends}_transaction")(PATIENCE)
+    assert run(spark, tmp_path, source(broker, topic).build()) == ["a", "c"]
+    producer.commit_transaction(PATIENCE)
+    assert run(spark, tmp_path, source(broker, topic).build()) == ["a", "c", "e"]
+    dirty = source(broker, topic).set_property("isolation.level", "read_uncommitted").build()
+    assert run(spark, tmp_path / "dirty", dirty) == ["a", "b", "c", "d", "e"]
+
+
+def test_a_bounded_source_has_its_rows_whole_and_ends(spark: Any, broker: KafkaServer, topic: str) -> None:
+    produce(broker, topic, ["a"], key="k", headers=[("h", b"1"), ("n", None)], timestamp=1000)
+    produce(broker, topic, ["b"], 1, timestamp=2000)
+    built = (
+        KafkaSource.builder()
+        .set_bootstrap_servers(broker.bootstrap_servers)
+        .set_topic_pattern(f"{topic}|nothing.*")
+        .set_bounded(KafkaOffsetsInitializer.latest())
+        .build()
+    )
+    env = StreamExecutionEnvironment.get_execution_environment(ONCE, spark=spark)
+    with env.from_source(built, NONE, "rows").execute_and_collect() as elements:  # type: ignore[union-attr]
+        rows = sorted((tuple(row) for row in elements), key=lambda row: row[3])
+    assert [row[:6] for row in rows] == [(b"k", b"a", topic, 0, 0, 1000), (None, b"b", topic, 1, 0, 2000)]
+    assert [tuple(header) for header in rows[0][6]] == [("h", b"1"), ("n", None)]
+
+
+@pytest.mark.parametrize(
+    ("start", "expected"),
+    [
+        (KafkaOffsetsInitializer.earliest(), ["a", "b", "c", "d"]),
+        (KafkaOffsetsInitializer.latest(), []),
+        (KafkaOffsetsInitializer.timestamp(2000), ["b", "d"]),
+        (KafkaOffsetsInitializer.timestamp(5000), []),
+        ("one", ["b", "c", "d"]),
+        ("one, latest", ["b"]),
+        (KafkaOffsetsInitializer.committed_offsets(KafkaOffsetResetStrategy.EARLIEST), ["b", "c", "d"]),
+    ],
+)
+def test_reading_begins_where_it_is_told_to(
+    spark: Any, broker: KafkaServer, topic: str, start: Any, expected: list[str]
+) -> None:
+    for value, at, partition in (("a", 1000, 0), ("b", 2000, 0), ("c", 1000, 1), ("d", 3000, 1)):
+        produce(broker, topic, [value], partition, timestamp=at)
+    if isinstance(start, str):
+        reset = KafkaOffsetResetStrategy.LATEST if "latest" in start else KafkaOffsetResetStrategy.EARLIEST
+        start = KafkaOffsetsInitializer.offsets({KafkaTopicPartition(topic, 0): 1}, reset)
+    commit(broker, topic)
+    built = source(broker, topic).set_group_id("readers").set_starting_offsets(start)
+    env = StreamExecutionEnvironment.get_execution_environment(ONCE, spark=spark)
+    bounded = built.set_bounded(KafkaOffsetsInitializer.latest()).build()
+    with env.from_source(bounded, NONE, "rows").execute_and_collect() as elements:  # type: ignore[union-attr]
+        assert sorted(elements) == expected
+
+
+def commit(broker: KafkaServer, topic: str) -> None:
+    from confluent_kafka import Consumer, TopicPartition
+
+    consumer = Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": "readers"})
+    consumer.commit(offsets=[TopicPartition(topic, 0, 1)], asynchronous=False)
+    consumer.close()
+
+
+def test_two_sources_are_read_by_one_job(spark: Any, broker: KafkaServer, topic: str) -> None:
+    make_topic(broker.bootstrap_servers, f"{topic}-too")
+    produce(broker, topic, ["a"])
+    produce(broker, f"{topic}-too", ["b"])
+    produce(broker, f"{topic}-too", ["not this"], 1)
+    options = {**ONCE, "execution.trigger": "available-now"}
+    env = StreamExecutionEnvironment.get_execution_environment(options, spark=spark)
+    one = env.from_source(source(broker, topic).build(), NONE, "one").uid("one")
+    part = source(broker).set_partitions({KafkaTopicPartition(f"{topic}-too", 0)}).build()
+    two = env.from_source(part, NONE, "two").uid("two")
+    with one.union(two).execute_and_collect() as elements:  # type: ignore[union-attr]
+        assert sorted(elements) == ["a", "b"]
+
+
+def test_a_topic_that_is_gone_or_another_one_is_refused_by_name(
+    spark: Any, broker: KafkaServer, topic: str, tmp_path: Path
+) -> None:
+    produce(broker, topic, ["a", "b"])
+    assert run(spark, tmp_path, source(broker, topic).build()) == ["a", "b"]
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    admin.delete_topics([topic])[topic].result(PATIENCE)
+    with pytest.raises(JobExecutionError, match=f"Kafka has no topic '{topic}'"):
+        run(spark, tmp_path, source(broker, topic).build())
+    make_topic(broker.bootstrap_servers, topic)
+    produce(broker, topic, ["x", "y", "z"])
+    with pytest.raises(JobExecutionError, match="is another one than the job has read"):
+        run(spark, tmp_path, source(broker, topic).build())
+    assert sorted(row[0] for row in ledger.read(tmp_path / "out")) == ["a", "b"]
+
+
+def test_records_that_kafka_has_no_more_are_missed_by_name(
+    spark: Any, broker: KafkaServer, topic: str, tmp_path: Path
+) -> None:
+    from confluent_kafka import TopicPartition
+
+    produce(broker, topic, ["a"])
+    assert run(spark, tmp_path, source(broker, topic).build()) == ["a"]
+    produce(broker, topic, ["b", "c"])
+    place = TopicPartition(topic, 0, 2)
+    AdminClient({"bootstrap.servers": broker.bootstrap_servers}).delete_records([place])[place].result(PATIENCE)
+    with pytest.raises(JobExecutionError, match="from offset 1 to 2 were not read, and Kafka has them no more"):
+        run(spark, tmp_path, source(broker, topic).build())
+
+
+def test_a_record_that_cannot_be_read_is_named(spark: Any, broker: KafkaServer, topic: str, tmp_path: Path) -> None:
+    produce(broker, topic, ["a", b"\xff"])
+    with pytest.raises(JobExecutionError) as caught:
+        run(spark, tmp_path, source(broker, topic).build())
+    assert f"the record at offset 1 of '{topic}', partition 0, cannot be read" in _texts(caught.value)
+
+
+def _texts(error: BaseException | None) -> str:
+    texts = []
+    while error is not None:
+        texts.append(str(error))
+        error = error.__cause__
+    return "\n".join(texts)
+
+
+def test_what_cannot_be_a_source_is_refused() -> None:
+    builder = KafkaSource.builder
+    for make, message in (
+        (lambda: builder().build(), r"needs set_topics\(\)"),
+        (lambda: builder().set_topics("a").build(), "bootstrap.servers must name"),
+        (lambda: builder().set_topics(), "takes names of topics"),
+        (lambda: builder().set_topics("a").set_topic_pattern("a"), "Call one of"),
+        (lambda: builder().set_topic_pattern("("), "no regular expression"),
+        (lambda: builder().set_partitions([("a", 0)]), "takes KafkaTopicPartitions"),
+        (lambda: builder().set_group_id(""), "takes text"),
+        (lambda: builder().set_bounded(5), "takes a KafkaOffsetsInitializer"),
+        (lambda: builder().set_max_rows_per_epoch(0), "takes a positive whole number"),
+        (lambda: builder().set_value_only_deserializer(bytes.decode), "the type of what it returns"),
+        (lambda: KafkaOffsetsInitializer.timestamp(-1), "takes milliseconds since 1970"),
+        (lambda: KafkaOffsetsInitializer.offsets({("a", 0): 5}), "offsets from 0 by KafkaTopicPartition"),
+        (lambda: KafkaOffsetsInitializer.committed_offsets("none"), "is a KafkaOffsetResetStrategy"),
+        (lambda: with_property("isolation.level", "serializable"), "read_committed or read_uncommitted"),
+        (lambda: with_property("partition.discovery.interval.ms", "often"), "is a number of milliseconds"),
+        (lambda: with_property("enable.auto.commit", "true"), "positions are in checkpoints"),
+        (lambda: with_property("max.poll.records", "5"), "does not take the properties"),
+    ):
+        with pytest.raises(ConfigurationError, match=message):
+            make()
+    made = builder().set_bootstrap_servers("localhost:1").set_topics("a")
+    decoded = made.set_value_only_deserializer(lambda value: len(value), Types.LONG()).build()
+    assert decoded.decoder()[1] == Types.LONG()
+
+
+def with_property(name: str, value: Any) -> KafkaSource:
+    return KafkaSource.builder().set_bootstrap_servers("localhost:1").set_topics("a").set_property(name, value).build()
