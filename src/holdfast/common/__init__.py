@@ -9,6 +9,7 @@ from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.ids import JobID, JobVertexID, OperatorID
 from holdfast.kernel.option import ConfigOption
 from holdfast.kernel.watermark import TimestampAssigner, WatermarkStrategy
+from holdfast.types.encoder import Encoder
 from holdfast.types.information.type_information import TypeInformation, Types
 from holdfast.types.row import Row
 from holdfast.types.serializer import TypeSerializer, TypeSerializerSchemaCompatibility, TypeSerializerSnapshot
@@ -18,6 +19,7 @@ __all__ = [
     "Configuration",
     "ConfigurationError",
     "Duration",
+    "Encoder",
     "IllegalConfigurationError",
     "IllegalConfigurationException",
     "Instant",
