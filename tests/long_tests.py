@@ -53,6 +53,7 @@ LONG = (
     "tests/services/kubernetes/test_leader_election.py::test_a_retriever_goes_on_after_everything_that_ends_a_watch",
     "tests/services/kubernetes/test_rbac.py::TestElectionUnderLeastRights",
     "tests/services/queryable/test_leaders.py::test_a_leader_is_killed_and_another_process_goes_on",
+    "tests/services/test_database_sink.py::test_a_commit_whose_answer_is_lost_is_not_repeated",
     f"tests/services/test_elected_jobs.py::{SLEPT}[filesystem]",
     f"tests/services/test_elected_jobs.py::{SLEPT}[kubernetes]",
     f"tests/services/test_elected_jobs.py::{KILLED_IN_COMMIT}[filesystem]",
