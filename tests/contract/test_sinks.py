@@ -13,7 +13,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from examples.own_sink import JsonLinesSink
+from holdfast.common import Encoder
 from holdfast.datastream import ForEachEpochSink, ParquetFileSink
+from holdfast.datastream.connectors.file_system import BucketAssigner, FileSink, RollingPolicy
 from holdfast.runtime.function.sink import Sink
 from holdfast.testing import SinkBackend, SinkContract
 
@@ -41,6 +43,22 @@ class Parquet(Directory):
     def rows(self) -> list[tuple[str, int]]:
         tables = [pq.ParquetFile(file).read() for file in self.path.glob("*.parquet")]
         return [(row["word"], row["n"]) for table in tables for row in table.to_pylist()]
+
+
+class Buckets(Directory):
+    """JSON lines in a directory for each word, and a file for each row."""
+
+    steps = 25
+
+    def new_sink(self) -> Sink:
+        builder = FileSink.for_row_format(self.path, Encoder.json_encoder())
+        builder.with_bucket_assigner(BucketAssigner.column_bucket_assigner("word"))
+        return builder.with_rolling_policy(RollingPolicy.default_rolling_policy(part_size=1)).build()
+
+    def rows(self) -> list[tuple[str, int]]:
+        files = [file for file in self.path.glob("word=*/*") if file.is_file()]
+        rows = [json.loads(line) for file in files for line in file.read_text("utf-8").splitlines()]
+        return [(row["word"], row["n"]) for row in rows]
 
 
 class JsonLines(Directory):
@@ -91,6 +109,12 @@ class TestParquetFileSink(SinkContract):
     @pytest.fixture
     def sink_backend(self, tmp_path: Path) -> SinkBackend:
         return Parquet(tmp_path / "out")
+
+
+class TestFileSink(SinkContract):
+    @pytest.fixture
+    def sink_backend(self, tmp_path: Path) -> SinkBackend:
+        return Buckets(tmp_path / "out")
 
 
 class TestSinkOfOnesOwn(SinkContract):

@@ -16,6 +16,7 @@ from adbc_driver_sqlite import dbapi as sqlite
 from holdfast.datastream.connectors.database import DatabaseSink
 from holdfast.errors import ConfigurationError, JobExecutionError, StorageError
 from holdfast.testing import EpochProgram, TcpProxy
+from holdfast.testing.sink_contract.sink_stage import SinkStage
 from tests.postgres import PostgresServer
 
 pytestmark = pytest.mark.services
@@ -271,3 +272,18 @@ def test_a_stream_that_does_not_go_with_the_sink_is_refused(
 ) -> None:
     with pytest.raises(ConfigurationError, match=message):
         EpochProgram().source("in", columns).sink_to(DatabaseSink("file:x.db", "t", **settings))
+
+
+@pytest.mark.parametrize(
+    "changed", [{"file": "../x.parquet"}, {"file": 1}, {"identity": []}, {"table": "t; drop table t"}]
+)
+def test_committables_that_somebody_changed_are_refused(tmp_path: Path, changed: dict[str, Any]) -> None:
+    sink = DatabaseSink(f"sqlite:///{tmp_path}/db", "counts", create_table=True)
+    stage = SinkStage(sink, tmp_path, COUNTS, incarnation="1" * 12)
+    sink.check_input(stage.type)
+    stage.prepare()
+    [entry] = stage.write(1, [("kelp", 1)])
+    with pytest.raises(ConfigurationError, match=r"no DatabaseSink has written|There is no table"):
+        stage.commit([{**entry, "value": {**entry["value"], **changed}}])
+    stage.commit([entry])
+    assert Database(f"file:{tmp_path}/db", sqlite.connect).ask("select word, n from counts") == [("kelp", 1)]

@@ -52,6 +52,10 @@ PACKAGES = {
         FlatMapFunction FilterFunction ReduceFunction KeySelector KeyedProcessFunction ProcessFunction
         BroadcastProcessFunction KeyedBroadcastProcessFunction AggregateFunction FoldFunction
         StreamExecutionEnvironment DataStream KeyedStream JobClient Sink SinkWriter Committer ParquetFileSink""",
+    "holdfast.datastream.connectors.database": "DatabaseSink",
+    "holdfast.datastream.connectors.delta": "DeltaSink",
+    "holdfast.datastream.connectors.file_system": "FileSink RollingPolicy OutputFileConfig BucketAssigner",
+    "holdfast.datastream.connectors.iceberg": "IcebergSink",
     "holdfast.datastream.functions": """
         KeyedProcessFunction MapFunction RichMapFunction RuntimeContext KeySelector ReduceFunction AggregateFunction""",
     "holdfast.datastream.state": """

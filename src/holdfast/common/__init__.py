@@ -10,6 +10,7 @@ from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.ids import JobID, JobVertexID, OperatorID
 from holdfast.kernel.option import ConfigOption
 from holdfast.kernel.watermark import ColumnTimestampAssigner, TimestampAssigner, WatermarkStrategy
+from holdfast.types.encoder import Encoder
 from holdfast.types.information.type_information import TypeInformation, Types
 from holdfast.types.row import Row
 from holdfast.types.serializer import TypeSerializer, TypeSerializerSchemaCompatibility, TypeSerializerSnapshot
@@ -21,6 +22,7 @@ __all__ = [
     "ConfigurationError",
     "DeserializationSchema",
     "Duration",
+    "Encoder",
     "IllegalConfigurationError",
     "IllegalConfigurationException",
     "Instant",

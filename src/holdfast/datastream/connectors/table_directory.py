@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final
 
-from holdfast.datastream.sinks.parquet import STAGED_SUFFIX
+from holdfast.datastream.sinks.output_files import STAGED_SUFFIX
 from holdfast.errors import ConfigurationError, NotExistError, StorageError
 from holdfast.kernel.malformed import MALFORMED
 from holdfast.runtime.function.sink import CommitRequest, CommitterInitContext, WriterInitContext

@@ -26,6 +26,7 @@ from contextlib import suppress
 from typing import Final
 
 from holdfast.errors import AlreadyExistError, ConfigurationError, CorruptFileError, NotExistError, StorageError
+from holdfast.storage.file_system.path import parent
 from holdfast.storage.file_system.scheme import file_system_for, join
 from holdfast.storage.handle.document import decode_document, encode_document
 
@@ -96,6 +97,8 @@ class OutputDirectory:
 
     def move(self, moves: Moves) -> None:
         """Gives the staged files that are there their final names, durably."""
+        for bucket in dict.fromkeys(parent(final) for _, final in moves if "/" in final):
+            self._fs.mkdirs(join(self.path, bucket))
         self._fs.move_all([(join(self.path, staged), join(self.path, final)) for staged, final in moves])
 
 

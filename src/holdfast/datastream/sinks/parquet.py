@@ -1,45 +1,17 @@
-"""Parquet files, exactly once.
-
-A task writes into a hidden folder of the output directory, under a name without `.parquet`, which no reader follows
-(Spark, pyarrow, DuckDB, Polars); after the commit point the driver moves each file, within the file system, to its
-final name::
-
-    <path>/.holdfast/<incarnation>-<sink>/<token>-<epoch>-...staged -> <path>/part-<epoch>-<subtask>-<nonce>.parquet
-
-No reader ever sees a row of an epoch whose checkpoint is not complete. The files of one epoch appear one after the
-other, so a reader may see a part of them while they are being committed.
-
-Commits may be repeated for ever, also when a consumer has taken a file since: what was committed is told by a ledger
-beside the output (`output_directory`), and never by a file that is not there.
-"""
+"""Parquet files, exactly once (`output_files`)."""
 
 from __future__ import annotations
 
-import logging
 import os
-import reprlib
-from collections.abc import Callable, Sequence
-from functools import partial
-from itertools import groupby
-from pathlib import Path
-from typing import Any, Final
+from collections.abc import Sequence
 
-from holdfast.datastream.sinks.output_directory import HIDDEN_FOLDER, CommitLedger, OutputDirectory
-from holdfast.errors import AlreadyExistError, ConfigurationError
-from holdfast.kernel.malformed import MALFORMED
-from holdfast.runtime.function.sink import CommitRequest, Committer, CommitterInitContext, Sink, WriterInitContext
-from holdfast.runtime.function.staging import ParquetFormat, ParquetStaging, require_columns
-from holdfast.storage.file_system.path import base_name, is_absolute, parent
-from holdfast.storage.file_system.scheme import FileSystem, file_system_for, join, local_path
-from holdfast.storage.job.naming import FileName
+from holdfast.datastream.sinks.buckets import BASE_PATH, ColumnBuckets
+from holdfast.datastream.sinks.output_files import FileNames, OutputFiles
+from holdfast.runtime.function.staging import ParquetFormat, require_columns
 from holdfast.types.information.type_information import TypeInformation
 
-logger = logging.getLogger(__name__)
 
-STAGED_SUFFIX: Final = ".staged"
-
-
-class ParquetFileSink(Sink):
+class ParquetFileSink(OutputFiles):
     """Writes a stream into a directory of Parquet files, exactly once.
 
     Args:
@@ -47,192 +19,30 @@ class ParquetFileSink(Sink):
         compression: `snappy`, `zstd`, `lz4`, `gzip` or `none`.
         use_dictionary: Whether columns are dictionary-encoded, or the names of those that are. Off by default: it
             costs time, and gains only for columns with few distinct values.
+        partition_by: Columns by whose values files are divided, in directories such as `day=2026-11-24/word=kelp`, as
+            Spark, DuckDB and Polars read them. The files do not have these columns.
+        part_size: Bytes after which a task begins another file, 0 if it does not; one ends with each epoch anyway.
 
     Raises:
         ConfigurationError: There is no file system for the path, or an unknown compression.
     """
 
     def __init__(
-        self, path: str | os.PathLike[str], *, compression: str = "snappy", use_dictionary: bool | Sequence[str] = False
+        self,
+        path: str | os.PathLike[str],
+        *,
+        compression: str = "snappy",
+        use_dictionary: bool | Sequence[str] = False,
+        partition_by: str | Sequence[str] = (),
+        part_size: int = 0,
     ) -> None:
-        self.path = absolute(os.fspath(path))
-        file_system_for(self.path)
-        if local_path(self.path) is None:
-            raise ConfigurationError(
-                f"ParquetFileSink does not write to object stores such as {self.path!r} yet: name a directory that the "
-                "driver and every executor have mounted under the same path."
-            )
         dictionary = use_dictionary if isinstance(use_dictionary, bool) else tuple(use_dictionary)
-        self.format = ParquetFormat(compression, dictionary)
+        columns = (partition_by,) if isinstance(partition_by, str) else tuple(partition_by)
+        buckets = ColumnBuckets(columns) if columns else BASE_PATH
+        file_format = ParquetFormat(compression, dictionary)
+        super().__init__(path, file_format, FileNames(suffix=".parquet"), buckets, part_size)
 
     def check_input(self, element_type: TypeInformation) -> None:
         """Refuses a stream of undeclared type."""
         require_columns("ParquetFileSink", element_type)
-
-    def prepare(self, context: CommitterInitContext, kept: Any) -> Any:
-        """Makes sure that the directory is the one it was; one that no checkpoint knows gets an identity."""
-        directory = OutputDirectory(self.path)
-        if kept is not None and not (type(kept) is dict and {"path", "identity"} <= kept.keys()):
-            raise ConfigurationError(
-                f"The checkpoint does not say which directory {self!r} wrote into, but {reprlib.repr(kept)}. Start "
-                "from another one (-s PATH)."
-            )
-        if kept is None or kept["path"] != self.path:
-            return {"path": self.path, "identity": directory.make_identity()}
-        directory.require(kept["identity"])
-        return kept
-
-    def create_writer(self, context: WriterInitContext) -> ParquetStaging:
-        """Stages a file in the hidden folder."""
-        staged = context.file_name(STAGED_SUFFIX)
-        name = FileName.parse(staged)
-        assert name is not None
-        folder = folder_of(context.incarnation or context.job_id, context.owner)
-        committable = {
-            "directory": self.path,
-            "staged": join(folder, staged),
-            "final": f"part-{context.epoch:09d}-{context.subtask:05d}-{name.nonce}.parquet",
-        }
-        check = None
-        if context.target is not None:
-            identity = committable["identity"] = context.target["identity"]
-            check = partial(OutputDirectory(self.path).require, identity)
-        return ParquetStaging(join(self.path, folder), staged, committable, self.format, check)
-
-    def create_committer(self, context: CommitterInitContext) -> Committer:
-        """Moves staged files to their final names."""
-        return _MovingCommitter(self.path, context)
-
-    def sweep(self, context: CommitterInitContext, is_dead: Callable[[FileName], bool]) -> int:
-        """Deletes the staged files of dead attempts of this sink in this job, and nothing of other jobs."""
-        swept = 0
-        for name in (context.job_id, *context.incarnations):
-            directory = join(self.path, folder_of(name, context.owner))
-            fs = file_system_for(directory)
-            for listed in fs.list_names(directory):
-                found = FileName.parse(listed)
-                if found is not None and is_dead(found):
-                    swept += fs.delete_in(directory, listed)
-        return swept
-
-    def __repr__(self) -> str:
-        return f"ParquetFileSink({self.path!r})"
-
-
-class _MovingCommitter(Committer):
-    def __init__(self, path: str, context: CommitterInitContext) -> None:
-        self._path = path
-        self._context = context
-
-    def commit(self, requests: Sequence[CommitRequest]) -> None:
-        for request in requests:
-            _check(request.committable)
-        # The directory is the one that the writer used, which may not be where the sink writes today.
-        for directory, group in groupby(requests, key=lambda request: str(request.committable["directory"])):
-            listed = list(group)
-            if "identity" in listed[0].committable:
-                _commit(OutputDirectory(directory), listed)
-            else:
-                _move_all(file_system_for(directory), listed)
-
-    def last_epoch(self, incarnation: str) -> int | None:
-        folder = folder_of(incarnation, self._context.owner)
-        return CommitLedger(OutputDirectory(self._path), folder).last_epoch() if incarnation else None
-
-
-def _check(committable: Any) -> None:
-    """Make sure that a committable moves a staged file of a directory to a name in it, and nothing else.
-
-    Raises:
-        ConfigurationError: It does not: somebody else has written it.
-    """
-    try:
-        directory, staged, final = (committable[name] for name in ("directory", "staged", "final"))
-        hidden, *folders = staged.split("/")
-        is_inside = (
-            type(final) is str and hidden == HIDDEN_FOLDER and {"", ".", ".."}.isdisjoint(folders) and "/" not in final
-        )
-        if not (is_inside and is_absolute(directory) and type(committable.get("identity", "")) is str and final):
-            raise ValueError("it names other places")
-    except MALFORMED as error:
-        raise ConfigurationError(
-            f"The checkpoint names output that no ParquetFileSink has written, {reprlib.repr(committable)}: "
-            f"{error!r:.200}. Nothing was committed. Start from a checkpoint that nobody has changed (-s PATH)."
-        ) from error
-
-
-def _commit(directory: OutputDirectory, requests: Sequence[CommitRequest]) -> None:
-    """Commits the files of one epoch of one incarnation.
-
-    Raises:
-        StorageError: The directory is not there.
-        ConfigurationError: A staged file is not there, and nothing says that it was committed.
-    """
-    first = requests[0]
-    directory.require(first.committable["identity"])
-    moves = [(str(r.committable["staged"]), str(r.committable["final"])) for r in requests]
-    ledger = CommitLedger(directory, parent(moves[0][0]))
-    last = ledger.last_epoch()
-    was_done = (last is not None and last > first.epoch) or ledger.is_done(first.epoch)
-    if not was_done:
-        has_begun = ledger.has_begun(first.epoch, moves)
-        if not has_begun:
-            missing = set(directory.missing(moves))
-            for request, (staged, _) in zip(requests, moves, strict=True):
-                if staged in missing:
-                    raise _missing(request.committable, join(directory.path, staged))
-            ledger.begin(first.epoch, moves)
-        directory.move(moves)
-        ledger.finish(first.epoch)
-    if was_done:
-        for request in requests:
-            request.signal_already_committed()
-
-
-def _move_all(fs: FileSystem, requests: Sequence[CommitRequest]) -> None:
-    """Commits what a version of Holdfast without ledgers has staged: a file that is gone then was committed.
-
-    Raises:
-        ConfigurationError: A file is not there that no earlier process can have committed.
-    """
-    moves = [_names(request.committable) for request in requests]
-    for request, (staged, final), outcome in zip(requests, moves, fs.rename_all(moves), strict=True):
-        if outcome is None:
-            continue
-        request.signal_already_committed()
-        if isinstance(outcome, AlreadyExistError):
-            # An earlier try linked the final name, and died before it removed the staged one.
-            fs.delete_in(parent(staged), base_name(staged))
-        elif not fs.exists(final):
-            if not request.is_recovered and not request.number_of_retries:
-                raise _missing(request.committable, staged) from outcome
-            logger.warning(
-                "neither %r, staged with %s rows in epoch %d, nor %r is there: it was committed, and taken since",
-                staged, request.committable.get("rows", "its"), request.epoch, final,
-            )  # fmt: skip
-
-
-def _names(committable: dict[str, Any]) -> tuple[str, str]:
-    directory = committable["directory"]
-    return join(directory, committable["staged"]), join(directory, committable["final"])
-
-
-def _missing(committable: dict[str, Any], staged: str) -> ConfigurationError:
-    return ConfigurationError(
-        f"A task has staged {committable.get('rows', 'its')} rows in {staged!r}, but the driver does not find this "
-        "file, and nothing says that it was committed: the directory is not shared between the hosts, or somebody has "
-        "deleted the file. Nothing of its epoch was committed. Let all hosts have the directory mounted under the same "
-        "path, and bring the file to its place; then start the job again."
-    )
-
-
-def folder_of(name: str, owner: str) -> str:
-    """Where one sink of one incarnation stages, relative to the output directory."""
-    return join(HIDDEN_FOLDER, f"{name}-{owner}")
-
-
-def absolute(path: str) -> str:
-    """The path as tasks on other hosts can use it: absolute, or a URI as it is."""
-    if path.startswith("file:") or local_path(path) is None:
-        return path
-    return str(Path(path).absolute())
+        super().check_input(element_type)

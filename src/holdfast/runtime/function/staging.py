@@ -1,4 +1,4 @@
-"""A writer that stages Arrow batches in one Parquet file: what our sinks and edges between epoch jobs write in tasks.
+"""A writer that stages Arrow batches in one file, mostly of Parquet: what sinks and edges of epoch jobs write in tasks.
 
 Measured for 100,000 rows (a string of ten characters and two longs) on one core, batches of 10,000 rows, fsync
 included, in milliseconds of CPU and megabytes; pyarrow's defaults are the first line, ours the second::
@@ -19,7 +19,7 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
-from typing import Any, BinaryIO, Final
+from typing import Any, BinaryIO, Final, Protocol
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -32,6 +32,33 @@ from holdfast.types.information.type_information import TypeInformation, Types
 
 ROW_GROUP_BYTES: Final = 64 << 20
 ROW_GROUP_ROWS: Final = 1 << 20
+
+
+class FormatWriter(Protocol):
+    """Writes one file.
+
+    Attributes:
+        is_open: Whether `close` has yet to be called.
+    """
+
+    is_open: bool
+
+    def write_table(self, table: pa.Table, row_group_size: int | None = None) -> None:
+        """Writes rows behind those that are there."""
+
+    def close(self) -> None:
+        """Ends the file, which the caller closes."""
+
+
+class FileFormat(Protocol):
+    """How files are written."""
+
+    @property
+    def keeps_columns(self) -> bool:
+        """Whether files have the columns by which directories are named."""
+
+    def open_writer(self, file: BinaryIO, schema: pa.Schema) -> FormatWriter:
+        """A writer of one file; the caller closes both."""
 
 
 @dataclass(frozen=True)
@@ -52,10 +79,16 @@ class ParquetFormat:
                 f"Parquet files are compressed with snappy, zstd, lz4, gzip or none, not {self.compression!r}."
             )
 
-    def open_writer(self, file: BinaryIO, schema: pa.Schema) -> pq.ParquetWriter:
+    @property
+    def keeps_columns(self) -> bool:
+        """Readers take the columns from the names of directories."""
+        return False
+
+    def open_writer(self, file: BinaryIO, schema: pa.Schema) -> FormatWriter:
         """A writer of one file; the caller closes both."""
         dictionary = self.use_dictionary if isinstance(self.use_dictionary, bool) else list(self.use_dictionary)
-        return pq.ParquetWriter(file, schema, compression=self.compression, use_dictionary=dictionary)
+        writer: FormatWriter = pq.ParquetWriter(file, schema, compression=self.compression, use_dictionary=dictionary)
+        return writer
 
 
 class ParquetStaging(BatchSinkWriter):
@@ -74,20 +107,20 @@ class ParquetStaging(BatchSinkWriter):
         directory: str,
         name: str,
         committable: dict[str, Any],
-        file_format: ParquetFormat | None = None,
+        file_format: FileFormat | None = None,
         check: Callable[[], None] | None = None,
     ) -> None:
         self._check = check
         self._path = join(directory, name)
         self._committable = committable
-        self._format = file_format or ParquetFormat()
+        self._format: FileFormat = file_format or ParquetFormat()
         self._waiting: list[pa.RecordBatch] = []
         self._waiting_rows = 0
         self._waiting_bytes = 0
         self._rows = 0
         self._output: AbstractContextManager[BinaryIO] | None = None
         self._file: BinaryIO | None = None
-        self._writer: pq.ParquetWriter | None = None
+        self._writer: FormatWriter | None = None
         self._bytes: int | None = None
 
     def write_batch(self, batch: pa.RecordBatch) -> None:
@@ -116,6 +149,12 @@ class ParquetStaging(BatchSinkWriter):
             self._leave(*sys.exc_info())
             raise
         self._bytes = size
+
+    @property
+    def size(self) -> int:
+        """Bytes in the file, and of what waits to be written into it."""
+        written = 0 if self._file is None else self._file.tell()
+        return written + self._waiting_bytes
 
     def prepare_commit(self) -> list[Committable]:
         """What was staged: one committable, or none if there were no rows."""

@@ -18,7 +18,7 @@ that were staged for one database are not committed into another one.
 
 from __future__ import annotations
 
-import logging
+import reprlib
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -39,11 +39,11 @@ from holdfast.datastream.connectors.database.dialect import (
 from holdfast.datastream.connectors.row_changes import ChangeColumns, last_of_each_key
 from holdfast.datastream.sinks.task_owned import staged_paths
 from holdfast.errors import ConfigurationError, HoldfastError, StorageError
+from holdfast.kernel.malformed import MALFORMED
 from holdfast.kernel.secret import shown_error, without_credentials
 from holdfast.runtime.function.sink import CommitRequest, Committer, CommitterInitContext
 from holdfast.storage.file_system.scheme import file_system_for
-
-logger = logging.getLogger(__name__)
+from holdfast.storage.job.naming import FileName
 
 STAGED_TABLE: Final = "holdfast_staged"
 T = TypeVar("T")
@@ -287,10 +287,7 @@ class DatabaseCommitter(Committer):
             [first.incarnation, self._context.uid, first.epoch],
         )
         is_new = cursor.fetchone() is not None
-        targets = {(str(r.committable["table"]), r.committable["identity"]) for r in requests}
-        if len(targets) != 1:
-            raise ConfigurationError(f"The checkpoint names several targets for one epoch: {sorted(targets)!r}.")
-        [(table, identity)] = targets
+        table, identity = _target(requests)
         if identity is not None:
             self._require_identity(cursor, identity)
         if is_new:
@@ -328,6 +325,27 @@ class DatabaseCommitter(Committer):
         cursor.adbc_ingest(STAGED_TABLE, rows, mode="create", temporary=True)
         cursor.execute(statement)
         cursor.execute(f"drop table {STAGED_TABLE}")
+
+
+def _target(requests: Sequence[CommitRequest]) -> tuple[str, str | None]:
+    """The table into which the rows of an epoch go, and the identity of its database.
+
+    Raises:
+        ConfigurationError: The committables are not those of a `DatabaseSink`, or name other places.
+    """
+    try:
+        for request in requests:
+            committable = request.committable
+            if FileName.parse(committable["file"]) is None or type(committable["identity"]) not in (str, type(None)):
+                raise ValueError("it names another file")
+        [target] = {(str(r.committable["table"]), r.committable["identity"]) for r in requests}
+    except MALFORMED as error:
+        shown = reprlib.repr([request.committable for request in requests])
+        raise ConfigurationError(
+            f"The checkpoint names output that no DatabaseSink has written, {shown}: {error!r:.200}. Nothing was "
+            "committed. Start from a checkpoint that nobody has changed (-s PATH)."
+        ) from error
+    return target
 
 
 def _tables(paths: Sequence[str]) -> list[pa.Table]:

@@ -20,7 +20,7 @@ from holdfast.datastream.connectors.delta import delta_table
 from holdfast.datastream.connectors.delta.delta_committer import DeltaCommitter
 from holdfast.datastream.connectors.row_changes import ChangeColumns, columns_of
 from holdfast.datastream.connectors.table_directory import TableDirectory
-from holdfast.datastream.sinks.parquet import absolute
+from holdfast.datastream.sinks.output_files import absolute
 from holdfast.datastream.sinks.partitioned import PartitionedStaging, Values
 from holdfast.datastream.sinks.task_owned import sweep_task_owned
 from holdfast.errors import ConfigurationError, OutputTypeError

@@ -1,0 +1,290 @@
+"""Files in a directory, exactly once.
+
+A task writes into a hidden folder of the output directory, under a name that no reader follows (Spark, pyarrow, DuckDB,
+Polars); after the commit point the driver moves each file, within the file system, to its final name::
+
+    <path>/.holdfast/<incarnation>-<sink>/<token>-<epoch>-...staged -> <path>/<bucket>/part-<epoch>-<subtask>-<nonce>
+
+No reader ever sees a row of an epoch whose checkpoint is not complete. The files of one epoch appear one after the
+other, so a reader may see a part of them while they are being committed.
+
+Commits may be repeated for ever, also when a consumer has taken a file since: what was committed is told by a ledger
+beside the output (`output_directory`), and never by a file that is not there.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import reprlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import groupby
+from pathlib import Path
+from typing import Any, Final
+
+from holdfast.datastream.sinks.buckets import BASE_PATH, Buckets
+from holdfast.datastream.sinks.output_directory import HIDDEN_FOLDER, CommitLedger, OutputDirectory
+from holdfast.datastream.sinks.rolling import RollingStaging
+from holdfast.errors import AlreadyExistError, ConfigurationError
+from holdfast.kernel.malformed import MALFORMED
+from holdfast.runtime.function.sink import (
+    BatchSinkWriter,
+    CommitRequest,
+    Committer,
+    CommitterInitContext,
+    Sink,
+    WriterInitContext,
+)
+from holdfast.runtime.function.staging import FileFormat, ParquetStaging
+from holdfast.storage.file_system.path import base_name, is_absolute, parent
+from holdfast.storage.file_system.scheme import FileSystem, file_system_for, join, local_path
+from holdfast.storage.job.naming import FileName
+from holdfast.types.conversion.arrow import element_schema
+from holdfast.types.information.type_information import TypeInformation
+
+logger = logging.getLogger(__name__)
+
+STAGED_SUFFIX: Final = ".staged"
+
+
+@dataclass(frozen=True)
+class FileNames:
+    """How files are called: `<prefix>-<epoch>-<subtask>-<nonce><suffix>`.
+
+    Attributes:
+        prefix: What names begin with.
+        suffix: What they end with.
+    """
+
+    prefix: str = "part"
+    suffix: str = ""
+
+    def __post_init__(self) -> None:
+        if "/" in self.prefix + self.suffix or "\0" in self.prefix + self.suffix or self.prefix[:1] in ("", ".", "_"):
+            raise ConfigurationError(
+                f"Files are called <prefix>-...<suffix>, without '/', and readers skip names that begin with '.' or "
+                f"'_': {self.prefix!r} and {self.suffix!r} cannot be used."
+            )
+
+
+class OutputFiles(Sink):
+    """Writes a stream into a directory of files, exactly once.
+
+    Args:
+        path: The directory; it is made if it is missing. A relative path is taken from the driver's working directory.
+        file_format: Of the files.
+        names: Of the files.
+        buckets: In which directories below the path they are.
+        part_size: Bytes after which a task begins another file, 0 if it does not; one ends with each epoch anyway.
+
+    Raises:
+        ConfigurationError: There is no file system for the path.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        file_format: FileFormat,
+        names: FileNames,
+        buckets: Buckets = BASE_PATH,
+        part_size: int = 0,
+    ) -> None:
+        self.path = absolute(os.fspath(path))
+        file_system_for(self.path)
+        if local_path(self.path) is None:
+            raise ConfigurationError(
+                f"{type(self).__name__} does not write to object stores such as {self.path!r} yet: name a directory "
+                "that the driver and every executor have mounted under the same path."
+            )
+        if type(part_size) is not int or part_size < 0:
+            raise ConfigurationError(f"part_size is a number of bytes, or 0 for files of any size, not {part_size!r}.")
+        self.format = file_format
+        self.names = names
+        self.buckets = buckets
+        self.part_size = part_size
+
+    def check_input(self, element_type: TypeInformation) -> None:
+        """Refuses a stream without the columns of the buckets."""
+        self.buckets.check_schema(repr(self), element_schema(element_type))
+
+    def prepare(self, context: CommitterInitContext, kept: Any) -> Any:
+        """Makes sure that the directory is the one it was; one that no checkpoint knows gets an identity."""
+        directory = OutputDirectory(self.path)
+        if kept is not None and not (type(kept) is dict and {"path", "identity"} <= kept.keys()):
+            raise ConfigurationError(
+                f"The checkpoint does not say which directory {self!r} wrote into, but {reprlib.repr(kept)}. Start "
+                "from another one (-s PATH)."
+            )
+        if kept is None or kept["path"] != self.path:
+            return {"path": self.path, "identity": directory.make_identity()}
+        directory.require(kept["identity"])
+        return kept
+
+    def create_writer(self, context: WriterInitContext) -> BatchSinkWriter:
+        """Stages files in the hidden folder."""
+        file_format = self.format_for(context)
+        return self.buckets.writer(
+            context.processing_time,
+            file_format.keeps_columns,
+            lambda bucket: RollingStaging(partial(self._stage, context, file_format, bucket), self.part_size),
+        )
+
+    def format_for(self, context: WriterInitContext) -> FileFormat:
+        """The format of the files of one task."""
+        return self.format
+
+    def _stage(self, context: WriterInitContext, file_format: FileFormat, bucket: str) -> ParquetStaging:
+        staged = context.file_name(STAGED_SUFFIX)
+        name = FileName.parse(staged)
+        assert name is not None
+        folder = folder_of(context.incarnation or context.job_id, context.owner)
+        final = f"{self.names.prefix}-{context.epoch:09d}-{context.subtask:05d}-{name.nonce}{self.names.suffix}"
+        committable = {
+            "directory": self.path,
+            "staged": join(folder, staged),
+            "final": f"{bucket}/{final}" if bucket else final,
+        }
+        check = None
+        if context.target is not None:
+            identity = committable["identity"] = context.target["identity"]
+            check = partial(OutputDirectory(self.path).require, identity)
+        return ParquetStaging(join(self.path, folder), staged, committable, file_format, check)
+
+    def create_committer(self, context: CommitterInitContext) -> Committer:
+        """Moves staged files to their final names."""
+        return _MovingCommitter(self.path, context)
+
+    def sweep(self, context: CommitterInitContext, is_dead: Callable[[FileName], bool]) -> int:
+        """Deletes the staged files of dead attempts of this sink in this job, and nothing of other jobs."""
+        swept = 0
+        for name in (context.job_id, *context.incarnations):
+            directory = join(self.path, folder_of(name, context.owner))
+            fs = file_system_for(directory)
+            for listed in fs.list_names(directory):
+                found = FileName.parse(listed)
+                if found is not None and is_dead(found):
+                    swept += fs.delete_in(directory, listed)
+        return swept
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.path!r})"
+
+
+class _MovingCommitter(Committer):
+    def __init__(self, path: str, context: CommitterInitContext) -> None:
+        self._path = path
+        self._context = context
+
+    def commit(self, requests: Sequence[CommitRequest]) -> None:
+        for request in requests:
+            _check(request.committable)
+        # The directory is the one that the writer used, which may not be where the sink writes today.
+        for directory, group in groupby(requests, key=lambda request: str(request.committable["directory"])):
+            listed = list(group)
+            if "identity" in listed[0].committable:
+                _commit(OutputDirectory(directory), listed)
+            else:
+                _move_all(file_system_for(directory), listed)
+
+    def last_epoch(self, incarnation: str) -> int | None:
+        folder = folder_of(incarnation, self._context.owner)
+        return CommitLedger(OutputDirectory(self._path), folder).last_epoch() if incarnation else None
+
+
+def _check(committable: Any) -> None:
+    """Make sure that a committable moves a staged file of a directory to a name in it, and nothing else.
+
+    Raises:
+        ConfigurationError: It does not: somebody else has written it.
+    """
+    try:
+        directory, staged, final = (committable[name] for name in ("directory", "staged", "final"))
+        hidden, *folders = staged.split("/")
+        buckets = final.split("/")
+        is_inside = hidden == HIDDEN_FOLDER != buckets[0] and {"", ".", ".."}.isdisjoint([*folders, *buckets])
+        if not (is_inside and is_absolute(directory) and type(committable.get("identity", "")) is str and final):
+            raise ValueError("it names other places")
+    except MALFORMED as error:
+        raise ConfigurationError(
+            f"The checkpoint names output that no sink of files has written, {reprlib.repr(committable)}: "
+            f"{error!r:.200}. Nothing was committed. Start from a checkpoint that nobody has changed (-s PATH)."
+        ) from error
+
+
+def _commit(directory: OutputDirectory, requests: Sequence[CommitRequest]) -> None:
+    """Commits the files of one epoch of one incarnation.
+
+    Raises:
+        StorageError: The directory is not there.
+        ConfigurationError: A staged file is not there, and nothing says that it was committed.
+    """
+    first = requests[0]
+    directory.require(first.committable["identity"])
+    moves = [(str(r.committable["staged"]), str(r.committable["final"])) for r in requests]
+    ledger = CommitLedger(directory, parent(moves[0][0]))
+    last = ledger.last_epoch()
+    was_done = (last is not None and last > first.epoch) or ledger.is_done(first.epoch)
+    if not was_done:
+        has_begun = ledger.has_begun(first.epoch, moves)
+        if not has_begun:
+            missing = set(directory.missing(moves))
+            for request, (staged, _) in zip(requests, moves, strict=True):
+                if staged in missing:
+                    raise _missing(request.committable, join(directory.path, staged))
+            ledger.begin(first.epoch, moves)
+        directory.move(moves)
+        ledger.finish(first.epoch)
+    if was_done:
+        for request in requests:
+            request.signal_already_committed()
+
+
+def _move_all(fs: FileSystem, requests: Sequence[CommitRequest]) -> None:
+    """Commits what a version of Holdfast without ledgers has staged: a file that is gone then was committed.
+
+    Raises:
+        ConfigurationError: A file is not there that no earlier process can have committed.
+    """
+    moves = [_names(request.committable) for request in requests]
+    for request, (staged, final), outcome in zip(requests, moves, fs.rename_all(moves), strict=True):
+        if outcome is None:
+            continue
+        request.signal_already_committed()
+        if isinstance(outcome, AlreadyExistError):
+            # An earlier try linked the final name, and died before it removed the staged one.
+            fs.delete_in(parent(staged), base_name(staged))
+        elif not fs.exists(final):
+            if not request.is_recovered and not request.number_of_retries:
+                raise _missing(request.committable, staged) from outcome
+            logger.warning(
+                "neither %r, staged with %s rows in epoch %d, nor %r is there: it was committed, and taken since",
+                staged, request.committable.get("rows", "its"), request.epoch, final,
+            )  # fmt: skip
+
+
+def _names(committable: dict[str, Any]) -> tuple[str, str]:
+    directory = committable["directory"]
+    return join(directory, committable["staged"]), join(directory, committable["final"])
+
+
+def _missing(committable: dict[str, Any], staged: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"A task has staged {committable.get('rows', 'its')} rows in {staged!r}, but the driver does not find this "
+        "file, and nothing says that it was committed: the directory is not shared between the hosts, or somebody has "
+        "deleted the file. Nothing of its epoch was committed. Let all hosts have the directory mounted under the same "
+        "path, and bring the file to its place; then start the job again."
+    )
+
+
+def folder_of(name: str, owner: str) -> str:
+    """Where one sink of one incarnation stages, relative to the output directory."""
+    return join(HIDDEN_FOLDER, f"{name}-{owner}")
+
+
+def absolute(path: str) -> str:
+    """The path as tasks on other hosts can use it: absolute, or a URI as it is."""
+    if path.startswith("file:") or local_path(path) is None:
+        return path
+    return str(Path(path).absolute())

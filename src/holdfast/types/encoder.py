@@ -1,0 +1,70 @@
+"""How elements become lines of a file, under PyFlink's name."""
+
+from __future__ import annotations
+
+import base64
+import codecs
+import datetime
+import json
+from abc import ABC, abstractmethod
+from decimal import Decimal
+from typing import Any
+
+from holdfast.errors import ConfigurationError
+
+
+class Encoder(ABC):
+    """Makes the bytes of an element as they stand in a file, the end of the line included. It is pickled into tasks."""
+
+    @abstractmethod
+    def encode(self, element: Any) -> bytes:
+        """The bytes of an element."""
+
+    @staticmethod
+    def simple_string_encoder(charset_name: str = "UTF-8") -> Encoder:
+        """What `str` makes of an element, on a line of its own.
+
+        Raises:
+            ConfigurationError: There is no such character set.
+        """
+        return _StringEncoder(charset_name)
+
+    @staticmethod
+    def json_encoder() -> Encoder:
+        """A JSON object of each row, on a line of its own: JSON lines.
+
+        Dates and times are ISO 8601, decimals are strings, because JSON numbers lose digits, and bytes are base64.
+        """
+        return _JsonEncoder()
+
+
+class _StringEncoder(Encoder):
+    def __init__(self, charset: str) -> None:
+        try:
+            codecs.lookup(charset)
+        except LookupError as error:
+            raise ConfigurationError(f"There is no character set {charset!r}.") from error
+        self._charset = charset
+
+    def encode(self, element: Any) -> bytes:
+        return f"{element}\n".encode(self._charset)
+
+
+class _JsonEncoder(Encoder):
+    def encode(self, element: Any) -> bytes:
+        return (json.dumps(_plain(element), ensure_ascii=False, allow_nan=False) + "\n").encode()
+
+
+def _plain(value: Any) -> Any:
+    """A value of JSON that stands for one of a stream."""
+    if hasattr(value, "as_dict"):
+        return {name: _plain(part) for name, part in value.as_dict().items()}
+    if isinstance(value, dict):
+        return {str(name): _plain(part) for name, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(part) for part in value]
+    if isinstance(value, bytes | bytearray):
+        return base64.b64encode(value).decode("ascii")
+    if isinstance(value, datetime.date | datetime.time):
+        return value.isoformat()
+    return str(value) if isinstance(value, Decimal) else value
