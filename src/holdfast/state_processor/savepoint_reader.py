@@ -12,6 +12,7 @@ from holdfast.checkpoint.document.metadata import OperatorMetadata
 from holdfast.checkpoint.recovery.retained import load, root_of
 from holdfast.errors import ConfigurationError, NotExistError
 from holdfast.kernel.key_group import KeyGroupRange
+from holdfast.runtime.window.window import TimeWindow, TimeWindowSerializer
 from holdfast.state.operator.operator_snapshot import Mode
 from holdfast.state.timer.timer_service import TIMER_PREFIX
 from holdfast.state_processor.read.operator_table import OperatorStateTable
@@ -97,7 +98,7 @@ class SavepointReader:
         columns: Sequence[str] | None = None,
         keys: Sequence[Any] | None = None,
         key_groups: int | Iterable[int] | None = None,
-        namespaces: Sequence[bytes] | None = None,
+        namespaces: Sequence[Any] | None = None,
         key_type: Any = None,
         map_key_type: Any = None,
         expired: bool = False,
@@ -105,8 +106,9 @@ class SavepointReader:
         """Return a keyed state, that of windows included, as a table; of a map with a row for each entry.
 
         Columns: `key_group`, `key` (of several columns a struct; without a declared type bytes), `namespace` (bytes;
-        only of state that has them, such as that of windows), `map_key`, `value` (of a list state a list), and with a
-        time to live `stamp`, the time of the last use in milliseconds.
+        only of state that has them, such as that of windows), of windows of time `window_start` and `window_end` in
+        milliseconds, `map_key`, `value` (of a list state a list), and with a time to live `stamp`, the time of the last
+        use in milliseconds. What windows hold is the state `window-contents`.
 
         Args:
             uid: Uid of the operator, or its operator id.
@@ -114,7 +116,7 @@ class SavepointReader:
             columns: Only these columns.
             keys: Only these keys, as the program has them.
             key_groups: Only this key group, or these.
-            namespaces: Only these namespaces.
+            namespaces: Only these namespaces: a `TimeWindow` each, or bytes.
             key_type: Type of keys without a declared type, all of which must be of it.
             map_key_type: The same for map keys.
             expired: Whether to return what has expired and is still in the files.
@@ -138,7 +140,7 @@ class SavepointReader:
         *,
         columns: Sequence[str] | None = None,
         keys: Sequence[Any] | None = None,
-        namespaces: Sequence[bytes] | None = None,
+        namespaces: Sequence[Any] | None = None,
         key_type: Any = None,
         map_key_type: Any = None,
         expired: bool = False,
@@ -152,7 +154,7 @@ class SavepointReader:
             stored,
             form,
             None if keys is None else Keys.of(stored.key, keys),
-            None if namespaces is None else tuple(namespaces),
+            None if namespaces is None else tuple(map(_namespace, namespaces)),
             None if columns is None else tuple(columns),
             _type(key_type),
             _type(map_key_type),
@@ -244,6 +246,14 @@ class SavepointReader:
                     yield from rows.to_batches(max_chunksize=_ROWS_AT_ONCE)
 
         return read_parts(self._spark, len(parts), kind.schema_ddl, read)
+
+
+def _namespace(given: Any) -> bytes:
+    if isinstance(given, TimeWindow):
+        return TimeWindowSerializer().serialize(given)
+    if not isinstance(given, bytes):
+        raise ConfigurationError(f"A namespace is a TimeWindow, or bytes as its serializer writes it, not {given!r}.")
+    return given
 
 
 def _type(described: Any) -> TypeInformation | None:
