@@ -16,6 +16,7 @@ from holdfast.runtime.window.window import TimeWindow, TimeWindowSerializer
 from holdfast.state.operator.operator_snapshot import Mode
 from holdfast.state.timer.timer_service import TIMER_PREFIX
 from holdfast.state_processor.read.operator_table import OperatorStateTable
+from holdfast.state_processor.read.reader_function import KeyedStateReaderFunction, read_keys
 from holdfast.state_processor.read.state_table import StateTable
 from holdfast.state_processor.read.stored_operator import Keys, StoredOperator
 from holdfast.types.conversion.convert import to_type
@@ -23,6 +24,7 @@ from holdfast.types.information.type_information import TypeInformation
 
 _ROWS_AT_ONCE: Final = 64 * 1024
 _PARTS_A_CORE: Final = 2
+_PARTS_IN_TURN: Final = 16
 
 
 class SavepointReader:
@@ -132,6 +134,28 @@ class SavepointReader:
             map_key_type=map_key_type, expired=expired,
         )  # fmt: skip
         return self._read([table], table.operator.wanted_groups(key_groups, table.keys))
+
+    def read_keys(
+        self, uid: str, function: KeyedStateReaderFunction, *, key_groups: int | Iterable[int] | None = None
+    ) -> list[Any]:
+        """Return what a function tells of each key of an operator, in this process; each key that has any state once.
+
+        Unlike tables it reads what only the program can read: its classes are loaded, and pickled values too.
+
+        Args:
+            uid: Uid of the operator, or its operator id.
+            function: Reads the states of a key as the program declares them.
+            key_groups: Only this key group, or these.
+
+        Raises:
+            NotExistError: There is no such operator.
+            UserFunctionError: The function raised.
+            StateMigrationError: A state was written otherwise than it is declared.
+        """
+        if not isinstance(function, KeyedStateReaderFunction):
+            raise ConfigurationError(f"read_keys() takes a KeyedStateReaderFunction, not {function!r}.")
+        stored = self._stored(self._operator(uid))
+        return list(read_keys(stored, _cut_to_groups(stored.wanted_groups(key_groups, None)), function))
 
     def state_table(
         self,
@@ -258,6 +282,12 @@ def _namespace(given: Any) -> bytes:
 
 def _type(described: Any) -> TypeInformation | None:
     return None if described is None else to_type(described)
+
+
+def _cut_to_groups(key_groups: Sequence[KeyGroupRange]) -> Iterator[KeyGroupRange]:
+    """A few key groups at a time, so that not all keys are in memory."""
+    for part in _cut(key_groups, _PARTS_IN_TURN):
+        yield from part
 
 
 def _cut(key_groups: Sequence[KeyGroupRange], parts: int) -> list[list[KeyGroupRange]]:
