@@ -17,12 +17,15 @@ from holdfast.state_processor.bootstrap.bootstrap_transformation import (
     OperatorTransformation,
     StateBootstrapTransformation,
 )
+from holdfast.state_processor.read.reader_function import KeyedStateReaderContext, KeyedStateReaderFunction
 from holdfast.state_processor.savepoint_reader import SavepointReader
 from holdfast.state_processor.savepoint_writer import SavepointWriter
 
 __all__ = [
     "BroadcastStateBootstrapFunction",
     "KeyedStateBootstrapFunction",
+    "KeyedStateReaderContext",
+    "KeyedStateReaderFunction",
     "OperatorTransformation",
     "SavepointReader",
     "SavepointWriter",

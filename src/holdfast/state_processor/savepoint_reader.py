@@ -12,9 +12,11 @@ from holdfast.checkpoint.document.metadata import OperatorMetadata
 from holdfast.checkpoint.recovery.retained import load, root_of
 from holdfast.errors import ConfigurationError, NotExistError
 from holdfast.kernel.key_group import KeyGroupRange
+from holdfast.runtime.window.window import TimeWindow, TimeWindowSerializer
 from holdfast.state.operator.operator_snapshot import Mode
 from holdfast.state.timer.timer_service import TIMER_PREFIX
 from holdfast.state_processor.read.operator_table import OperatorStateTable
+from holdfast.state_processor.read.reader_function import KeyedStateReaderFunction, read_keys
 from holdfast.state_processor.read.state_table import StateTable
 from holdfast.state_processor.read.stored_operator import Keys, StoredOperator
 from holdfast.types.conversion.convert import to_type
@@ -22,6 +24,7 @@ from holdfast.types.information.type_information import TypeInformation
 
 _ROWS_AT_ONCE: Final = 64 * 1024
 _PARTS_A_CORE: Final = 2
+_PARTS_IN_TURN: Final = 16
 
 
 class SavepointReader:
@@ -97,7 +100,7 @@ class SavepointReader:
         columns: Sequence[str] | None = None,
         keys: Sequence[Any] | None = None,
         key_groups: int | Iterable[int] | None = None,
-        namespaces: Sequence[bytes] | None = None,
+        namespaces: Sequence[Any] | None = None,
         key_type: Any = None,
         map_key_type: Any = None,
         expired: bool = False,
@@ -105,8 +108,9 @@ class SavepointReader:
         """Return a keyed state, that of windows included, as a table; of a map with a row for each entry.
 
         Columns: `key_group`, `key` (of several columns a struct; without a declared type bytes), `namespace` (bytes;
-        only of state that has them, such as that of windows), `map_key`, `value` (of a list state a list), and with a
-        time to live `stamp`, the time of the last use in milliseconds.
+        only of state that has them, such as that of windows), of windows of time `window_start` and `window_end` in
+        milliseconds, `map_key`, `value` (of a list state a list), and with a time to live `stamp`, the time of the last
+        use in milliseconds. What windows hold is the state `window-contents`.
 
         Args:
             uid: Uid of the operator, or its operator id.
@@ -114,7 +118,7 @@ class SavepointReader:
             columns: Only these columns.
             keys: Only these keys, as the program has them.
             key_groups: Only this key group, or these.
-            namespaces: Only these namespaces.
+            namespaces: Only these namespaces: a `TimeWindow` each, or bytes.
             key_type: Type of keys without a declared type, all of which must be of it.
             map_key_type: The same for map keys.
             expired: Whether to return what has expired and is still in the files.
@@ -131,6 +135,28 @@ class SavepointReader:
         )  # fmt: skip
         return self._read([table], table.operator.wanted_groups(key_groups, table.keys))
 
+    def read_keys(
+        self, uid: str, function: KeyedStateReaderFunction, *, key_groups: int | Iterable[int] | None = None
+    ) -> list[Any]:
+        """Return what a function tells of each key of an operator, in this process; each key that has any state once.
+
+        Unlike tables it reads what only the program can read: its classes are loaded, and pickled values too.
+
+        Args:
+            uid: Uid of the operator, or its operator id.
+            function: Reads the states of a key as the program declares them.
+            key_groups: Only this key group, or these.
+
+        Raises:
+            NotExistError: There is no such operator.
+            UserFunctionError: The function raised.
+            StateMigrationError: A state was written otherwise than it is declared.
+        """
+        if not isinstance(function, KeyedStateReaderFunction):
+            raise ConfigurationError(f"read_keys() takes a KeyedStateReaderFunction, not {function!r}.")
+        stored = self._stored(self._operator(uid))
+        return list(read_keys(stored, _cut_to_groups(stored.wanted_groups(key_groups, None)), function))
+
     def state_table(
         self,
         uid: str,
@@ -138,7 +164,7 @@ class SavepointReader:
         *,
         columns: Sequence[str] | None = None,
         keys: Sequence[Any] | None = None,
-        namespaces: Sequence[bytes] | None = None,
+        namespaces: Sequence[Any] | None = None,
         key_type: Any = None,
         map_key_type: Any = None,
         expired: bool = False,
@@ -152,7 +178,7 @@ class SavepointReader:
             stored,
             form,
             None if keys is None else Keys.of(stored.key, keys),
-            None if namespaces is None else tuple(namespaces),
+            None if namespaces is None else tuple(map(_namespace, namespaces)),
             None if columns is None else tuple(columns),
             _type(key_type),
             _type(map_key_type),
@@ -246,8 +272,22 @@ class SavepointReader:
         return read_parts(self._spark, len(parts), kind.schema_ddl, read)
 
 
+def _namespace(given: Any) -> bytes:
+    if isinstance(given, TimeWindow):
+        return TimeWindowSerializer().serialize(given)
+    if not isinstance(given, bytes):
+        raise ConfigurationError(f"A namespace is a TimeWindow, or bytes as its serializer writes it, not {given!r}.")
+    return given
+
+
 def _type(described: Any) -> TypeInformation | None:
     return None if described is None else to_type(described)
+
+
+def _cut_to_groups(key_groups: Sequence[KeyGroupRange]) -> Iterator[KeyGroupRange]:
+    """A few key groups at a time, so that not all keys are in memory."""
+    for part in _cut(key_groups, _PARTS_IN_TURN):
+        yield from part
 
 
 def _cut(key_groups: Sequence[KeyGroupRange], parts: int) -> list[list[KeyGroupRange]]:

@@ -9,6 +9,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from holdfast.errors import ConfigurationError, OutputTypeError
+from holdfast.runtime.window.window import TimeWindowSerializer
 from holdfast.state.declaration.descriptor import StateDescriptor, StateKind
 from holdfast.state.layout.column_layout import StateLayout
 from holdfast.state.layout.stored_schema import require_schema
@@ -27,6 +28,7 @@ from holdfast.types.information.type_information import (
 from holdfast.types.key.key_codec import KeyCodec, codec_from_json
 
 TIMERS: Final = "timers"
+_TIME_WINDOWS: Final = TimeWindowSerializer().snapshot().to_json()
 
 
 @dataclass(frozen=True)
@@ -105,6 +107,11 @@ class StateForm:
     def has_namespace(self) -> bool:
         """Whether its rows have namespaces; those of timers always have the column."""
         return self.is_timers or self.schema["namespace"] is not None
+
+    @property
+    def has_time_windows(self) -> bool:
+        """Whether its namespaces are windows of time, whose start and end are known without the program."""
+        return not self.is_timers and self.schema["namespace"] == _TIME_WINDOWS
 
     @property
     def has_stamps(self) -> bool:

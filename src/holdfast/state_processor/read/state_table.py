@@ -6,9 +6,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from holdfast.errors import ConfigurationError, OutputTypeError
+from holdfast.errors import ConfigurationError, OutputTypeError, StateError
 from holdfast.kernel.key_group import KeyGroupRange, key_groups_of
 from holdfast.state.declaration.descriptor import StateKind
 from holdfast.state.layout.column_layout import MAP_KEY, NAMESPACE, STAMP, VALUE
@@ -23,6 +26,8 @@ from holdfast.types.key.key_codec import CompositeKeyCodec, KeyCodec, TaggedKeyC
 KEY_GROUP: Final = "key_group"
 DOMAIN: Final = "domain"
 SERVICE: Final = "service"
+WINDOW_START: Final = "window_start"
+WINDOW_END: Final = "window_end"
 
 
 @dataclass(frozen=True)
@@ -74,6 +79,8 @@ class StateTable:
             return {**fields, **own, TIMESTAMP: Types.LONG(), NAMESPACE: Types.BINARY()}
         if form.has_namespace:
             fields[NAMESPACE] = Types.BINARY()
+        if form.has_time_windows:
+            fields |= {WINDOW_START: Types.LONG(), WINDOW_END: Types.LONG()}
         if form.map_key is not None:
             fields[MAP_KEY] = _key_type(form.map_key, self.map_key_type, "map_key_type")
         assert form.value is not None
@@ -115,6 +122,8 @@ class StateTable:
             return pa.array([domain if name == DOMAIN else service], pa.string()).take(
                 pa.array([0] * rows.num_rows, pa.int32())
             )
+        if name in (WINDOW_START, WINDOW_END):
+            return pa.array(window_bounds(rows.column(NAMESPACE))[:, int(name == WINDOW_END)])
         column = rows.column(name)
         if name == KEY:
             return _user_keys(form.key, column, self.key_type)
@@ -122,6 +131,19 @@ class StateTable:
             assert form.map_key is not None
             return _user_keys(form.map_key, column, self.map_key_type)
         return column if column.type == wanted else column.cast(wanted)
+
+
+def window_bounds(namespaces: pa.ChunkedArray) -> npt.NDArray[np.int64]:
+    """Return start and end of windows of time, in milliseconds, from what their serializer has written.
+
+    Raises:
+        StateError: One is no window.
+    """
+    lengths = pc.binary_length(namespaces)
+    if len(namespaces) and (namespaces.null_count or pc.min_max(lengths).as_py() != {"min": 16, "max": 16}):
+        raise StateError("A namespace is to be a window of time, and does not have its 16 bytes.")
+    content = b"".join(namespaces.to_pylist())
+    return np.frombuffer(content, ">i8").reshape(-1, 2).astype(np.int64)
 
 
 def _key_type(codec: KeyCodec, said: TypeInformation | None, argument: str) -> TypeInformation:

@@ -21,13 +21,13 @@ from holdfast.state.run.version import StateVersion
 from holdfast.state.timer.timer_service import EVENT, PROCESSING
 from holdfast.state_processor.form.row_encoding import StateColumns, column_of, key_rows, state_rows
 from holdfast.state_processor.form.state_form import StateForm
-from holdfast.state_processor.read.state_table import KEY_GROUP
+from holdfast.state_processor.read.state_table import KEY_GROUP, WINDOW_END, WINDOW_START, window_bounds
 from holdfast.state_processor.read.stored_operator import StoredOperator
 from holdfast.state_processor.write.written_run import RunPlace, parts_of, write_part
 from holdfast.types.information import tagged
 from holdfast.types.key.key_codec import TaggedKeyCodec
 
-_OWN: Final = frozenset({KEY_GROUP, KEY, NAMESPACE, MAP_KEY, VALUE, STAMP})
+_OWN: Final = frozenset({KEY_GROUP, KEY, NAMESPACE, WINDOW_START, WINDOW_END, MAP_KEY, VALUE, STAMP})
 
 
 @dataclass(frozen=True)
@@ -90,6 +90,8 @@ def _rows(edit: StateEdit, form: StateForm, operator: StoredOperator) -> pa.Tabl
     keys = _keys(form, table)
     if KEY_GROUP in names:
         _require_groups(keys, table, operator.metadata.max_parallelism)
+    if form.has_time_windows and NAMESPACE in names:
+        _require_windows(table)
     columns = StateColumns(
         form,
         VALUE,
@@ -121,6 +123,17 @@ def _require_tagged(column: pa.Array, name: str) -> None:
                 f"Row {row}: {data!r:.80} in column {name!r} is no key without a declared type, as readers return it.",
                 row=row,
             ) from error
+
+
+def _require_windows(table: pa.Table) -> None:
+    """Make sure that windows are those that the namespaces say: these are what counts."""
+    bounds = window_bounds(table.column(NAMESPACE))
+    for at, name in enumerate((WINDOW_START, WINDOW_END)):
+        if name in table.column_names and column_of(table, name).to_pylist() != bounds[:, at].tolist():
+            raise StateError(
+                f"Column {name!r} is not that of the namespaces, which are the windows: change {NAMESPACE!r}, or leave "
+                f"{name!r} out."
+            )
 
 
 def _require_groups(keys: pa.Table, table: pa.Table, max_parallelism: int) -> None:
