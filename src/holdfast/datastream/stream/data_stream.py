@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self, overload
 from holdfast.datastream.sinks.epoch import ForEachEpochSink
 from holdfast.datastream.sinks.printing import PrintSink
 from holdfast.datastream.stream.operation import check_timestamp_column, key_spec, operator_spec
-from holdfast.datastream.stream.placement import Distribution, Placed
+from holdfast.datastream.stream.placement import Distributed, Placed
 from holdfast.errors import ConfigurationError
 from holdfast.kernel.key_group import MAX_PARALLELISM
 from holdfast.kernel.watermark import WatermarkStrategy
@@ -94,7 +94,7 @@ class DataStreamSink(_Named, Placed):
         return self
 
 
-class DataStream(_Named, Distribution):
+class DataStream(_Named, Distributed):
     """A stream of elements of one type.
 
     A stream whose type is a row has named columns and elements of type `Row`. Elements of undeclared type are pickled

@@ -49,7 +49,7 @@ class Placed:
         return self
 
 
-class Distribution(Placed):
+class Distributed(Placed):
     """What is said of the way of a stream to the next operator."""
 
     @abstractmethod

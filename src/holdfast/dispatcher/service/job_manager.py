@@ -47,10 +47,12 @@ from holdfast.queryable.server.server_settings import parse_ports
 from holdfast.queryable.wire.tls import server_context
 from holdfast.rest.embedded import bounds_from
 from holdfast.rest.server import RestServer
-from holdfast.runtime.job.rest_options import REST_PORT
+from holdfast.runtime.job.rest_options import REST_PORT, REST_REQUEST_TIMEOUT
 
 _log = logging.getLogger(__name__)
 _ANSWER_SECONDS: Final = 60.0
+_REQUEST_SECONDS: Final = 60.0
+"""Submissions are longer than other requests."""
 
 
 class JobManagerError(HoldfastError):
@@ -94,6 +96,8 @@ class JobManager(LeaderContender):
         if self._kind == "none" and not self._configuration.contains(CHECKPOINTS_DIRECTORY):
             self._configuration.set(CHECKPOINTS_DIRECTORY, str(self._directory / "checkpoints"))
         book = AddressBook.of(self._configuration, str(self._directory))
+        if self._kind == "none":
+            book.clear("")  # the lock of the directory says that whoever has left something there is gone
         server = self._rest_server()
         self._services = create_high_availability_services(self._configuration, self._executor)
         elections: list[LeaderElection] = []
@@ -236,6 +240,7 @@ class JobManager(LeaderContender):
         names = {host.lower(), (configuration.get(options.REST_ADDRESS) or host).lower()}
         bounds = replace(
             bounds,
+            seconds=bounds.seconds if configuration.contains(REST_REQUEST_TIMEOUT) else _REQUEST_SECONDS,
             hosts=bounds.hosts | names,
             body_bytes=max(bounds.body_bytes, configuration.get(options.MAX_SUBMISSION)),
         )

@@ -1,1 +1,1 @@
-"""Stores of a job manager: plans, results, blobs and handles of state. No job reads or writes them yet."""
+"""Stores of a job manager: plans, results, blobs and handles of state."""

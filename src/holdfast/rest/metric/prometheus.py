@@ -19,7 +19,12 @@ class _Samples:
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
         families: dict[str, Any] = {}
+        seen: set[tuple[str, tuple[str, ...]]] = set()
         for sample in self._samples:
+            series = (sample.name, tuple(sample.labels.values()))
+            if series in seen:
+                continue  # a program counts two things under one name; of a page with both Prometheus takes nothing
+            seen.add(series)
             family = families.get(sample.name)
             if family is None:
                 kind = CounterMetricFamily if sample.is_counter else GaugeMetricFamily

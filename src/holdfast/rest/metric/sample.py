@@ -76,10 +76,19 @@ def _of_operators(master: JobMaster, labels: Mapping[str, str]) -> Iterator[Samp
         yield Sample(f"{_OPERATOR}numRecordsIn", operator.records_in, "Elements read.", labels=own)
         yield Sample(f"{_OPERATOR}numRecordsOut", operator.records_out, "Elements emitted.", labels=own)
         yield Sample("holdfast_operator_state_bytes", operator.state_bytes, "Size of its run files.", labels=own)
+        yield from _of_function(operator.own, own)
         if operator.watermark is not None:
             yield Sample(f"{_OPERATOR}currentOutputWatermark", operator.watermark, "Its watermark in ms.", labels=own)
             lag = (now - operator.watermark) / 1000
             yield Sample("holdfast_operator_watermark_lag_seconds", lag, "How far it is behind the clock.", labels=own)
+
+
+def _of_function(numbers: Mapping[str, list[Any]], labels: Mapping[str, str]) -> Iterator[Sample]:
+    """What a function counts itself, under the names that Flink's exporter would give it."""
+    for name, (kind, *values) in sorted(numbers.items()):
+        endings = {"distribution": ("_count", "_sum", "_min", "_max"), "meter": ("_count",)}.get(kind, ("",))
+        for ending, value in zip(endings, values, strict=True):
+            yield Sample(f"{_OPERATOR}{name}{ending}", value, f"A {kind} of the program's.", labels=labels)
 
 
 def to_json(samples: Sequence[Sample]) -> list[dict[str, Any]]:

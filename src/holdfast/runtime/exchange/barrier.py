@@ -37,6 +37,7 @@ class StepReport:
         staged: Names of the files that it staged for a later epoch job of the epoch.
         observed: The greatest timestamp that it assigned, None if there was none.
         saving: How many milliseconds its function took to save its state, and the subtask to write it.
+        metrics: What the function has counted itself; see `holdfast.runtime.function.metric`.
     """
 
     uid: str
@@ -51,6 +52,7 @@ class StepReport:
     staged: tuple[str, ...] = ()
     observed: int | None = None
     saving: tuple[int, int] = (0, 0)
+    metrics: dict[str, list[Any]] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -66,6 +68,7 @@ class StepReport:
             "staged": list(self.staged),
             "observed": self.observed,
             "saving": list(self.saving),
+            **({"metrics": self.metrics} if self.metrics else {}),
         }
 
     @classmethod
@@ -85,6 +88,7 @@ class StepReport:
             tuple(value["staged"]),
             value["observed"],
             (value["saving"][0], value["saving"][1]),
+            _metrics(value.get("metrics", {})),
         )
 
 
@@ -149,6 +153,15 @@ class Barrier:
         )
         assert barrier.head
         return barrier
+
+
+def _metrics(value: Any) -> dict[str, list[Any]]:
+    _require({"metrics": value}, metrics=dict)
+    for name, entry in value.items():
+        _require({name: entry}, **{name: list})
+        if not entry or any(type(number) not in (int, float) for number in entry[1:]):
+            raise TypeError(f"metric {name!r:.80} of a barrier is {entry!r:.80}")
+    return dict(value)
 
 
 def _require(value: Mapping[str, Any], **kinds: type) -> None:

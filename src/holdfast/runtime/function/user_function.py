@@ -18,6 +18,7 @@ from enum import Enum
 from typing import Any
 
 from holdfast.errors import ConfigurationError
+from holdfast.runtime.function.metric import MetricGroup
 from holdfast.state.declaration.api import FunctionInitializationContext, FunctionSnapshotContext, KeyedStateStore
 from holdfast.state.declaration.function import AggregateFunction, FoldFunction, ReduceFunction
 from holdfast.types.conversion.convert import to_type
@@ -82,6 +83,10 @@ class RuntimeContext(KeyedStateStore):
     @abstractmethod
     def is_restored(self) -> bool:
         """Whether the operator has a past: a checkpoint that it was restored from."""
+
+    def get_metrics_group(self) -> MetricGroup:
+        """The group in which the function makes metrics of its own, in `open`."""
+        raise NotImplementedError(f"{type(self).__name__} has no metrics")
 
     def get_task_name_with_subtasks(self) -> str:
         """Name with the subtask, counted from 1: `name (3/8)`."""

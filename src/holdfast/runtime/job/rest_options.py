@@ -59,7 +59,7 @@ REST_REQUEST_TIMEOUT: Final = ConfigOption(
     DurationType,
     10_000,
     "How long a request may take until it has arrived, how long it waits for a thread, and how long its client may "
-    "take to read the answer.",
+    "take to read the answer. A job manager gives a minute unless this is set.",
 )
 
 REST_MAX_HEADER: Final = ConfigOption(

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from holdfast.kernel.watermark import MAX_WATERMARK, MIN_WATERMARK
 from holdfast.runtime.epoch.epoch_runner import EpochResult, EpochRunner
+from holdfast.runtime.function.metric import added
 
 
 @dataclass(frozen=True)
@@ -18,12 +20,14 @@ class OperatorNumbers:
         records_out: Elements that it has emitted.
         state_bytes: Size of the run files of its state.
         watermark: Its watermark in milliseconds since 1970, None if it has none yet.
+        own: What its function counts itself, by name the kind and the numbers.
     """
 
     records_in: int = 0
     records_out: int = 0
     state_bytes: int = 0
     watermark: int | None = None
+    own: dict[str, list[Any]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -65,10 +69,14 @@ class JobMetrics:
             times: Seconds that it took, and of these its checkpoint and its commits.
         """
         operators = dict(self._numbers.operators)
+        gauges: dict[str, dict[str, float]] = {}
         for step in result.report.steps():
             known = operators.get(step.uid, OperatorNumbers())
             operators[step.uid] = replace(
-                known, records_in=known.records_in + step.records_in, records_out=known.records_out + step.records_out
+                known,
+                records_in=known.records_in + step.records_in,
+                records_out=known.records_out + step.records_out,
+                own=added(known.own, step.metrics, gauges.setdefault(step.uid, {})),
             )
         for uid, version in epochs.versions.items():
             size = sum(run.size for run in version.runs)

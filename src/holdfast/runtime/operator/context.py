@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 
 from holdfast.errors import ConfigurationError
 from holdfast.kernel.watermark import MIN_WATERMARK
+from holdfast.runtime.function.metric import MetricGroup, TaskMetrics
 from holdfast.runtime.function.user_function import (
     KeyedProcessFunction,
     OutputTag,
@@ -60,6 +61,7 @@ class SubtaskContext(RuntimeContext):
     def __init__(self, info: SubtaskInfo, backend: AbstractKeyedStateBackend | None) -> None:
         self._info = info
         self._backend = backend
+        self.metrics = TaskMetrics()
 
     def __deepcopy__(self, memo: dict[Any, Any]) -> SubtaskContext:
         bound = memo.get(CONTEXT, self)
@@ -89,6 +91,9 @@ class SubtaskContext(RuntimeContext):
 
     def is_restored(self) -> bool:
         return self._info.is_restored
+
+    def get_metrics_group(self) -> MetricGroup:
+        return MetricGroup(self.metrics)
 
     def get_state(self, state_descriptor: Any) -> Any:
         return self._state(state_descriptor)

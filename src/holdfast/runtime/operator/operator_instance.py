@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from holdfast.errors import ConfigurationError, HoldfastError
+from holdfast.runtime.function.metric import TASK_METRICS
 from holdfast.runtime.graph.stream_graph import OperatorSpec
 from holdfast.runtime.operator.context import BACKEND, CONTEXT, SubtaskContext, SubtaskInfo
 from holdfast.runtime.operator.failure import user_error
@@ -19,6 +20,7 @@ from holdfast.runtime.operator.instance_copy import copied_function
 from holdfast.state.backend import AbstractKeyedStateBackend
 
 logger = logging.getLogger(__name__)
+_GAUGES = "_holdfast_gauges"
 
 _FIRST = {
     "map": "map",
@@ -64,12 +66,17 @@ class OperatorInstance:
                 raise
             except Exception as error:
                 raise user_error(error, info.uid, None, info.epoch, "opening") from error
+            if context.metrics.gauges and hasattr(self._function, "__dict__"):
+                # With the function they are copied for each task, and then read what its copy holds.
+                vars(self._function)[_GAUGES] = context.metrics.gauges
 
     def bind(
         self, context: SubtaskContext, backend: AbstractKeyedStateBackend | None
     ) -> tuple[Any, Callable[..., Any]]:
         """A fresh copy of the function for one task, and the method or callable that takes its elements."""
-        function = copied_function(self._function, {CONTEXT: context, BACKEND: backend})
+        memo = {CONTEXT: context, BACKEND: backend, TASK_METRICS: context.metrics}
+        function = copied_function(self._function, memo)
+        context.metrics.gauges = dict(getattr(function, _GAUGES, {}))
         if self.spec.second_type is not None:
             return function, method_of_input(function, self.spec.shape, 1)
         return function, method_of(function, self.spec.shape)

@@ -64,6 +64,7 @@ class OperatorSubtask:
             self.context = ReaderContext(info, backend, states)
             self._broadcast_side = BroadcastSideContext(info, backend, states, self.context)
         context = SubtaskContext(info, backend)
+        self.metrics = context.metrics
         self.function, self._call = instance.bind(context, backend)
         self._shape: str = self._spec.shape
         if self._spec.second_type is not None:

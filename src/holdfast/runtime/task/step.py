@@ -115,6 +115,7 @@ class OperatorRun(StepRun):
             operator_state=state,
             **self._written_keys(),
             saving=_milliseconds(began, saved, time.monotonic()),
+            metrics=self._operator.metrics.report(),
         )
 
     def _written_keys(self) -> dict[str, Any]:

@@ -1,0 +1,139 @@
+"""What functions count themselves: summed over tasks, once for each epoch that was accepted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.datastream import KeyedProcessFunction, MapFunction, RuntimeContext
+from holdfast.errors import ConfigurationError, HoldfastError
+from holdfast.metrics import MetricGroup
+from holdfast.rest.metric.prometheus import exposition
+from holdfast.rest.metric.sample import samples_of
+from holdfast.runtime.exchange.barrier import StepReport
+from holdfast.runtime.function.metric import MOST_METRICS, TaskMetrics
+from holdfast.runtime.master.job_master import JobMaster
+from tests.stories.local import RESTARTING, Program, master
+
+
+class Screening(KeyedProcessFunction):
+    """Counts in every way, also through what closes over the function, and through a group that it keeps."""
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        self.group = runtime_context.get_metrics_group().add_group("screen")
+        self.seen = self.group.counter("seen")
+        self.events = self.group.meter("events")
+        self.sizes = self.group.distribution("sizes")
+        self.held: list[int] = []
+        self.group.gauge("held", lambda: len(self.held))
+        self.count_one = lambda: self.seen.inc()
+
+    def process_element(self, value: Any, ctx: Any) -> Iterator[Any]:
+        self.count_one()
+        self.events.mark_event(2)
+        self.sizes.update(value[0])
+        self.held.append(value[0])
+        if value[0] % 2:
+            self.group.counter("odd").inc()
+        yield value
+
+
+def job(tmp_path: Path, epochs: list[list[int]], **settings: Any) -> JobMaster:
+    program = Program()
+    numbers = program.source("numbers", "n bigint").map(lambda row: (row.n,), output_type="n bigint").uid("narrow")
+    numbers.key_by("n").process(Screening(), output_type="n bigint").uid("screen").for_each_epoch(
+        lambda rows, epoch: None
+    ).uid("sink")
+    return master(program, tmp_path, [{"numbers": [(n,) for n in epoch]} for epoch in epochs], **settings)
+
+
+def counted(running: JobMaster) -> dict[str, list[Any]]:
+    return running.metrics.numbers.operators["screen"].own
+
+
+def test_numbers_of_all_tasks_are_added_up(tmp_path: Path) -> None:
+    running = job(tmp_path, [[1, 2, 3, 4, 5], [10, 11]], parallelism=3)
+    running.run()
+    assert counted(running) == {
+        "screen_seen": ["counter", 7],
+        "screen_odd": ["counter", 4],
+        "screen_events": ["meter", 14],
+        "screen_sizes": ["distribution", 7, 36, 1, 11],
+        "screen_held": ["gauge", 2.0],
+    }, "and the gauge is that of the last epoch"
+    text = bytes(exposition(samples_of(running)).body).decode()  # type: ignore[arg-type]
+    prefix = "flink_taskmanager_job_task_operator_screen"
+    for name, number in (("seen", 7), ("events_count", 14), ("sizes_sum", 36), ("sizes_max", 11), ("held", 2)):
+        assert (
+            f'{prefix}_{name}{{job_id="{running.job.job_id}",job_name="job",operator_id="screen"}} {number}.0' in text
+        )
+
+
+def test_of_an_attempt_that_fails_nothing_is_counted(tmp_path: Path) -> None:
+    failures = [True]
+
+    def fails_once(stage: int, partition: int) -> None:
+        if stage == 1 and partition == 1 and failures:
+            failures.pop()
+            raise HoldfastError("the worker is gone")
+
+    running = job(tmp_path, [[1, 2, 3, 4]], options=RESTARTING, interceptor=fails_once)
+    running.run()
+    assert failures == []
+    assert counted(running)["screen_seen"] == ["counter", 4]
+
+
+def test_a_worker_that_forgets_everything_counts_the_same(tmp_path: Path) -> None:
+    running = job(tmp_path, [[1, 2], [3]], amnesia=True)
+    running.run()
+    assert counted(running)["screen_seen"] == ["counter", 3]
+
+
+def test_a_gauge_that_cannot_be_read_harms_nobody(tmp_path: Path) -> None:
+    class Broken(MapFunction):
+        def open(self, runtime_context: RuntimeContext) -> None:
+            runtime_context.get_metrics_group().gauge("broken", lambda: 1 // 0)
+            runtime_context.get_metrics_group().gauge("endless", lambda: float("inf"))
+
+        def map(self, value: Any) -> Any:
+            return value
+
+    program = Program()
+    numbers = program.source("numbers", "n bigint").map(Broken(), output_type="n bigint").uid("broken")
+    numbers.for_each_epoch(lambda rows, epoch: None).uid("sink")
+    running = master(program, tmp_path, [{"numbers": [(1,)]}])
+    running.run()
+    assert running.metrics.numbers.operators["broken"].own == {}
+
+
+def test_a_name_means_one_thing() -> None:
+    group = MetricGroup(TaskMetrics())
+    assert group.counter("a.b") is group.add_group("a").counter("b")
+    for refused in (
+        lambda: group.meter("a b"),
+        lambda: group.gauge("a-b", lambda: 1),
+        lambda: group.counter("numRecordsIn"),
+        lambda: group.counter("..."),
+    ):
+        with pytest.raises(ConfigurationError):
+            refused()
+    assert group.add_group("color", "red").counter("n").name == "color_red_n"
+
+
+def test_an_operator_has_so_many_metrics_and_no_more() -> None:
+    group = MetricGroup(TaskMetrics())
+    for number in range(MOST_METRICS):
+        group.counter(f"n{number}")
+    with pytest.raises(ConfigurationError, match="at most"):
+        group.counter("one_more")
+
+
+@pytest.mark.parametrize("metrics", [[], {"n": 1}, {"n": []}, {"n": ["counter", "many"]}, {"n": ["counter", True]}])
+def test_what_no_task_reports_is_refused(metrics: Any) -> None:
+    report = StepReport("screen", 0).to_json()
+    assert "metrics" not in report, "who counts nothing sends nothing"
+    with pytest.raises(TypeError):
+        StepReport.from_json({**report, "metrics": metrics})
