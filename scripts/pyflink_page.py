@@ -53,7 +53,6 @@ REASONS = {
     "Row.set_field_names": "a row is a tuple and does not change; `Row('a', 'b')(1, 2)` has names",
     "DataStream.add_sink": "a `SinkFunction` is a class of Java; `sink_to` takes sinks",
     "KeyedStream.add_sink": "a `SinkFunction` is a class of Java; `sink_to` takes sinks",
-    "RuntimeContext.get_metrics_group": "rows and times of each operator are in the progress and in the metrics",
     "WatermarkStrategy.with_watermark_alignment": "an epoch is read from all inputs at once",
     "SourceFunction": "a class of Java; `from_source` takes a `Source`",
     "SinkFunction": "a class of Java; `sink_to` takes a `Sink`",
