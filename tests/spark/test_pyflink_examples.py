@@ -8,7 +8,7 @@ declared tuple of Flink is `(hi,4)`), so they are compared as values; their orde
 from __future__ import annotations
 
 import ast
-import importlib.util
+import importlib
 import os
 import re
 import runpy
@@ -80,9 +80,12 @@ def example(wheel: zipfile.ZipFile, name: str) -> str:
 
 
 def require_modules(text: str) -> None:
-    for module in re.findall(r"^from (holdfast[\w.]*)", text, re.MULTILINE):
-        if importlib.util.find_spec(module) is None:
-            pytest.skip(f"{module} is not there yet")
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.ImportFrom) and node.module is not None:
+            module = importlib.import_module(node.module)
+            missing = [alias.name for alias in node.names if not hasattr(module, alias.name)]
+            if missing:
+                pytest.skip(f"{node.module}.{missing[0]} is not there yet")
 
 
 def printed(text: str, arguments: list[str], place: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> list[str]:
