@@ -237,7 +237,7 @@ def test_what_cannot_be_a_source_is_refused() -> None:
         (lambda: with_property("isolation.level", "serializable"), "read_committed or read_uncommitted"),
         (lambda: with_property("partition.discovery.interval.ms", "often"), "is a number of milliseconds"),
         (lambda: with_property("enable.auto.commit", "true"), "positions are in checkpoints"),
-        (lambda: with_property("max.poll.records", "5"), "does not take the properties"),
+        (lambda: with_property("sasl.jaas.config", "5"), "does not take the properties"),
     ):
         with pytest.raises(ConfigurationError, match=message):
             make()
