@@ -72,7 +72,7 @@ LONG = (
     "tests/simulation/test_simulation.py::test_a_bug_is_found[token not checked]",
     "tests/spark/test_dice_stories.py",
     "tests/spark/test_examples.py::test_a_database_is_written_once_by_epoch",
-    "tests/spark/test_kafka_stories.py::test_three_brokers_of_which_one_dies_at_a_time",
+    "tests/spark/test_kafka_stories.py",
     "tests/spark/test_examples.py::test_a_sink_of_ones_own_writes_each_line_once",
     "tests/spark/test_flights_queries.py",
     "tests/spark/test_installed_wheel_stories.py",

@@ -1,0 +1,89 @@
+"""Ranges of offsets on a real broker, planned and read without Spark."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from holdfast.datastream.connectors.kafka.offsets_initializer import KafkaOffsetsInitializer
+from holdfast.datastream.connectors.kafka.topic_ranges import TopicRanges, TopicSelection
+from holdfast.errors import ConfigurationError
+from holdfast.testing import KafkaServer
+from tests.stories.kafka import PATIENCE, make_topic, running_broker
+
+pytestmark = [pytest.mark.services, pytest.mark.timeout(300)]
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[KafkaServer]:
+    yield from running_broker()
+
+
+def produce(broker: KafkaServer, topic: str, *values: str) -> None:
+    producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
+    for value in values:
+        producer.produce(topic, value, partition=0)
+    assert producer.flush(PATIENCE) == 0
+
+
+def ranges(broker: KafkaServer, selection: TopicSelection, **settings: Any) -> TopicRanges:
+    properties = {"bootstrap.servers": broker.bootstrap_servers, "request.timeout.ms": 20000}
+    return TopicRanges(properties, selection, KafkaOffsetsInitializer.earliest(), discovery=0, **settings)
+
+
+def read(planner: TopicRanges, start: Any, end: Any) -> list[bytes]:
+    task = pickle.loads(pickle.dumps(planner))
+    batches = [batch for planned in planner.plan(start, end) for batch in task.read(planned)]
+    return [value for batch in batches for value in batch.column("value").to_pylist()]
+
+
+def test_an_epoch_that_is_read_again_has_the_same_rows_and_is_as_long_as_it_may_be(broker: KafkaServer) -> None:
+    make_topic(broker.bootstrap_servers, "again", partitions=1)
+    produce(broker, "again", "a", "b", "c")
+    planner = ranges(broker, TopicSelection(topics=("again",)), most_rows=2)
+    start = planner.initial()
+    end = planner.latest(start, True)
+    assert read(planner, start, end) == [b"a", b"b"]
+    produce(broker, "again", "d")
+    assert read(ranges(broker, TopicSelection(topics=("again",))), start, end) == [b"a", b"b"]
+    planner = ranges(broker, TopicSelection(pattern="agai."))
+    planner.freeze()
+    produce(broker, "again", "e")
+    assert read(planner, end, planner.latest(end, False)) == [b"c", b"d"]
+    last = planner.latest(end, False)
+    assert planner.latest(last, False) == last and planner.plan(last, last) == []
+
+
+def test_topics_that_are_gone_or_another_one_are_refused(broker: KafkaServer) -> None:
+    make_topic(broker.bootstrap_servers, "gone", partitions=1)
+    produce(broker, "gone", "a")
+    by_name, by_pattern = TopicSelection(topics=("gone",)), TopicSelection(pattern="gon.")
+    start = ranges(broker, by_name).initial()
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    admin.delete_topics(["gone"])["gone"].result(PATIENCE)
+    for selection in (by_name, by_pattern):
+        with pytest.raises(ConfigurationError, match="Kafka has no topic 'gone'"):
+            ranges(broker, selection).latest(start, False)
+    make_topic(broker.bootstrap_servers, "gone", partitions=1)
+    produce(broker, "gone", "x", "y")
+    for selection in (by_name, by_pattern):
+        with pytest.raises(ConfigurationError, match="is another one than the job has read"):
+            ranges(broker, selection).latest(start, False)
+
+
+def test_records_that_kafka_has_no_more_are_missed(broker: KafkaServer) -> None:
+    make_topic(broker.bootstrap_servers, "short", partitions=1)
+    produce(broker, "short", "a", "b", "c")
+    planner = ranges(broker, TopicSelection(topics=("short",)))
+    start = planner.initial()
+    place = TopicPartition("short", 0, 2)
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    admin.delete_records([place])[place].result(PATIENCE)
+    with pytest.raises(ConfigurationError, match="from offset 0 to 2 were not read"):
+        planner.plan(start, planner.latest(start, False))
+    assert read(planner, planner.initial(), planner.latest(planner.initial(), False)) == [b"c"]
