@@ -64,6 +64,8 @@ class Cluster:
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(ROOT / "src"), str(ROOT)))}
         environment["PYSPARK_PYTHON"] = sys.executable
         log = self.log(len(self.managers))
+        if "high-availability.type" in self.options:  # else a manager that is killed leaves its directory behind
+            arguments += (f"-Dprocess.jobmanager.working-dir={self.directory / f'works-{len(self.managers)}'}",)
         with log.open("wb") as output:
             process = subprocess.Popen(
                 [sys.executable, "-c", _HOLDFAST, "jobmanager", *self.arguments, *arguments],
