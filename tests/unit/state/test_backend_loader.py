@@ -39,7 +39,7 @@ def test_class_paths(path):
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        ("rocksdb", "'hashmap'"),
+        ("heap", "'hashmap'"),
         ("no.such.module:Factory", "could not be loaded"),
         (f"{PLAIN}:NoSuchFactory", "could not be loaded"),
         (f"{PLAIN}:PlainStateBackend", "not a subclass of StateBackendFactory"),
