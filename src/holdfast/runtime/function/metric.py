@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import math
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Self
 
@@ -25,7 +26,7 @@ TAKEN: Final = frozenset({"numRecordsIn", "numRecordsOut", "currentOutputWaterma
 """What Holdfast counts of every operator."""
 
 
-class Metric:
+class Metric(ABC):
     """One metric of one task.
 
     Args:
@@ -41,9 +42,9 @@ class Metric:
         metrics = memo.get(TASK_METRICS)
         return self if metrics is None else metrics.own(type(self), self.name)
 
+    @abstractmethod
     def value(self) -> list[float]:
         """Return what the task reports."""
-        raise NotImplementedError
 
 
 class Counter(Metric):

@@ -84,9 +84,9 @@ class RuntimeContext(KeyedStateStore):
     def is_restored(self) -> bool:
         """Whether the operator has a past: a checkpoint that it was restored from."""
 
+    @abstractmethod
     def get_metrics_group(self) -> MetricGroup:
         """The group in which the function makes metrics of its own, in `open`."""
-        raise NotImplementedError(f"{type(self).__name__} has no metrics")
 
     def get_task_name_with_subtasks(self) -> str:
         """Name with the subtask, counted from 1: `name (3/8)`."""

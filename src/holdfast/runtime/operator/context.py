@@ -17,6 +17,7 @@ from holdfast.runtime.function.user_function import (
     TimerService,
 )
 from holdfast.state.backend import AbstractKeyedStateBackend
+from holdfast.state.declaration.described_states import DescribedStates
 
 BACKEND = "holdfast.backend"
 CONTEXT = "holdfast.context"
@@ -55,7 +56,7 @@ class SubtaskInfo:
     parameters: Mapping[str, str] = field(default_factory=dict)
 
 
-class SubtaskContext(RuntimeContext):
+class SubtaskContext(DescribedStates, RuntimeContext):
     """The runtime context given to `open`; copies of a function get the one of their own task."""
 
     def __init__(self, info: SubtaskInfo, backend: AbstractKeyedStateBackend | None) -> None:
@@ -94,24 +95,6 @@ class SubtaskContext(RuntimeContext):
 
     def get_metrics_group(self) -> MetricGroup:
         return MetricGroup(self.metrics)
-
-    def get_state(self, state_descriptor: Any) -> Any:
-        return self._state(state_descriptor)
-
-    def get_list_state(self, state_descriptor: Any) -> Any:
-        return self._state(state_descriptor)
-
-    def get_map_state(self, state_descriptor: Any) -> Any:
-        return self._state(state_descriptor)
-
-    def get_reducing_state(self, state_descriptor: Any) -> Any:
-        return self._state(state_descriptor)
-
-    def get_aggregating_state(self, state_descriptor: Any) -> Any:
-        return self._state(state_descriptor)
-
-    def get_folding_state(self, state_descriptor: Any) -> Any:
-        return self._state(state_descriptor)
 
     def _state(self, descriptor: Any) -> Any:
         if self._backend is None:

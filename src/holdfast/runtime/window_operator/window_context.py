@@ -14,6 +14,7 @@ from holdfast.runtime.window.window_assigner import WindowAssigner
 from holdfast.runtime.window.window_function import ProcessAllWindowFunction, ProcessWindowFunction
 from holdfast.state.backend import AbstractKeyedStateBackend
 from holdfast.state.declaration.api import KeyedStateStore
+from holdfast.state.declaration.described_states import DescribedStates
 from holdfast.state.timer.timer_service import InternalTimerService
 from holdfast.types.serializer import TypeSerializer
 
@@ -126,7 +127,7 @@ class WindowTaskContext(ProcessWindowFunction.Context[Any], ProcessAllWindowFunc
         self._element_context.output(tag, value)
 
 
-class WindowStateStore(KeyedStateStore):
+class WindowStateStore(DescribedStates):
     """State of a window of the current key.
 
     Args:
@@ -141,24 +142,6 @@ class WindowStateStore(KeyedStateStore):
         self._backend = backend
         self._serializer = serializer
         self.window: Any = None
-
-    def get_state(self, state_descriptor: Any) -> Any:
-        return self._state(state_descriptor)
-
-    def get_list_state(self, state_descriptor: Any) -> Any:
-        return self._state(state_descriptor)
-
-    def get_map_state(self, state_descriptor: Any) -> Any:
-        return self._state(state_descriptor)
-
-    def get_reducing_state(self, state_descriptor: Any) -> Any:
-        return self._state(state_descriptor)
-
-    def get_aggregating_state(self, state_descriptor: Any) -> Any:
-        return self._state(state_descriptor)
-
-    def get_folding_state(self, state_descriptor: Any) -> Any:
-        return self._state(state_descriptor)
 
     def _state(self, descriptor: Any) -> Any:
         if self._serializer is None:
