@@ -2,9 +2,10 @@
 
 import pytest
 
-from holdfast.errors import StateError, StateMigrationError
+from holdfast.errors import CorruptFileError, StateError, StateMigrationError
 from holdfast.state import HashMapStateBackend
 from holdfast.state.layout.namespace import VoidNamespaceSerializer
+from holdfast.state.timer import timer_queue
 from holdfast.state.timer.timer_queue import TimerQueue
 from holdfast.testing.state_contract.state_epochs import StateEpochs
 from holdfast.testing.state_contract.state_registration_contract import WindowSerializer
@@ -29,7 +30,7 @@ def test_timers_that_have_fired_are_not_read_again(epochs):
             task.backend.timers.advance_watermark(number * 10, lambda time: None)
     task = epochs.open()
     queue: TimerQueue = task.backend._services["user-timers"]._event
-    alive = sum(len(run.times) for run in queue._stored_runs())
+    alive = sum(map(len, queue._stored_runs()))
     assert alive <= 6
     assert len(queue) == 3
     epochs.fail(task)
@@ -80,3 +81,74 @@ def test_many_timers_are_read_in_pieces(epochs):
         task.backend.timers.fire_processing(1_000_000 + 4_999, fired.append)
         assert fired == list(range(1_000_000, 1_005_000))
         assert task.backend.timers.least_processing_time() == 1_005_000
+
+
+def event_queue(task) -> TimerQueue:
+    return task.backend._services["user-timers"]._event
+
+
+@pytest.mark.parametrize("groups", [8, 32768])
+def test_an_epoch_in_which_nothing_is_due_loads_next_to_nothing(tmp_path, groups):
+    epochs = StateEpochs(HashMapStateBackend(), str(tmp_path), max_parallelism=groups)
+    for first in (0, 1):
+        with epochs.epoch() as task:
+            for number in range(first, 4_000, 2):
+                task.backend.set_current_key(f"key-{number}")
+                task.backend.timers.register_event_time_timer(1_000 + number)
+    with epochs.epoch() as task:
+        task.backend.timers.advance_watermark(999, lambda time: pytest.fail(f"{time} fired"))
+        assert task.backend.timers.least_event_time() == 1_000
+        assert len(event_queue(task)._heap) < 600
+    with epochs.epoch() as task:
+        fired = []
+        task.backend.timers.advance_watermark(2_999, fired.append)
+        assert fired == list(range(1_000, 3_000))
+        assert task.backend.timers.least_event_time() == 3_000
+        assert len(event_queue(task)) == 2_000
+
+
+def test_the_least_timer_is_found_behind_thousands_that_were_deleted(epochs):
+    with epochs.epoch() as task:
+        for number in range(6_000):
+            task.backend.set_current_key(f"key-{number % 50}")
+            task.backend.timers.register_event_time_timer(number)
+    with epochs.epoch() as task:
+        for number in range(5_000):
+            task.backend.set_current_key(f"key-{number % 50}")
+            task.backend.timers.delete_event_time_timer(number)
+    with epochs.epoch() as task:
+        assert task.backend.timers.least_event_time() == 5_000
+
+
+def test_a_key_lists_its_timers_without_a_look_at_those_of_others(epochs):
+    with epochs.epoch() as task:
+        for number in range(3_000):
+            task.backend.set_current_key(f"key-{number % 30}")
+            task.backend.timers.register_event_time_timer(number)
+    with epochs.epoch() as task:
+        task.backend.set_current_key("key-7")
+        task.backend.timers.delete_event_time_timer(37)
+        task.backend.timers.register_event_time_timer(9_999)
+    with epochs.epoch() as task:
+        task.backend.set_current_key("key-7")
+        task.backend.timers.register_event_time_timer(8_888)
+        task.backend.timers.delete_event_time_timer(67)
+        expected = [number for number in range(7, 3_000, 30) if number not in (37, 67)] + [8_888, 9_999]
+        assert task.backend.timers.event_time_timers() == expected
+        assert len(event_queue(task)._heap) == 1
+        task.backend.timers.advance_watermark(1_500, lambda time: None)
+        task.backend.set_current_key("key-7")
+        assert task.backend.timers.event_time_timers() == [time for time in expected if time > 1_500]
+
+
+def test_a_run_whose_timers_are_out_of_order_is_refused_by_its_name(epochs, monkeypatch):
+    """Those out of place would not be found."""
+    monkeypatch.setattr(timer_queue, "sorted", lambda numbers, key: list(numbers), raising=False)
+    with epochs.epoch() as task:
+        task.backend.set_current_key("a")
+        for time in (20, 10):
+            task.backend.timers.register_event_time_timer(time)
+    task = epochs.open()
+    with pytest.raises(CorruptFileError, match=r"event_user-timers.*not in the order of time"):
+        task.backend.timers.least_event_time()
+    epochs.fail(task)

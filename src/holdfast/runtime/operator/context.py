@@ -177,11 +177,11 @@ class KeyedTimerService(SubtaskTimerService):
         self._backend.timers.delete_event_time_timer(timestamp)
 
     def processing_time_timers(self) -> list[int]:
-        """The processing-time timers of the current key, in order; reads all timers of the subtask."""
+        """The processing-time timers of the current key, in order."""
         return self._backend.timers.processing_time_timers()
 
     def event_time_timers(self) -> list[int]:
-        """The event-time timers of the current key, in order; reads all timers of the subtask."""
+        """The event-time timers of the current key, in order."""
         return self._backend.timers.event_time_timers()
 
 

@@ -15,7 +15,8 @@ from holdfast.state.layout.column_layout import NAMESPACE, OP, Op
 from holdfast.state.run.probe import KEY
 from holdfast.state.run.run_file import HASH, RunReader
 from holdfast.state.run.run_writer import SegmentData
-from holdfast.state.timer.timer_queue import MIN_TIME, TIMESTAMP
+from holdfast.state.timer.stored_timers import TIMESTAMP
+from holdfast.state.timer.timer_queue import MIN_TIME
 
 _GROUP = "key_group"
 

@@ -127,6 +127,11 @@ class Segment:
         self._batch = batch
 
     @property
+    def path(self) -> str:
+        """The file that it lies in."""
+        return self._blocks.path
+
+    @property
     def parts(self) -> tuple[Segment, ...]:
         """The segment by record batches, each as a segment whose columns are one array; itself if there is one.
 

@@ -2,78 +2,33 @@
 
 In runs they are sorted by key group and time, and a row puts or deletes a timer. Nothing is read before it is due, or
 before somebody asks for the least one; then all that lie below some time are loaded at once. Registering and deleting
-read nothing.
+read nothing. So what an epoch costs depends on the timers that it sets, deletes and fires, not on how many wait.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import count
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from holdfast.errors import StateMigrationError
 from holdfast.kernel.key_group import KeyGroupRange, key_groups_of
 from holdfast.state.layout.column_layout import NAMESPACE, OP, Op
 from holdfast.state.run.probe import KEY
-from holdfast.state.run.run_file import HASH, RunReader, Segment
+from holdfast.state.run.run_file import HASH, RunReader
 from holdfast.state.run.run_writer import SegmentData
+from holdfast.state.timer.stored_timers import TIMESTAMP, StoredTimers, Timer, Times
 from holdfast.types.key.key_codec import KeyCodec
 
-TIMESTAMP: Final = "timestamp"
 MIN_TIME: Final = -(2**63)
 MAX_TIME: Final = 2**63 - 1
 _FIRST_LOAD: Final = 64
+_LEAST_OF_A_GROUP: Final = 8
 _LOAD_GROWTH: Final = 8
-
-
-class Timer(NamedTuple):
-    """One timer; timers are the same if time, key and namespace are.
-
-    Attributes:
-        timestamp: When it is due.
-        key: In the form of the key codec.
-        namespace: Encoded; empty for timers without.
-    """
-
-    timestamp: int
-    key: Any
-    namespace: bytes = b""
-
-
-class _Stored:
-    """The timers of one run that may be alive: all rows but those that newer runs have fired."""
-
-    def __init__(self, segment: Segment, rows: slice, horizon: npt.NDArray[np.int64], first_group: int) -> None:
-        table = segment.table
-        times: npt.NDArray[np.int64] = table.column(TIMESTAMP).to_numpy()[rows]
-        groups = key_groups_of(segment.hash[rows], _groups_of(segment)) - first_group
-        alive = np.flatnonzero(times > horizon[groups])
-        self._table = table
-        self.times = times[alive]
-        self._rows = alive + rows.start
-
-    def due(self, after: int, through: int) -> npt.NDArray[np.int64]:
-        """Return the positions of the timers in a stretch of time."""
-        return np.flatnonzero((self.times > after) & (self.times <= through))
-
-    def read(self, positions: npt.NDArray[np.int64], codec: KeyCodec) -> Iterable[tuple[Timer, int]]:
-        """Return timers and what the run says about each."""
-        rows = pa.array(self._rows[positions])
-        keys = codec.from_storage(self._table.column(KEY).take(rows).combine_chunks())
-        names: Iterable[bytes] = self._table.column(NAMESPACE).take(rows).to_pylist()
-        ops = self._table.column(OP).take(rows).to_pylist()
-        timers = map(Timer, self.times[positions].tolist(), keys, names)
-        return zip(timers, ops, strict=True)
-
-
-def _groups_of(segment: Segment) -> int:
-    groups: int = segment.entry.schema["max_parallelism"]
-    return groups
 
 
 class TimerQueue:
@@ -91,12 +46,13 @@ class TimerQueue:
         self._codec = codec
         self._namespace = namespace
         self._order = count()
+        self._max_parallelism = 1
         self._runs: Sequence[RunReader] = ()
         self._key_groups = KeyGroupRange.EMPTY
         self._reset()
 
     def _reset(self) -> None:
-        self._stored: list[_Stored] | None = None
+        self._stored: list[StoredTimers] | None = None
         # All timers of runs up to this time are in the heap.
         self._loaded = MIN_TIME
         self._heap: list[tuple[int, int, Timer]] = []
@@ -165,13 +121,22 @@ class TimerQueue:
         self.fired_through = through if self.fired_through is None else max(self.fired_through, through)
 
     def times_of(self, key: Any, namespace: bytes) -> list[int]:
-        """Return the times of a key's timers, in order; the first call in an epoch reads all timers."""
+        """Return the times of a key's timers, in order; looks into the key's group of each run."""
         if self._by_key is None:
-            self._load(MAX_TIME)
             self._by_key = {}
             for timer in self._alive:
                 self._by_key.setdefault((timer.key, timer.namespace), set()).add(timer.timestamp)
-        return sorted(self._by_key.get((key, namespace), ()))
+        times = set(self._by_key.get((key, namespace), ()))
+        hash64 = int(self._codec.hashes([key])[0])
+        seen: set[Timer] = set()
+        for run in self._stored_runs():
+            rows = run.rows_of(hash64, self._max_parallelism)
+            for timer, op in run.read(rows, self._codec) if len(rows) else ():
+                is_newest = timer not in seen
+                seen.add(timer)
+                if is_newest and op == Op.PUT and timer[1:] == (key, namespace) and timer not in self._changes:
+                    times.add(timer.timestamp)
+        return sorted(times)
 
     def least(self) -> int | None:
         """Return the time of the least timer, None if there is none."""
@@ -180,13 +145,28 @@ class TimerQueue:
             first = self._first()
             if first is not None and first <= self._loaded:
                 return first
-            times = [run.times[run.times > self._loaded] for run in self._stored_runs()]
-            ahead = np.concatenate(times) if times else np.empty(0, np.int64)
+            heads = [run.heads() for run in self._stored_runs()]
+            ahead = np.concatenate(heads) if heads else np.empty(0, np.int64)
             if not len(ahead) or (first is not None and first <= ahead.min()):
                 return first
-            bound = np.partition(ahead, wanted - 1)[wanted - 1] if wanted < len(ahead) else ahead.max()
-            self._load(int(bound))
+            self._load(self._bound(ahead, wanted))
             wanted *= _LOAD_GROWTH
+
+    def _bound(self, ahead: Times, wanted: int) -> int:
+        """Return a time up to which there are about as many timers in runs as wanted, and one at least.
+
+        Those whose next timer is late have none before it. Of the others none has more than a few before the bound.
+
+        Args:
+            ahead: When the next timer of each key group of each run is due.
+            wanted: How many timers.
+        """
+        latest = int(np.partition(ahead, wanted)[wanted]) if wanted < len(ahead) else MAX_TIME
+        each = max(_LEAST_OF_A_GROUP, wanted // len(ahead))
+        ends = np.concatenate([run.ahead(each, latest) for run in self._stored_runs()])
+        if len(ends):
+            return min(latest, int(ends.min()))
+        return latest if wanted < len(ahead) else max(run.last() for run in self._stored_runs() if len(run))
 
     def __len__(self) -> int:
         self._load(MAX_TIME)
@@ -229,10 +209,10 @@ class TimerQueue:
             return
         seen: set[Timer] = set()
         for run in self._stored_runs():
-            positions = run.due(self._loaded, through)
-            if not len(positions):
+            rows = run.take(through)
+            if not len(rows):
                 continue
-            for timer, op in run.read(positions, self._codec):
+            for timer, op in run.read(rows, self._codec):
                 if timer in seen:
                     continue
                 seen.add(timer)
@@ -246,16 +226,15 @@ class TimerQueue:
                     del self._changes[timer]
         self._loaded = through
 
-    def _stored_runs(self) -> list[_Stored]:
+    def _stored_runs(self) -> list[StoredTimers]:
         if self._stored is None:
             self._stored = []
-            first, size = self._key_groups.start, self._key_groups.size
-            horizon = np.full(max(size, 1), MIN_TIME, np.int64)
+            first = self._key_groups.start
+            horizon = np.full(max(self._key_groups.size, 1), MIN_TIME, np.int64)
             for run in self._runs:
+                self._max_parallelism = run.meta.max_parallelism
                 for segment in run.newest_first(self.name):
-                    rows = segment.range(self._key_groups)
-                    if rows.stop > rows.start:
-                        self._stored.append(_Stored(segment, rows, horizon, first))
+                    self._stored.append(StoredTimers(segment, self._key_groups, horizon))
                 fired = run.meta.fired_through.get(self.name)
                 shared = run.meta.key_groups.intersection(self._key_groups)
                 if fired is not None and shared:

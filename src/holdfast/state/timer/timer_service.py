@@ -19,7 +19,8 @@ from holdfast.state.declaration.environment import Environment
 from holdfast.state.layout.namespace import VOID, VoidNamespaceSerializer
 from holdfast.state.run.run_file import RunReader
 from holdfast.state.run.run_writer import SegmentData
-from holdfast.state.timer.timer_queue import MAX_TIME, MIN_TIME, Timer, TimerQueue
+from holdfast.state.timer.stored_timers import Timer
+from holdfast.state.timer.timer_queue import MAX_TIME, MIN_TIME, TimerQueue
 from holdfast.types.key.key_codec import KeyCodec
 from holdfast.types.serializer import TypeSerializer
 
@@ -112,13 +113,13 @@ class InternalTimerService:
         self._processing.delete(self._timer(namespace, time))
 
     def event_time_timers(self, namespace: Any) -> list[int]:
-        """Return the times of the current key's event-time timers, in order; reads all timers of the subtask."""
+        """Return the times of the current key's event-time timers, in order."""
         return self._event.times_of(
             self._backend.get_current_dict_key(), self.namespace_serializer.serialize(namespace)
         )
 
     def processing_time_timers(self, namespace: Any) -> list[int]:
-        """Return the times of the current key's processing-time timers, in order; reads all timers of the subtask."""
+        """Return the times of the current key's processing-time timers, in order."""
         encoded = self.namespace_serializer.serialize(namespace)
         return self._processing.times_of(self._backend.get_current_dict_key(), encoded)
 
@@ -215,11 +216,11 @@ class SimpleTimerService:
         self._service.delete_processing_time_timer(VOID, timestamp)
 
     def event_time_timers(self) -> list[int]:
-        """Return the times of the current key's event-time timers, in order; reads all timers of the subtask."""
+        """Return the times of the current key's event-time timers, in order."""
         return self._service.event_time_timers(VOID)
 
     def processing_time_timers(self) -> list[int]:
-        """Return the times of the current key's processing-time timers, in order; reads all timers of the subtask."""
+        """Return the times of the current key's processing-time timers, in order."""
         return self._service.processing_time_timers(VOID)
 
     def advance_watermark(self, watermark: int, fire: Callable[[int], None]) -> None:

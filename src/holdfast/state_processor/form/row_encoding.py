@@ -15,7 +15,8 @@ from holdfast.state.declaration.descriptor import StateKind
 from holdfast.state.layout.column_layout import MAP_KEY, NAMESPACE, OP, STAMP, VALUE, Op
 from holdfast.state.run.probe import KEY
 from holdfast.state.run.run_file import HASH
-from holdfast.state.timer.timer_queue import MIN_TIME, TIMESTAMP
+from holdfast.state.timer.stored_timers import TIMESTAMP
+from holdfast.state.timer.timer_queue import MIN_TIME
 from holdfast.state_processor.form.state_form import StateForm, fitted, fitted_array
 from holdfast.types.key.column_keys import keys_of_columns
 from holdfast.types.key.key_codec import KeyCodec

@@ -20,7 +20,7 @@ from holdfast.state.declaration.environment import TaskEnvironment
 from holdfast.state.run.probe import KEY
 from holdfast.state.run.run_file import HASH
 from holdfast.state.run.version import StateVersion
-from holdfast.state.timer.timer_queue import TIMESTAMP
+from holdfast.state.timer.stored_timers import TIMESTAMP
 from holdfast.state.timer.timer_service import EVENT, PROCESSING, TIMER_PREFIX, USER_TIMERS
 from holdfast.state_processor.read.stored_operator import StoredOperator
 from holdfast.storage.file_system.scheme import file_system_for

@@ -16,7 +16,7 @@ from holdfast.kernel.key_group import KeyGroupRange, key_groups_of
 from holdfast.state.declaration.descriptor import StateKind
 from holdfast.state.layout.column_layout import MAP_KEY, NAMESPACE, STAMP, VALUE
 from holdfast.state.run.probe import KEY
-from holdfast.state.timer.timer_queue import TIMESTAMP
+from holdfast.state.timer.stored_timers import TIMESTAMP
 from holdfast.state.timer.timer_service import TIMER_PREFIX
 from holdfast.state_processor.form.state_form import StateForm
 from holdfast.state_processor.read.stored_operator import Keys, StoredOperator, hash_column, only_namespaces

@@ -22,7 +22,7 @@ from holdfast.state.run.probe import KEY
 from holdfast.state.run.run_file import HASH, RunHandle
 from holdfast.state.run.run_footer import RunMeta
 from holdfast.state.run.run_writer import SegmentData, write_run
-from holdfast.state.timer.timer_queue import TIMESTAMP
+from holdfast.state.timer.stored_timers import TIMESTAMP
 from holdfast.state.timer.timer_service import EVENT, PROCESSING, TIMER_PREFIX
 from holdfast.state_processor.form.state_form import StateForm
 from holdfast.storage.file_system.scheme import file_system_for
