@@ -24,6 +24,8 @@ STAMP := $(VENV)/.setup-done
 CLASSES := $(VENV)/spark.jsa
 # A broker for the tests of Kafka, 43 MB; without a network they say that they skip.
 KAFKA := $(VENV)/kafka/.done
+# The newest Python for the test of the wheel, 60 MB; without a network it takes the newest that the machine has.
+PYTHONS := .pythons
 
 # Spark starts its Python workers by this name, and would otherwise take whatever python3 is on the path.
 export PYSPARK_PYTHON := $(CURDIR)/$(PY)
@@ -78,11 +80,14 @@ $(CLASSES): $(STAMP) tests/programs/java_archive.py
 $(KAFKA): $(STAMP) requirements-kafka.lock scripts/kafka_jars.py
 	-$(PY) scripts/kafka_jars.py
 
+$(PYTHONS): $(STAMP) scripts/newest_python.py
+	-$(PY) scripts/newest_python.py
+
 test: $(STAMP) $(CLASSES) $(KAFKA) ## Run what a contributor runs: real Spark and one real server of each kind
 	$(call run,$(SHORT))
 
 test-all: export EXAMPLES := all
-test-all: $(STAMP) $(CLASSES) $(KAFKA) ## Run all tests (40 minutes)
+test-all: $(STAMP) $(CLASSES) $(KAFKA) $(PYTHONS) ## Run all tests (40 minutes)
 	$(call run,$(ALL))
 
 test-again: $(STAMP) ## Run again what failed in the last run

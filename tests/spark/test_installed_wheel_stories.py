@@ -53,15 +53,16 @@ def run(*command: object, directory: Path) -> str:
 
 @cache
 def interpreters() -> dict[tuple[int, int], str]:
-    """The Pythons of this machine, of the path and of pyenv, that can make an environment."""
+    """The Pythons of the path, of pyenv and of `scripts/newest_python.py` that can make an environment."""
     found: dict[tuple[int, int], str] = {}
     versions = Path.home() / ".pyenv" / "versions"
     for minor in range(OLDEST[1], 30):
         name = f"python3.{minor}"
-        candidates = [shutil.which(name), *sorted(map(str, versions.glob(f"3.{minor}.*/bin/{name}")))]
+        brought = ROOT / ".pythons" / f"3.{minor}" / "usr" / "bin" / name
+        candidates = [shutil.which(name), *map(str, [*sorted(versions.glob(f"3.{minor}.*/bin/{name}")), brought])]
         for candidate in filter(None, candidates):
-            asked = [candidate, "-c", "import venv, ensurepip, ssl"]
-            if subprocess.run(asked, capture_output=True, check=False).returncode == 0:
+            asked = [candidate, "-c", "import venv, ssl"]
+            if Path(candidate).exists() and subprocess.run(asked, capture_output=True, check=False).returncode == 0:
                 found[3, minor] = candidate
                 break
     return found
@@ -83,10 +84,11 @@ def test_the_readme_runs_with_what_the_extra_brings(tmp_path: Path, wheel: Path,
     if version not in interpreters() or (which == "newest" and version == OLDEST):
         pytest.skip(f"no other Python than {sorted(interpreters())} on this machine")
     environment = tmp_path / "environment"
-    run(interpreters()[version], "-m", "venv", environment, directory=tmp_path)
+    run(interpreters()[version], "-m", "venv", "--without-pip", environment, directory=tmp_path)
     python = environment / "bin" / "python"
-    run(python, "-m", "pip", "install", "--quiet", f"{wheel}[spark]", directory=tmp_path)
-    installed = run(python, "-m", "pip", "list", directory=tmp_path)
+    pip = [sys.executable, "-m", "pip", "--python", python]
+    run(*pip, "install", "--quiet", f"{wheel}[spark]", directory=tmp_path)
+    installed = run(*pip, "list", directory=tmp_path)
     assert not re.search(r"^pandas ", installed, re.MULTILINE), "the test is about an environment without pandas"
 
     [block] = blocks(ROOT / "README.md", "python spark")
