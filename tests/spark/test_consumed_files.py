@@ -23,7 +23,7 @@ RETRIED = {
 @pytest.fixture
 def files(spark: Any, tmp_path: Path) -> Files:
     found = Files(spark, tmp_path)
-    found.put("a", "a1", "a2", "a 3")
+    found.put("a", "a1", "a 3", "a2")
     return found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import sys
 from collections import defaultdict
@@ -18,6 +19,7 @@ from tests.spark.test_examples import EXAMPLES, run
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 HOUR = 3_600_000
+NOON = 1_700_000_000
 COLUMNS = ["origin", "tailnum", "departs", "delay"]
 
 
@@ -41,9 +43,12 @@ def departures() -> list[dict[str, Any]]:
     return flights
 
 
-def written(flights: list[dict[str, Any]], directory: Path, name: str) -> None:
+def written(flights: list[dict[str, Any]], directory: Path, number: int) -> None:
+    """A file that is a second younger than the one before: Spark reads them in the order of their times."""
     columns = [[flight[column] for flight in flights] for column in COLUMNS]
-    pq.write_table(pa.table(columns, names=COLUMNS), directory / f"{name}.parquet")
+    path = directory / f"{number}.parquet"
+    pq.write_table(pa.table(columns, names=COLUMNS), path)
+    os.utime(path, (NOON + number, NOON + number))
 
 
 def read(directory: Path) -> list[tuple[Any, ...]]:
@@ -56,10 +61,10 @@ def test_departures_in_windows_are_as_in_plain_python(tmp_path: Path) -> None:
     source, output, checkpoints = tmp_path / "in", tmp_path / "out", tmp_path / "checkpoints"
     source.mkdir()
     program = [sys.executable, EXAMPLES / "windows.py", source, output, checkpoints]
-    written(flights[:90], source, "0")
-    written(flights[90:200], source, "1")
+    written(flights[:90], source, 0)
+    written(flights[90:200], source, 1)
     run(*program)
-    written(flights[200:], source, "2")
+    written(flights[200:], source, 2)
     run(*program)
 
     known = [flight for flight in flights if flight["origin"] != "END"]
