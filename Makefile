@@ -83,11 +83,11 @@ $(KAFKA): $(STAMP) requirements-kafka.lock scripts/kafka_jars.py
 $(PYTHONS): $(STAMP) scripts/newest_python.py
 	-$(PY) scripts/newest_python.py
 
-test: $(STAMP) $(CLASSES) $(KAFKA) ## Run what a contributor runs: real Spark and one real server of each kind
+test: $(STAMP) $(CLASSES) $(KAFKA) ## Run what a contributor runs: real Spark, a real server of each kind (8 minutes)
 	$(call run,$(SHORT))
 
 test-all: export EXAMPLES := all
-test-all: $(STAMP) $(CLASSES) $(KAFKA) $(PYTHONS) ## Run all tests (40 minutes)
+test-all: $(STAMP) $(CLASSES) $(KAFKA) $(PYTHONS) ## Run all tests (25 minutes on two cores)
 	$(call run,$(ALL))
 
 test-again: $(STAMP) ## Run again what failed in the last run
