@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median_high
 
 import pytest
 
@@ -69,7 +70,11 @@ def look(processes: Iterable[int], directory: Path) -> Held:
 
 
 def judge(seen: list[Held]) -> None:
-    """Nothing is larger in the last quarter than it was in the second, but for a little."""
+    """What is held most of the time is no more in the last quarter than in the second, but for a little.
+
+    A single look may fall into a minute in which the machine was busy and compaction or the sweep came late; what is
+    held for ever is seen by every look after it.
+    """
     count = len(seen)
     early, late = seen[count // 4 : count // 2], seen[-(count // 4) :]
     bounds: dict[str, tuple[Callable[[Held], int], int]] = {
@@ -80,8 +85,9 @@ def judge(seen: list[Held]) -> None:
         "files": (lambda held: held.files, 100),
     }
     for name, (of, slack) in bounds.items():
-        before, after = max(map(of, early)), max(map(of, late))
-        print(f"soak: {name}: at most {before:,} in the second quarter, {after:,} in the last one")
+        before, after = median_high(map(of, early)), median_high(map(of, late))
+        most = f"at most {max(map(of, early)):,} and {max(map(of, late)):,}"
+        print(f"soak: {name}: {before:,} in the second quarter, {after:,} in the last one, {most}")
         assert after <= before * 1.25 + slack, f"{name} grow"
 
 
