@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar
 
 import pyarrow as pa
 
@@ -60,7 +60,10 @@ class HoldfastEngine:
 
     Attributes:
         clock: Of its epochs.
+        options: Further options of the job.
     """
+
+    options: ClassVar[Mapping[str, str]] = {}
 
     def __init__(
         self, workload: Workload, count: Callable[[KeyedStream], DataStream], backend: str = "hashmap"
@@ -80,13 +83,19 @@ class HoldfastEngine:
         configuration.set_string("execution.checkpointing.dir", f"{self._workload.workspace}/checkpoints")
         configuration.set_string("parallelism.default", str(PARALLELISM))
         configuration.set_string("state.backend.type", self._backend)
+        for name, text in self.options.items():
+            configuration.set_string(name, text)
         environment = StreamExecutionEnvironment.get_execution_environment(configuration, spark=self._session)
         stream = environment.from_dataframe(read_epochs(self._session, self._source))
-        counted = self._count(stream.key_by("key")).uid("counter")
+        counted = self.counted(stream)
         discarded = self._workload.sink == "discard"
         counted.sink_to(DiscardingSink() if discarded else ParquetFileSink(f"{self._workload.workspace}/output"))
         environment.execute("keyed-count")
         return self.clock.take(epochs)
+
+    def counted(self, stream: DataStream) -> DataStream:
+        """The job between its input and its sink."""
+        return self._count(stream.key_by("key")).uid("counter")
 
     def close(self) -> None:
         self._session.stop()

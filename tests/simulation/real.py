@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from holdfast.runtime.exchange.descriptor import EpochDescriptor
-from holdfast.runtime.exchange.layout import EdgeLayout
+from holdfast.runtime.exchange.packed_layout import arriving_layout
 from holdfast.runtime.graph.plan import Stage
 from holdfast.runtime.graph.stream_graph import StreamGraph
 from holdfast.runtime.job.engine import EpochDriver, Outcome
@@ -77,7 +77,7 @@ class RealEngine(LocalEngine):
         if twice is None:
             return super().hand_over(stage, crossing)
         ticks = list(crossing[len(twice[0]) :])
-        layout = EdgeLayout(stage.arriving)
+        layout = arriving_layout(stage)
         placed = [
             exchange(layout, [batch for batches in (*ran, *ticks) for batch in batches], stage.tasks) for ran in twice
         ]

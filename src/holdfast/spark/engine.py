@@ -34,7 +34,7 @@ from holdfast.spark.input.consumed_file import ConsumedFiles
 from holdfast.spark.input.positions import QueryDirectory
 from holdfast.spark.input.source import JobFrames, StagedFrames
 from holdfast.spark.query_log import start_with_plain_logs
-from holdfast.spark.session import epoch_settings, private_session
+from holdfast.spark.session import epoch_settings, limits_bytes, private_session
 from holdfast.spark.trigger import EpochTrigger
 from holdfast.spark.worker import task_function
 from holdfast.storage.job.job_directory import JobDirectory
@@ -101,6 +101,7 @@ class SparkEngine(Engine):
         self._job = job
         self._plan: JobPlan = job.plan
         with final_failures_told("shipping the job"):
+            epoch_settings(self._session, messages=job.plan.has_messages)
             self._epoch_job_plans = [EpochJobPlan(epoch_job, self._session) for epoch_job in job.plan.epoch_jobs]
             self._staged = {
                 n: StagedFrames(epoch_job, self._session) for n, epoch_job in enumerate(job.plan.epoch_jobs) if n
@@ -192,7 +193,7 @@ class SparkEngine(Engine):
 
     def _run_batch(self, driver: EpochDriver, private: QueryDirectory, batch: DataFrame, batch_id: int) -> None:
         if not self._is_set_up:
-            epoch_settings(batch.sparkSession)
+            epoch_settings(batch.sparkSession, messages=self._plan.has_messages)
             self._is_set_up = True
         frame = self._frames.with_static(batch, self._unread)
 
@@ -248,6 +249,10 @@ class SparkEngine(Engine):
             except StreamingQueryException:
                 while self._query is query and not ended.wait(0.05):
                     pass  # the job master learns of it, and decides whether there is another attempt
+
+    @property
+    def carries_messages(self) -> bool:
+        return limits_bytes(self._user_session)
 
     def services(self) -> Mapping[str, Any]:
         return {"read_parquet": self._read_parquet, "spark": self._user_session}

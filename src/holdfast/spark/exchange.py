@@ -19,6 +19,7 @@ from pyspark.sql.types import StructType
 
 from holdfast.runtime.exchange.chunk import TIMESTAMP
 from holdfast.runtime.exchange.layout import CONTROL, HASH, KEY, KEY_HASH, RESERVED, TARGET, EdgeLayout, SourceLayout
+from holdfast.runtime.exchange.packed_layout import PHASE, PackedLayout, leaving_layout
 from holdfast.runtime.graph.plan import Edge, EpochJob, SourcePlan, Stage
 from holdfast.spark.placement import place
 from holdfast.types.conversion.arrow import VALUE_COLUMN
@@ -94,6 +95,9 @@ class _Exchange:
         self._view = view
         self._order = list(_order_of(stage))
         ticks = _ticks(stage, bool(self._order)) if is_first else None
+        if stage.arrives_packed:
+            self._with_rows, self._without_rows = _messages(view, bool(self._order), ticks), ticks
+            return
         from_sources = is_first and not epoch_job.starts_in_python
         rows = _rows_of_sources(epoch_job, stage, view) if from_sources else f"select * from {view}"
         placed = _placed(rows, stage.arriving, bool(self._order))
@@ -155,10 +159,10 @@ class _KeyedInput:
         return f"select {columns} from range(0, {self.stage.tasks}, 1, 1)"
 
 
-def layout_ddl(layout: EdgeLayout) -> str:
+def layout_ddl(layout: EdgeLayout | PackedLayout) -> str:
     """The columns of an exchange as DDL."""
-    parts = [f"{CONTROL} binary", f"{TARGET} int"]
-    return ", ".join(parts + [f"{name} {kind}" for name, kind in _columns(layout.edges)])
+    columns = [(PHASE, "int")] if isinstance(layout, PackedLayout) else _columns(layout.edges)
+    return ", ".join([f"{CONTROL} binary", f"{TARGET} int", *(f"{name} {kind}" for name, kind in columns)])
 
 
 def source_ddl(epoch_job: EpochJob) -> str:
@@ -206,7 +210,8 @@ def _struct(fields: Iterable[tuple[str, str]]) -> str:
 
 
 def _output_ddl(stage: Stage) -> str:
-    return layout_ddl(EdgeLayout(stage.leaving)) if stage.leaving else f"{CONTROL} binary"
+    layout = leaving_layout(stage)
+    return f"{CONTROL} binary" if layout is None else layout_ddl(layout)
 
 
 def _struct_type(session: SparkSession, ddl: str) -> StructType:
@@ -261,6 +266,13 @@ def _placed(rows: str, edges: Sequence[Edge], ordered: bool) -> str:
     return f"select {CONTROL}, {names}, {HASH}, {subtask}{position} from ({hashed})"
 
 
+def _messages(view: str, ordered: bool, ticks: str | None) -> str:
+    """Rows that say themselves where they go."""
+    position = f", monotonically_increasing_id() as {POSITION}" if ordered else ""
+    rows = f"select {CONTROL}, {PHASE}, {TARGET} as {SUBTASK}{position} from {view}"
+    return rows if ticks is None else f"{rows} union all {ticks}"
+
+
 def _by_edge(edges: Sequence[Edge], expression: Callable[[Edge, str], str | None], kind: str) -> str:
     """The expression of the edge that the row belongs to."""
     if len(edges) == 1:
@@ -288,8 +300,12 @@ def _subtask_of(edge: Edge, prefix: str) -> str | None:
 
 def _ticks(stage: Stage, ordered: bool) -> str:
     """One control row for each task, in the columns that `_placed` gives."""
-    nulls = "".join(f"cast(null as {kind}), " for _, kind in _columns(stage.arriving))
     position = ", cast(null as bigint)" if ordered else ""
+    if stage.arrives_packed:
+        values = f"cast('' as binary), cast(null as int), cast(id as int){position}"
+        names = f"{CONTROL}, {PHASE}, {SUBTASK}{', ' + POSITION if ordered else ''}"
+        return f"select * from (select {values} from range(0, {stage.tasks}, 1, 1)) as ticks({names})"
+    nulls = "".join(f"cast(null as {kind}), " for _, kind in _columns(stage.arriving))
     names = "".join(f"{name}, " for name, _ in _columns(stage.arriving))
     columns = f"{CONTROL}, {names}{HASH}, {SUBTASK}{', ' + POSITION if ordered else ''}"
     values = f"cast('' as binary), {nulls}cast(null as bigint), cast(id as int){position}"
@@ -299,6 +315,10 @@ def _ticks(stage: Stage, ordered: bool) -> str:
 def _order_of(stage: Stage) -> Iterable[str | Column]:
     """By what the rows of a task are sorted before their position: broadcast ones first, then what was asked for."""
     edges = stage.arriving
+    if stage.arrives_packed:
+        if any(edge.broadcast and edge.to_stage == stage.index for edge in edges):
+            yield PHASE
+        return
     for edge in edges:
         if edge.broadcast and edge.to_stage == stage.index:
             yield F.col(edge.name).isNull()

@@ -17,6 +17,8 @@ logger = logging.getLogger(__name__)
 
 _BATCH_BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
 _NO_LIMIT = str(2**31 - 1)  # the one value for which Spark does not look
+_LIMITS_SINCE = (4, 1)
+_LIMIT_FOR_MESSAGES = str(16 * 2**20)
 _CHECKSUMS = (
     "spark.sql.shuffle.orderIndependentChecksum.enabled",
     "spark.sql.shuffle.orderIndependentChecksum.enableFullRetryOnMismatch",
@@ -74,8 +76,18 @@ def private_session(session: SparkSession) -> SparkSession:
     return clone
 
 
-def epoch_settings(session: SparkSession) -> None:
+def limits_bytes(session: SparkSession) -> bool:
+    """Whether this Spark can limit the bytes of what it hands to Python at once, as messages need it."""
+    major, minor, *_ = session.version.split(".")
+    return (int(major), int(minor)) >= _LIMITS_SINCE
+
+
+def epoch_settings(session: SparkSession, *, messages: bool = False) -> None:
     """What every epoch runs with.
+
+    Args:
+        session: The session.
+        messages: Whether elements cross exchanges in messages, of which a thousand must not become one batch.
 
     Adaptive execution off: with it each shuffle is a job of its own, and two tasks may read different attempts of one
     upstream task. Shuffle checksums on, where this Spark has them, so that a recomputed map stage with other rows is
@@ -84,7 +96,7 @@ def epoch_settings(session: SparkSession) -> None:
     the sizes of all buffers after each row, a third of the time of its tasks. The number of rows is limited anyway.
     """
     session.conf.set("spark.sql.adaptive.enabled", "false")
-    if session.conf.get(_BATCH_BYTES, None) is None:
-        session.conf.set(_BATCH_BYTES, _NO_LIMIT)
+    if session.conf.get(_BATCH_BYTES, None) in (None, _NO_LIMIT, _LIMIT_FOR_MESSAGES):
+        session.conf.set(_BATCH_BYTES, _LIMIT_FOR_MESSAGES if messages else _NO_LIMIT)
     for key in _CHECKSUMS:
         session.conf.set(key, "true")

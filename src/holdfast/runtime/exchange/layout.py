@@ -78,12 +78,12 @@ class EdgeLayout:
         columns: list[pa.Array] = [pa.nulls(rows, pa.binary()), where]
         if self.flat:
             columns += [
-                _as(column, field.type) for column, field in zip(batch.columns, self._columns[0][1], strict=True)
+                as_type(column, field.type) for column, field in zip(batch.columns, self._columns[0][1], strict=True)
             ]
         else:
             for other, schema in self._columns:
                 if other is edge:
-                    arrays = [_as(column, field.type) for column, field in zip(batch.columns, schema, strict=True)]
+                    arrays = [as_type(column, field.type) for column, field in zip(batch.columns, schema, strict=True)]
                     columns.append(pa.StructArray.from_arrays(arrays, fields=list(schema)))
                 else:
                     columns.append(pa.nulls(rows, pa.struct(list(schema))))
@@ -154,5 +154,6 @@ def _hashes(batch: pa.RecordBatch) -> npt.NDArray[np.uint64] | None:
     return np.ascontiguousarray(hashes).view(np.uint64)
 
 
-def _as(column: pa.Array, wanted: pa.DataType) -> pa.Array:
+def as_type(column: pa.Array, wanted: pa.DataType) -> pa.Array:
+    """The column in a type that it may already have."""
     return column if column.type.equals(wanted) else column.cast(wanted)

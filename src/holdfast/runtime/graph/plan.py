@@ -128,6 +128,8 @@ class Stage:
         arriving: Edges that cross the exchange before this stage (ends here or is handed on).
         steps: Operators and sinks, producers before consumers.
         leaving: Edges that cross the exchange after this stage.
+        arrives_packed: Whether elements cross the exchange before it in messages, not as rows.
+        leaves_packed: The same of the exchange after it.
     """
 
     index: int
@@ -135,6 +137,8 @@ class Stage:
     arriving: tuple[Edge, ...]
     steps: tuple[Step, ...]
     leaving: tuple[Edge, ...]
+    arrives_packed: bool = False
+    leaves_packed: bool = False
 
 
 @dataclass(frozen=True)
@@ -195,6 +199,11 @@ class JobPlan:
     def stages(self) -> tuple[Stage, ...]:
         """All stages of all epoch jobs."""
         return tuple(stage for epoch_job in self.epoch_jobs for stage in epoch_job.stages)
+
+    @property
+    def has_messages(self) -> bool:
+        """Whether elements cross an exchange in messages."""
+        return any(stage.arrives_packed for stage in self.stages)
 
     @property
     def clocks(self) -> dict[str, WatermarkClock]:

@@ -138,6 +138,11 @@ class Engine(ABC):
             HoldfastError: What a task raised, or `EngineError` for a failure of the engine itself.
         """
 
+    @property
+    def carries_messages(self) -> bool:
+        """Whether elements may cross its exchanges in messages of several megabytes each."""
+        return True
+
     @abstractmethod
     def services(self) -> Mapping[str, Any]:
         """What committers may use, by name."""

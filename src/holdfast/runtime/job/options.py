@@ -72,6 +72,15 @@ EXECUTION_TRIGGER: Final = ConfigOption(
     "stop), or an interval such as '10 s'.",
 )
 
+PACKED_EXCHANGE: Final = ConfigOption(
+    "execution.exchange.packed",
+    bool,
+    True,
+    "Whether elements go from one Python stage to the next in columns, many in one message, and not as rows of Spark. "
+    "Rows take longer, and are what elements cross as in any case before Spark 4.1, out of sources, and to operators "
+    "that order them.",
+)
+
 PYTHON_FILES: Final = ConfigOption[list[str]](
     "python.files",
     list,

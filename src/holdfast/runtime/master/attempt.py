@@ -26,11 +26,12 @@ from holdfast.runtime.compaction.background import Compaction
 from holdfast.runtime.epoch.epoch_runner import EpochRunner
 from holdfast.runtime.exchange.descriptor import JobDescriptor
 from holdfast.runtime.graph.compiler import compile_graph
+from holdfast.runtime.graph.packing import with_packed_exchanges
 from holdfast.runtime.graph.plan import JobPlan
 from holdfast.runtime.job.control import JobControl, RescaleRequest
 from holdfast.runtime.job.engine import EpochDriver, EpochInput, Outcome
 from holdfast.runtime.job.job import Job
-from holdfast.runtime.job.options import MAX_PARALLELISM
+from holdfast.runtime.job.options import MAX_PARALLELISM, PACKED_EXCHANGE
 from holdfast.runtime.job.progress import EpochProgress, ProgressReporter
 from holdfast.runtime.master.job_metrics import JobMetrics
 from holdfast.runtime.task.operator_state import OperatorStates
@@ -90,8 +91,11 @@ class JobAttempt(EpochDriver):
         )
 
     def _compile(self, parallelism: Mapping[str, int]) -> JobPlan:
-        maximum = self._job.configuration.get(MAX_PARALLELISM)
-        return compile_graph(self._job.graph, self._job.default_parallelism, maximum, self._stored_max, parallelism)
+        job = self._job
+        maximum = job.configuration.get(MAX_PARALLELISM)
+        plan = compile_graph(job.graph, job.default_parallelism, maximum, self._stored_max, parallelism)
+        packs = job.engine.carries_messages and job.configuration.get(PACKED_EXCHANGE)
+        return with_packed_exchanges(plan) if packs else plan
 
     def run(self) -> Outcome:
         """Runs the attempt to its end. Blocks.

@@ -11,6 +11,7 @@ import pyarrow as pa
 from holdfast.errors import HoldfastError, NullKeyError, OutputTypeError
 from holdfast.runtime.exchange.chunk import Chunk
 from holdfast.runtime.exchange.layout import KEY, KEY_HASH, EdgeLayout
+from holdfast.runtime.exchange.packed_layout import PackedLayout, Packer, leaving_layout
 from holdfast.runtime.graph.plan import Edge, KeyPlan, Port, Stage
 from holdfast.runtime.operator import user_error
 
@@ -26,7 +27,8 @@ class RecordWriter:
     """
 
     def __init__(self, stage: Stage, partition: int, next_tasks: int, epoch: int) -> None:
-        self.layout = EdgeLayout(stage.leaving) if stage.leaving else None
+        self.layout = leaving_layout(stage)
+        self._packer = Packer(self.layout, next_tasks) if isinstance(self.layout, PackedLayout) else None
         self._next = (stage.index + 1, next_tasks, partition)
         self._epoch = epoch
         self._by_origin: dict[Port, list[Edge]] = {}
@@ -49,13 +51,23 @@ class RecordWriter:
 
     def hand_on(self, edge: Edge, batch: pa.RecordBatch) -> None:
         """Packs columns that are already those of the edge."""
-        assert self.layout is not None
-        self._packed += [self.layout.pack(edge, batch, target) for target in edge.targets(*self._next)]
+        targets = edge.targets(*self._next)
+        if self._packer is not None:
+            self._packed += self._packer.add(edge, batch, targets)
+            return
+        assert isinstance(self.layout, EdgeLayout)
+        self._packed += [self.layout.pack(edge, batch, target) for target in targets]
 
     def drain(self) -> Iterator[pa.RecordBatch]:
-        """Yields what was packed since the last call."""
+        """Yields what was packed since the last call; messages are held back until they are worth sending."""
         packed, self._packed = self._packed, []
         yield from packed
+
+    def rest(self) -> Iterator[pa.RecordBatch]:
+        """Yields all that was not sent yet."""
+        yield from self.drain()
+        if self._packer is not None:
+            yield from self._packer.rest()
 
     def _with_key(self, edge: Edge, key: KeyPlan, chunk: Chunk, batch: pa.RecordBatch) -> pa.RecordBatch:
         keys = _selected(key, chunk.elements, edge.consumer, self._epoch)

@@ -19,8 +19,9 @@ from holdfast.runtime.exchange.barrier import Barrier, StepReport
 from holdfast.runtime.exchange.barrier_row import TICK, pack
 from holdfast.runtime.exchange.chunk import Chunk
 from holdfast.runtime.exchange.descriptor import EpochDescriptor
-from holdfast.runtime.exchange.layout import BARRIER_SCHEMA, KEY, KEY_HASH, Arrival, EdgeLayout, SourceLayout
+from holdfast.runtime.exchange.layout import BARRIER_SCHEMA, KEY, KEY_HASH, Arrival, SourceLayout
 from holdfast.runtime.exchange.marker import MarkerFormat, MarkerReader
+from holdfast.runtime.exchange.packed_layout import arriving_layout
 from holdfast.runtime.graph.event_time import greatest
 from holdfast.runtime.graph.plan import Edge, Port, SourcePlan
 from holdfast.runtime.task.garbage_collection import collect_young, paused_garbage_collection
@@ -55,7 +56,7 @@ class StageTask:
         self._next_tasks = next_tasks
         self._format = MarkerFormat(job.descriptor.plan.clocks)
         self._markers = MarkerReader(self._format)
-        self._arriving = EdgeLayout(self._stage.arriving) if self._stage.arriving else None
+        self._arriving = arriving_layout(self._stage) if self._stage.arriving else None
         self._writer = RecordWriter(self._stage, identity.partition, next_tasks, epoch.epoch)
         self._consumers: dict[Port, list[tuple[StepRun, bool]]] = {}
         self._sources = SourceLayout(job.descriptor.plan.epoch_job_of(identity.stage).sources)
@@ -91,6 +92,7 @@ class StageTask:
             for run in self._steps:
                 self._emit(run, run.end_of_input(observed))
                 yield from self._writer.drain()
+            yield from self._writer.rest()
             barrier = self._acknowledge()
             done = True
             yield self._barrier_rows(barrier)
@@ -107,18 +109,15 @@ class StageTask:
             for source, columns in self._sources.unpack(batch):
                 self._deliver(Port("source", source.uid), _chunk(source, source.uid, columns))
             return
-        controls, arrivals = self._arriving.unpack(batch)
-        for content in controls:
-            if content != TICK:
-                self._take_marker(content)
-        for arrival in arrivals:
-            self._take_arrival(arrival)
-
-    def _take_marker(self, row: bytes) -> None:
         try:
-            self._markers.take(row)
+            controls, arrivals = self._arriving.unpack(batch)
+            for content in controls:
+                if content != TICK:
+                    self._markers.take(content)
         except ValueError as error:
             raise CorruptFileError(self._job.directory.path, None, f"an exchange is damaged: {error}.") from error
+        for arrival in arrivals:
+            self._take_arrival(arrival)
 
     def _take_arrival(self, arrival: Arrival) -> None:
         edge = arrival.edge

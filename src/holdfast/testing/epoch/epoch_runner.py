@@ -27,6 +27,7 @@ from holdfast.runtime.exchange.barrier import Barrier
 from holdfast.runtime.exchange.barrier_row import TICK, unpack
 from holdfast.runtime.exchange.descriptor import EpochDescriptor, JobDescriptor
 from holdfast.runtime.exchange.layout import CONTROL, HASH, KEY_HASH, TARGET, EdgeLayout, SourceLayout, stamped_schema
+from holdfast.runtime.exchange.packed_layout import PHASE, PackedLayout, arriving_layout
 from holdfast.runtime.exchange.stage_message import StageMessage
 from holdfast.runtime.graph.input_fitting import InputRules
 from holdfast.runtime.graph.plan import Edge, EpochJob, JobPlan, Stage
@@ -128,7 +129,7 @@ class LocalEngine(Engine):
             crossing = [_project(epoch_job, batches, stages[0], i) for i, batches in enumerate(sources)]
         for position, stage in enumerate(stages):
             if position == 0:
-                crossing = [*crossing, [EdgeLayout(stage.arriving).control([TICK] * stage.tasks)]]
+                crossing = [*crossing, [arriving_layout(stage).control([TICK] * stage.tasks)]]
             placed = self.hand_over(stage, crossing)
             crossing = self._run_stage(stage, epoch, placed, tasks.get(stage.index + 1, 0))
         rows = [row for batches in crossing for batch in batches for row in batch.column(0).to_pylist()]
@@ -136,7 +137,7 @@ class LocalEngine(Engine):
 
     def hand_over(self, stage: Stage, crossing: Sequence[Batches]) -> Sequence[Batches]:
         """What each task of a stage reads of what the tasks above it wrote; a story may mix it up."""
-        return exchange(EdgeLayout(stage.arriving), [batch for batches in crossing for batch in batches], stage.tasks)
+        return exchange(arriving_layout(stage), [batch for batches in crossing for batch in batches], stage.tasks)
 
     def services(self) -> Mapping[str, Any]:
         return {"read_parquet": lambda paths: pa.concat_tables([pq.read_table(path) for path in paths])}
@@ -227,18 +228,23 @@ def run_job(
     return JobMaster(job, ProgressReporter(name))
 
 
-def exchange(layout: EdgeLayout, batches: Iterable[pa.RecordBatch], tasks: int) -> list[Batches]:
+def exchange(layout: EdgeLayout | PackedLayout, batches: Iterable[pa.RecordBatch], tasks: int) -> list[Batches]:
     """What Spark's exchange does: hash, place, and sort where an edge is ordered."""
     placed: list[Batches] = [[] for _ in range(tasks)]
     for batch in batches:
-        hashes, subtasks = _placement(layout, batch)
-        carried = batch.drop_columns([TARGET]).append_column(HASH, pa.array(hashes.view(np.int64)))
+        if isinstance(layout, PackedLayout):
+            subtasks, carried = batch.column(TARGET).to_numpy(), batch
+        else:
+            hashes, subtasks = _placement(layout, batch)
+            carried = batch.drop_columns([TARGET]).append_column(HASH, pa.array(hashes.view(np.int64)))
         by_task = np.argsort(subtasks, kind="stable")
         carried = carried.take(pa.array(by_task))
         bounds = np.searchsorted(subtasks[by_task], np.arange(tasks + 1)).tolist()
         for task, (start, end) in enumerate(pairwise(bounds)):
             if end > start:
                 placed[task].append(carried.slice(start, end - start))
+    if isinstance(layout, PackedLayout):
+        return [_by_phase(part) for part in placed]
     order = [path for edge in layout.edges if edge.key for path in _order_paths(layout, edge)]
     first = [edge.name for edge in layout.edges if edge.broadcast]
     return [_sorted(part, first, order) for part in placed] if order or first else placed
@@ -298,6 +304,14 @@ def _sorted(batches: Batches, first: Sequence[str], order: Sequence[tuple[str, .
     by = [(name, "ascending") for name in keys]
     indices = pc.sort_indices(pa.table(keys), sort_keys=[(name, order, "at_start") for name, order in by])
     return table.take(indices).to_batches()  # type: ignore[no-any-return]
+
+
+def _by_phase(batches: Batches) -> Batches:
+    if not batches:
+        return batches
+    table = pa.Table.from_batches(batches)
+    order = np.argsort(table.column(PHASE).to_numpy(), kind="stable")
+    return table.take(pa.array(order)).to_batches()  # type: ignore[no-any-return]
 
 
 def _at(table: pa.Table, path: tuple[str, ...]) -> pa.ChunkedArray:

@@ -1,0 +1,256 @@
+"""Elements that cross an exchange in messages: a message has many elements of one edge, all for one task.
+
+Between two Python stages Spark would make each element a row of the JVM, twice, only to carry it. So a task splits its
+elements by target itself and sends columns, each a binary value for Spark. What such a value is, its first byte says:
+
+    message    = "p" (1 byte), 0 (1), number of the edge (2, big endian), 0 (4), record batch as an Arrow IPC message
+    marker     = "m", see `marker`
+    tick       = nothing
+
+The columns of the record batch are those of the edge, with the hash behind them if the edge has keys. No schema is
+sent: both sides have it from the plan. Edges into operators that order their rows cross as rows (`layout`).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from holdfast.errors import NullKeyError
+from holdfast.kernel.key_group import key_groups_of
+from holdfast.runtime.exchange.layout import (
+    CONTROL,
+    HASH,
+    KEY_HASH,
+    RESERVED,
+    TARGET,
+    Arrival,
+    EdgeLayout,
+    as_type,
+    edge_schema,
+)
+from holdfast.runtime.graph.plan import Edge, Stage
+from holdfast.types.key.column_keys import keys_of_columns
+
+PHASE: Final = f"{RESERVED}phase"
+"""Rows of a task are read in its order, where broadcast elements come before the others."""
+
+SCHEMA: Final = pa.schema([pa.field(CONTROL, pa.binary()), pa.field(TARGET, pa.int32()), pa.field(PHASE, pa.int32())])
+
+_HEAD: Final = struct.Struct(">cxH4x")
+_KIND: Final = b"p"
+_ROWS: Final = 20_000
+"""Elements that a step gets at once: more make no difference in speed, but in memory."""
+
+_MESSAGE_BYTES: Final = 4 << 20
+_HELD_FOR_A_TASK: Final = 2 << 20
+_HELD: Final = 32 << 20
+_BATCH_BYTES: Final = 16 << 20
+
+
+class PackedLayout:
+    """Reads what crossed one exchange in messages.
+
+    Args:
+        edges: That cross it, in the order of the plan.
+    """
+
+    schema = SCHEMA
+
+    def __init__(self, edges: Sequence[Edge]) -> None:
+        self.edges = tuple(edges)
+        self._schemas = [message_schema(edge) for edge in self.edges]
+        self._order = sorted(range(len(self.edges)), key=lambda number: not self.edges[number].broadcast)
+
+    def control(self, rows: Sequence[bytes]) -> pa.RecordBatch:
+        """One control row for each task of the next stage."""
+        return _batch(rows, list(range(len(rows))), 1)
+
+    def unpack(self, batch: pa.RecordBatch) -> tuple[list[bytes], Iterable[Arrival]]:
+        """Splits a batch that crossed the exchange into control rows and the elements of each edge.
+
+        Raises:
+            ValueError: Something in it is no message of this exchange.
+        """
+        controls: list[bytes] = []
+        found: list[list[pa.RecordBatch]] = [[] for _ in self.edges]
+        for content in batch.column(batch.schema.get_field_index(CONTROL)).to_pylist():
+            if content.startswith(_KIND):
+                number, elements = self._read(content)
+                found[number].append(elements)
+            else:
+                controls.append(content)
+        return controls, (arrival for number in self._order for arrival in self._arrivals(number, found[number]))
+
+    def _read(self, content: bytes) -> tuple[int, pa.RecordBatch]:
+        if len(content) < _HEAD.size:
+            raise ValueError(f"a message of {len(content)} bytes is too short")
+        _, number = _HEAD.unpack_from(content)
+        if number >= len(self.edges):
+            raise ValueError(f"a message is of edge {number}, and there are {len(self.edges)}")
+        try:
+            message = pa.ipc.read_message(pa.py_buffer(memoryview(content)[_HEAD.size :]))
+            return number, pa.ipc.read_record_batch(message, self._schemas[number])
+        except (pa.ArrowException, OSError) as error:
+            raise ValueError(f"a message of edge {self.edges[number].name!r} cannot be read: {error}") from error
+
+    def _arrivals(self, number: int, batches: list[pa.RecordBatch]) -> Iterator[Arrival]:
+        edge = self.edges[number]
+        for batch in pa.Table.from_batches(batches, self._schemas[number]).combine_chunks().to_batches(_ROWS):
+            hashes = None
+            if edge.key is not None:
+                hashes = batch.column(batch.num_columns - 1).to_numpy().view(np.uint64)
+                batch = batch.select(batch.schema.names[:-1])
+            yield Arrival(edge, batch, hashes)
+
+
+class Packer:
+    """Packs what one task sends through one exchange.
+
+    Args:
+        layout: Of the exchange.
+        tasks: Number of tasks behind it.
+    """
+
+    def __init__(self, layout: PackedLayout, tasks: int) -> None:
+        self._layout = layout
+        self._held_at_most = min(_HELD, tasks * _HELD_FOR_A_TASK)
+        self._numbers = {edge.name: number for number, edge in enumerate(layout.edges)}
+        self._held: dict[tuple[int, tuple[int, ...] | None], _Held] = {}
+
+    def add(self, edge: Edge, batch: pa.RecordBatch, targets: Sequence[int | None]) -> Iterator[pa.RecordBatch]:
+        """Takes elements in the columns of their edge, and yields what is ready to be sent.
+
+        Args:
+            edge: The edge.
+            batch: The elements.
+            targets: The tasks that get them; None for the one that the key of each says.
+
+        Raises:
+            NullKeyError: An element has no key.
+        """
+        placed = None if edge.key is not None else tuple(target for target in targets if target is not None)
+        where = self._numbers[edge.name], placed
+        held = self._held.setdefault(where, _Held())
+        held.batches.append(batch)
+        held.size += batch.nbytes
+        if held.size >= self._held_at_most:
+            yield from self._send(*where, self._held.pop(where))
+
+    def rest(self) -> Iterator[pa.RecordBatch]:
+        """Yields what was held back so far."""
+        held, self._held = self._held, {}
+        for where, own in held.items():
+            yield from self._send(*where, own)
+
+    def _send(self, number: int, targets: tuple[int, ...] | None, held: _Held) -> Iterator[pa.RecordBatch]:
+        edge = self._layout.edges[number]
+        contents: list[bytes] = []
+        tasks: list[int] = []
+        size = 0
+        phase = 0 if edge.broadcast else 1
+        for parts, elements in self._placed(edge, targets, held.batches):
+            for piece in _pieces(elements):
+                content = _HEAD.pack(_KIND, number) + piece.serialize().to_pybytes()
+                contents += [content] * len(parts)
+                tasks += parts
+                size += len(content) * len(parts)
+                if size >= _BATCH_BYTES:
+                    yield _batch(contents, tasks, phase)
+                    contents, tasks, size = [], [], 0
+        if contents:
+            yield _batch(contents, tasks, phase)
+
+    def _placed(
+        self, edge: Edge, targets: tuple[int, ...] | None, batches: list[pa.RecordBatch]
+    ) -> Iterator[tuple[Sequence[int], pa.RecordBatch]]:
+        """Yields stretches of the elements with the tasks that get them."""
+        schema = edge_schema(edge)
+        arrays = [
+            [as_type(column, field.type) for column, field in zip(b.columns, schema, strict=True)] for b in batches
+        ]
+        typed = [pa.RecordBatch.from_arrays(columns, schema=schema) for columns in arrays]
+        for batch in pa.Table.from_batches(typed, schema).combine_chunks().to_batches():
+            if edge.key is None:
+                assert targets is not None
+                yield targets, batch
+            else:
+                yield from _by_key(edge, batch)
+
+
+class _Held:
+    __slots__ = ("batches", "size")
+
+    def __init__(self) -> None:
+        self.batches: list[pa.RecordBatch] = []
+        self.size = 0
+
+
+def arriving_layout(stage: Stage) -> EdgeLayout | PackedLayout:
+    """How elements arrive at a stage behind an exchange."""
+    return (PackedLayout if stage.arrives_packed else EdgeLayout)(stage.arriving)
+
+
+def leaving_layout(stage: Stage) -> EdgeLayout | PackedLayout | None:
+    """How elements leave a stage, None if there is no exchange below it."""
+    if not stage.leaving:
+        return None
+    return (PackedLayout if stage.leaves_packed else EdgeLayout)(stage.leaving)
+
+
+def message_schema(edge: Edge) -> pa.Schema:
+    """The columns of the messages of an edge."""
+    schema = edge_schema(edge)
+    return schema if edge.key is None else schema.append(pa.field(HASH, pa.int64()))
+
+
+def _by_key(edge: Edge, batch: pa.RecordBatch) -> Iterator[tuple[Sequence[int], pa.RecordBatch]]:
+    assert edge.key is not None
+    hashes = _hashes_of(edge, batch)
+    whole = pa.RecordBatch.from_arrays([*batch.columns, pa.array(hashes.view(np.int64))], schema=message_schema(edge))
+    parallelism = edge.key.parallelism
+    if parallelism == 1:
+        yield [0], whole
+        return
+    groups = key_groups_of(hashes, edge.key.max_parallelism).astype(np.int64)
+    # There are at most 32768 of them, and of such short numbers numpy sorts any number in linear time.
+    targets = (groups * parallelism // edge.key.max_parallelism).astype(np.uint16)
+    order = np.argsort(targets, kind="stable")
+    ordered = whole.take(pa.array(order))
+    present, starts = np.unique(targets[order], return_index=True)
+    for target, start, end in zip(present.tolist(), starts, [*starts[1:], len(targets)], strict=True):
+        yield [target], ordered.slice(start, end - start)
+
+
+def _hashes_of(edge: Edge, batch: pa.RecordBatch) -> npt.NDArray[np.uint64]:
+    assert edge.key is not None
+    if edge.key.spec.selector is not None:
+        given = batch.column(batch.schema.get_field_index(KEY_HASH)).to_numpy(zero_copy_only=False)
+        return np.ascontiguousarray(given).view(np.uint64)
+    columns = [batch.column(batch.schema.get_field_index(name)) for name in edge.key.spec.columns]
+    try:
+        return keys_of_columns(edge.key.codec, columns)[1]
+    except NullKeyError as error:
+        raise NullKeyError(edge.consumer, row=error.row) from error
+
+
+def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """Yields the rows in pieces of a few megabytes; a row alone may have more."""
+    parts = max(1, min(batch.num_rows, -(-batch.nbytes // _MESSAGE_BYTES)))
+    rows = -(-batch.num_rows // parts)
+    for start in range(0, batch.num_rows, rows):
+        yield batch.slice(start, rows)
+
+
+def _batch(contents: Sequence[bytes], targets: Sequence[int], phase: int) -> pa.RecordBatch:
+    columns = [
+        pa.array(contents, pa.binary()),
+        pa.array(targets, pa.int32()),
+        pa.array(np.full(len(targets), phase, np.int32)),
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
