@@ -28,6 +28,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--engine", default=",".join(ENGINES), help="names, separated by commas (default: %(default)s)")
     parser.add_argument("--sink", choices=SINKS, default="parquet")
     parser.add_argument("--rows", type=int, default=200_000, help="rows an epoch (default: %(default)s)")
+    parser.add_argument("--words", type=int, default=10, help="words a line (default: %(default)s)")
     parser.add_argument("--keys", type=int, default=100_000, help="distinct keys (default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=5, help="rounds in which the engines take turns")
     parser.add_argument("--warm-up", type=int, default=3, help="epochs before the first round")
@@ -36,7 +37,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--json", action="store_true", help="print JSON lines only")
     chosen = parser.parse_args(arguments)
     engines = chosen_engines(chosen.engine)
-    workload = Workload(chosen.rows, chosen.keys, chosen.sink, inputs="", workspace="")
+    workload = Workload(chosen.rows, chosen.keys, chosen.sink, inputs="", workspace="", words=chosen.words)
     course = contest.Course(chosen.warm_up, chosen.rounds, settling=4, epochs=chosen.epochs)
     results = contest.hold(engines, workload, course, chosen.cache.resolve())
 

@@ -12,16 +12,19 @@ import pyarrow.parquet as pq
 from benchmarks.workload import Workload
 
 DDL = "key string, value long, ts long"
+LINES = "line string"
 FIRST_FILE_TIME = 1_700_000_000
 
 
 def epoch_file(workload: Workload, epoch: int) -> Path:
     """The file of an epoch, generated if it is not there: a string key, uniform over all keys, and two longs.
 
-    If the state is to be filled, the first epochs have all keys in their order instead.
+    If the state is to be filled, the first epochs have all keys in their order instead. Lines of text are made of the
+    same keys.
     """
     filled = f"-{workload.fill}-fill" if workload.fill else ""
-    folder = Path(workload.inputs) / f"{workload.rows}-rows-{workload.keys}-keys{filled}"
+    lines = f"-{workload.words}-a-line" if workload.words else ""
+    folder = Path(workload.inputs) / f"{workload.rows}-rows-{workload.keys}-keys{filled}{lines}"
     path = folder / f"epoch-{epoch:06d}.parquet"
     if not path.exists():
         folder.mkdir(parents=True, exist_ok=True)
@@ -31,13 +34,15 @@ def epoch_file(workload: Workload, epoch: int) -> Path:
         else:
             numbers = random.integers(0, workload.keys, workload.rows)
         rows = len(numbers)
-        table = pa.table(
-            {
-                "key": [f"key-{number:09d}" for number in numbers.tolist()],
-                "value": random.integers(0, 1_000_000, rows),
-                "ts": np.arange(rows, dtype=np.int64) + epoch * workload.rows,
-            }
-        )
+        keys = [f"key-{number:09d}" for number in numbers.tolist()]
+        if workload.words:
+            starts = range(0, rows, workload.words)
+            table = pa.table({"line": [" ".join(keys[at : at + workload.words]) for at in starts]})
+        else:
+            values = random.integers(0, 1_000_000, rows)
+            table = pa.table(
+                {"key": keys, "value": values, "ts": np.arange(rows, dtype=np.int64) + epoch * workload.rows}
+            )
         unfinished = path.with_suffix(f".{os.getpid()}")
         pq.write_table(table, unfinished)
         # Spark's file source goes by modification time; a second apart, so that the order is certain.
@@ -51,12 +56,14 @@ class Source:
 
     Attributes:
         directory: It.
+        ddl: Of its columns.
         epochs: How many epochs were made available, by engines that used the workspace before as well.
     """
 
     def __init__(self, workload: Workload) -> None:
         self._workload = workload
         self.directory = Path(workload.workspace) / "source"
+        self.ddl = LINES if workload.words else DDL
         self.directory.mkdir(parents=True, exist_ok=True)
         self.epochs = len(list(self.directory.glob("epoch-*.parquet")))
 

@@ -12,7 +12,7 @@ from datetime import datetime
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import DataStreamWriter, StreamingQuery, StreamingQueryListener
 
-from benchmarks.input_files import DDL, Source
+from benchmarks.input_files import Source
 from benchmarks.workload import PARALLELISM, Workload
 from holdfast.spark.java import ensure_java
 
@@ -122,7 +122,7 @@ class SparkEngine:
 
 def read_epochs(session: SparkSession, source: Source) -> DataFrame:
     """The source as a stream of one file an epoch."""
-    return session.readStream.schema(DDL).option("maxFilesPerTrigger", 1).parquet(str(source.directory))
+    return session.readStream.schema(source.ddl).option("maxFilesPerTrigger", 1).parquet(str(source.directory))
 
 
 def file_sink(workload: Workload, rows: DataFrame) -> DataStreamWriter:

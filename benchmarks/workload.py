@@ -29,6 +29,7 @@ class Workload:
         inputs: Directory of generated epochs, shared by all engines and kept for the next run.
         workspace: Directory of this engine alone: its source, its state, its output.
         fill: Rows of each of the epochs with which the state is filled first, in which each key comes once; 0 for none.
+        words: How many keys stand in a line of text, which is then all that the input has; 0 for rows with a key each.
     """
 
     rows: int
@@ -37,6 +38,7 @@ class Workload:
     inputs: str
     workspace: str
     fill: int = 0
+    words: int = 0
 
     @property
     def fill_epochs(self) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar
 
-from benchmarks.engines.chain_holdfast import ChainEngine, count_batches
+from benchmarks.engines.chain_holdfast import ChainEngine
 from benchmarks.workload import Engine, Workload
 
 
@@ -16,4 +16,4 @@ class RowChainEngine(ChainEngine):
 
 
 def make_engine(workload: Workload) -> Engine:
-    return RowChainEngine(workload, count_batches)
+    return RowChainEngine(workload)
