@@ -16,7 +16,8 @@ from tests.unit.runtime.test_event_time import BATCHES, READING, late_by, model,
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
 
-def test_windows_by_a_keyed_stream_and_by_one_that_comes_on_two_ways(spark: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("packed", [False, True], ids=["rows", "messages"])
+def test_windows_by_a_keyed_stream_and_by_one_that_comes_on_two_ways(spark: Any, tmp_path: Path, packed: bool) -> None:
     """The second union gets some rows through a transform, and assigned again, the others staged with their times."""
     schema = pa.schema([("sensor", pa.string()), ("at", pa.int64()), ("n", pa.int64())])
     (tmp_path / "in").mkdir()
@@ -24,7 +25,7 @@ def test_windows_by_a_keyed_stream_and_by_one_that_comes_on_two_ways(spark: Any,
         path = tmp_path / "in" / f"{number}.parquet"
         pq.write_table(pa.table(list(map(list, zip(*batch, strict=True))) or [[], [], []], schema=schema), path)
         os.utime(path, (1_000_000 + number, 1_000_000 + number))
-    env = environment(spark, tmp_path, execution_trigger="available-now")
+    env = environment(spark, tmp_path, execution_trigger="available-now", execution_exchange_packed=packed)
     readings = spark.readStream.schema(READING).option("maxFilesPerTrigger", 1).parquet(str(tmp_path / "in"))
     stamped = env.from_dataframe(readings).assign_timestamps_and_watermarks(late_by(5))
     windows(stamped, tmp_path, "direct")

@@ -96,7 +96,7 @@ class PackedLayout:
         try:
             message = pa.ipc.read_message(pa.py_buffer(memoryview(content)[_HEAD.size :]))
             return number, pa.ipc.read_record_batch(message, self._schemas[number])
-        except (pa.ArrowException, OSError) as error:
+        except (pa.ArrowException, OSError, EOFError) as error:
             raise ValueError(f"a message of edge {self.edges[number].name!r} cannot be read: {error}") from error
 
     def _arrivals(self, number: int, batches: list[pa.RecordBatch]) -> Iterator[Arrival]:

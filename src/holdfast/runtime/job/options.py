@@ -76,9 +76,9 @@ PACKED_EXCHANGE: Final = ConfigOption(
     "execution.exchange.packed",
     bool,
     False,
-    "Whether elements go from one Python stage to the next in columns, many in one message, and not as rows of Spark. It "
-    "takes less of the JVM's time and more of Python's, and pays where a stage emits more than it reads. Elements are "
-    "rows in any case before Spark 4.1, out of sources, and on their way to operators that order them.",
+    "Whether elements go from one Python stage to the next in columns, many in one message, and not as rows of Spark. "
+    "It takes less of the JVM's time and more of Python's, and pays where a stage emits more than it reads. Elements "
+    "are rows in any case before Spark 4.1, out of sources, and on their way to operators that order them.",
 )
 
 PYTHON_FILES: Final = ConfigOption[list[str]](

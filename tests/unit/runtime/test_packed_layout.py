@@ -1,0 +1,128 @@
+"""Elements that cross an exchange in messages arrive where their keys say, in the order in which a task sent them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.errors import NullKeyError
+from holdfast.kernel.key_group import key_group_of, subtask_of
+from holdfast.runtime.exchange import packed_layout
+from holdfast.runtime.exchange.layout import CONTROL, TARGET
+from holdfast.runtime.exchange.packed_layout import PackedLayout, Packer
+from holdfast.runtime.graph.plan import Edge, KeyPlan, Port
+from holdfast.runtime.graph.stream_graph import KeySpec
+from holdfast.types.conversion.convert import to_type
+from holdfast.types.key.key_codec import key_codec_for
+
+TASKS = 3
+GROUPS = 16
+TYPE = to_type("word string, n bigint, list array<string>")
+ROWS = st.lists(st.tuples(st.text(max_size=5), st.integers(-(2**63), 2**63 - 1), st.none() | st.lists(st.text())))
+
+
+def keyed(number: int, *, key: str = "word") -> Edge:
+    codec = key_codec_for(to_type("string" if key == "word" else "bigint"))
+    plan = KeyPlan(KeySpec(columns=(key,)), codec, TASKS, GROUPS)
+    return Edge(f"edge-{number}", Port("step", "above"), "below", 0, 1, TYPE, plan)
+
+
+def plain(number: int, *, broadcast: bool = False) -> Edge:
+    return Edge(f"edge-{number}", Port("step", "above"), "below", 0, 1, TYPE, None, TASKS, broadcast)
+
+
+def batch_of(rows: Sequence[Any]) -> pa.RecordBatch:
+    columns = list(zip(*rows, strict=True)) if rows else [[], [], []]
+    types = [pa.string(), pa.int64(), pa.list_(pa.string())]
+    arrays = [pa.array(list(column), type_) for column, type_ in zip(columns, types, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, names=["word", "n", "list"])
+
+
+def arrived(layout: PackedLayout, sent: Iterable[pa.RecordBatch]) -> dict[int, dict[str, list[Any]]]:
+    """What each task reads of each edge."""
+    found: dict[int, dict[str, list[Any]]] = defaultdict(lambda: defaultdict(list))
+    for batch in sent:
+        for target in set(batch.column(TARGET).to_pylist()):
+            mine = batch.filter(pa.compute.equal(batch.column(TARGET), target))
+            controls, arrivals = layout.unpack(mine)
+            assert not controls
+            for arrival in arrivals:
+                rows = [tuple(row.values()) for row in arrival.batch.to_pylist()]
+                found[target][arrival.edge.name] += rows
+                if arrival.edge.key is not None:
+                    assert arrival.hashes is not None
+                    key = arrival.edge.key.spec.columns[0]
+                    told = arrival.edge.key.codec.hashes(arrival.batch.column(key).to_pylist())
+                    assert arrival.hashes.tolist() == told.tolist()
+    return found
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), ROWS), max_size=6), st.sampled_from([1, 200, 1 << 20]))
+def test_each_element_arrives_where_its_key_says_in_the_order_of_its_task(
+    sendings: list[tuple[int, list[Any]]], held: int
+) -> None:
+    edges = [keyed(0), keyed(1, key="n"), plain(2), plain(3, broadcast=True)]
+    layout = PackedLayout(edges)
+    expected: dict[int, dict[str, list[Any]]] = defaultdict(lambda: defaultdict(list))
+    sent: list[pa.RecordBatch] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(packed_layout, "_HELD", held)
+        patch.setattr(packed_layout, "_MESSAGE_BYTES", held)
+        packer = Packer(layout, TASKS)
+        for number, rows in sendings:
+            edge = edges[number]
+            targets = edge.targets(1, TASKS, 4)
+            sent += packer.add(edge, batch_of(rows), targets)
+            for row in rows:
+                places: Iterable[Any] = targets
+                if edge.key is not None:
+                    [hash64] = edge.key.codec.hashes([row[number]]).tolist()
+                    places = [subtask_of(key_group_of(hash64, GROUPS), GROUPS, TASKS)]
+                for place in places:
+                    expected[place][edge.name].append(row)
+        sent += packer.rest()
+    assert not list(packer.rest())
+    found = arrived(layout, sent)
+    assert {task: dict(edges) for task, edges in found.items()} == {t: dict(edges) for t, edges in expected.items()}
+
+
+def test_messages_have_a_few_megabytes_and_one_element_may_have_more() -> None:
+    layout = PackedLayout([keyed(0)])
+    packer = Packer(layout, TASKS)
+    rows = [("word", at, ["x" * (9 << 20) if at == 5 else "y" * (1 << 20)]) for at in range(12)]
+    sent = [*packer.add(layout.edges[0], batch_of(rows), (None,)), *packer.rest()]
+    sizes = [len(content) for batch in sent for content in batch.column(CONTROL).to_pylist()]
+    assert sum(size > 6 << 20 for size in sizes) <= 2
+    assert len(sizes) >= 4
+    [(_, edges)] = arrived(layout, sent).items()
+    assert [row[1] for row in edges["edge-0"]] == list(range(12))
+
+
+def test_an_element_without_a_key_is_refused_by_the_name_of_its_consumer() -> None:
+    layout = PackedLayout([keyed(0)])
+    packer = Packer(layout, TASKS)
+    with pytest.raises(NullKeyError, match="below"):
+        [*packer.add(layout.edges[0], batch_of([("a", 1, None), (None, 2, None)]), (None,)), *packer.rest()]
+
+
+def test_control_rows_come_as_they_were_sent() -> None:
+    layout = PackedLayout([keyed(0)])
+    controls, arrivals = layout.unpack(layout.control([b"", b"m" * 24]))
+    assert controls == [b"", b"m" * 24]
+    assert not list(arrivals)
+
+
+def test_what_is_no_message_of_the_exchange_is_refused() -> None:
+    layout = PackedLayout([keyed(0)])
+    packer = Packer(layout, 1)
+    [batch] = [*packer.add(layout.edges[0], batch_of([("a", 1, ["b"])]), (None,)), *packer.rest()]
+    [whole] = batch.column(CONTROL).to_pylist()
+    for damaged in (whole[:5], whole[:8], whole[:40], whole[:-8], whole[:2] + b"\x00\x07" + whole[4:]):
+        with pytest.raises(ValueError, match="message"):
+            layout.unpack(layout.control([damaged]))

@@ -1,0 +1,56 @@
+"""Stories of jobs once more, with elements that cross the exchanges between Python stages in messages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from holdfast.runtime.exchange.packed_layout import Packer
+from holdfast.runtime.job.options import PACKED_EXCHANGE
+from holdfast.runtime.task import record_writer
+from tests.stories import functions
+from tests.unit.runtime.test_amnesia import *  # noqa: F403
+from tests.unit.runtime.test_broadcast import *  # noqa: F403
+from tests.unit.runtime.test_event_time import *  # noqa: F403
+from tests.unit.runtime.test_graph_shapes import *  # noqa: F403
+from tests.unit.runtime.test_interval_join import *  # noqa: F403
+from tests.unit.runtime.test_keyed_shapes import *  # noqa: F403
+from tests.unit.runtime.test_mixed_attempts import *  # noqa: F403
+from tests.unit.runtime.test_transforms import *  # noqa: F403
+from tests.unit.runtime.test_two_inputs import *  # noqa: F403
+from tests.unit.runtime.test_window_join import *  # noqa: F403
+
+pytestmark = pytest.mark.long
+
+NUMBERS = "word string, number bigint"
+
+
+@pytest.fixture(autouse=True)
+def packed() -> Iterator[None]:
+    """The default of the option is the other one."""
+    object.__setattr__(PACKED_EXCHANGE, "default", True)
+    yield
+    object.__setattr__(PACKED_EXCHANGE, "default", False)
+
+
+def test_these_stories_are_told_in_messages(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F405
+    packers: list[Packer] = []
+
+    class Noted(Packer):
+        def __init__(self, *given: Any) -> None:
+            super().__init__(*given)
+            packers.append(self)
+
+    monkeypatch.setattr(record_writer, "Packer", Noted)
+    test_two_keyed_operators_on_one_stream(place / "ordered")  # noqa: F405
+    assert not packers
+    program = Program()  # noqa: F405
+    words = program.source("lines", "line string").flat_map(lambda row: row.line.split(), "string")
+    by_word = words.key_by(lambda word: word, "string")
+    numbered_words = by_word.process(functions.Numbering(lambda word, number: (word, number)), NUMBERS)
+    numbered_words.uid("words").sink_to(Journal(place / "out"))  # noqa: F405
+    run(program, place / "job", epochs("lines", [[("kelp rock",)], [("kelp kelp",)]]))  # noqa: F405
+    assert packers
+    assert as_tuples(journal.read(place / "out")) == [("kelp", 1), ("kelp", 2), ("kelp", 3), ("rock", 1)]  # noqa: F405
