@@ -61,8 +61,8 @@ def folder_of(files: Iterable[list[str]]) -> Iterator[None]:
             shutil.rmtree(FOLDER)
 
 
-def count(spark: Any, root: Path) -> list[tuple[str, int]]:
-    """Runs the job over a directory, with the words that are in the folder; what it emits."""
+def count(spark: Any, root: Path, *others: Any) -> list[tuple[str, int]]:
+    """Runs the job over a directory, with the words that are in the folder and in other frames; what it emits."""
     settings = {
         "execution.checkpointing.dir": str(root),
         "execution.trigger": "available-now",
@@ -74,6 +74,8 @@ def count(spark: Any, root: Path) -> list[tuple[str, int]]:
     stream = spark.readStream.schema("word string").option("maxFilesPerTrigger", 1).parquet(str(FOLDER))
     at_once = spark.createDataFrame([(word,) for word in AT_ONCE], "word string")
     words = env.from_dataframe(stream).uid("streamed").union(env.from_dataframe(at_once).uid("at-once"))
+    for number, other in enumerate(others):
+        words = words.union(env.from_dataframe(other).uid(f"other-{number}"))
     counted = words.key_by("word").process(Counting(), "word string, n bigint").uid("count")
     counted.for_each_epoch(lambda frame, _: told.extend(map(tuple, frame.collect()))).uid("out")
     env.execute(NAME)

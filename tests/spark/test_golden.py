@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from examples import read_checkpoint
+from holdfast.errors import RestoreError
 from holdfast.kernel.ids import JobID
 from tests.golden.spark_positions import NAME, STREAMED, count, folder_of
 from tests.golden.test_golden import unpacked
@@ -34,6 +35,17 @@ def test_it_reads_what_is_new_and_nothing_again(spark: Any, archive: Path, tmp_p
     added = fields - before[0], streaming - before[1]
     assert added == ({"static"}, {"inputs"}), "what is written today has what was written then, and the inputs' names"
     assert handles == before[2]
+
+
+@pytest.mark.parametrize("archive", ARCHIVES, ids=lambda path: path.stem)
+def test_inputs_that_are_known_by_their_places_only_cannot_become_more(
+    spark: Any, archive: Path, tmp_path: Path
+) -> None:
+    root = unpacked(archive, tmp_path / "checkpoints")
+    (tmp_path / "more").mkdir()
+    more = spark.readStream.text(str(tmp_path / "more")).selectExpr("value word")
+    with folder_of(STREAMED), pytest.raises(RestoreError, match=r"1 inputs by their places only.* this job has 2"):
+        count(spark, root, more)
 
 
 def form_of_positions(root: Path) -> Any:
