@@ -21,6 +21,8 @@ from concurrent.futures import wait as wait_for
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+import humanfriendly
+
 from holdfast.errors import ConfigurationError
 from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.key_group import KeyGroupRange, range_of
@@ -86,6 +88,13 @@ class CompactionStatistics:
     waited: float = 0.0
     deepest: int = 0
 
+    def __str__(self) -> str:
+        size = humanfriendly.format_size(self.bytes_written, binary=True)
+        return (
+            f"compaction: {self.swapped} results of {size} in all were taken, {self.dropped} dropped; epochs waited "
+            f"{self.waited:.1f} s for it, and looked for keys in at most {self.deepest} runs"
+        )
+
 
 class Compaction:
     """The compactions of one job attempt. Driven by the thread that runs the epochs.
@@ -114,6 +123,7 @@ class Compaction:
         self._failures = 0
         self._paused = 0
         self._is_declared = False
+        self._is_closed = False
         self.statistics = CompactionStatistics()
 
     def take_results(self, versions: Mapping[str, StateVersion], plan: JobPlan, now: EpochTime) -> VersionMap:
@@ -171,10 +181,14 @@ class Compaction:
         return [output.path for one in self._under_way for output in one.plan.outputs]
 
     def close(self) -> None:
-        """Give up what is under way."""
+        """Give up what is under way; again is no change."""
+        if self._is_closed:
+            return
+        self._is_closed = True
         self._executor.close()
         self._under_way.clear()
-        logger.info("compaction: %s", self.statistics)
+        if self.statistics.swapped or self.statistics.dropped:
+            logger.info("%s", self.statistics)
 
     def _offer(self, step: Step, found: list[Layer], now: EpochTime) -> None:
         if len(found) >= self._limit // 2:
