@@ -132,6 +132,8 @@ VERBS = [
 TARGETS = ["help", "setup", "demo", "demo-ha", "test", "test-all", "soak", "chaos", "bench", "lint"]
 BENCHMARKS = [
     "keyed_count",
+    "chain",
+    "width",
     "large_state",
     "small_epoch",
     "checkpoint",
