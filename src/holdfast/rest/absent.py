@@ -19,7 +19,7 @@ ABSENT: Final[dict[str, str]] = {
         "No client is attached to a job: it lives and ends with the process that runs it, so it needs no heartbeat."
     ),
     "POST /jobs/:jobid/coordinators/:uid": "Operators have no coordinators that could be asked.",
-    "GET /jobs/:jobid/vertices/*": f"{_SPARK} What a subtask gave to a checkpoint is at "
+    "GET /jobs/:jobid/vertices/:vertexid/*": f"{_SPARK} What a subtask gave to a checkpoint is at "
     "/jobs/:jobid/checkpoints/details/:checkpointid/subtasks/:uid.",
     "GET /taskmanagers*": _SPARK,
     "GET /jobmanager/*": _ONE_JOB,

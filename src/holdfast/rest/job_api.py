@@ -9,6 +9,7 @@ from typing import Any, Final
 from holdfast.errors import HoldfastError
 from holdfast.kernel.secret import shown
 from holdfast.rest.answer import Answer, RefusedError, Request
+from holdfast.rest.graph.job_graph import JobGraph
 from holdfast.rest.metric.job_numbers import metrics_of
 from holdfast.rest.metric.prometheus import exposition
 from holdfast.rest.metric.sample import samples_of, to_json
@@ -36,6 +37,7 @@ class JobApi:
     def __init__(self, master: JobMaster) -> None:
         self._master = master
         self._id = str(master.job.job_id)
+        self._graph = JobGraph(master)
 
     def jobs(self, request: Request) -> Answer:
         """GET /jobs."""
@@ -44,13 +46,13 @@ class JobApi:
     def overview(self, request: Request) -> Answer:
         """GET /jobs/overview."""
         summary = self._summary()
-        tasks = {"total": sum(vertex["parallelism"] for vertex in self._vertices())}
+        tasks = {"total": sum(max(1, step.parallelism) for step in self._steps())}
         return Answer({"jobs": [summary | {"tasks": tasks, "pending-operators": 0}]})
 
     def details(self, request: Request) -> Answer:
         """GET /jobs/:jobid."""
         history = self._master.history.entered
-        vertices = self._vertices()
+        vertices = self._graph.vertices()
         running = self._master.status.value
         return Answer(
             self._summary()
@@ -61,7 +63,7 @@ class JobApi:
                 "timestamps": {status.value: history.get(status, 0) for status in JobStatus},
                 "vertices": vertices,
                 "status-counts": {running: len(vertices)},
-                "plan": self._plan(),
+                "plan": self._graph.plan(),
                 "pending-operators": 0,
                 "progress": self._progress(),
             }
@@ -88,7 +90,7 @@ class JobApi:
 
     def plan(self, request: Request) -> Answer:
         """GET /jobs/:jobid/plan."""
-        return Answer({"plan": self._plan()})
+        return Answer({"plan": self._graph.plan()})
 
     def exceptions(self, request: Request) -> Answer:
         """GET /jobs/:jobid/exceptions."""
@@ -215,31 +217,6 @@ class JobApi:
     def _steps(self) -> list[Step]:
         attempt = self._master.attempt
         return [] if attempt is None else [step for stage in attempt.plan.stages for step in stage.steps]
-
-    def _vertices(self) -> list[dict[str, Any]]:
-        return [
-            {
-                "id": step.uid,
-                "name": step.name,
-                "maxParallelism": step.max_parallelism,
-                "parallelism": max(1, step.parallelism),
-                "status": self._master.status.value,
-            }
-            for step in self._steps()
-        ]
-
-    def _plan(self) -> dict[str, Any]:
-        nodes = [
-            {
-                "id": step.uid,
-                "parallelism": max(1, step.parallelism),
-                "operator": step.kind,
-                "description": step.name,
-                "inputs": [{"id": port.name, "num": number} for number, port in enumerate(step.inputs)],
-            }
-            for step in self._steps()
-        ]
-        return {"jid": self._id, "name": self._master.job.name, "type": "STREAMING", "nodes": nodes}
 
     def _now(self) -> int:
         return self._master.job.clock.now_ms()

@@ -20,6 +20,7 @@ from holdfast.rest.absent import ABSENT
 from holdfast.rest.answer import Answer, RefusedError, Request
 from holdfast.rest.checkpoint_api import CheckpointApi
 from holdfast.rest.connection import RestBounds, RestConnection, respond_with
+from holdfast.rest.graph.flow_api import FlowApi
 from holdfast.rest.job_api import JobApi
 from holdfast.rest.rescale_api import RescaleApi
 from holdfast.runtime.master.job_master import JobMaster
@@ -86,7 +87,7 @@ class Routes:
 
 def routes_of(master: JobMaster) -> Routes:
     """Return what the master of a job serves."""
-    jobs, checkpoints, rescales = JobApi(master), CheckpointApi(master), RescaleApi(master)
+    jobs, checkpoints, rescales, flow = JobApi(master), CheckpointApi(master), RescaleApi(master), FlowApi(master)
     routes = Routes(str(master.job.job_id), checkpoints.linger)
     routes.add("GET", "/jobs", jobs.jobs)
     routes.add("GET", "/jobs/overview", jobs.overview)
@@ -103,6 +104,8 @@ def routes_of(master: JobMaster) -> Routes:
     routes.add("GET", "/jobs/:jobid/resource-requirements", jobs.requirements)
     routes.add("PUT", "/jobs/:jobid/resource-requirements", jobs.require)
     routes.add("PATCH", "/jobs/:jobid/rescaling", jobs.rescaling)
+    routes.add("GET", "/jobs/:jobid/epochs", flow.epochs)
+    routes.add("GET", "/jobs/:jobid/vertices/:vertexid", flow.vertex)
     routes.add("GET", "/jobs/:jobid/checkpoints", checkpoints.overview)
     routes.add("POST", "/jobs/:jobid/checkpoints", checkpoints.trigger_checkpoint)
     routes.add("GET", "/jobs/:jobid/checkpoints/config", checkpoints.config)

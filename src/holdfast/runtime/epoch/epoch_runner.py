@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from holdfast.errors import InconsistentEpochError
 from holdfast.kernel.clock import Clock
+from holdfast.kernel.watermark import MAX_WATERMARK, MIN_WATERMARK
 from holdfast.runtime.compaction.background import Compaction, EpochTime
 from holdfast.runtime.epoch.epoch_job import run_epoch_jobs
 from holdfast.runtime.exchange.barrier import EpochReport
@@ -31,11 +33,19 @@ MAX_TRIES = 5
 
 @dataclass(frozen=True)
 class EpochResult:
-    """An epoch whose tasks have acknowledged consistently; nothing of it is visible yet."""
+    """An epoch whose tasks have acknowledged consistently; nothing of it is visible yet.
+
+    Attributes:
+        descriptor: The attempt that was accepted.
+        report: What its tasks said.
+        rows: Elements read from sources.
+        task_seconds: From handing the tasks to the engine to their last acknowledgement, all attempts together.
+    """
 
     descriptor: EpochDescriptor
     report: EpochReport
     rows: int
+    task_seconds: float = 0.0
 
     def committables(self) -> dict[str, list[dict[str, Any]]]:
         """What the sinks staged, by sink uid, as `_metadata` holds it."""
@@ -115,6 +125,7 @@ class EpochRunner:
         self.processing_time = max(self._clock.now_ms(), self.processing_time + 1)
         is_last = drain or (epoch_input is not None and epoch_input.is_last)
         event_time = self._event_time.begin(self.plan.clocks, self.processing_time, is_over=is_last)
+        began = time.perf_counter()
         for attempt in range(MAX_TRIES):
             descriptor = EpochDescriptor(
                 epoch=self.epoch,
@@ -135,10 +146,11 @@ class EpochRunner:
                 )
                 last = error
                 continue
+            seconds = time.perf_counter() - began
             check_names(report.steps())
             self._move_on(report, event_time)
             rows = sum(step.records_in for step in report.steps() if step.uid in self._entries)
-            return EpochResult(descriptor, report, rows)
+            return EpochResult(descriptor, report, rows, seconds)
         raise last
 
     def go_on(self) -> None:
@@ -157,6 +169,12 @@ class EpochRunner:
     def watermarks(self) -> Mapping[str, int]:
         """The watermark of each step."""
         return self._event_time.watermarks
+
+    @property
+    def least_watermark(self) -> int | None:
+        """The least watermark of all steps, None while none is known."""
+        known = (watermark for watermark in self.watermarks.values() if MIN_WATERMARK < watermark < MAX_WATERMARK)
+        return min(known, default=None)
 
     @property
     def state_bytes(self) -> int:

@@ -38,6 +38,8 @@ class StepReport:
         observed: The greatest timestamp that it assigned, None if there was none.
         saving: How many milliseconds its function took to save its state, and the subtask to write it.
         metrics: What the function has counted itself; see `holdfast.runtime.function.metric`.
+        busy: How many microseconds the subtask has worked, handing on what it emitted included.
+        arrived: Rows and bytes that came to it in columns, by the edge or the source that they came from.
     """
 
     uid: str
@@ -53,6 +55,8 @@ class StepReport:
     observed: int | None = None
     saving: tuple[int, int] = (0, 0)
     metrics: dict[str, list[Any]] = field(default_factory=dict)
+    busy: int = 0
+    arrived: dict[str, tuple[int, int]] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -69,6 +73,8 @@ class StepReport:
             "observed": self.observed,
             "saving": list(self.saving),
             **({"metrics": self.metrics} if self.metrics else {}),
+            **({"busy": self.busy} if self.busy else {}),
+            **({"arrived": {name: list(numbers) for name, numbers in self.arrived.items()}} if self.arrived else {}),
         }
 
     @classmethod
@@ -89,6 +95,8 @@ class StepReport:
             value["observed"],
             (value["saving"][0], value["saving"][1]),
             _metrics(value.get("metrics", {})),
+            _number("busy", value.get("busy", 0)),
+            _arrived(value.get("arrived", {})),
         )
 
 
@@ -162,6 +170,16 @@ def _metrics(value: Any) -> dict[str, list[Any]]:
         if not entry or any(type(number) not in (int, float) for number in entry[1:]):
             raise TypeError(f"metric {name!r:.80} of a barrier is {entry!r:.80}")
     return dict(value)
+
+
+def _arrived(value: Any) -> dict[str, tuple[int, int]]:
+    _require({"arrived": value}, arrived=dict)
+    return {name: (_number(name, rows), _number(name, size)) for name, (rows, size) in value.items()}
+
+
+def _number(name: str, value: Any) -> int:
+    _require({name: value}, **{name: int})
+    return int(value)
 
 
 def _require(value: Mapping[str, Any], **kinds: type) -> None:

@@ -27,6 +27,11 @@ class EpochProgress:
         commit_ms: Time taken by the sinks' commits.
         state_bytes: Size of all run files that the state version names.
         position: Where the sources stand, as short text.
+        started: When it began, in milliseconds since 1970.
+        task_ms: From handing its tasks to the engine to their last acknowledgement.
+        function_ms: Of that, how long the busiest task of each stage has worked; the rest is the engine's.
+        saving_ms: Of that, for state.
+        watermark: The least watermark of all operators, in milliseconds since 1970; None if there is none yet.
     """
 
     epoch: int
@@ -37,6 +42,11 @@ class EpochProgress:
     commit_ms: float
     state_bytes: int
     position: str
+    started: int = 0
+    task_ms: float = 0.0
+    function_ms: float = 0.0
+    saving_ms: float = 0.0
+    watermark: int | None = None
 
     @property
     def rows_per_second(self) -> float:
@@ -66,7 +76,7 @@ class ProgressReporter:
         keep: How many records are kept.
     """
 
-    def __init__(self, name: str, stream: TextIO | None = None, keep: int = 100) -> None:
+    def __init__(self, name: str, stream: TextIO | None = None, keep: int = 600) -> None:
         self._name = name
         self._stream = stream if stream is not None else sys.stderr
         self._live = bool(getattr(self._stream, "isatty", lambda: False)())

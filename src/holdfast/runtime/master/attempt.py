@@ -33,6 +33,7 @@ from holdfast.runtime.job.engine import EpochDriver, EpochInput, Outcome
 from holdfast.runtime.job.job import Job
 from holdfast.runtime.job.options import MAX_PARALLELISM, PACKED_EXCHANGE
 from holdfast.runtime.job.progress import EpochProgress, ProgressReporter
+from holdfast.runtime.master.job_flow import JobFlow, critical_ms
 from holdfast.runtime.master.job_metrics import JobMetrics
 from holdfast.runtime.task.operator_state import OperatorStates
 from holdfast.storage.register.fenced_register import Lease
@@ -52,6 +53,7 @@ class JobAttempt(EpochDriver):
         progress: Where epochs are reported.
         statistics: Where checkpoints are counted.
         metrics: Where epochs are counted.
+        flow: Where subtasks and edges are counted.
     """
 
     def __init__(
@@ -64,6 +66,7 @@ class JobAttempt(EpochDriver):
         progress: ProgressReporter,
         statistics: CheckpointStatsTracker,
         metrics: JobMetrics,
+        flow: JobFlow,
     ) -> None:
         self._job = job
         self._lease = lease
@@ -72,6 +75,7 @@ class JobAttempt(EpochDriver):
         self._control = control
         self._progress = progress
         self._metrics = metrics
+        self._flow = flow
         self._lock = threading.Lock()
         self._stored_max = stored_max_parallelism(job.graph, restored.operators, job.configuration.get(MAX_PARALLELISM))
         self._plan = self._compile(control.parallelism)
@@ -165,7 +169,7 @@ class JobAttempt(EpochDriver):
         for request in self._control.take_rescales():
             self._rescale(request)
         self._checkpoints.refuse_vain_drains()
-        started = time.perf_counter()
+        started, began = time.perf_counter(), self._job.clock.now_ms()
         news = self._checkpoints.news()
         result = self._epochs.run(epoch_input, drain=self._control.drain_requested, news=news)
         acknowledged = time.perf_counter()
@@ -175,6 +179,8 @@ class JobAttempt(EpochDriver):
             self._checkpoints.notify(checkpoint_id, self._epochs)
         ended = time.perf_counter()
         self._metrics.take(result, self._epochs, (ended - started, completed - acknowledged, ended - completed))
+        self._flow.take(result)
+        function_ms, saving_ms = critical_ms(result.report.stages)
         self._progress.report(
             EpochProgress(
                 epoch=self._epochs.epoch,
@@ -185,6 +191,11 @@ class JobAttempt(EpochDriver):
                 commit_ms=round(1000 * (ended - completed), 1),
                 state_bytes=self._epochs.state_bytes,
                 position=self._checkpoints.position(),
+                started=began,
+                task_ms=round(1000 * result.task_seconds, 1),
+                function_ms=round(function_ms, 1),
+                saving_ms=round(saving_ms, 1),
+                watermark=self._epochs.least_watermark,
             )
         )
 
@@ -206,10 +217,12 @@ class JobAttempt(EpochDriver):
             request.future.set_exception(error)
             return
         self._plan, self._control.parallelism = plan, wanted
+        after = _parallelism(plan)
+        self._flow.forget(uid for uid, number in before.items() if after.get(uid) != number)
         self._epochs.replan(plan)
         self._job.engine.reship(self._descriptor())
         times = (started, self._job.clock.now_ms())
-        self._control.rescales.met(request.parallelism, before, _parallelism(plan), times)
+        self._control.rescales.met(request.parallelism, before, after, times)
         request.future.set_result(None)
 
     def _descriptor(self) -> JobDescriptor:

@@ -42,6 +42,7 @@ from holdfast.runtime.job.recovery_proposal import with_proposal
 from holdfast.runtime.job.rest_options import EXCEPTION_HISTORY
 from holdfast.runtime.job.status import JobStatus
 from holdfast.runtime.master.attempt import JobAttempt
+from holdfast.runtime.master.job_flow import JobFlow
 from holdfast.runtime.master.job_metrics import JobMetrics
 from holdfast.runtime.master.job_observer import JobObservers
 from holdfast.runtime.master.recurrence import FATAL, Recurrence
@@ -65,6 +66,7 @@ class JobMaster:
         history: What has happened to the job in this process.
         statistics: What is known of its checkpoints since this process runs it.
         metrics: What it has done since this process runs it.
+        flow: How elements have flowed through it since then.
         attempt: The newest attempt, None before the first.
     """
 
@@ -75,6 +77,7 @@ class JobMaster:
         self.history = JobHistory(job.clock, job.configuration.get(EXCEPTION_HISTORY))
         self.statistics = CheckpointStatsTracker(job.configuration.get(CHECKPOINTS_HISTORY))
         self.metrics = JobMetrics()
+        self.flow = JobFlow()
         self.attempt: JobAttempt | None = None
         self.status = JobStatus.CREATED
         self._observers = JobObservers(self)
@@ -279,7 +282,7 @@ class JobMaster:
         if self._submission is not None:
             self._submission.begin()
         self.attempt = JobAttempt(
-            self.job, lease, number, restored, self.control, self.progress, self.statistics, self.metrics
+            self.job, lease, number, restored, self.control, self.progress, self.statistics, self.metrics, self.flow
         )
         self.status = JobStatus.RUNNING
         outcome = self.attempt.run()

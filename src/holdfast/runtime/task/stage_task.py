@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from holdfast.errors import CorruptFileError, NotExistError, NullKeyError
-from holdfast.runtime.exchange.barrier import Barrier, StepReport
+from holdfast.runtime.exchange.barrier import Barrier
 from holdfast.runtime.exchange.barrier_row import TICK, pack
 from holdfast.runtime.exchange.chunk import Chunk
 from holdfast.runtime.exchange.descriptor import EpochDescriptor
@@ -90,7 +90,7 @@ class StageTask:
                 yield from self._writer.drain()
             observed = self._markers.observed()
             for run in self._steps:
-                self._emit(run, run.end_of_input(observed))
+                self._emit(run, run.meter.timed(run.end_of_input, observed))
                 yield from self._writer.drain()
             yield from self._writer.rest()
             barrier = self._acknowledge()
@@ -107,7 +107,7 @@ class StageTask:
     def _take(self, batch: pa.RecordBatch) -> None:
         if self._arriving is None:
             for source, columns in self._sources.unpack(batch):
-                self._deliver(Port("source", source.uid), _chunk(source, source.uid, columns))
+                self._deliver(Port("source", source.uid), _chunk(source, source.uid, columns), columns)
             return
         try:
             controls, arrivals = self._arriving.unpack(batch)
@@ -125,16 +125,22 @@ class StageTask:
             self._writer.hand_on(edge, arrival.batch)
             return
         consumer = self._consumer_of(edge)
+        consumer.meter.came(edge.name, arrival.batch)
         if edge.broadcast:
             assert isinstance(consumer, OperatorRun)
-            self._emit(consumer, consumer.accept_broadcast(_chunk(edge, edge.origin.name, arrival.batch)))
+            chunk = _chunk(edge, edge.origin.name, arrival.batch)
+            self._emit(consumer, consumer.meter.timed(consumer.accept_broadcast, chunk))
             return
         if edge.key is None:
             self._accept(consumer, edge.second, _chunk(edge, edge.origin.name, arrival.batch))
             return
         assert isinstance(consumer, KeyedRun)
-        accept = consumer.accept_keyed_second if edge.second else consumer.accept_keyed
-        self._emit(consumer, accept(_elements_of(edge, arrival.batch), *_keys_of(edge, arrival)))
+        keyed = consumer.accept_keyed_second if edge.second else consumer.accept_keyed
+
+        def accept() -> Chunk:
+            return keyed(_elements_of(edge, arrival.batch), *_keys_of(edge, arrival))
+
+        self._emit(consumer, consumer.meter.timed(accept))
 
     def _consumer_of(self, edge: Edge) -> StepRun:
         found = self._consumers.get(Port("edge", edge.name))
@@ -148,18 +154,22 @@ class StageTask:
         """Hands elements to a step, for its second input or for its only or first one."""
         if is_second:
             assert isinstance(run, OperatorRun)
-            self._emit(run, run.accept_second(chunk))
+            self._emit(run, run.meter.timed(run.accept_second, chunk))
         else:
-            self._emit(run, run.accept(chunk))
+            self._emit(run, run.meter.timed(run.accept, chunk))
 
     def _emit(self, run: StepRun, chunk: Chunk | None) -> None:
         """Hands what a step emitted, side outputs included, to whoever reads it."""
         for tag, (elements, stamps) in run.side_outputs().items():
             for port in self._side_ports:
                 if port.name == run.step.uid and port.tag == tag:
-                    self._deliver(port, Chunk(self._type_at(port), run.step.uid, elements=elements, stamps=stamps))
+                    side = Chunk(self._type_at(port), run.step.uid, elements=elements, stamps=stamps)
+                    self._deliver(port, side)
+                    run.meter.timed(self._writer.send, port, side)
         if chunk is not None and len(chunk):
-            self._deliver(Port("step", run.step.uid), chunk)
+            port = Port("step", run.step.uid)
+            self._deliver(port, chunk)
+            run.meter.timed(self._writer.send, port, chunk)
 
     def _type_at(self, port: Port) -> TypeInformation:
         readers = self._consumers.get(port)
@@ -170,13 +180,23 @@ class StageTask:
             return run.step.input_type if second_type is None else second_type
         return next(edge.element_type for edge in self._stage.leaving if edge.origin == port)
 
-    def _deliver(self, port: Port, chunk: Chunk) -> None:
+    def _deliver(self, port: Port, chunk: Chunk, columns: pa.RecordBatch | None = None) -> None:
+        """Hands elements to the steps of the stage that read them; those of a source also leave here.
+
+        Args:
+            port: Where they come from.
+            chunk: They.
+            columns: As they came from a source, None for what a step has emitted.
+        """
         for run, is_second in self._consumers.get(port, ()):
+            if columns is not None:
+                run.meter.came(port.name, columns)
             self._accept(run, is_second, chunk)
-        self._writer.send(port, chunk)
+        if columns is not None:
+            self._writer.send(port, chunk)
 
     def _acknowledge(self) -> Barrier:
-        reports: list[StepReport] = [run.report() for run in self._steps]
+        reports = [run.meter.counted(run.meter.timed(run.report)) for run in self._steps]
         for run in self._steps:
             run.succeeded()
         return Barrier(

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from holdfast.runtime.exchange.barrier import StepReport
 from holdfast.runtime.exchange.chunk import Chunk
@@ -27,6 +29,38 @@ from holdfast.state.operator.operator_snapshot import OperatorSnapshot
 from holdfast.storage.job.job_directory import SHARED
 from holdfast.storage.job.naming import FileName
 
+_T = TypeVar("_T")
+
+
+class StepMeter:
+    """Where the time of a step goes, and what comes to it; looked at once a batch, never for a row.
+
+    Attributes:
+        busy: Seconds.
+        arrived: Rows and bytes in columns, by the edge or the source that they came from.
+    """
+
+    def __init__(self) -> None:
+        self.busy = 0.0
+        self.arrived: dict[str, tuple[int, int]] = {}
+
+    def timed(self, call: Callable[..., _T], *arguments: Any) -> _T:
+        """Call something, and count its time."""
+        began = time.perf_counter()
+        try:
+            return call(*arguments)
+        finally:
+            self.busy += time.perf_counter() - began
+
+    def came(self, origin: str, batch: pa.RecordBatch) -> None:
+        """Count a batch."""
+        rows, size = self.arrived.get(origin, (0, 0))
+        self.arrived[origin] = (rows + batch.num_rows, size + batch.nbytes)
+
+    def counted(self, report: StepReport) -> StepReport:
+        """A report with these numbers."""
+        return replace(report, busy=round(1_000_000 * self.busy), arrived=self.arrived)
+
 
 class StepRun(ABC):
     """One step in one task."""
@@ -36,6 +70,7 @@ class StepRun(ABC):
         self.subtask = subtask
         self.records_in = 0
         self.records_out = 0
+        self.meter = StepMeter()
 
     @abstractmethod
     def accept(self, chunk: Chunk) -> Chunk | None:
