@@ -46,7 +46,7 @@ GROUPS = (
         ("rest.", "web.exception-history-size"),
         "Of the interface over which other processes control a running job.",
     ),
-    ("The job manager", ("jobmanager.", "process."), ""),
+    ("The job manager", ("jobmanager.", "jobstore.", "process."), ""),
     ("State and sinks", ("state.", "sink."), ""),
     ("Queryable state", ("queryable-state.",), "Of servers that answer queries."),
     (

@@ -106,6 +106,7 @@ LONG = (
     "tests/unit/cli/test_query.py::test_a_server_takes_the_options_of_a_job",
     "tests/unit/cli/test_query.py::test_a_state_server_drops_a_job_whose_directory_is_removed",
     "tests/unit/cli/test_query.py::test_watching_waits_for_a_server_and_goes_on_when_it_comes_back",
+    "tests/unit/deploy/test_image.py::test_all_steps",
     "tests/unit/examples/test_flights_oracle.py::test_the_batch_computation_tells_the_same_story_as_a_plain_loop",
     "tests/unit/examples/test_flights_prepare.py::test_a_run_that_was_interrupted_is_begun_anew",
     "tests/unit/queryable/test_live_job.py::test_no_reader_sees_anything_but_completed_checkpoints",

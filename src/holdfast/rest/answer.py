@@ -103,6 +103,18 @@ class Answer:
     media_type: str = "application/json; charset=UTF-8"
 
 
+def probed(target: str, not_ready: str | None) -> Answer:
+    """Return the answer to a probe, ``/health/live`` or ``/health/ready``.
+
+    Args:
+        target: Which one.
+        not_ready: Why the process is not ready, None if it is.
+    """
+    if target == "/health/ready" and not_ready is not None:
+        return Answer({"errors": [not_ready]}, 503)
+    return Answer({"status": "alive" if target == "/health/live" else "ready"})
+
+
 class RefusedError(Exception):
     """A request that cannot be answered as asked; becomes ``{"errors": [...]}``.
 

@@ -14,7 +14,7 @@ from typing import Final
 
 from holdfast.errors import HoldfastError
 from holdfast.kernel.connection_quota import ConnectionQuota
-from holdfast.rest.answer import Answer, RefusedError
+from holdfast.rest.answer import Answer, RefusedError, probed
 from holdfast.rest.request_head import RequestHead, parse_body
 
 _log = logging.getLogger(__name__)
@@ -62,6 +62,7 @@ class RestConnection:
         bearer: What the request must show.
         quota: Who has connected.
         threads: As many as may be answered at one time.
+        not_ready: Says why the process is not ready, None if it is. Must not block.
 
     Attributes:
         is_admitted: Whether it has shown the token.
@@ -75,6 +76,7 @@ class RestConnection:
         bearer: str,
         quota: ConnectionQuota[RestConnection],
         threads: asyncio.Semaphore,
+        not_ready: Callable[[], str | None] = lambda: None,
     ) -> None:
         self._reader = reader
         self._writer = writer
@@ -82,6 +84,7 @@ class RestConnection:
         self._bearer = bearer
         self._quota = quota
         self._threads = threads
+        self._not_ready = not_ready
         self.is_admitted = False
         self._is_answered = False
 
@@ -114,7 +117,10 @@ class RestConnection:
         try:
             try:
                 async with asyncio.timeout(self._bounds.seconds):
-                    head, body = await self._read()
+                    head = await self._read_head()
+                    if head.is_probe:  # takes no thread: a process that is busy is alive
+                        return probed(head.target, self._not_ready())
+                    body = await self._read_body(head)
             except TimeoutError:
                 raise RefusedError(408, f"No whole request within {self._bounds.seconds:g} s.") from None
             try:
@@ -128,11 +134,13 @@ class RestConnection:
             return _refusal(error)
         return await self._in_thread(lambda: _responded(respond, head, body))
 
-    async def _read(self) -> tuple[RequestHead, bytes]:
+    async def _read_head(self) -> RequestHead:
         try:
-            head = RequestHead(await self._reader.readuntil(b"\r\n\r\n"))
+            return RequestHead(await self._reader.readuntil(b"\r\n\r\n"))
         except asyncio.LimitOverrunError:
             raise RefusedError(431, f"Headers have at most {self._bounds.header_bytes} bytes.") from None
+
+    async def _read_body(self, head: RequestHead) -> bytes:
         head.check_host(self._bounds.hosts)
         if not head.is_scrape(self._bounds.scraper):
             head.check_bearer(self._bearer)
@@ -140,7 +148,7 @@ class RestConnection:
         if full is not None:
             raise RefusedError(503, full)
         self.is_admitted = True
-        return head, await self._reader.readexactly(head.body_length(self._bounds.body_bytes))
+        return await self._reader.readexactly(head.body_length(self._bounds.body_bytes))
 
     async def _in_thread(self, call: Callable[[], Answer]) -> Answer:
         """In a daemon: what hangs there does not keep the process."""

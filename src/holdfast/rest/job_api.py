@@ -39,6 +39,12 @@ class JobApi:
         self._id = str(master.job.job_id)
         self._graph = JobGraph(master)
 
+    def not_ready(self) -> str | None:
+        """Why the process is not ready, None if it is: the job runs, or stands by to go on with it. Does not block."""
+        status = self._master.status
+        is_ready = status in (JobStatus.CREATED, JobStatus.RUNNING)
+        return None if is_ready else f"The job is {status.value}."
+
     def jobs(self, request: Request) -> Answer:
         """GET /jobs."""
         return Answer({"jobs": [{"id": self._id, "status": self._master.status.value}]})

@@ -18,6 +18,7 @@ from holdfast.rest.answer import RefusedError
 _METHODS: Final = frozenset({"GET", "POST", "PUT", "PATCH", "DELETE"})
 _LENGTH: Final = re.compile("[0-9]{1,18}")
 _MOST_LINE: Final = 65537
+_PROBES: Final = frozenset({"/health/live", "/health/ready"})
 
 
 class _Parser(BaseHTTPRequestHandler):
@@ -82,6 +83,11 @@ class RequestHead:
                 raise RefusedError(
                     421, f"This is not the server of {host!r:.80}. Ask for localhost, or set rest.server.allowed-hosts."
                 )
+
+    @property
+    def is_probe(self) -> bool:
+        """Whether the request only asks whether the process is alive, or ready: whoever reaches it may know that."""
+        return self.method == "GET" and self.target in _PROBES
 
     def is_scrape(self, token: str | None) -> bool:
         """Whether the request only reads metrics, and shows the token that is good for that."""

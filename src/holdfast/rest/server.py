@@ -41,11 +41,13 @@ class Routes:
 
     Attributes:
         linger: Waits until the outcomes of operations have been fetched, at most for the given seconds.
+        not_ready: Says why the process is not ready, None if it is; for probes. Must not block.
     """
 
     def __init__(self, job_id: str | None, linger: Callable[[float], None]) -> None:
         self._job_id = job_id
         self.linger = linger
+        self.not_ready: Callable[[], str | None] = lambda: None
         self._routes: list[tuple[str, re.Pattern[str], Handler]] = []
 
     def add(self, method: str, path: str, handler: Handler) -> None:
@@ -89,6 +91,7 @@ def routes_of(master: JobMaster) -> Routes:
     """Return what the master of a job serves."""
     jobs, checkpoints, rescales, flow = JobApi(master), CheckpointApi(master), RescaleApi(master), FlowApi(master)
     routes = Routes(str(master.job.job_id), checkpoints.linger)
+    routes.not_ready = jobs.not_ready
     routes.add("GET", "/jobs", jobs.jobs)
     routes.add("GET", "/jobs/overview", jobs.overview)
     routes.add("GET", "/jobs/:jobid", jobs.details)
@@ -244,7 +247,9 @@ class RestServer:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
-        connection = RestConnection(reader, writer, self._bounds, self._bearer, self._quota, self._threads)
+        connection = RestConnection(
+            reader, writer, self._bounds, self._bearer, self._quota, self._threads, self._routes.not_ready
+        )
         self._open[task] = connection
         try:
             await connection.serve(respond_with(self._routes.answer))

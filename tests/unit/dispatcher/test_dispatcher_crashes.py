@@ -20,6 +20,7 @@ from holdfast.dispatcher.protocol import instruction as instructions
 from holdfast.dispatcher.protocol.dispatcher_machine import DispatcherMachine
 from holdfast.dispatcher.service.options import process_restarts
 from holdfast.dispatcher.store.dispatcher_stores import DispatcherStores
+from holdfast.dispatcher.store.ended_jobs import EndedJobs
 from holdfast.dispatcher.store.submitted_program import SubmittedProgram
 from holdfast.errors import HoldfastError, PossibleInconsistentStateError
 from holdfast.ha import EmbeddedCluster, EmbeddedHaServices, LeaderContender
@@ -27,10 +28,20 @@ from holdfast.kernel.backoff import FixedDelayRestartStrategy
 from holdfast.kernel.clock import ManualClock
 from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.ids import JobID
+from holdfast.storage.file_system.local import LocalFileSystem
 from holdfast.testing.contract.contender import eventually
 
 JOB: Final = JobID.from_name("tides")
-STEPS: Final = ("put blob", "put plan", "store result", "remove plan", "delete blob", "clean up job", "mark clean")
+STEPS: Final = (
+    "put blob",
+    "put plan",
+    "store result",
+    "remove plan",
+    "delete blob",
+    "clean up job",
+    "keep ended",
+    "mark clean",
+)
 
 
 class Died(BaseException):
@@ -90,7 +101,9 @@ class Manager:
         contender = Contender()
         self.election.start_leader_election(contender)
         eventually(lambda: contender.session is not None, "elected", 30)
-        self.stores = DispatcherStores(self.services, world.directory, executor)
+        ended = EndedJobs(LocalFileSystem(), str(world.directory), 100)
+        _wrap(ended, "keep", "keep ended", fault)
+        self.stores = DispatcherStores(self.services, world.directory, executor, ended)
         self.stores.start()
         _wrap(self.stores._blobs, "put", "put blob", fault)
         _wrap(self.stores._blobs, "delete", "delete blob", fault)
@@ -146,7 +159,7 @@ class Manager:
                     return events.CleanUpFailed(JOB, str(error))
                 return events.CleanedUp(JOB)
             case instructions.MarkClean():
-                self.stores.mark_clean(JOB)
+                self.stores.mark_clean(instruction.result)
                 return events.MarkedClean(JOB)
             case instructions.WakeAfter():
                 return events.Due(JOB, instruction.wait)
@@ -239,6 +252,6 @@ def test_an_acknowledged_job_runs_once_to_its_end_and_nothing_of_it_is_left(
 
     third = Manager(world, nothing_happens)
     third.work()
-    assert third.machine.jobs == {}
+    assert [entry.status for entry in third.machine.jobs.values()] == ["FINISHED"], "a later leader knows of it"
     assert world.worked == 1
     third.end()

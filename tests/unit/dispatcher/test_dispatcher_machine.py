@@ -25,13 +25,19 @@ BOOM = FailureCause("ValueError", "boom")
 class Term:
     """A term, and what it wanted last."""
 
-    def __init__(self, *plans: ExecutionPlan, results: tuple[JobResult, ...] = (), retries: int = 2) -> None:
+    def __init__(
+        self,
+        *plans: ExecutionPlan,
+        results: tuple[JobResult, ...] = (),
+        ended: tuple[JobResult, ...] = (),
+        retries: int = 2,
+    ) -> None:
         clock = ManualClock(1_000_000)
         self.machine = DispatcherMachine(
-            clock, lambda: process_restarts(clock), lambda: FixedDelayRestartStrategy(retries, 5)
+            clock, lambda: process_restarts(clock), lambda: FixedDelayRestartStrategy(retries, 5), 2
         )
         assert self.machine.begin() == [instructions.ReadStores()]
-        self.last = self.machine.handle(events.StoresRead(plans, results))
+        self.last = self.machine.handle(events.StoresRead(plans, results, ended))
 
     def hear(self, event: events.Event) -> list[instructions.Instruction]:
         self.last = self.machine.handle(event)
@@ -83,7 +89,7 @@ def test_a_job_runs_ends_and_leaves_nothing(status: str, result: ApplicationStat
     assert stored.application_status is result
     assert (stored.failure_cause == BOOM) == (status == "FAILED")
     assert term.hear(events.ResultStored(JOB)) == [instructions.CleanUp(JOB, PLAN)]
-    assert term.hear(events.CleanedUp(JOB)) == [instructions.MarkClean(JOB)]
+    assert term.hear(events.CleanedUp(JOB)) == [instructions.MarkClean(stored)]
     assert term.hear(events.MarkedClean(JOB)) == []
     assert (term.job.phase, term.job.status, term.job.plan) == (Phase.ENDED, shown, None)
 
@@ -190,7 +196,42 @@ def test_a_job_with_a_result_is_cleaned_up_and_never_runs() -> None:
     term = Term(PLAN, results=(result(),))
     assert term.last == [instructions.CleanUp(JOB, PLAN)]
     term.hear(events.CleanedUp(JOB))
-    assert term.last == [instructions.MarkClean(JOB)]
+    assert term.last == [instructions.MarkClean(result())]
+
+
+def test_a_job_that_has_ended_under_a_leader_before_is_known_and_does_nothing() -> None:
+    term = Term(ended=(result(ApplicationStatus.CANCELED),))
+    assert term.last == []
+    assert (term.job.status, term.job.phase) == ("CANCELED", Phase.ENDED)
+    assert cancelled(term) == [instructions.Reply("you", 202)], "it is what was asked for"
+    term.submit()
+
+
+@pytest.mark.parametrize("has_ended", [True, False])
+def test_a_submission_that_is_refused_leaves_what_is_known_of_the_job_before(has_ended: bool) -> None:
+    term = Term(ended=(result(ApplicationStatus.CANCELED),))
+    term.hear(events.Submitted(PLAN, "me"))
+    assert term.job.status == "INITIALIZING"
+    if has_ended:
+        term.hear(events.ResultLookedUp(JOB, True))
+    else:
+        term.hear(events.SubmissionFailed(JOB, "the store is away"))
+    assert term.job.status == "CANCELED"
+
+
+def test_what_runs_or_is_to_be_cleaned_up_wins_over_what_had_ended_before() -> None:
+    assert Term(PLAN, ended=(result(),)).job.was_taken_over
+    assert Term(results=(result(),), ended=(result(),)).job.phase is Phase.CLEANING
+
+
+def test_of_jobs_that_have_ended_the_newest_are_remembered() -> None:
+    old = tuple(JobResult(JobID.from_name(str(n)), str(n), ApplicationStatus.SUCCEEDED, end_time=n) for n in range(2))
+    term = Term(ended=old)
+    term.run()
+    term.end("FINISHED", has_run=True)
+    for event in (events.ResultStored(JOB), events.CleanedUp(JOB), events.MarkedClean(JOB)):
+        term.hear(event)
+    assert [entry.name for entry in term.machine.jobs.values()] == ["1", "tides of the year"]
 
 
 def test_a_clean_up_is_tried_again_and_what_is_left_is_owed() -> None:

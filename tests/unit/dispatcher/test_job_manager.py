@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import urllib.error
 import urllib.request
@@ -66,6 +67,8 @@ def test_the_leader_is_killed_and_the_other_one_goes_on_with_its_jobs(tmp_path: 
     assert job.submit() == job.id
     assert "was submitted before and is" in job.submit(code=1), "a duplicate is refused"
     cluster.start()
+    cluster.says(1, "is at http://")
+    assert [ready(cluster, number) for number in (0, 1)] == [200, 200], "one leads, the other stands by"
     job.add(0)
     job.add(1)
     job.sees(*TEXTS[:2])
@@ -76,6 +79,7 @@ def test_the_leader_is_killed_and_the_other_one_goes_on_with_its_jobs(tmp_path: 
     job.sees(*TEXTS[:3])
     (row,) = cluster.jobs().values()
     assert (row["job_id"], row["status"]) == (job.id, "RUNNING")
+    assert "taken-over: 1" in cluster.run("info", job.id), "since when, in milliseconds"
 
     job.add(3)
     (job.inputs / "end").touch()
@@ -83,6 +87,16 @@ def test_the_leader_is_killed_and_the_other_one_goes_on_with_its_jobs(tmp_path: 
     until(lambda: cluster.kept() == [], f"everything but the checkpoints is removed, not {cluster.kept()}")
     job.sees(*TEXTS)
     assert "counts the words" in cluster.run("logs", job.id)
+
+    cluster.managers[1].kill()
+    cluster.start()
+    ended = cluster.status(job.id, "FINISHED")
+    assert ended["name"] == "words", "also the next leader knows how it has ended"
+    assert "under a leader before" in cluster.run("logs", job.id, code=1)
+    cluster.run("cancel", job.id, code=1)
+    job.submit()
+    cluster.status(job.id, "FINISHED")
+    job.sees(*TEXTS)
 
 
 def test_a_leader_that_sleeps_for_longer_than_its_lease_harms_nobody(tmp_path: Path, cluster: Cluster) -> None:
@@ -160,6 +174,13 @@ def test_without_elections_one_job_manager_runs_jobs_on_its_host(tmp_path: Path,
     second = alone.start()
     assert second.wait(60) == 2
     assert "Another job manager works in" in alone.log(1).read_text()
+
+
+def ready(cluster: Cluster, number: int) -> int:
+    """What a job manager answers to somebody who shows no token and may be anywhere."""
+    (url,) = re.findall(r"is at (http://\S+),", cluster.log(number).read_text())
+    with urllib.request.urlopen(urllib.request.Request(f"{url}/health/ready", headers={"Host": "10.1.2.3"})) as answer:
+        return int(answer.status)
 
 
 def metrics(working_directory: Path) -> str:

@@ -51,6 +51,27 @@ def test_the_address_says_which_token_requests_show_and_which_one_fences(job: Ru
         assert answer.status == 200
 
 
+def test_probes_are_answered_to_whoever_reaches_the_process_and_to_no_other_question(job: Running) -> None:
+    def asked(path: str, host: str = "10.1.2.3:8081", method: str = "GET") -> tuple[int, Any]:
+        request = urllib.request.Request(f"{job.client.address.url}{path}", headers={"Host": host}, method=method)
+        try:
+            with urllib.request.urlopen(request) as answer:
+                return answer.status, json.loads(answer.read())
+        except urllib.error.HTTPError as error:
+            return error.code, json.loads(error.read())
+
+    assert asked("/health/live") == (200, {"status": "alive"})
+    assert asked("/health/ready") == (200, {"status": "ready"})
+    for path, method in (("/jobs", "GET"), ("/health", "GET"), ("/health/ready/../../jobs", "GET")):
+        assert asked(path, "localhost", method)[0] == 401
+    assert asked("/health/live", "localhost", "POST")[0] == 401
+    assert asked("/health/live/", "evil.example")[0] == 421
+    job.master._status = JobStatus.RESTARTING
+    assert asked("/health/ready") == (503, {"errors": ["The job is RESTARTING."]})
+    assert asked("/health/live")[0] == 200
+    job.master._status = JobStatus.RUNNING
+
+
 def test_a_job_that_began_before_the_tokens_were_told_apart_by_name_is_reached(job: Running) -> None:
     (address,) = (job.directory / "rest").iterdir()
     said = json.loads(address.read_text())

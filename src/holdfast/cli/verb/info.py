@@ -71,7 +71,7 @@ def _show_submitted(details: dict[str, Any], as_json: bool) -> None:
     if as_json:
         print_json([details])
         return
-    for field in ("jid", "name", "state", "processes", "restarts", "last-failure", "left-to-clean-up"):
+    for field in ("jid", "name", "state", "processes", "taken-over", "restarts", "last-failure", "left-to-clean-up"):
         if details.get(field) is not None:
             click.echo(f"{field}: {details[field]}")
     for vertex in details.get("vertices", ()):

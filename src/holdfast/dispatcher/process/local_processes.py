@@ -30,7 +30,7 @@ from holdfast.storage.job.job_directory import JobDirectory
 
 _log = logging.getLogger(__name__)
 _OF_THE_CLUSTER: Final = ("high-availability.", "kubernetes.", "s3.")
-_OF_THE_JOB_MANAGER: Final = ("rest.", "process.", "jobmanager.", "job-result-store.", "cleanup-strategy.")
+_OF_THE_JOB_MANAGER: Final = ("rest.", "process.", "jobmanager.", "jobstore.", "job-result-store.", "cleanup-strategy.")
 _MODULES: Final = (".py", ".zip", ".egg", ".whl")
 _ADDRESS_SECONDS: Final = 30.0
 _LOOK_SECONDS: Final = 0.2

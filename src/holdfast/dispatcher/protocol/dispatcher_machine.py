@@ -28,7 +28,6 @@ off by others: the plan store refuses whoever does not lead, and a job's registe
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
 
 from holdfast.dispatcher.protocol import event as events
 from holdfast.dispatcher.protocol import instruction as instructions
@@ -39,7 +38,6 @@ from holdfast.kernel.backoff import RestartStrategy
 from holdfast.kernel.clock import Clock
 from holdfast.kernel.ids import JobID
 
-_REMEMBERED: Final = 100
 Instructions = list[instructions.Instruction]
 
 
@@ -50,6 +48,7 @@ class DispatcherMachine:
         clock: Time.
         restarts: Makes what decides when a process that died is started again; it always is.
         cleaning: Makes what decides when a clean-up that failed is tried again.
+        most_ended: So many jobs that have ended are remembered.
 
     Attributes:
         jobs: The jobs of this term, those that have ended among them while they are remembered.
@@ -58,11 +57,16 @@ class DispatcherMachine:
     """
 
     def __init__(
-        self, clock: Clock, restarts: Callable[[], RestartStrategy], cleaning: Callable[[], RestartStrategy]
+        self,
+        clock: Clock,
+        restarts: Callable[[], RestartStrategy],
+        cleaning: Callable[[], RestartStrategy],
+        most_ended: int = 100,
     ) -> None:
         self._clock = clock
         self._restarts = restarts
         self._cleaning = cleaning
+        self._most_ended = most_ended
         self.jobs: dict[JobID, JobEntry] = {}
         self.is_ready = False
         self.is_over = False
@@ -114,9 +118,10 @@ class DispatcherMachine:
                 return [*told, self._clean_up(entry)]
             case events.CleanedUp(), Phase.CLEANING:
                 entry.left = None
-                return [instructions.MarkClean(entry.job_id)]
+                assert entry.result is not None
+                return [instructions.MarkClean(entry.result)]
             case events.CleanedUp(), Phase.WITHDRAWING:
-                del self.jobs[entry.job_id]
+                self._drop(entry)
                 return []
             case events.CleanUpFailed(), Phase.CLEANING | Phase.WITHDRAWING:
                 return self._clean_up_again(entry, event.message)
@@ -130,14 +135,20 @@ class DispatcherMachine:
     def _recover(self, event: events.StoresRead) -> Instructions:
         self.is_ready = True
         todo: Instructions = []
+        for result in event.ended:
+            entry = self._enter(result.job_id, result.job_name, None, Phase.ENDED)
+            entry.result = result
         for result in event.results:
             entry = self._enter(result.job_id, result.job_name, None, Phase.CLEANING)
             entry.result = result
             entry.plan = next((plan for plan in event.plans if plan.job_id == result.job_id), None)
             todo.append(self._clean_up(entry))
         for plan in event.plans:
-            if plan.job_id not in self.jobs:
-                todo += self._start(self._enter(plan.job_id, plan.job_name, plan, Phase.WAITING))
+            known = self.jobs.get(plan.job_id)
+            if known is None or known.phase is Phase.ENDED:  # it was submitted again
+                entry = self._enter(plan.job_id, plan.job_name, plan, Phase.WAITING)
+                entry.was_taken_over = True
+                todo += self._start(entry)
         return todo
 
     def _submit(self, event: events.Submitted) -> Instructions:
@@ -149,25 +160,26 @@ class DispatcherMachine:
         if known is not None and known.phase is not Phase.ENDED:
             return [instructions.Reply(event.request, 409, _duplicate(plan.job_id, known.status))]
         entry = self._enter(plan.job_id, plan.job_name, plan, Phase.CHECKING)
-        entry.request, entry.may_fail = event.request, True
+        entry.request, entry.may_fail, entry.before = event.request, True, known
         return [instructions.LookUpResult(plan.job_id)]
 
     def _looked_up(self, entry: JobEntry, is_there: bool) -> Instructions:
         if is_there:
-            del self.jobs[entry.job_id]
+            self._drop(entry)
             return self._tell(entry, 409, _duplicate(entry.job_id, "one that has ended"))
         assert entry.plan is not None
         entry.phase = Phase.STORING
         return [instructions.StorePlan(entry.plan)]
 
     def _accepted(self, entry: JobEntry) -> Instructions:
+        entry.before = None
         told = self._tell(entry, 202)
         return [*told, *(self._record(entry, "CANCELED") if entry.cancel_wanted else self._start(entry))]
 
     def _withdraw(self, entry: JobEntry, message: str) -> Instructions:
         told = self._tell(entry, 500, message)
         if entry.phase is Phase.CHECKING:
-            del self.jobs[entry.job_id]
+            self._drop(entry)
             return told
         entry.phase = Phase.WITHDRAWING
         return [*told, self._clean_up(entry)]
@@ -230,7 +242,7 @@ class DispatcherMachine:
         if entry.cleaning.can_restart():
             return self._wait(entry, entry.phase, entry.cleaning, notified=True)
         if entry.phase is Phase.WITHDRAWING:
-            del self.jobs[entry.job_id]
+            self._drop(entry)
         return []  # it stays dirty: the next leader tries
 
     def _wait(
@@ -281,10 +293,17 @@ class DispatcherMachine:
         self.jobs[job_id] = entry
         return entry
 
+    def _drop(self, entry: JobEntry) -> None:
+        """What was submitted was not accepted: what is known of an earlier job of its id stays known."""
+        del self.jobs[entry.job_id]
+        if entry.before is not None:
+            self.jobs[entry.job_id] = entry.before
+
     def _forget_old(self) -> None:
-        ended = [job_id for job_id, entry in self.jobs.items() if entry.phase is Phase.ENDED]
-        for job_id in ended[:-_REMEMBERED]:
-            del self.jobs[job_id]
+        ended = [entry for entry in self.jobs.values() if entry.phase is Phase.ENDED and entry.result is not None]
+        ended.sort(key=lambda entry: entry.result.end_time if entry.result else 0)
+        for entry in ended[: max(0, len(ended) - self._most_ended)]:
+            del self.jobs[entry.job_id]
 
     @staticmethod
     def _tell(entry: JobEntry, status: int, message: str = "") -> Instructions:

@@ -20,10 +20,12 @@ class StoresRead(Event):
     Attributes:
         plans: Jobs that are to run.
         results: Jobs that have ended, and whose clean-up is owed.
+        ended: Jobs that have ended, of which nothing else is left; the oldest first.
     """
 
     plans: tuple[ExecutionPlan, ...]
     results: tuple[JobResult, ...]
+    ended: tuple[JobResult, ...] = ()
 
 
 @dataclass(frozen=True)

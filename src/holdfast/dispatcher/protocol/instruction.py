@@ -91,9 +91,9 @@ class CleanUp(Instruction):
 
 @dataclass(frozen=True)
 class MarkClean(Instruction):
-    """Note that nothing is left of a job; `MarkedClean`."""
+    """Note that nothing is left of a job but how it has ended; `MarkedClean`."""
 
-    job_id: JobID
+    result: JobResult
 
 
 @dataclass(frozen=True)

@@ -54,6 +54,7 @@ class JobEntry:
         start: How often its process was started in this term.
         wait: Which wait is the current one; timers of others are late.
         may_fail: Whether a failure before it has run is its end: it was submitted in this term and has not run yet.
+        was_taken_over: Whether it was submitted to a leader before, and goes on under this one.
         cancel_wanted: Whether it is to be cancelled.
         request: Who is to be told what becomes of its submission; None once told.
         began: When this term took it up, in milliseconds since 1970.
@@ -62,6 +63,7 @@ class JobEntry:
         result: How it ended.
         cleaning: Decides after which pause the clean-up is tried again.
         left: What the clean-up could not do, None if it has not failed.
+        before: How a job of this id had ended that was submitted again; None once this one is accepted.
     """
 
     job_id: JobID
@@ -74,6 +76,7 @@ class JobEntry:
     start: int = 0
     wait: int = 0
     may_fail: bool = False
+    was_taken_over: bool = False
     cancel_wanted: bool = False
     request: str | None = None
     failures: int = 0
@@ -81,6 +84,7 @@ class JobEntry:
     result: JobResult | None = None
     left: str | None = None
     waiters: list[str] = field(default_factory=list)
+    before: JobEntry | None = None
 
     @property
     def status(self) -> str:

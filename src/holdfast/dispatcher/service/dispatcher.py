@@ -16,7 +16,7 @@ from holdfast.dispatcher.protocol.job_entry import JobEntry
 from holdfast.dispatcher.store.dispatcher_stores import DispatcherStores
 from holdfast.errors import ConfigurationError, HoldfastError
 from holdfast.ha.job_manager_store.execution_plan import ExecutionPlan
-from holdfast.ha.job_manager_store.job_result import FailureCause
+from holdfast.ha.job_manager_store.job_result import FailureCause, JobResult
 from holdfast.kernel.ids import JobID, new_nonce
 from holdfast.kernel.secret import shown_error
 
@@ -189,7 +189,7 @@ class Dispatcher:
             case instructions.CleanUp():
                 return self._cleaned_up(instruction)
             case instructions.MarkClean():
-                return self._marked_clean(instruction.job_id)
+                return self._marked_clean(instruction.result)
         raise AssertionError(instruction)
 
     def _looked_up(self, job_id: JobID) -> events.Event:
@@ -215,12 +215,12 @@ class Dispatcher:
         self._processes.forget(instruction.job_id)
         return events.CleanedUp(instruction.job_id)
 
-    def _marked_clean(self, job_id: JobID) -> events.Event:
+    def _marked_clean(self, result: JobResult) -> events.Event:
         try:
-            self._stores.mark_clean(job_id)
+            self._stores.mark_clean(result)
         except HoldfastError as error:
-            _log.warning("The result of job %s stays dirty: the next leader cleans up again. %s", job_id, error)
-        return events.MarkedClean(job_id)
+            _log.warning("The result of job %s stays dirty: the next leader cleans up again. %s", result.job_id, error)
+        return events.MarkedClean(result.job_id)
 
     def _wait_until_led(self) -> bool:
         """Whether this term lasts; one that the backend does not confirm may still be confirmed later."""

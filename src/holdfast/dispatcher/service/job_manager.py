@@ -37,6 +37,7 @@ from holdfast.dispatcher.service.dispatcher import Dispatcher
 from holdfast.dispatcher.service.job_manager_api import JobManagerApi, Term
 from holdfast.dispatcher.store.address_book import AddressBook
 from holdfast.dispatcher.store.dispatcher_stores import DispatcherStores
+from holdfast.dispatcher.store.ended_jobs import EndedJobs
 from holdfast.errors import ConfigurationError, HoldfastError
 from holdfast.ha.election.leader_election import LeaderContender, LeaderElection
 from holdfast.ha.services.factory import create_high_availability_services
@@ -71,6 +72,8 @@ class JobManager(LeaderContender):
         self._configuration = configuration.clone()
         self._kind = ha_type(configuration)
         self._command = command
+        if configuration.get(options.MOST_ENDED) < 0:
+            raise ConfigurationError(f"{options.MOST_ENDED.key} is a number of jobs, 0 or more.")
         self._clock = SystemClock()
         self._news: queue.Queue[tuple[str, str]] = queue.Queue()
         self._term: Term | None = None
@@ -181,12 +184,15 @@ class JobManager(LeaderContender):
             raise JobManagerError(broken)
 
     def _begin(self, session: str, elections: Sequence[LeaderElection], book: AddressBook) -> None:
-        stores = DispatcherStores(self._services, self._directory, self._executor)
+        most = self._configuration.get(options.MOST_ENDED)
+        ended = EndedJobs.of(self._configuration, str(self._directory), most)
+        stores = DispatcherStores(self._services, self._directory, self._executor, ended)
         processes = LocalProcesses(self._configuration, stores, self._directory, session, self._command)
         machine = DispatcherMachine(
             self._clock,
             lambda: options.process_restarts(self._clock),
             lambda: options.clean_up_retries(self._configuration, self._clock),
+            most,
         )
 
         def over() -> None:
@@ -199,7 +205,7 @@ class JobManager(LeaderContender):
 
         leader = uuid.UUID(session)
         dispatcher = Dispatcher(machine, stores, processes, lambda: self._leads(elections[0], leader), over, broken)
-        self._term = Term(session, dispatcher, stores, processes)
+        self._term = Term(session, self._clock.now_ms(), dispatcher, stores, processes)
         try:
             stores.start()
             book.publish(self.url, self._bearer, session)

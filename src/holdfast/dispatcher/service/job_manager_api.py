@@ -54,12 +54,14 @@ class Term:
 
     Attributes:
         session: The session in which it leads.
+        since: Since when, in milliseconds since 1970.
     """
 
     def __init__(
-        self, session: str, dispatcher: Dispatcher, stores: DispatcherStores, processes: LocalProcesses
+        self, session: str, since: int, dispatcher: Dispatcher, stores: DispatcherStores, processes: LocalProcesses
     ) -> None:
         self.session = session
+        self.since = since
         self.dispatcher = dispatcher
         self.stores = stores
         self.processes = processes
@@ -77,6 +79,7 @@ class JobManagerApi(Routes):
         super().__init__(None, lambda seconds: None)
         self._term = term
         self._clock = clock or SystemClock()
+        self.not_ready = self.why_not_ready
         self.add("GET", "/overview", self.overview)
         self.add("GET", "/metrics", self.metrics)
         self.add("GET", "/jobs", self.jobs)
@@ -97,6 +100,13 @@ class JobManagerApi(Routes):
         query = f"?{parts.query}" if parts.query else ""
         return self._hand_on(self._entry(match[1]), method, f"{(match[2] or '').lstrip('/')}{query}", body)
 
+    def why_not_ready(self) -> str | None:
+        """Why this job manager is not ready, None if it is: it leads, or stands by to do so. Does not block."""
+        term = self._term()
+        if term is None or term.dispatcher.is_ready:
+            return None
+        return "This job manager reads what was submitted before, or ends."
+
     def overview(self, request: Request) -> Answer:
         """GET /overview."""
         term = self._term()
@@ -109,6 +119,9 @@ class JobManagerApi(Routes):
                 "pid": os.getpid(),
                 "leader": term is not None,
                 "ready": term is not None and term.dispatcher.is_ready,
+                "session": None if term is None else term.session,
+                "leads-since": None if term is None else term.since,
+                "jobs-taken-over": sum(entry.was_taken_over for entry in entries),
                 "jobs-running": len(entries) - len(ended),
                 "jobs-ended": len(ended),
             }
@@ -181,7 +194,7 @@ class JobManagerApi(Routes):
                 return Answer(self._summary(entry))
             assert isinstance(found, dict)
             state = entry.status if entry.cancel_wanted else found["state"]
-            return Answer({**found, "state": state, "processes": entry.start})
+            return Answer({**found, "state": state, "processes": entry.start, "taken-over": _taken_over(entry)})
         return Answer(self._summary(entry))
 
     def status(self, request: Request) -> Answer:
@@ -219,6 +232,12 @@ class JobManagerApi(Routes):
         entry = self._entry(request.path["jobid"])
         offset, tail = (_number(request.query.get(name), name) for name in ("offset", "tail"))
         path = self._led().processes.log_of(entry.job_id)
+        if entry.start == 0 and entry.result is not None and not path.exists():
+            raise RefusedError(
+                404,
+                f"Job {entry.job_id} has ended {entry.status} under a leader before. Its log is in the working "
+                "directory of that one, on its host.",
+            )
         size = path.stat().st_size if path.exists() else 0
         begin = min(offset or 0 if tail is None else max(0, size - tail), size)
         content = b""
@@ -251,7 +270,7 @@ class JobManagerApi(Routes):
     def _entry(self, job_id: str) -> JobEntry:
         entry = self._led().dispatcher.job(JobID.from_hex(job_id)) if re.fullmatch("[0-9a-f]{32}", job_id) else None
         if entry is None:
-            raise RefusedError(404, f"Job {job_id:.40} not found; it may have ended under a leader before.")
+            raise RefusedError(404, f"Job {job_id:.40} not found.")
         return entry
 
     def _hand_on(self, entry: JobEntry, method: str, path: str, body: Mapping[str, Any]) -> Answer:
@@ -278,6 +297,7 @@ class JobManagerApi(Routes):
             "end-time": ended,
             "duration": max(0, (self._clock.now_ms() if ended < 0 else ended) - began),
             "processes": entry.start,
+            "taken-over": _taken_over(entry),
             "restarts": entry.failures,
             "tries-in-a-row": entry.failures if entry.phase is Phase.WAITING else 0,
             "last-failure": None if cause is None else f"{cause.type_name}: {first_line(cause.message)}",
@@ -292,6 +312,11 @@ def _samples_of(term: Term, job_id: JobID) -> list[Sample]:
     except HoldfastError as error:
         _log.debug("no metrics of job %s: %s", job_id, error)
         return []
+
+
+def _taken_over(entry: JobEntry) -> int | None:
+    """When the job was taken over from a leader before, None if it was submitted to this one."""
+    return entry.began if entry.was_taken_over else None
 
 
 def _cause(entry: JobEntry) -> FailureCause | None:

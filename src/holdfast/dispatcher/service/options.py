@@ -57,6 +57,13 @@ MAX_SUBMISSION: Final = ConfigOption(
     "Longest request of `holdfast submit`: a third more than its files.",
 )
 
+MOST_ENDED: Final = ConfigOption(
+    "jobstore.max-capacity",
+    int,
+    100,
+    "Of how many jobs that have ended a job manager tells how, also of those that ended under a leader before.",
+)
+
 
 def default_working_directory() -> Path:
     """Where a job manager without high availability works, and where its clients look for it."""

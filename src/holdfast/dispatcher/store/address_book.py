@@ -19,14 +19,12 @@ import socket
 from dataclasses import asdict, dataclass, fields
 from typing import Final
 
+from holdfast.dispatcher.store.cluster_directory import cluster_directory
 from holdfast.errors import CorruptFileError, NotExistError
-from holdfast.ha.services.cluster_storage import ClusterStorage
-from holdfast.ha.services.kubernetes_options import CLUSTER_ID
-from holdfast.ha.services.options import HA_CLUSTER_ID, ha_type
 from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.ids import new_nonce
 from holdfast.kernel.malformed import MALFORMED
-from holdfast.storage.file_system.scheme import FileSystem, file_system_for, join
+from holdfast.storage.file_system.scheme import FileSystem, join
 
 _DIRECTORY: Final = "rest"
 _NAME: Final = re.compile(r"([0-9a-f-]{36})-[0-9a-f]{12}\.json")
@@ -76,14 +74,7 @@ class AddressBook:
         Raises:
             ConfigurationError: The storage of the cluster is not configured.
         """
-        kind = ha_type(configuration)
-        if kind == "none":
-            return cls(file_system_for(working_directory), working_directory)
-        named = None
-        if kind == "kubernetes" and not configuration.contains(HA_CLUSTER_ID):
-            named = configuration.get(CLUSTER_ID)
-        storage = ClusterStorage(configuration, named)
-        return cls(storage.fs, storage.path)
+        return cls(*cluster_directory(configuration, working_directory))
 
     def publish(self, url: str, bearer_token: str, session: str) -> None:
         """Say where this process is reached in a term, and remove what earlier terms have said.

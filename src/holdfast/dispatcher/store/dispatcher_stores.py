@@ -9,8 +9,16 @@ from concurrent.futures import Executor
 from pathlib import Path
 
 from holdfast.dispatcher.protocol.event import StoresRead
+from holdfast.dispatcher.store.ended_jobs import EndedJobs
 from holdfast.dispatcher.store.submitted_program import SubmittedProgram
-from holdfast.errors import AlreadyExistError, CorruptFileError, FormatVersionError, NotExistError, StorageError
+from holdfast.errors import (
+    AlreadyExistError,
+    CorruptFileError,
+    FormatVersionError,
+    HoldfastError,
+    NotExistError,
+    StorageError,
+)
 from holdfast.ha.job_manager_store.blob_store import BlobKey, BlobStore, FileSystemBlobStore, VoidBlobStore
 from holdfast.ha.job_manager_store.execution_plan import ExecutionPlan
 from holdfast.ha.job_manager_store.execution_plan_watcher import ExecutionPlanListener
@@ -30,10 +38,14 @@ class DispatcherStores:
         services: Of this process. Where they keep no blobs, those are kept in the working directory.
         working_directory: Of this process.
         executor: Where work of the stores is done.
+        ended: How jobs have ended, for those who ask later.
     """
 
-    def __init__(self, services: HighAvailabilityServices, working_directory: Path, executor: Executor) -> None:
+    def __init__(
+        self, services: HighAvailabilityServices, working_directory: Path, executor: Executor, ended: EndedJobs
+    ) -> None:
         self._services = services
+        self._ended = ended
         self._executor = executor
         self._uploads = working_directory / "uploads"
         self._plans = services.get_execution_plan_store()
@@ -66,7 +78,14 @@ class DispatcherStores:
         results = tuple(sorted(self._results.get_dirty_results(), key=lambda result: str(result.job_id)))
         ended = {result.job_id for result in results}
         plans = [self._recovered(job_id, job_id in ended) for job_id in sorted(self._plans.get_job_ids(), key=str)]
-        return StoresRead(tuple(plan for plan in plans if plan is not None), results)
+        return StoresRead(tuple(plan for plan in plans if plan is not None), results, self._ended_before())
+
+    def _ended_before(self) -> tuple[JobResult, ...]:
+        try:
+            return tuple(self._ended.read())
+        except StorageError as error:
+            _log.warning("How jobs have ended under leaders before cannot be read: %s", error)
+            return ()
 
     def _recovered(self, job_id: JobID, has_ended: bool) -> ExecutionPlan | None:
         try:
@@ -149,12 +168,16 @@ class DispatcherStores:
         if was_accepted:
             self._services.global_cleanup_async(job_id, self._executor).result()
 
-    def mark_clean(self, job_id: JobID) -> None:
-        """Note that nothing is left of a job."""
+    def mark_clean(self, result: JobResult) -> None:
+        """Note that nothing is left of a job but how it has ended."""
         try:
-            self._results.mark_result_as_clean_async(job_id).result()
+            self._ended.keep(result)
+        except HoldfastError as error:
+            _log.warning("Later leaders will not know how job %s has ended: %s", result.job_id, error)
+        try:
+            self._results.mark_result_as_clean_async(result.job_id).result()
         except NotExistError:
-            _log.debug("The result of job %s was removed meanwhile.", job_id)
+            _log.debug("The result of job %s was removed meanwhile.", result.job_id)
 
 
 class _Bystander(ExecutionPlanListener):

@@ -6,6 +6,7 @@
     <storageDir>/<cluster id>/submittedExecutionPlan<random>
     <storageDir>/<cluster id>/blob/job_<job id>/blob_<key>
     <storageDir>/<cluster id>/checkpoints/                  unless configured elsewhere
+    <storageDir>/<cluster id>/rest/, ended/                 what job managers tell others
     <storageDir>/job-result-store/<cluster id>/             unless configured elsewhere
 
 A cluster has a random name of its own, which its coordination store and its storage directory both hold. Two clusters
@@ -47,7 +48,9 @@ _PLAN_PREFIX: Final = "submittedExecutionPlan"
 _FORBIDDEN: Final = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\uffff]")
 _MAX_PART_BYTES: Final = 255
 # What a cluster keeps below its own id, in files and in ZooKeeper, and what stands beside all clusters.
-_OF_A_CLUSTER: Final = frozenset({"jobs", "leader", "cluster", "execution-plans", "blob", "checkpoints", _MARKER})
+_OF_A_CLUSTER: Final = frozenset(
+    {"jobs", "leader", "cluster", "execution-plans", "blob", "checkpoints", "ended", "rest", _MARKER}
+)
 _OF_ALL_CLUSTERS: Final = "job-result-store"
 
 
