@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from holdfast.checkpoint.recovery.adoption import _copy
-from holdfast.datastream import ParquetFileSink
 from holdfast.errors import (
     AlreadyExistError,
     ConfigurationError,
@@ -258,11 +257,6 @@ def test_settings_that_make_no_sense_are_told():
     for uri in ("s3://", "s3:///x", "file:///x"):
         with pytest.raises(ConfigurationError, match="names no bucket"):
             object_store_for(uri)
-
-
-def test_the_parquet_sink_refuses_an_object_store():
-    with pytest.raises(ConfigurationError, match="ParquetFileSink does not write to object stores"):
-        ParquetFileSink("s3://bucket/output")
 
 
 def test_a_missing_package_is_told_with_the_command_that_installs_it(monkeypatch):

@@ -11,7 +11,7 @@ import pytest
 from holdfast.checkpoint.recovery.disposal import dispose_savepoint
 from holdfast.checkpoint.storage.savepoint_place import check_place
 from holdfast.datastream import KeyedProcessFunction
-from holdfast.datastream.sinks.output_directory import CommitLedger, OutputDirectory
+from holdfast.datastream.sinks.output_directory import CommitLedger, OutputDirectory, StagedFile
 from holdfast.errors import ConfigurationError, HoldfastError, StorageError
 from holdfast.ha.job_manager_store.blob_store import FileSystemBlobStore
 from holdfast.ha.services.cluster_storage import ClusterStorage
@@ -155,7 +155,7 @@ def test_a_ledger_of_output_forgets_nothing_behind_a_link(tmp_path: Path) -> Non
     output = tmp_path / "out"
     theirs, mine = (CommitLedger(OutputDirectory(str(output)), f".holdfast/{name}") for name in ("theirs", "mine"))
     for epoch in (1, 2):
-        theirs.begin(epoch, [("staged", "final")])
+        theirs.begin(epoch, [StagedFile("staged", "final")])
     (output / ".holdfast/mine").mkdir()
     (output / ".holdfast/mine/ledger").symlink_to(output / ".holdfast/theirs/ledger")
     before = names(output)

@@ -14,7 +14,7 @@ import pytest
 
 from holdfast.checkpoint.document.metadata import CheckpointMetadata
 from holdfast.checkpoint.storage.location import CheckpointStorageLocationReference, FileCheckpointLocation
-from holdfast.datastream.sinks.output_directory import CommitLedger, OutputDirectory
+from holdfast.datastream.sinks.output_directory import CommitLedger, OutputDirectory, StagedFile
 from holdfast.errors import HoldfastError, PossibleInconsistentStateError, StorageError
 from holdfast.storage.file_system import local, regular_file
 from holdfast.storage.file_system.scheme import LocalFileSystem
@@ -122,12 +122,12 @@ def test_a_leader_does_not_go_on_from_a_version_that_may_not_survive(machine: Ma
 def test_an_intent_that_somebody_left_unsynced_survives_once_files_are_moved_on_its_word(machine: Machine) -> None:
     output = OutputDirectory("/data/out")
     LocalFileSystem().mkdirs("/data/out/staged/ledger")
-    ledger, moves = CommitLedger(output, "staged"), [("staged/a", "a")]
+    ledger, files = CommitLedger(output, "staged"), [StagedFile("staged/a", "a")]
     with machine.unable_to_sync(), pytest.raises(HoldfastError):
-        ledger.begin(1, moves)
-    assert ledger.has_begun(1, moves)
+        ledger.begin(1, files)
+    assert ledger.has_begun(1, files)
     machine.lose_power()
-    assert ledger.has_begun(1, moves)
+    assert ledger.has_begun(1, files)
 
 
 def test_an_identity_that_somebody_left_unsynced_survives_once_checkpoints_may_name_it(machine: Machine) -> None:

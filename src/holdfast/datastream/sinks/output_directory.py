@@ -22,8 +22,8 @@ from __future__ import annotations
 import re
 import uuid
 from collections.abc import Sequence
-from contextlib import suppress
-from typing import Final
+from contextlib import AbstractContextManager, suppress
+from typing import Any, BinaryIO, Final, NamedTuple
 
 from holdfast.errors import AlreadyExistError, ConfigurationError, CorruptFileError, NotExistError, StorageError
 from holdfast.storage.file_system.path import parent
@@ -37,15 +37,29 @@ _KIND: Final = "commit-intent"
 _VERSION: Final = 1
 _MARK: Final = re.compile(r"([0-9]{9,19})\.(begun|done)")
 
-Moves = Sequence[tuple[str, str]]
-"""Staged and final names, relative to the directory."""
+
+class StagedFile(NamedTuple):
+    """A file that a task has staged.
+
+    Attributes:
+        staged: Its name, relative to the directory.
+        final: The name that it gets, relative to the directory.
+        upload: In an object store the upload that becomes the object.
+    """
+
+    staged: str
+    final: str
+    upload: str = ""
+
+
+StagedFiles = Sequence[StagedFile]
 
 
 class OutputDirectory:
     """A directory of output that is known by more than its path.
 
     Args:
-        path: The directory, an absolute path or a `file:` URI.
+        path: The directory, an absolute path or URI.
     """
 
     def __init__(self, path: str) -> None:
@@ -91,15 +105,32 @@ class OutputDirectory:
                 "into that file."
             )
 
-    def missing(self, moves: Moves) -> list[str]:
-        """The staged files that are not there."""
-        return [staged for staged, _ in moves if not self._fs.exists(join(self.path, staged))]
+    def open_staged(self, committable: dict[str, Any]) -> AbstractContextManager[BinaryIO]:
+        """Opens a file for what a task stages; what identifies it to the committer may gain by it."""
+        return self._fs.open_output(join(self.path, committable["staged"]))
 
-    def move(self, moves: Moves) -> None:
+    def missing(self, files: StagedFiles) -> list[str]:
+        """The staged files that are not there."""
+        return [file.staged for file in files if not self._fs.exists(join(self.path, file.staged))]
+
+    def move(self, files: StagedFiles) -> None:
         """Gives the staged files that are there their final names, durably."""
-        for bucket in dict.fromkeys(parent(final) for _, final in moves if "/" in final):
+        for bucket in dict.fromkeys(parent(file.final) for file in files if "/" in file.final):
             self._fs.mkdirs(join(self.path, bucket))
-        self._fs.move_all([(join(self.path, staged), join(self.path, final)) for staged, final in moves])
+        self._fs.move_all([(join(self.path, file.staged), join(self.path, file.final)) for file in files])
+
+    def discard(self, folder: str, name: str) -> bool:
+        """Removes what a dead attempt has staged under a name in a folder; returns whether it was there."""
+        return self._fs.delete_in(join(self.path, folder), name)
+
+    def name_again(self, path: str, second: str) -> None:
+        """Gives a file a second name.
+
+        Raises:
+            AlreadyExistError: Something has that name.
+            NotExistError: The file is not there.
+        """
+        self._fs.link(path, second)
 
 
 class CommitLedger:
@@ -111,6 +142,7 @@ class CommitLedger:
     """
 
     def __init__(self, directory: OutputDirectory, folder: str) -> None:
+        self._directory = directory
         self._place = join(directory.path, folder, LEDGER)
         self._fs = file_system_for(directory.path)
 
@@ -122,7 +154,7 @@ class CommitLedger:
         """Whether an epoch has been committed to its end."""
         return self._fs.exists(self._path(epoch, "done"))
 
-    def has_begun(self, epoch: int, moves: Moves) -> bool:
+    def has_begun(self, epoch: int, files: StagedFiles) -> bool:
         """Whether an intent of this epoch is there, durably.
 
         Raises:
@@ -136,7 +168,7 @@ class CommitLedger:
             return False
         if type(body.get("files")) is not list:
             raise CorruptFileError(path, None, "it names no files.")
-        if body["files"] != _names(moves):
+        if body["files"] != _names(files):
             raise ConfigurationError(
                 f"{path!r} says that epoch {epoch} was committed with other files than those that are to be committed "
                 "now: two copies of one job directory are running, or it was put back from a copy, and the rows of "
@@ -147,18 +179,18 @@ class CommitLedger:
         self._fs.make_durable(path)
         return True
 
-    def begin(self, epoch: int, moves: Moves) -> None:
+    def begin(self, epoch: int, files: StagedFiles) -> None:
         """Writes the intent of an epoch, durably, unless the same is there."""
         try:
-            body = {"epoch": epoch, "files": _names(moves)}
+            body = {"epoch": epoch, "files": _names(files)}
             self._fs.create_exclusive(self._path(epoch, "begun"), encode_document(_KIND, _VERSION, body))
         except AlreadyExistError:
-            self.has_begun(epoch, moves)  # of an earlier try, or of a leader that commits the same
+            self.has_begun(epoch, files)  # of an earlier try, or of a leader that commits the same
 
     def finish(self, epoch: int) -> None:
         """Says that an epoch is committed to its end, and forgets those below it."""
         with suppress(AlreadyExistError, NotExistError):  # another leader has said so, or is further already
-            self._fs.link(self._path(epoch, "begun"), self._path(epoch, "done"))
+            self._directory.name_again(self._path(epoch, "begun"), self._path(epoch, "done"))
         for state in ("done", "begun"):
             for below in self._marks(state):
                 if below < epoch:
@@ -176,5 +208,5 @@ def _mark(epoch: int, state: str) -> str:
     return f"{epoch:09d}.{state}"
 
 
-def _names(moves: Moves) -> list[list[str]]:
-    return sorted(list(move) for move in moves)
+def _names(files: StagedFiles) -> list[list[str]]:
+    return sorted([file.staged, file.final] for file in files)

@@ -25,7 +25,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from holdfast.datastream.sinks.buckets import BASE_PATH, Buckets
-from holdfast.datastream.sinks.output_directory import HIDDEN_FOLDER, CommitLedger, OutputDirectory
+from holdfast.datastream.sinks.output_bucket import output_at
+from holdfast.datastream.sinks.output_directory import HIDDEN_FOLDER, CommitLedger, OutputDirectory, StagedFile
 from holdfast.datastream.sinks.rolling import RollingStaging
 from holdfast.errors import AlreadyExistError, ConfigurationError
 from holdfast.kernel.malformed import MALFORMED
@@ -38,7 +39,7 @@ from holdfast.runtime.function.sink import (
     WriterInitContext,
 )
 from holdfast.runtime.function.staging import FileFormat, ParquetStaging
-from holdfast.storage.file_system.path import base_name, is_absolute, parent
+from holdfast.storage.file_system.path import base_name, is_absolute, is_in_directory, parent
 from holdfast.storage.file_system.scheme import FileSystem, file_system_for, join, local_path
 from holdfast.storage.job.naming import FileName
 from holdfast.types.conversion.arrow import element_schema
@@ -73,7 +74,8 @@ class OutputFiles(Sink):
     """Writes a stream into a directory of files, exactly once.
 
     Args:
-        path: The directory; it is made if it is missing. A relative path is taken from the driver's working directory.
+        path: The directory, or `s3://bucket/directory`; it is made if it is missing. A relative path
+            is taken from the driver's working directory.
         file_format: Of the files.
         names: Of the files.
         buckets: In which directories below the path they are.
@@ -93,11 +95,6 @@ class OutputFiles(Sink):
     ) -> None:
         self.path = absolute(os.fspath(path))
         file_system_for(self.path)
-        if local_path(self.path) is None:
-            raise ConfigurationError(
-                f"{type(self).__name__} does not write to object stores such as {self.path!r} yet: name a directory "
-                "that the driver and every executor have mounted under the same path."
-            )
         if type(part_size) is not int or part_size < 0:
             raise ConfigurationError(f"part_size is a number of bytes, or 0 for files of any size, not {part_size!r}.")
         self.format = file_format
@@ -111,7 +108,7 @@ class OutputFiles(Sink):
 
     def prepare(self, context: CommitterInitContext, kept: Any) -> Any:
         """Makes sure that the directory is the one it was; one that no checkpoint knows gets an identity."""
-        directory = OutputDirectory(self.path)
+        directory = output_at(self.path)
         if kept is not None and not (type(kept) is dict and {"path", "identity"} <= kept.keys()):
             raise ConfigurationError(
                 f"The checkpoint does not say which directory {self!r} wrote into, but {reprlib.repr(kept)}. Start "
@@ -146,11 +143,11 @@ class OutputFiles(Sink):
             "staged": join(folder, staged),
             "final": f"{bucket}/{final}" if bucket else final,
         }
-        check = None
+        check, output = None, output_at(self.path)
         if context.target is not None:
             identity = committable["identity"] = context.target["identity"]
-            check = partial(OutputDirectory(self.path).require, identity)
-        return ParquetStaging(join(self.path, folder), staged, committable, file_format, check)
+            check = partial(output.require, identity)
+        return ParquetStaging(join(self.path, folder), staged, committable, file_format, check, output.open_staged)
 
     def create_committer(self, context: CommitterInitContext) -> Committer:
         """Moves staged files to their final names."""
@@ -159,13 +156,13 @@ class OutputFiles(Sink):
     def sweep(self, context: CommitterInitContext, is_dead: Callable[[FileName], bool]) -> int:
         """Deletes the staged files of dead attempts of this sink in this job, and nothing of other jobs."""
         swept = 0
+        output = output_at(self.path)
         for name in (context.job_id, *context.incarnations):
-            directory = join(self.path, folder_of(name, context.owner))
-            fs = file_system_for(directory)
-            for listed in fs.list_names(directory):
+            folder = folder_of(name, context.owner)
+            for listed in file_system_for(self.path).list_names(join(self.path, folder)):
                 found = FileName.parse(listed)
                 if found is not None and is_dead(found):
-                    swept += fs.delete_in(directory, listed)
+                    swept += output.discard(folder, listed)
         return swept
 
     def __repr__(self) -> str:
@@ -184,13 +181,13 @@ class _MovingCommitter(Committer):
         for directory, group in groupby(requests, key=lambda request: str(request.committable["directory"])):
             listed = list(group)
             if "identity" in listed[0].committable:
-                _commit(OutputDirectory(directory), listed)
+                _commit(output_at(directory), listed)
             else:
                 _move_all(file_system_for(directory), listed)
 
     def last_epoch(self, incarnation: str) -> int | None:
         folder = folder_of(incarnation, self._context.owner)
-        return CommitLedger(OutputDirectory(self._path), folder).last_epoch() if incarnation else None
+        return CommitLedger(output_at(self._path), folder).last_epoch() if incarnation else None
 
 
 def _check(committable: Any) -> None:
@@ -201,10 +198,11 @@ def _check(committable: Any) -> None:
     """
     try:
         directory, staged, final = (committable[name] for name in ("directory", "staged", "final"))
-        hidden, *folders = staged.split("/")
-        buckets = final.split("/")
-        is_inside = hidden == HIDDEN_FOLDER != buckets[0] and {"", ".", ".."}.isdisjoint([*folders, *buckets])
-        if not (is_inside and is_absolute(directory) and type(committable.get("identity", "")) is str and final):
+        hidden, buckets = staged.split("/")[0], final.split("/")
+        is_inside = hidden == HIDDEN_FOLDER != buckets[0] and is_in_directory(staged) and is_in_directory(final)
+        texts = [committable.get("identity", ""), committable.get("upload", "")]
+        is_whole = local_path(directory) is not None or all(texts)  # output in a store had both from the beginning
+        if not (is_inside and is_absolute(directory) and is_whole and all(type(text) is str for text in texts)):
             raise ValueError("it names other places")
     except MALFORMED as error:
         raise ConfigurationError(
@@ -222,19 +220,19 @@ def _commit(directory: OutputDirectory, requests: Sequence[CommitRequest]) -> No
     """
     first = requests[0]
     directory.require(first.committable["identity"])
-    moves = [(str(r.committable["staged"]), str(r.committable["final"])) for r in requests]
-    ledger = CommitLedger(directory, parent(moves[0][0]))
+    files = [StagedFile(*(str(r.committable.get(name, "")) for name in StagedFile._fields)) for r in requests]
+    ledger = CommitLedger(directory, parent(files[0].staged))
     last = ledger.last_epoch()
     was_done = (last is not None and last > first.epoch) or ledger.is_done(first.epoch)
     if not was_done:
-        has_begun = ledger.has_begun(first.epoch, moves)
+        has_begun = ledger.has_begun(first.epoch, files)
         if not has_begun:
-            missing = set(directory.missing(moves))
-            for request, (staged, _) in zip(requests, moves, strict=True):
-                if staged in missing:
-                    raise _missing(request.committable, join(directory.path, staged))
-            ledger.begin(first.epoch, moves)
-        directory.move(moves)
+            missing = set(directory.missing(files))
+            for request, file in zip(requests, files, strict=True):
+                if file.staged in missing:
+                    raise _missing(request.committable, join(directory.path, file.staged))
+            ledger.begin(first.epoch, files)
+        directory.move(files)
         ledger.finish(first.epoch)
     if was_done:
         for request in requests:

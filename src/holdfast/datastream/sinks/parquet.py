@@ -15,7 +15,8 @@ class ParquetFileSink(OutputFiles):
     """Writes a stream into a directory of Parquet files, exactly once.
 
     Args:
-        path: The directory; it is made if it is missing. A relative path is taken from the driver's working directory.
+        path: The directory, or `s3://bucket/directory`; it is made if it is missing. A relative path
+            is taken from the driver's working directory.
         compression: `snappy`, `zstd`, `lz4`, `gzip` or `none`.
         use_dictionary: Whether columns are dictionary-encoded, or the names of those that are. Off by default: it
             costs time, and gains only for columns with few distinct values.

@@ -100,6 +100,7 @@ class ParquetStaging(BatchSinkWriter):
         committable: What identifies the staged output to the committer; rows and bytes are added to it.
         file_format: How the file is written.
         check: Called before the file is made; raises if the directory is not the right one.
+        open_output: Makes the file, given the committable, which it may add to; by default one with that name.
     """
 
     def __init__(
@@ -109,9 +110,11 @@ class ParquetStaging(BatchSinkWriter):
         committable: dict[str, Any],
         file_format: FileFormat | None = None,
         check: Callable[[], None] | None = None,
+        open_output: Callable[[dict[str, Any]], AbstractContextManager[BinaryIO]] | None = None,
     ) -> None:
         self._check = check
         self._path = join(directory, name)
+        self._open_output = open_output or self._open
         self._committable = committable
         self._format: FileFormat = file_format or ParquetFormat()
         self._waiting: list[pa.RecordBatch] = []
@@ -169,12 +172,15 @@ class ParquetStaging(BatchSinkWriter):
             with suppress(Exception):  # the context manager reports the error that it was left with
                 self._leave(InterruptedError, error, None)
 
+    def _open(self, committable: dict[str, Any]) -> AbstractContextManager[BinaryIO]:
+        return file_system_for(self._path).open_output(self._path)
+
     def _write_row_group(self) -> None:
         table = pa.Table.from_batches(self._waiting)
         if self._writer is None:
             if self._check is not None:
                 self._check()
-            self._output = file_system_for(self._path).open_output(self._path)
+            self._output = self._open_output(self._committable)
             self._file = self._output.__enter__()
             self._writer = self._format.open_writer(self._file, table.schema)
         try:

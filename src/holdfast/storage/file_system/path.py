@@ -29,6 +29,11 @@ def is_absolute(path: str) -> bool:
     return path.startswith(("/", "file:")) or "://" in path
 
 
+def is_in_directory(name: str) -> bool:
+    """Whether a relative path stays in the directory that it is taken from, and has no empty part."""
+    return {"", ".", ".."}.isdisjoint(name.split("/"))
+
+
 def local_path(uri: str) -> str | None:
     """Return the local path that a path or ``file:`` URI means, or None for another scheme."""
     if uri.startswith("file:"):

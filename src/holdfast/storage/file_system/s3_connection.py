@@ -53,6 +53,12 @@ class S3Options:
         return f"S3Options(endpoint={endpoint!r}, region={self.region!r})"  # no keys in messages
 
 
+def endpoint_of(options: S3Options) -> str | None:
+    """The URL of the store, None for AWS itself."""
+    found = (os.environ.get(name) for name in _ENDPOINT_VARIABLES)
+    return options.endpoint or next(filter(None, found), None)
+
+
 def connect(bucket: str, options: S3Options) -> S3Store:
     """Return a client of one bucket; nothing is sent yet.
 
@@ -66,8 +72,7 @@ def connect(bucket: str, options: S3Options) -> S3Store:
         raise ConfigurationError(
             f"s3://{bucket} needs the package obstore: install it with pip install 'holdfast[s3]'."
         ) from error
-    found = (os.environ.get(name) for name in _ENDPOINT_VARIABLES)
-    endpoint = options.endpoint or next(filter(None, found), None)
+    endpoint = endpoint_of(options)
     if endpoint is not None and urlsplit(endpoint).scheme not in ("http", "https"):
         raise ConfigurationError(
             f"The endpoint {without_credentials(endpoint)!r} of s3://{bucket} does not begin with http:// or https://."

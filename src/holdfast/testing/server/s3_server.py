@@ -33,6 +33,7 @@ class S3Server:
 
     Attributes:
         requests: What was asked for so far, such as ``"PUT /bucket/name"``.
+        is_away: Whether every request is answered with 503, and nothing is carried out.
     """
 
     def __init__(self, *, honours_conditions: bool = True) -> None:
@@ -40,6 +41,7 @@ class S3Server:
         self._honours_conditions = honours_conditions
         self._lock = threading.Lock()
         self.requests: list[str] = []
+        self.is_away = False
 
     def __enter__(self) -> Self:
         logging.getLogger("werkzeug").setLevel(logging.ERROR)
@@ -87,6 +89,9 @@ class S3Server:
         def serve(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
             with self._lock:
                 self.requests.append(f"{environ['REQUEST_METHOD']} {environ['PATH_INFO']}")
+                if self.is_away:
+                    start_response("503 Service Unavailable", [("Content-Length", "0")])
+                    return []
                 if not self._honours_conditions:
                     environ.pop("HTTP_IF_NONE_MATCH", None)
                 return list(application(environ, start_response))
