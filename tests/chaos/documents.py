@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from holdfast.cli.job_directories import checkpoint_at
-from holdfast.cli.state_summary import summaries
+from holdfast.state_processor.read.state_summary import summaries
 from tests.chaos.bank import Bank
 
 

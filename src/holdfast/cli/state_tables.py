@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import base64
 import json
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from datetime import date, datetime, time, timedelta
-from decimal import Decimal
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,6 +15,7 @@ import pyarrow.parquet as pq
 from holdfast.cli.table import print_table
 from holdfast.errors import AlreadyExistError, ConfigurationError, HoldfastError, NotExistError, StorageError
 from holdfast.state_processor import SavepointReader
+from holdfast.state_processor.read.json_value import json_value
 from holdfast.state_processor.read.key_difference import key_differences
 
 _OPERATOR_STATE: Final = ("split", "union", "broadcast")
@@ -63,7 +61,7 @@ def print_rows(table: pa.Table, *, as_json: bool) -> None:
     """Prints a table, as JSON lines or for people."""
     if as_json:
         for row in table.to_pylist():
-            click.echo(json.dumps(row, ensure_ascii=False, default=_as_json))
+            click.echo(json.dumps(row, ensure_ascii=False, default=json_value))
         return
     print_table(table.column_names, [[_cell(value) for value in row.values()] for row in table.to_pylist()])
 
@@ -190,15 +188,5 @@ def _differences(
 
 
 def _cell(value: Any) -> str:
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=_as_json)
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=json_value)
     return text if len(text) <= _MANY else text[: _MANY - 3] + "..."
-
-
-def _as_json(value: Any) -> Any:
-    if isinstance(value, bytes):
-        return base64.b64encode(value).decode()
-    if isinstance(value, date | datetime | time):
-        return value.isoformat()
-    if isinstance(value, timedelta):
-        return value.total_seconds()
-    return str(value) if isinstance(value, Decimal) else repr(value)

@@ -95,12 +95,14 @@ class Answer:
     Attributes:
         delivered: Called when the answer has been sent.
         media_type: What it is.
+        headers: Further headers.
     """
 
     body: Mapping[str, Any] | Sequence[Mapping[str, Any]] | bytes
     status: int = 200
     delivered: Callable[[], None] | None = None
     media_type: str = "application/json; charset=UTF-8"
+    headers: Mapping[str, str] = field(default_factory=dict)
 
 
 def probed(target: str, not_ready: str | None) -> Answer:

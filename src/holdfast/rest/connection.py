@@ -15,6 +15,7 @@ from typing import Final
 from holdfast.errors import HoldfastError
 from holdfast.kernel.connection_quota import ConnectionQuota
 from holdfast.rest.answer import Answer, RefusedError, probed
+from holdfast.rest.page.page_files import is_page
 from holdfast.rest.request_head import RequestHead, parse_body
 
 _log = logging.getLogger(__name__)
@@ -142,6 +143,8 @@ class RestConnection:
 
     async def _read_body(self, head: RequestHead) -> bytes:
         head.check_host(self._bounds.hosts)
+        if is_page(head.method, head.target):
+            return b""  # who reads the page stays a stranger
         if not head.is_scrape(self._bounds.scraper):
             head.check_bearer(self._bearer)
         full = self._quota.admit(self)
@@ -215,8 +218,9 @@ def _encoded(answer: Answer) -> bytes:
     content = answer.body
     if not isinstance(content, bytes):
         content = json.dumps(content, ensure_ascii=False, default=str).encode(errors="backslashreplace")
+    further = "".join(f"{name}: {value}\r\n" for name, value in answer.headers.items())
     head = (
-        f"HTTP/1.0 {answer.status} {HTTPStatus(answer.status).phrase}\r\n"
+        f"HTTP/1.0 {answer.status} {HTTPStatus(answer.status).phrase}\r\n{further}"
         f"Content-Type: {answer.media_type}\r\n"
         f"Content-Length: {len(content)}\r\n\r\n"
     )

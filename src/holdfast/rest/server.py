@@ -1,5 +1,7 @@
 """A small HTTP server, on the loopback for one job: what is served at which path; what it answers is said elsewhere.
 
+Every server has the web page.
+
 Of the standard library: a handful of requests a minute from this host, and no further dependency for every job.
 """
 
@@ -22,7 +24,9 @@ from holdfast.rest.checkpoint_api import CheckpointApi
 from holdfast.rest.connection import RestBounds, RestConnection, respond_with
 from holdfast.rest.graph.flow_api import FlowApi
 from holdfast.rest.job_api import JobApi
+from holdfast.rest.page.page_files import front, page_file
 from holdfast.rest.rescale_api import RescaleApi
+from holdfast.rest.state.state_api import StateApi
 from holdfast.runtime.master.job_master import JobMaster
 
 _log = logging.getLogger(__name__)
@@ -49,6 +53,8 @@ class Routes:
         self.linger = linger
         self.not_ready: Callable[[], str | None] = lambda: None
         self._routes: list[tuple[str, re.Pattern[str], Handler]] = []
+        self.add("GET", "/", front)
+        self.add("GET", "/page/:file", page_file)
 
     def add(self, method: str, path: str, handler: Handler) -> None:
         """Serve a path."""
@@ -89,7 +95,8 @@ class Routes:
 
 def routes_of(master: JobMaster) -> Routes:
     """Return what the master of a job serves."""
-    jobs, checkpoints, rescales, flow = JobApi(master), CheckpointApi(master), RescaleApi(master), FlowApi(master)
+    jobs, checkpoints, rescales = JobApi(master), CheckpointApi(master), RescaleApi(master)
+    flow, state = FlowApi(master), StateApi(master)
     routes = Routes(str(master.job.job_id), checkpoints.linger)
     routes.not_ready = jobs.not_ready
     routes.add("GET", "/jobs", jobs.jobs)
@@ -109,6 +116,11 @@ def routes_of(master: JobMaster) -> Routes:
     routes.add("PATCH", "/jobs/:jobid/rescaling", jobs.rescaling)
     routes.add("GET", "/jobs/:jobid/epochs", flow.epochs)
     routes.add("GET", "/jobs/:jobid/vertices/:vertexid", flow.vertex)
+    routes.add("GET", "/jobs/:jobid/state", state.snapshots)
+    routes.add("GET", "/jobs/:jobid/state/:checkpointid", state.states)
+    routes.add("GET", "/jobs/:jobid/state/:checkpointid/difference/:otherid", state.difference)
+    routes.add("GET", "/jobs/:jobid/state/:checkpointid/operators/:uid/:state", state.rows)
+    routes.add("GET", "/jobs/:jobid/state/:checkpointid/operators/:uid/:state/largest", state.largest)
     routes.add("GET", "/jobs/:jobid/checkpoints", checkpoints.overview)
     routes.add("POST", "/jobs/:jobid/checkpoints", checkpoints.trigger_checkpoint)
     routes.add("GET", "/jobs/:jobid/checkpoints/config", checkpoints.config)

@@ -9,8 +9,8 @@ import click
 from holdfast.cli.exit_code import errors_to_exit_codes
 from holdfast.cli.job_directories import checkpoint_at
 from holdfast.cli.registers import where_option
-from holdfast.cli.state_summary import StateSummary, summaries
 from holdfast.cli.table import moment, print_json, print_table, size
+from holdfast.state_processor.read.state_summary import StateSummary, summaries
 
 COLUMNS = ("uid", "state", "kind", "type", "rows", "bytes", "key group skew")
 

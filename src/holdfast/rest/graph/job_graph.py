@@ -74,6 +74,10 @@ class JobGraph:
                 "read-records": _skew([flow.records_in for flow in flows]),
                 "busy-time": _skew([flow.busy_ms for flow in flows]),
             },
+            "last-epoch": {
+                "read-records": sum(flow.last_in for flow in flows),
+                "busy-time": round(max((flow.last_busy_ms for flow in flows), default=0.0), 3),
+            },
             "state-bytes": 0 if numbers is None else numbers.state_bytes,
             "watermark": None if numbers is None else numbers.watermark,
         }

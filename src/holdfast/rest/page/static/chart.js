@@ -1,0 +1,97 @@
+// Charts over time, drawn by uPlot in the colours of the page.
+
+import uPlot from "/page/uPlot.js";
+import { h } from "/page/dom.js";
+import { bytes, moment } from "/page/format.js";
+
+const POWERS = Array.from({ length: 51 }, (_, power) => 2 ** power);
+
+function colour(name) {
+  return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+}
+
+// Of a layer that stands on others its own height is told, not where it ends.
+function shown(one, value, index, form) {
+  const own = one.own && index !== null && index !== undefined ? one.own()[index] : value;
+  return own === null || own === undefined ? "" : form(own);
+}
+
+function options(width, height, series, form) {
+  const line = { stroke: colour("--faint"), grid: { stroke: colour("--grid"), width: 1 }, ticks: { show: false } };
+  const font = `11px ${getComputedStyle(document.body).fontFamily}`;
+  return {
+    width,
+    height,
+    cursor: { y: false, points: { size: 6 }, drag: { setScale: false, x: false, y: false } },
+    legend: { show: true, live: true },
+    scales: { x: { time: true }, y: { range: (_, least, most) => [Math.min(0, least ?? 0), (most || 1) * 1.08] } },
+    axes: [
+      { ...line, font, size: 28, space: 70, values: (_, ticks) => ticks.map((tick) => moment(tick * 1000).slice(-8)) },
+      { ...line, font, size: 64, space: 34, incrs: form === bytes ? POWERS : undefined, values: (_, ticks) => ticks.map((tick) => form(tick)) },
+    ],
+    series: [
+      { label: "time", value: (_, value) => (value === null ? "" : moment(value * 1000)) },
+      ...series.map((one) => ({
+        label: one.label,
+        stroke: colour(one.colour),
+        width: one.solid ? 0 : one.filled ? 1.25 : 1.75,
+        fill: one.solid ? colour(one.colour) : one.filled ? `${colour(one.colour)}33` : undefined,
+        points: { show: false },
+        value: (_, value, at, index) => shown(one, value, index, form),
+      })),
+    ],
+  };
+}
+
+export class Chart {
+  constructor(title, series, form, note) {
+    this.series = series;
+    this.form = form;
+    this.place = h("div", { class: "plot" });
+    this.summary = h("p", { class: "unseen" });
+    this.element = h(
+      "figure",
+      { class: "chart", "data-own": `chart ${title}`, role: "group", "aria-label": title },
+      h("figcaption", null, h("strong", null, title), note ? h("span", { class: "note" }, note) : null),
+      this.place,
+      this.summary,
+    );
+    this.plot = null;
+    this.data = null;
+    this.watcher = new ResizeObserver(() => this.resize());
+    this.watcher.observe(this.place);
+    this.scheme = matchMedia("(prefers-color-scheme: dark)");
+    this.again = () => this.redraw();
+    this.scheme.addEventListener("change", this.again);
+  }
+
+  // data: times in seconds, then one array for each series; `said` is the same in a sentence, for those who do not see it.
+  show(data, said) {
+    this.data = data;
+    this.summary.textContent = said;
+    if (this.plot) this.plot.setData(data);
+    else this.redraw();
+  }
+
+  redraw() {
+    if (!this.data) return;
+    const width = this.place.clientWidth;
+    if (!width) return;
+    if (this.plot) this.plot.destroy();
+    this.plot = new uPlot(options(width, 180, this.series, this.form), this.data, this.place);
+  }
+
+  resize() {
+    const width = this.place.clientWidth;
+    if (!width) return;
+    if (this.plot) this.plot.setSize({ width, height: 180 });
+    else this.redraw();
+  }
+
+  close() {
+    this.watcher.disconnect();
+    this.scheme.removeEventListener("change", this.again);
+    if (this.plot) this.plot.destroy();
+    this.plot = null;
+  }
+}

@@ -1,0 +1,126 @@
+// Epochs as they come: rows a second, where the time goes, how far event time is behind, and state.
+
+import { get } from "/page/api.js";
+import { Chart } from "/page/chart.js";
+import { card, facts, h, put, table } from "/page/dom.js";
+import { brief, bytes, count, duration, moment, NONE } from "/page/format.js";
+
+const KEEP = 600;
+const SHOWN = 25;
+
+// An epoch in parts that do not overlap.
+function phases(epoch) {
+  const functions = Math.max(0, epoch.function_ms - epoch.saving_ms);
+  const engine = Math.max(0, epoch.task_ms - epoch.function_ms);
+  const known = epoch.task_ms + epoch.checkpoint_ms + epoch.commit_ms;
+  return {
+    functions,
+    saving: epoch.saving_ms,
+    engine,
+    checkpoint: epoch.checkpoint_ms,
+    commit: epoch.commit_ms,
+    planning: Math.max(0, epoch.duration_ms - known),
+  };
+}
+
+const PHASES = [
+  ["functions", "functions", "--c1"],
+  ["saving", "saving state", "--c2"],
+  ["engine", "engine", "--c3"],
+  ["checkpoint", "checkpoint", "--c4"],
+  ["commit", "commit", "--c5"],
+  ["planning", "planning", "--c6"],
+];
+
+export class EpochsTab {
+  constructor(view) {
+    this.view = view;
+    this.epochs = [];
+    this.parts = [];
+    this.facts = h("div");
+    this.rows = new Chart("Rows a second", [{ label: "rows/s", colour: "--c1", filled: true }], brief);
+    this.time = new Chart(
+      "Time of an epoch, by phase",
+      [...PHASES].reverse().map(([name, label, colour]) => ({ label, colour, solid: true, own: () => this.parts.map((part) => part[name]) })),
+      duration,
+    );
+    this.lag = new Chart("How far event time is behind the clock", [{ label: "watermark lag", colour: "--c2" }], duration);
+    this.state = new Chart("State", [{ label: "bytes in run files", colour: "--c3", filled: true }], bytes);
+    this.lagPlace = h("div", { hidden: true }, this.lag.element);
+    this.list = h("div");
+    this.element = h(
+      "div",
+      null,
+      this.facts,
+      h("div", { class: "charts" }, this.rows.element, this.time.element, this.state.element, this.lagPlace),
+      card("Epochs", this.list),
+    );
+  }
+
+  async refresh() {
+    const since = this.epochs.length ? this.epochs[this.epochs.length - 1].started : 0;
+    const told = await get(`${this.view.path}/epochs?since=${since}`);
+    this.epochs = [...this.epochs, ...told.epochs].slice(-KEEP);
+    const epochs = this.epochs;
+    put(this.facts, this.summary(told));
+    const times = epochs.map((epoch) => (epoch.started + epoch.duration_ms) / 1000);
+    const last = epochs[epochs.length - 1];
+    const rates = epochs.map((epoch) => epoch.rows_per_second);
+    this.rows.show([times, rates], last ? `${brief(last.rows_per_second)} rows a second in epoch ${last.epoch}.` : "");
+    this.parts = epochs.map(phases);
+    this.time.show([times, ...stacked(this.parts)], last ? `Epoch ${last.epoch} took ${duration(last.duration_ms)}.` : "");
+    this.state.show([times, epochs.map((epoch) => epoch.state_bytes)], last ? `${bytes(last.state_bytes)} of state.` : "");
+    const lags = epochs.map((epoch) => (epoch.watermark === null ? null : Math.max(0, epoch.started - epoch.watermark)));
+    this.lagPlace.hidden = lags.every((lag) => lag === null);
+    if (!this.lagPlace.hidden) this.lag.show([times, lags], `${duration(lags[lags.length - 1])} behind the clock.`);
+    this.showList(epochs);
+  }
+
+  summary(told) {
+    const recent = this.epochs.slice(-20);
+    const last = recent[recent.length - 1];
+    const rows = recent.reduce((sum, epoch) => sum + epoch.rows, 0);
+    const time = recent.reduce((sum, epoch) => sum + epoch.duration_ms, 0);
+    return facts([
+      ["Epochs", count(told.total), told.repeated ? `${count(told.repeated)} run again` : "since this process runs it"],
+      ["Rows", count(told.rows), "read from sources"],
+      last && ["Rows a second", time ? brief((1000 * rows) / time) : NONE, `over the last ${recent.length} epochs`],
+      last && ["Time of an epoch", duration(time / recent.length), "mean of the same"],
+      last && ["Sources are at", h("span", { class: "cut", title: last.position }, last.position)],
+      last && ["Watermark", moment(last.watermark), last.watermark === null ? "no event time" : `${duration(Math.max(0, told.now - last.watermark))} behind the clock`],
+    ]);
+  }
+
+  showList(epochs) {
+    const cell = (name) => (epoch) => duration(phases(epoch)[name]);
+    put(
+      this.list,
+      table(
+        "The newest epochs, newest first",
+        [
+          { title: "Epoch", number: true, cell: (epoch) => count(epoch.epoch) },
+          { title: "Began", cell: (epoch) => moment(epoch.started) },
+          { title: "Rows", number: true, cell: (epoch) => count(epoch.rows) },
+          { title: "Rows/s", number: true, cell: (epoch) => brief(epoch.rows_per_second) },
+          { title: "Took", number: true, cell: (epoch) => duration(epoch.duration_ms) },
+          ...PHASES.map(([name, title]) => ({ title: title[0].toUpperCase() + title.slice(1), number: true, cell: cell(name) })),
+          { title: "Checkpoint id", number: true, cell: (epoch) => (epoch.checkpoint_id === null ? NONE : count(epoch.checkpoint_id)) },
+          { title: "Watermark", cell: (epoch) => moment(epoch.watermark) },
+        ],
+        epochs.slice(-SHOWN).reverse(),
+        "No epoch has ended yet.",
+      ),
+    );
+  }
+
+  close() {
+    for (const chart of [this.rows, this.time, this.lag, this.state]) chart.close();
+  }
+}
+
+// Each phase with those below it, the whole first: the areas are drawn over each other.
+function stacked(parts) {
+  const sums = parts.map(() => 0);
+  const layers = PHASES.map(([name]) => parts.map((part, at) => (sums[at] += part[name])));
+  return layers.reverse();
+}

@@ -1,0 +1,186 @@
+// The graph of a job: operators by level, what flows between them, and the subtasks of the one that is chosen.
+
+import { get, part } from "/page/api.js";
+import { card, facts, h, put, svg, table } from "/page/dom.js";
+import { brief, bytes, count, duration, moment, NONE } from "/page/format.js";
+import { HEIGHT, layout, WIDTH } from "/page/layout.js";
+
+const MOST_ROWS = 50;
+const HOW = { HASH: "by key", BROADCAST: "to all", REBALANCE: "spread", FORWARD: "" };
+
+export class GraphTab {
+  constructor(view) {
+    this.view = view;
+    this.drawing = h("div", { class: "scroll graph", tabindex: "0", role: "region", "aria-label": "Graph of the job" });
+    this.subtasks = h("div", { class: "subtasks" });
+    this.edges = h("div");
+    this.all = false;
+    this.element = h("div", null, card("Operators", this.drawing), this.subtasks, card("What has flowed", this.edges));
+  }
+
+  open([uid]) {
+    if (uid !== this.uid) this.all = false;
+    this.uid = uid || null;
+    if (!this.uid) put(this.subtasks);
+  }
+
+  async refresh(job) {
+    const plan = job.plan || { nodes: [] };
+    const known = new Map((job.vertices || []).map((vertex) => [vertex.id, vertex]));
+    this.draw(plan.nodes, known, job);
+    this.listEdges(plan.nodes);
+    const uid = this.uid;
+    if (uid && known.has(uid)) {
+      const vertex = await get(`${this.view.path}/vertices/${part(uid)}`);
+      if (uid === this.uid) this.showSubtasks(vertex, job);
+    }
+  }
+
+  draw(nodes, known, job) {
+    if (!nodes.length) {
+      put(this.drawing, h("p", { class: "empty" }, "The job has no graph here: it has not begun, or has ended."));
+      return;
+    }
+    const { places, width, height } = layout(nodes);
+    const names = new Map(nodes.map((node) => [node.id, node.description]));
+    const lines = nodes.flatMap((node) => node.inputs.map((input) => this.edge(places, names, node, input)));
+    put(
+      this.drawing,
+      h(
+        "div",
+        { class: "canvas", style: { width: `${width}px`, height: `${height}px` } },
+        svg("svg", { width, height, viewBox: `0 0 ${width} ${height}`, "aria-hidden": "true" }, lines),
+        nodes.map((node) => this.node(node, known.get(node.id), places.get(node.id), job)),
+      ),
+    );
+  }
+
+  node(node, vertex, { x, y, level }, job) {
+    const style = { left: `${x}px`, top: `${y}px`, width: `${WIDTH}px`, height: `${HEIGHT}px` };
+    const kind = node.operator;
+    const title = h("span", { class: "name", title: node.id }, node.description);
+    if (!vertex) {
+      return h("div", { class: "node source", style }, title, h("span", { class: "note" }, `${kind}, level ${level}`));
+    }
+    const last = vertex["last-epoch"];
+    const whole = job.progress ? job.progress.duration_ms : 0;
+    const busy = whole ? Math.min(1, last["busy-time"] / whole) : 0;
+    const skew = vertex.skew["read-records"];
+    return h(
+      "a",
+      { class: `node ${kind}`, style, href: `#/job/${this.view.id}/graph/${part(node.id)}`, "aria-current": node.id === this.uid ? "true" : null },
+      title,
+      h("span", { class: "note sides" }, h("span", null, `${kind}, level ${level}`), h("span", null, `${count(vertex.tasks || vertex.parallelism)} subtasks`)),
+      h("span", { class: "numbers sides" },
+        h("span", { title: "rows in and out" }, `${brief(vertex.metrics["read-records"])} → ${brief(vertex.metrics["write-records"])} rows`),
+        vertex["state-bytes"] ? h("span", { title: "state" }, bytes(vertex["state-bytes"])) : null),
+      h("span", { class: "bar", title: "the busiest subtask, of the time of the last epoch" }, h("span", { style: { width: `${Math.round(100 * busy)}%` } })),
+      h("span", { class: "numbers sides" }, h("span", null, `busy ${duration(last["busy-time"])}`),
+        skew > 1.1 ? h("span", { class: skew >= 2 ? "warn" : null, title: "rows of the fullest subtask, of the mean" }, `skew ${skew}`) : null),
+    );
+  }
+
+  edge(places, names, node, input) {
+    const from = places.get(input.id);
+    const to = places.get(node.id);
+    if (!from || !to) return null;
+    const [x1, y1, x2, y2] = [from.x + WIDTH, from.y + HEIGHT / 2, to.x, to.y + HEIGHT / 2];
+    const bend = Math.max(30, (x2 - x1) / 2);
+    const text = (said, dy) =>
+      said ? svg("text", { x: x2 - 58, y: y1 + (y2 - y1) * 0.62 + dy, "text-anchor": "middle" }, said) : null;
+    return svg(
+      "g",
+      { class: input.exchange === "pipelined" ? "edge chained" : "edge" },
+      svg("path", { d: `M${x1} ${y1} C${x1 + bend} ${y1} ${x2 - bend} ${y2} ${x2 - 7} ${y2}` }),
+      svg("path", { class: "head", d: `M${x2 - 8} ${y2 - 4} l8 4 l-8 4 z` }),
+      text(input["last-records"] === null ? null : `${brief(input["last-records"])} rows`, -6),
+      text(input["last-bytes"] ? bytes(input["last-bytes"]) : HOW[input.ship_strategy], 15),
+    );
+  }
+
+  listEdges(nodes) {
+    const names = new Map(nodes.map((node) => [node.id, node.description]));
+    const edges = nodes.flatMap((node) => node.inputs.map((input) => ({ node, input })));
+    const how = ({ input }) =>
+      input.exchange === "pipelined" ? "in the same task" : HOW[input.ship_strategy] || "from its partition";
+    put(
+      this.edges,
+      table(
+        "What has flowed over each edge",
+        [
+          { title: "From", cell: ({ input }) => names.get(input.id) || input.id },
+          { title: "To", cell: ({ node }) => node.description },
+          { title: "How", cell: how },
+          { title: "Rows, last epoch", number: true, cell: ({ input }) => count(input["last-records"]) },
+          { title: "Bytes, last epoch", number: true, cell: ({ input }) => bytes(input["last-bytes"]) },
+          { title: "Rows", number: true, cell: ({ input }) => count(input.records) },
+          { title: "Bytes", number: true, cell: ({ input }) => bytes(input.bytes) },
+        ],
+        edges,
+        "No edge yet.",
+      ),
+    );
+  }
+
+  showSubtasks(vertex) {
+    const rows = [...vertex.subtasks].sort((a, b) => b.metrics["accumulated-busy-time"] - a.metrics["accumulated-busy-time"]);
+    const shown = this.all ? rows : rows.slice(0, MOST_ROWS);
+    const more = rows.length - shown.length;
+    const even = (skew) => (skew ? `${skew} of the mean` : NONE);
+    put(
+      this.subtasks,
+      card(
+        `Subtasks of ${vertex.name}`,
+        facts([
+          ["Subtasks", count(vertex.subtasks.length), vertex.maxParallelism ? `at most ${count(vertex.maxParallelism)}` : "as many as tasks"],
+          ["Fullest subtask", even(vertex.skew["read-records"]), "by rows"],
+          ["Busiest subtask", even(vertex.skew["busy-time"]), "by time"],
+          ["State", bytes(vertex["state-bytes"])],
+          ["Watermark", moment(vertex.watermark)],
+        ]),
+        h("div", { class: "bars-pair" },
+          bars("Rows in, by subtask", vertex.subtasks, (one) => one.metrics["read-records"], count),
+          bars("Busy time, by subtask", vertex.subtasks, (one) => one.metrics["accumulated-busy-time"], duration)),
+        table(
+          "Subtasks, the busiest first",
+          [
+            { title: "Subtask", number: true, cell: (one) => count(one.subtask) },
+            { title: "Rows in", number: true, cell: (one) => count(one.metrics["read-records"]) },
+            { title: "Rows out", number: true, cell: (one) => count(one.metrics["write-records"]) },
+            { title: "Bytes in", number: true, cell: (one) => bytes(one.metrics["read-bytes"]) },
+            { title: "Busy", number: true, cell: (one) => duration(one.metrics["accumulated-busy-time"]) },
+            { title: "Saving state", number: true, cell: (one) => duration(one["saving-time"]) },
+            { title: "Busy, last epoch", number: true, cell: (one) => duration(one["last-epoch"]["busy-time"]) },
+          ],
+          shown,
+        ),
+        more > 0
+          ? h("button", { type: "button", class: "quiet", onclick: () => { this.all = true; this.showSubtasks(vertex); } }, `Show ${count(more)} more`)
+          : null,
+      ),
+    );
+  }
+
+  close() {}
+}
+
+// One bar for each subtask, in their order; a thousand of them are a skyline.
+function bars(title, subtasks, of, form) {
+  const values = subtasks.map(of);
+  const most = Math.max(...values, 0);
+  const mean = values.length ? values.reduce((a, b) => a + b, 0) / values.length : 0;
+  const wide = 100 / Math.max(1, values.length);
+  return h(
+    "figure",
+    { class: "bars" },
+    h("figcaption", null, h("strong", null, title), h("span", { class: "note" }, `most ${form(most)}, mean ${form(mean)}`)),
+    svg(
+      "svg",
+      { viewBox: "0 0 100 30", preserveAspectRatio: "none", role: "img", "aria-label": `${title}: most ${form(most)}, mean ${form(mean)}` },
+      values.map((value, at) => {
+        const tall = most ? Math.max(0.4, (28 * value) / most) : 0.4;
+        return svg("rect", { x: at * wide + wide * 0.1, y: 30 - tall, width: wide * 0.8, height: tall, class: mean && value >= 2 * mean ? "hot" : null });
+      }),
+    ),
+  );
+}

@@ -1,0 +1,1 @@
+"""State of completed checkpoints and savepoints over REST."""
