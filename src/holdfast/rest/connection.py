@@ -15,7 +15,7 @@ from typing import Final
 from holdfast.errors import HoldfastError
 from holdfast.kernel.connection_quota import ConnectionQuota
 from holdfast.rest.answer import Answer, RefusedError, probed
-from holdfast.rest.page.page_files import is_page
+from holdfast.rest.page.page_files import is_page, page_at
 from holdfast.rest.request_head import RequestHead, parse_body
 
 _log = logging.getLogger(__name__)
@@ -121,6 +121,9 @@ class RestConnection:
                     head = await self._read_head()
                     if head.is_probe:  # takes no thread: a process that is busy is alive
                         return probed(head.target, self._not_ready())
+                    head.check_host(self._bounds.hosts)
+                    if is_page(head.method, head.target):  # takes no thread either: who reads it is a stranger
+                        return page_at(head.target)
                     body = await self._read_body(head)
             except TimeoutError:
                 raise RefusedError(408, f"No whole request within {self._bounds.seconds:g} s.") from None
@@ -142,9 +145,6 @@ class RestConnection:
             raise RefusedError(431, f"Headers have at most {self._bounds.header_bytes} bytes.") from None
 
     async def _read_body(self, head: RequestHead) -> bytes:
-        head.check_host(self._bounds.hosts)
-        if is_page(head.method, head.target):
-            return b""  # who reads the page stays a stranger
         if not head.is_scrape(self._bounds.scraper):
             head.check_bearer(self._bearer)
         full = self._quota.admit(self)

@@ -1,7 +1,5 @@
 """A small HTTP server, on the loopback for one job: what is served at which path; what it answers is said elsewhere.
 
-Every server has the web page.
-
 Of the standard library: a handful of requests a minute from this host, and no further dependency for every job.
 """
 
@@ -24,7 +22,6 @@ from holdfast.rest.checkpoint_api import CheckpointApi
 from holdfast.rest.connection import RestBounds, RestConnection, respond_with
 from holdfast.rest.graph.flow_api import FlowApi
 from holdfast.rest.job_api import JobApi
-from holdfast.rest.page.page_files import front, page_file
 from holdfast.rest.rescale_api import RescaleApi
 from holdfast.rest.state.state_api import StateApi
 from holdfast.runtime.master.job_master import JobMaster
@@ -53,8 +50,6 @@ class Routes:
         self.linger = linger
         self.not_ready: Callable[[], str | None] = lambda: None
         self._routes: list[tuple[str, re.Pattern[str], Handler]] = []
-        self.add("GET", "/", front)
-        self.add("GET", "/page/:file", page_file)
 
     def add(self, method: str, path: str, handler: Handler) -> None:
         """Serve a path."""

@@ -1,4 +1,7 @@
-"""The files of the web page. Anyone may read them: what they show, they fetch with the token of who looks at them."""
+"""The files of the web page. Anyone may read them: what they show, they fetch with the token of who looks at them.
+
+They are read once, and kept.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from importlib.resources import files
 from typing import Final
 from urllib.parse import urlsplit
 
-from holdfast.rest.answer import Answer, RefusedError, Request
+from holdfast.rest.answer import Answer, RefusedError
 
 PREFIX: Final = "/page/"
 _FRONT: Final = "index.html"
@@ -49,14 +52,14 @@ def is_page(method: str, target: str) -> bool:
     return method == "GET" and (path == "/" or path.startswith(PREFIX))
 
 
-def front(request: Request) -> Answer:
-    """GET /."""
-    return _pages()[_FRONT]
+def page_at(target: str) -> Answer:
+    """Return a file of the page.
 
-
-def page_file(request: Request) -> Answer:
-    """GET /page/:file."""
-    name = request.path["file"]
+    Raises:
+        RefusedError: There is none of this name.
+    """
+    path = urlsplit(target).path
+    name = _FRONT if path == "/" else path.removeprefix(PREFIX)
     found = _pages().get(name)
     if found is None:
         raise RefusedError(404, f"The page has no file {name!r:.60}.")
