@@ -66,7 +66,8 @@ class EpochClock(StreamingQueryListener):
         pass
 
     def onQueryProgress(self, event) -> None:
-        if event.progress.numInputRows > 0:
+        # Spark counts no rows of inputs that tasks of Holdfast read.
+        if event.progress.numInputRows > 0 or any(s.startOffset != s.endOffset for s in event.progress.sources):
             seconds = event.progress.durationMs["triggerExecution"] / 1000
             with self._told:
                 self.ends.append(datetime.fromisoformat(event.progress.timestamp).timestamp() + seconds)

@@ -86,12 +86,15 @@ class HoldfastEngine:
         for name, text in self.options.items():
             configuration.set_string(name, text)
         environment = StreamExecutionEnvironment.get_execution_environment(configuration, spark=self._session)
-        stream = environment.from_dataframe(read_epochs(self._session, self._source))
-        counted = self.counted(stream)
+        counted = self.counted(self.stream(environment))
         discarded = self._workload.sink == "discard"
         counted.sink_to(DiscardingSink() if discarded else ParquetFileSink(f"{self._workload.workspace}/output"))
         environment.execute("keyed-count")
         return self.clock.take(epochs)
+
+    def stream(self, environment: StreamExecutionEnvironment) -> DataStream:
+        """The input."""
+        return environment.from_dataframe(read_epochs(self._session, self._source))
 
     def counted(self, stream: DataStream) -> DataStream:
         """The job between its input and its sink."""

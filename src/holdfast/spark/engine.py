@@ -187,7 +187,7 @@ class SparkEngine(Engine):
             .trigger(**self._trigger.arguments())
         )
         try:
-            self._query = start_with_plain_logs(frame.sparkSession, writer.start)
+            self._query = start_with_plain_logs(frame.sparkSession, writer.start, self._frames.splits.interval)
         except Exception as error:
             raise translate(error, "starting the streaming query") from error
 
@@ -195,7 +195,8 @@ class SparkEngine(Engine):
         if not self._is_set_up:
             epoch_settings(batch.sparkSession, messages=self._plan.has_messages)
             self._is_set_up = True
-        frame = self._frames.with_static(batch, self._unread)
+        planned = self._frames.splits.in_place_of_listings(batch, private.path, batch_id)
+        frame = self._frames.with_static(planned, self._unread)
 
         def positions() -> dict[str, Any]:
             streaming = private.positions(batch_id, driver.epoch)

@@ -23,6 +23,8 @@ _PLAIN: Final = tuple(
     f"org.apache.spark.sql.execution.streaming.{package}FileSystemBasedCheckpointFileManager"
     for package in ("checkpointing.", "")  # since Spark 4.1, and before
 )
+_POLLING: Final = "spark.sql.streaming.pollingDelay"
+_POLLING_DEFAULT: Final = "10"  # as Spark tells it: milliseconds
 _STARTING: Final = "Initializing"
 _LONGEST_START: Final = 10.0
 _PAUSE: Final = 0.005
@@ -30,19 +32,34 @@ _PAUSE: Final = 0.005
 _starting = threading.Lock()
 
 
-def start_with_plain_logs(session: SparkSession, start: Callable[[], StreamingQuery]) -> StreamingQuery:
+def start_with_plain_logs(
+    session: SparkSession, start: Callable[[], StreamingQuery], interval: float | None = None
+) -> StreamingQuery:
     """Starts a query whose logs are written plainly; returns when it and its sources have made their logs.
 
     Args:
-        session: The session of the query's input. Its setting is there for this moment; one of the user's stays.
+        session: The session of the query's input. Its settings are there for this moment; those of the user stay.
         start: Starts the query.
+        interval: Seconds between two looks for new input while there is none; None for Spark's own.
     """
-    with _starting, _plain_logs(session):
+    with _starting, _plain_logs(session), _looking_every(session, interval):
         query = start()
         deadline = time.monotonic() + _LONGEST_START
         while query.isActive and query.status["message"].startswith(_STARTING) and time.monotonic() < deadline:
             time.sleep(_PAUSE)
         return query
+
+
+@contextmanager
+def _looking_every(session: SparkSession, interval: float | None) -> Iterator[None]:
+    if interval is None or session.conf.get(_POLLING, None) not in (None, _POLLING_DEFAULT):
+        yield
+        return
+    session.conf.set(_POLLING, f"{max(1, round(1000 * interval))}ms")
+    try:
+        yield
+    finally:
+        session.conf.unset(_POLLING)
 
 
 @contextmanager

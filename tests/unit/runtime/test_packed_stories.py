@@ -32,7 +32,7 @@ def packed() -> Iterator[None]:
     """The default of the option is the other one."""
     object.__setattr__(PACKED_EXCHANGE, "default", True)
     yield
-    object.__setattr__(PACKED_EXCHANGE, "default", False)
+    object.__setattr__(PACKED_EXCHANGE, "default", None)
 
 
 def test_these_stories_are_told_in_messages(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F405

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
+from holdfast.runtime.function.splits import SplitInput
 from holdfast.runtime.function.user_function import FlatMapLike
 from holdfast.types.information.type_information import TypeInformation
 
@@ -34,6 +35,10 @@ class Source(ABC):
 
     def element_type(self) -> TypeInformation | None:
         """Type of the elements if the frame has one column and they are its values; None if the rows are elements."""
+        return None
+
+    def splits(self) -> SplitInput | None:
+        """What reads the elements in tasks, if the frame only lists files; `element_type` says what they are then."""
         return None
 
     def timestamp_column(self) -> str | None:

@@ -25,12 +25,13 @@ from holdfast.datastream.state_backend import StateBackend, options_of
 from holdfast.datastream.stream.data_stream import DataStream
 from holdfast.datastream.stream.operation import declared_type
 from holdfast.datastream.stream.other_kinds import OtherKinds
-from holdfast.datastream.stream.source_stream import elements_of
+from holdfast.datastream.stream.source_stream import elements_of, read_by
 from holdfast.errors import ConfigurationError
 from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.default_log import begin_default_log
 from holdfast.kernel.ids import new_nonce
 from holdfast.kernel.watermark import WatermarkStrategy
+from holdfast.runtime.function.splits import SplitInput
 from holdfast.runtime.graph.stream_graph import FrameTransformNode, Node, SinkNode, SourceNode, StreamGraph
 from holdfast.runtime.job.options import AUTO_GENERATE_UIDS, DEFAULT_PARALLELISM, JOB_ID, JOB_NAME, MAX_PARALLELISM
 from holdfast.runtime.master.job_client import JobClient
@@ -174,14 +175,20 @@ class StreamExecutionEnvironment(EnvironmentSettings):
         from holdfast.spark.frame import element_type_of
 
         frame = source.create_frame(self.spark)
-        element_type = source.element_type()
+        element_type, splits = source.element_type(), source.splits()
+        if splits is not None:
+            assert element_type is not None
+            rows = self._rows(frame, element_type_of(frame), source_name, splits)
+            return elements_of(source, rows, watermark_strategy, type_info, read_by(splits, rows, element_type))
         if element_type is None:
             rows = self._rows(frame, element_type_of(frame), source_name)
         else:
             rows = self._rows(frame.toDF(VALUE_COLUMN), element_type, source_name)
         return elements_of(source, rows, watermark_strategy, type_info)
 
-    def _rows(self, frame: DataFrame, element_type: TypeInformation, name: str) -> DataStream:
+    def _rows(
+        self, frame: DataFrame, element_type: TypeInformation, name: str, splits: SplitInput | None = None
+    ) -> DataStream:
         from holdfast.spark.frame import is_streaming
         from holdfast.spark.input.description import description_of
 
@@ -191,6 +198,7 @@ class StreamExecutionEnvironment(EnvironmentSettings):
             frame=frame,
             is_streaming=is_streaming(frame),
             reads=description_of(frame),
+            splits=splits,
         )
         return DataStream(self, node)
 

@@ -9,7 +9,9 @@ from holdfast.datastream.stream.data_stream import DataStream
 from holdfast.datastream.stream.operation import declared_type
 from holdfast.errors import ConfigurationError
 from holdfast.kernel.watermark import WatermarkStrategy
-from holdfast.runtime.graph.stream_graph import SourceNode
+from holdfast.runtime.function.splits import SplitInput
+from holdfast.runtime.graph.stream_graph import NarrowNode, OperatorSpec, SourceNode
+from holdfast.types.information.type_information import TypeInformation
 
 
 class SourceStream(DataStream):
@@ -43,7 +45,16 @@ class SourceStream(DataStream):
         return self
 
 
-def elements_of(source: Source, rows: DataStream, strategy: WatermarkStrategy, type_info: Any) -> SourceStream:
+def read_by(splits: SplitInput, rows: DataStream, element_type: TypeInformation) -> DataStream:
+    """The elements of an input whose rows are splits of files, which tasks read."""
+    spec = OperatorSpec(splits, "splits", False, rows.get_type(), element_type)
+    node = NarrowNode(inputs=(rows._node,), name="read", element_type=element_type, operator=spec)
+    return DataStream(rows._environment, node)
+
+
+def elements_of(
+    source: Source, rows: DataStream, strategy: WatermarkStrategy, type_info: Any, read: DataStream | None = None
+) -> SourceStream:
     """The stream of a source, of that of its rows.
 
     Args:
@@ -51,6 +62,7 @@ def elements_of(source: Source, rows: DataStream, strategy: WatermarkStrategy, t
         rows: The rows of its frame.
         strategy: How its elements get timestamps, and its watermark follows from them.
         type_info: Type of the elements if the program declared one; None for what the source says.
+        read: What a step has read of the rows, if they are splits.
 
     Raises:
         ConfigurationError: The strategy is none, or the declared type is another one than that of the source.
@@ -60,7 +72,7 @@ def elements_of(source: Source, rows: DataStream, strategy: WatermarkStrategy, t
             "from_source() takes a WatermarkStrategy, for instance WatermarkStrategy.no_watermarks(), not "
             f"{strategy!r}."
         )
-    elements = rows
+    elements = rows if read is None else read
     column = source.timestamp_column()
     if column is not None:
         stamping = WatermarkStrategy.no_watermarks().with_timestamp_assigner(lambda row, _: row[column])

@@ -13,11 +13,12 @@ import logging
 import re
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from holdfast.errors import ConfigurationError
 from holdfast.kernel.key_group import MAX_PARALLELISM
 from holdfast.kernel.watermark import WatermarkStrategy
+from holdfast.runtime.function.splits import SplitInput
 from holdfast.runtime.function.user_function import CheckpointedFunction
 from holdfast.runtime.graph.structure import StructuredStep, identities
 from holdfast.state.declaration.descriptor import MapStateDescriptor
@@ -25,8 +26,13 @@ from holdfast.types.information.type_information import TypeInformation
 
 logger = logging.getLogger(__name__)
 
-Shape = Literal["map", "flat_map", "filter", "process", "reduce", "batches", "groups", "async", "window", "panes"]
+Shape = Literal[
+    "map", "flat_map", "filter", "process", "reduce", "batches", "groups", "async", "window", "panes", "splits"
+]
 _counter = itertools.count()
+
+SPLITS_COLUMN: Final = "splits"
+"""The column of the frame of an input whose elements are splits."""
 
 
 @dataclass(frozen=True)
@@ -109,12 +115,14 @@ class SourceNode(Node):
 
     Attributes:
         reads: What it reads, in words that are the same in every run; its uid is derived from them if it has none.
+        splits: What plans its epochs, if its elements are the splits that the next step reads.
     """
 
     frame: Any = None
     collection: Sequence[Any] | None = None
     is_streaming: bool = False
     reads: str = ""
+    splits: SplitInput | None = None
 
 
 @dataclass(eq=False, kw_only=True)

@@ -72,13 +72,14 @@ EXECUTION_TRIGGER: Final = ConfigOption(
     "stop), or an interval such as '10 s'.",
 )
 
-PACKED_EXCHANGE: Final = ConfigOption(
+PACKED_EXCHANGE: Final = ConfigOption[bool | None](
     "execution.exchange.packed",
     bool,
-    False,
+    None,
     "Whether elements go from one Python stage to the next in columns, many in one message, and not as rows of Spark. "
-    "It takes less of the JVM's time and more of Python's, and pays where a stage emits more than it reads. Elements "
-    "are rows in any case before Spark 4.1, out of sources, and on their way to operators that order them.",
+    "Without a value they do in jobs all of whose inputs are a `FileSource`, where it costs nothing. Else it takes "
+    "less of the JVM's time and more of Python's, and pays where a stage emits more than it reads. Elements are rows "
+    "in any case before Spark 4.1, out of inputs that Spark reads, and on their way to operators that order them.",
 )
 
 PYTHON_FILES: Final = ConfigOption[list[str]](

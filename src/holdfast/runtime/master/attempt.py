@@ -26,7 +26,7 @@ from holdfast.runtime.compaction.background import Compaction
 from holdfast.runtime.epoch.epoch_runner import EpochRunner
 from holdfast.runtime.exchange.descriptor import JobDescriptor
 from holdfast.runtime.graph.compiler import compile_graph
-from holdfast.runtime.graph.packing import with_packed_exchanges
+from holdfast.runtime.graph.packing import packing_pays, with_packed_exchanges
 from holdfast.runtime.graph.plan import JobPlan
 from holdfast.runtime.job.control import JobControl, RescaleRequest
 from holdfast.runtime.job.engine import EpochDriver, EpochInput, Outcome
@@ -98,7 +98,8 @@ class JobAttempt(EpochDriver):
         job = self._job
         maximum = job.configuration.get(MAX_PARALLELISM)
         plan = compile_graph(job.graph, job.default_parallelism, maximum, self._stored_max, parallelism)
-        packs = job.engine.carries_messages and job.configuration.get(PACKED_EXCHANGE)
+        asked = job.configuration.get(PACKED_EXCHANGE)
+        packs = job.engine.carries_messages and (packing_pays(plan) if asked is None else asked)
         return with_packed_exchanges(plan) if packs else plan
 
     def run(self) -> Outcome:

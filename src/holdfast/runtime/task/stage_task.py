@@ -19,13 +19,14 @@ from holdfast.runtime.exchange.barrier import Barrier
 from holdfast.runtime.exchange.barrier_row import TICK, pack
 from holdfast.runtime.exchange.chunk import Chunk
 from holdfast.runtime.exchange.descriptor import EpochDescriptor
-from holdfast.runtime.exchange.layout import BARRIER_SCHEMA, KEY, KEY_HASH, Arrival, SourceLayout
+from holdfast.runtime.exchange.layout import BARRIER_SCHEMA, KEY, KEY_HASH, Arrival, EdgeLayout, SourceLayout
 from holdfast.runtime.exchange.marker import MarkerFormat, MarkerReader
-from holdfast.runtime.exchange.packed_layout import arriving_layout
+from holdfast.runtime.exchange.packed_layout import PackedLayout, arriving_layout
 from holdfast.runtime.graph.event_time import greatest
 from holdfast.runtime.graph.plan import Edge, Port, SourcePlan
 from holdfast.runtime.task.garbage_collection import collect_young, paused_garbage_collection
 from holdfast.runtime.task.identity import TaskIdentity
+from holdfast.runtime.task.reading_step import ReadingRun
 from holdfast.runtime.task.record_writer import RecordWriter
 from holdfast.runtime.task.step import KeyedRun, OperatorRun, StepRun
 from holdfast.runtime.task.step_factory import create_step
@@ -83,8 +84,7 @@ class StageTask:
     def _run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         done = False
         try:
-            for number, batch in enumerate(batches, start=1):
-                self._take(batch)
+            for number, _ in enumerate(self._taken(batches), start=1):
                 if number % COLLECT_EVERY == 0:
                     collect_young()
                 yield from self._writer.drain()
@@ -104,13 +104,31 @@ class StageTask:
         for run in self._steps:
             run.abort()
 
-    def _take(self, batch: pa.RecordBatch) -> None:
-        if self._arriving is None:
-            for source, columns in self._sources.unpack(batch):
-                self._deliver(Port("source", source.uid), _chunk(source, source.uid, columns), columns)
-            return
+    def _taken(self, batches: Iterable[pa.RecordBatch]) -> Iterator[None]:
+        """Takes what arrives; in between, what leaves can be drained."""
+        for batch in batches:
+            if self._arriving is None:
+                yield from self._take_sources(batch)
+            else:
+                self._take(self._arriving, batch)
+                yield
+
+    def _take_sources(self, batch: pa.RecordBatch) -> Iterator[None]:
+        for source, columns in self._sources.unpack(batch):
+            port = Port("source", source.uid)
+            for run, _ in self._consumers.get(port, ()):
+                if isinstance(run, ReadingRun):
+                    run.meter.came(port.name, columns)
+                    reading = run.read(columns)
+                    while (elements := run.meter.timed(next, reading, None)) is not None:
+                        self._emit(run, elements)
+                        yield
+            self._deliver(port, _chunk(source, source.uid, columns), columns)
+        yield
+
+    def _take(self, arriving: EdgeLayout | PackedLayout, batch: pa.RecordBatch) -> None:
         try:
-            controls, arrivals = self._arriving.unpack(batch)
+            controls, arrivals = arriving.unpack(batch)
             for content in controls:
                 if content != TICK:
                     self._markers.take(content)
@@ -189,6 +207,8 @@ class StageTask:
             columns: As they came from a source, None for what a step has emitted.
         """
         for run, is_second in self._consumers.get(port, ()):
+            if isinstance(run, ReadingRun):
+                continue  # it has read them
             if columns is not None:
                 run.meter.came(port.name, columns)
             self._accept(run, is_second, chunk)

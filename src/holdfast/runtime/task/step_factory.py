@@ -11,6 +11,7 @@ from holdfast.runtime.operator import SubtaskInfo
 from holdfast.runtime.task.identity import TaskIdentity
 from holdfast.runtime.task.operator_state import TaskSnapshotStore, inline_limit
 from holdfast.runtime.task.queryable_names import QueryableNames
+from holdfast.runtime.task.reading_step import ReadingRun
 from holdfast.runtime.task.sink_step import SinkRun, StageRun
 from holdfast.runtime.task.step import KeyedRun, OperatorRun, StepRun
 from holdfast.runtime.task.timestamp_step import TimestampRun
@@ -32,6 +33,8 @@ def create_step(
     if step.kind in ("sink", "staging"):
         run = SinkRun if step.kind == "sink" else StageRun
         return run(step, _writer_context(job, epoch, identity, step, tasks), epoch)
+    if step.operator is not None and step.operator.shape == "splits":
+        return ReadingRun(step, identity.partition)
     if step.strategy is not None:
         return TimestampRun(step, step.strategy, identity.partition, epoch.epoch)
     if step.parallelism and identity.partition >= step.parallelism:

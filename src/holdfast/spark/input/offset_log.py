@@ -43,10 +43,11 @@ def lines_of(streaming: Mapping[str, Any]) -> int:
 
 def offsets_of(streaming: Mapping[str, Any]) -> list[int]:
     """For each line the number of the last entry that its source of files has read; -1 for none, and other sources."""
-    return [_log_offset(line) for line in require_plain(streaming["offsets"][str(streaming["batch_id"])])]
+    return [log_offset(line) for line in require_plain(streaming["offsets"][str(streaming["batch_id"])])]
 
 
-def _log_offset(line: str) -> int:
+def log_offset(line: str) -> int:
+    """The number of the last entry that a source of files has read, by its line; -1 for none, and other sources."""
     try:
         said = json.loads(line)
     except ValueError:

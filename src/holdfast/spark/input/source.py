@@ -23,6 +23,7 @@ from holdfast.runtime.operator import user_error
 from holdfast.spark.exchange import quote, source_ddl
 from holdfast.spark.frame import arrow_files, element_type_of, frame_of
 from holdfast.spark.input.fitting import InputIdentities, uid_of
+from holdfast.spark.input.split_frames import StreamedSplits, split_frame, splits_of
 from holdfast.types.conversion.arrow import element_ddl, element_schema
 
 _STATEFUL = {
@@ -52,6 +53,10 @@ class _Packing:
             packed = frame if self._layout.flat else frame.select(*self._packed(source, frame))
             result = packed if result is None else result.union(packed)
         return result
+
+    def column_of(self, source: SourcePlan) -> str:
+        """The column of a source, where there are several."""
+        return self._layout.column(self._layout.sources.index(source))
 
     def _packed(self, source: SourcePlan, frame: DataFrame) -> list[Column]:
         columns = []
@@ -87,11 +92,18 @@ class JobFrames:
         self._static = [(s, f) for s, f in frames if not f.isStreaming]
         self.streaming = packing.union(streams)
         self.identities = InputIdentities(streams, self._static, self.streaming, session)
+        self.splits = StreamedSplits([s for s, _ in streams], self.identities.lines, packing.union, packing.column_of)
 
     def static(self, unread: Collection[str]) -> DataFrame | None:
         """All rows of the static inputs with these uids; None if there is none."""
-        frame = self._packing.union([(s, f) for s, f in self._static if uid_of(s) in unread])
+        frame = self._packing.union([(s, self._read_once(s, f)) for s, f in self._static if uid_of(s) in unread])
         return None if frame is None else _in_session(frame, self._session)
+
+    def _read_once(self, source: SourcePlan, frame: DataFrame) -> DataFrame:
+        splits = splits_of(source)
+        if splits is None:
+            return frame
+        return split_frame(self._session, splits.plan((), None, self._session.sparkContext.defaultParallelism).tasks)
 
     def with_static(self, batch: DataFrame, unread: Collection[str]) -> DataFrame:
         """The batch, and static inputs that have not been read."""

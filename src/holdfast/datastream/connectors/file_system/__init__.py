@@ -1,4 +1,4 @@
-"""`FileSink`: streams into directories of files, exactly once, under PyFlink's names."""
+"""`FileSource` and `FileSink`: files as streams, and streams into files, exactly once, under PyFlink's names."""
 
 from holdfast.datastream.connectors.file_system.file_sink import FileSink
 from holdfast.datastream.connectors.file_system.file_sink_settings import (
@@ -9,13 +9,19 @@ from holdfast.datastream.connectors.file_system.file_sink_settings import (
     OutputFileConfig,
     RollingPolicy,
 )
+from holdfast.datastream.connectors.file_system.file_source import FileSource, FileSourceBuilder
+from holdfast.datastream.formats.input_format import BulkFormat, StreamFormat
 
 __all__ = [
     "BucketAssigner",
+    "BulkFormat",
     "BulkWriterFactory",
     "DefaultRollingPolicy",
     "FileSink",
+    "FileSource",
+    "FileSourceBuilder",
     "OnCheckpointRollingPolicy",
     "OutputFileConfig",
     "RollingPolicy",
+    "StreamFormat",
 ]

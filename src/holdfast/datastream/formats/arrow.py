@@ -1,0 +1,51 @@
+"""Files and streams of Arrow's IPC format ("Feather") as an input."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+
+from holdfast.datastream.formats.input_file import InputFile
+from holdfast.datastream.formats.input_format import ROWS, BulkFormat, RowFormat
+
+_MAGIC = b"ARROW1"
+
+
+class ArrowInputFormat(RowFormat, BulkFormat):
+    """Rows of Arrow files.
+
+    Of the record batches of a file, each counts as an equal share of its bytes, and is read by the task in whose range
+    the middle of that share lies. A stream has no list of its batches: it is read whole by the task of its first byte.
+
+    Args:
+        row_type: The columns to read, by name; see `ParquetColumnarRowInputFormat`.
+    """
+
+    name = "Arrow"
+
+    def read(self, file: InputFile, begin: int, end: int) -> Iterator[pa.RecordBatch]:
+        with file.open() as opened:
+            is_file = opened.read(len(_MAGIC)) == _MAGIC
+            opened.seek(0)
+            batches = _of_file(opened, file.length, begin, end) if is_file else _of_stream(opened, begin, end)
+            is_known = False
+            for batch in batches:
+                if not is_known:
+                    self.require_columns(batch.schema, file.path)
+                    is_known = True
+                for at in range(0, batch.num_rows, ROWS):
+                    yield self.conform(batch.slice(at, ROWS))
+
+
+def _of_file(opened: pa.NativeFile, length: int, begin: int, end: int) -> Iterator[pa.RecordBatch]:
+    reader = pa.ipc.open_file(opened)
+    count = reader.num_record_batches
+    for number in range(count):
+        if begin <= (2 * number + 1) * length // (2 * count) < end:
+            yield reader.get_batch(number)
+
+
+def _of_stream(opened: pa.NativeFile, begin: int, end: int) -> Iterator[pa.RecordBatch]:
+    if begin == 0 < end:
+        yield from pa.ipc.open_stream(opened)

@@ -1,0 +1,38 @@
+"""Lines of JSON as an input."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pyarrow.json as pj
+
+from holdfast.datastream.formats.input_file import InputFile
+from holdfast.datastream.formats.input_format import RowFormat, StreamFormat
+from holdfast.datastream.formats.text_lines import can_split_text, line_blocks
+
+
+class JsonLinesFormat(RowFormat, StreamFormat):
+    """Rows of files with an object of JSON in each line. What an object does not have is null.
+
+    Args:
+        row_type: The fields to read, by name: type information, DDL such as `'key string, n bigint'`, or an Arrow
+            schema. Objects may have others beside them.
+    """
+
+    name = "JSON lines"
+
+    def can_split(self, path: str) -> bool:
+        return can_split_text(path)
+
+    def read(self, file: InputFile, begin: int, end: int) -> Iterator[pa.RecordBatch]:
+        for block in line_blocks(file, begin, end):
+            if not block.strip():
+                continue
+            table = pj.read_json(
+                pa.BufferReader(block),
+                read_options=pj.ReadOptions(use_threads=False, block_size=min(len(block) + 1, 2**31 - 1)),
+                parse_options=pj.ParseOptions(explicit_schema=self.schema, unexpected_field_behavior="ignore"),
+            )
+            for batch in table.combine_chunks().to_batches():
+                yield self.conform(batch)

@@ -1,0 +1,142 @@
+"""Text from line end to line end: lines that begin in a range of bytes belong to it, however long they are."""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Iterator
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from holdfast.datastream.formats.input_file import InputFile
+from holdfast.datastream.formats.input_format import StreamFormat
+from holdfast.errors import ConfigurationError
+from holdfast.types.conversion.arrow import VALUE_COLUMN
+from holdfast.types.information.type_information import TypeInformation, Types
+
+BLOCK: Final = 4 << 20
+_LINE_FEED: Final = 10
+_CARRIAGE_RETURN: Final = 13
+
+
+class TextLineFormat(StreamFormat):
+    """Lines of text, each an element.
+
+    Args:
+        charset: How characters are encoded.
+
+    Raises:
+        ConfigurationError: Python knows no such encoding.
+    """
+
+    name = "text"
+
+    def __init__(self, charset: str = "UTF-8") -> None:
+        try:
+            self._charset = codecs.lookup(charset).name
+        except (LookupError, TypeError) as error:
+            raise ConfigurationError(f"text_line_format() takes the name of an encoding, not {charset!r}.") from error
+
+    def element_type(self) -> TypeInformation:
+        return Types.STRING()
+
+    def can_split(self, path: str) -> bool:
+        return self._charset == "utf-8" and can_split_text(path)
+
+    def read(self, file: InputFile, begin: int, end: int) -> Iterator[pa.RecordBatch]:
+        for block in self._blocks(file, begin, end):
+            lines = lines_of(block)
+            lines.validate(full=True)  # bytes that are no text would go unnoticed until somebody looks at them
+            yield pa.RecordBatch.from_arrays([lines], names=[VALUE_COLUMN])
+
+    def _blocks(self, file: InputFile, begin: int, end: int) -> Iterator[bytes]:
+        if self._charset == "utf-8":
+            return line_blocks(file, begin, end)
+        with file.open_text() as stream:
+            return iter([bytes(stream.read()).decode(self._charset).encode()])
+
+
+def can_split_text(path: str) -> bool:
+    """Whether a file of text can be read from the middle on, which one that is compressed as a whole cannot."""
+    return InputFile(path, 0, 0).codec is None
+
+
+def line_blocks(file: InputFile, begin: int, end: int) -> Iterator[bytes]:
+    """Whole lines, in blocks of some megabytes: those that begin in a range of the bytes of a file.
+
+    Args:
+        file: The file. Of one that is compressed as a whole all lines are given.
+        begin: The first byte of the range.
+        end: The byte after the range.
+    """
+    with file.open_text() as stream:
+        yield from _all_lines(stream) if file.codec is not None else _lines_between(stream, begin, end)
+
+
+def _all_lines(stream: Any) -> Iterator[bytes]:
+    begun: list[bytes] = []
+    while block := stream.read(BLOCK):
+        cut = block.rfind(b"\n") + 1
+        if cut:
+            yield b"".join([*begun, block[:cut]])
+            begun = []
+        if cut < len(block):
+            begun.append(block[cut:])
+    if begun:
+        yield b"".join(begun)
+
+
+def _lines_between(stream: Any, begin: int, end: int) -> Iterator[bytes]:
+    at = _first_line(stream, begin, end)
+    begun: list[bytes] = []
+    while at < end or begun:
+        stream.seek(at)
+        block = stream.read(BLOCK)
+        if not block:
+            break
+        # The last line of the range ends where the first byte of the next range, or one after it, begins a line.
+        cut = block.find(b"\n", max(0, end - 1 - at)) if at + len(block) >= end else block.rfind(b"\n")
+        is_last = cut >= 0 and at + cut + 1 >= end
+        if cut >= 0:
+            yield b"".join([*begun, block[: cut + 1]])
+            begun = []
+        if is_last:
+            return
+        if cut + 1 < len(block):
+            begun.append(block[cut + 1 :])
+        at += len(block)
+    if begun:
+        yield b"".join(begun)
+
+
+def _first_line(stream: Any, begin: int, end: int) -> int:
+    """Where the first line begins that begins in a range; its end if there is none."""
+    at = max(0, begin - 1)
+    while begin > 0 and at < end:
+        stream.seek(at)
+        block = stream.read(min(BLOCK, end - at))
+        if not block:
+            return end
+        found = block.find(b"\n")
+        if found >= 0:
+            return int(at + found + 1)
+        at += len(block)
+    return 0 if not begin else end
+
+
+def lines_of(block: bytes) -> pa.StringArray:
+    """The lines of a block as one column, without their ends (a line feed, or a carriage return before one)."""
+    content = np.frombuffer(block, np.uint8)
+    ends = np.flatnonzero(content == _LINE_FEED)
+    keep = content != _LINE_FEED
+    if not block.endswith(b"\n"):
+        ends = np.append(ends, len(content))
+    before = ends[ends > 0] - 1
+    returns = before[content[before] == _CARRIAGE_RETURN]
+    keep[returns] = False
+    removed = np.arange(len(ends)) + np.searchsorted(returns, ends)
+    offsets = np.zeros(len(ends) + 1, np.int32)
+    offsets[1:] = ends - removed
+    data = content[keep]
+    return pa.StringArray.from_buffers(len(ends), pa.py_buffer(offsets), pa.py_buffer(data))

@@ -1,0 +1,51 @@
+"""Inputs whose rows tasks read: the driver plans splits of an epoch, and hands each task its own as text."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+
+@dataclass(frozen=True)
+class SplitPlan:
+    """What an epoch reads of one input, fixed before it is read.
+
+    Attributes:
+        record: It in one text, which a checkpoint keeps: by it the same epoch can be planned again.
+        tasks: The splits of each task, as `SplitInput.read` takes them.
+    """
+
+    record: str
+    tasks: tuple[str, ...]
+
+
+class SplitInput(ABC):
+    """An input of files. It is pickled into tasks."""
+
+    @abstractmethod
+    def plan(self, paths: Sequence[str], known: str | None, tasks: int) -> SplitPlan:
+        """Plans an epoch, in the driver. Blocks.
+
+        Args:
+            paths: The files; none for an input that is read once, as a whole, which knows its own.
+            known: What was recorded of the same epoch, if it was planned before; it is planned as it was.
+            tasks: How many tasks can run at once.
+
+        Raises:
+            InputGoneError: A file is gone, or not the one any more that was recorded.
+        """
+
+    @abstractmethod
+    def read(self, splits: str) -> Iterator[pa.RecordBatch]:
+        """Reads splits, in a task: batches in the columns of the elements. Blocks.
+
+        Raises:
+            InputError: A file cannot be read, or is not what it was when the epoch was planned.
+        """
+
+    def interval(self) -> float | None:
+        """Seconds between two looks for new files while there are none; None for what the engine does anyway."""
+        return None

@@ -1,0 +1,36 @@
+"""A step that reads files: it gets splits, and emits what is in them, in columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+
+from holdfast.runtime.exchange.barrier import StepReport
+from holdfast.runtime.exchange.chunk import Chunk
+from holdfast.runtime.function.splits import SplitInput
+from holdfast.runtime.graph.plan import Step
+from holdfast.runtime.task.step import StepRun
+
+
+class ReadingRun(StepRun):
+    """A step that reads splits in one task."""
+
+    def __init__(self, step: Step, subtask: int) -> None:
+        super().__init__(step, subtask)
+        assert step.operator is not None
+        self._input: SplitInput = step.operator.function
+
+    def accept(self, chunk: Chunk) -> Chunk | None:
+        raise AssertionError(f"{self.step.uid!r} reads splits as they come, not all at once")
+
+    def read(self, batch: pa.RecordBatch) -> Iterator[Chunk]:
+        """Yields the elements of splits piece by piece, so that none of them has to fit into memory."""
+        for splits in batch.column(0).to_pylist():
+            self.records_in += 1
+            for elements in self._input.read(splits):
+                self.records_out += elements.num_rows
+                yield Chunk(self.step.output_type, self.step.uid, batch=elements)
+
+    def report(self) -> StepReport:
+        return StepReport(self.step.uid, self.subtask, records_in=self.records_in, records_out=self.records_out)

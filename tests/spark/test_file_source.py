@@ -1,0 +1,222 @@
+"""`FileSource` on Spark: files in epochs, what a checkpoint keeps of them, and files that do not stay as they were."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from holdfast.common import Duration, WatermarkStrategy
+from holdfast.datastream import DataStream, ParquetFileSink
+from holdfast.datastream.connectors.file_system import FileSource, FileSourceBuilder, StreamFormat
+from holdfast.datastream.formats.parquet import ParquetColumnarRowInputFormat
+from holdfast.errors import ConfigurationError
+from holdfast.runtime.job.engine import InputError, InputGoneError
+from tests.spark.test_shapes import Numbered, environment, name
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+
+ROOT = Path(__file__).resolve().parents[2]
+WORDS = ParquetColumnarRowInputFormat("word string")
+OUTPUT = "word string, n bigint"
+
+
+class Files:
+    """A directory of Parquet files with words, each file a second younger than the one before."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.words: Counter[str] = Counter()
+        (root / "in" / "deep er").mkdir(parents=True)
+
+    def put(self, name: str, *words: str) -> Path:
+        at = self.root / "in" / name
+        at.parent.mkdir(exist_ok=True)
+        pq.write_table(pa.table({"more": range(len(words)), "word": words}), self.root / "new", row_group_size=2)
+        moment = 1_700_000_000 + len(list((self.root / "in").rglob("*.parquet")))
+        os.utime(self.root / "new", (moment, moment))
+        (self.root / "new").rename(at)
+        self.words.update(words)
+        return at
+
+    def source(self, *paths: str) -> FileSourceBuilder:
+        return FileSource.for_bulk_file_format(WORDS, *(paths or (str(self.root / "in"),)))
+
+    def stream(self, *paths: str) -> FileSource:
+        return self.source(*paths).monitor_continuously(Duration.of_millis(50)).set_max_files_per_epoch(2).build()
+
+    def run(self, spark: Any, source: FileSource, *others: DataStream, parallelism: int = 2, **options: Any) -> None:
+        env = environment(
+            spark, self.root, **{"execution_trigger": "available-now", "parallelism_default": parallelism, **options}
+        )
+        words = env.from_source(source, WatermarkStrategy.no_watermarks(), "words").uid("words")
+        counted = words.key_by("word").process(Numbered(), OUTPUT).uid("count")
+        counted.sink_to(ParquetFileSink(str(self.root / "out"))).uid("out")
+        env.execute("words")
+
+    def require_each_once(self) -> None:
+        found = pq.read_table(str(self.root / "out")).to_pylist()
+        wanted = [(word, n) for word, count in self.words.items() for n in range(1, count + 1)]
+        assert sorted((row["word"], row["n"]) for row in found) == sorted(wanted)
+
+    def positions(self) -> list[list[Any]]:
+        """What the newest checkpoint has recorded of the files of its epoch."""
+        [job] = (self.root / "checkpoints").iterdir()
+        newest = max(job.glob("chk-*"), key=lambda path: int(path.name[4:]))
+        sources = json.loads((newest / "_metadata").read_text())["source_positions"]["streaming"]["sources"]
+        [handle] = [handle for named, handle in sources.items() if "/splits/" in named]
+        files: list[list[Any]] = json.loads((job / handle["path"]).read_text())["files"]
+        return files
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Files:
+    found = Files(tmp_path)
+    found.put("a.parquet", "kelp", "rock", "kelp")
+    found.put("deep er/b%20c.parquet", "kelp", *(f"w{n}" for n in range(40)))
+    found.put("c.parquet", "sand", "rock")
+    return found
+
+
+def test_a_stream_of_files_goes_on_where_it_stopped_with_other_subtasks(files: Files, spark: Any) -> None:
+    files.run(spark, files.stream())
+    files.require_each_once()
+    [[path, time, length, cuts]] = files.positions()
+    last = files.root / "in" / "c.parquet"
+    assert (path, time, length) == (str(last), 1_700_000_002_000, last.stat().st_size)
+    assert cuts == [0, length]
+    files.put("d.parquet", "kelp", "new")
+    last.unlink()  # of a checkpoint that is complete
+    files.run(spark, files.stream(), parallelism=3)
+    files.require_each_once()
+
+
+def test_several_paths_and_globs_beside_an_input_that_spark_reads(files: Files, spark: Any, tmp_path: Path) -> None:
+    env = environment(spark, tmp_path, execution_trigger="available-now")
+    (tmp_path / "text").mkdir()
+    (tmp_path / "text" / "a.txt").write_text("kelp\nfern\n")
+    (tmp_path / "more").mkdir()
+    (tmp_path / "more" / "e.txt").write_text("rock\r\nfern")
+    source = files.stream(f"{files.root}/in/[ab]*", f"{files.root}/in/deep*")
+    lines = FileSource.for_record_stream_format(StreamFormat.text_line_format(), str(tmp_path / "more")).build()
+    none = WatermarkStrategy.no_watermarks()
+    parts = [
+        env.from_source(source, none, "words").uid("words").map(lambda row: row.word, "string"),
+        env.from_source(lines, none, "lines").uid("lines").map(lambda line: line, "string"),
+        env.from_dataframe(spark.readStream.text(str(tmp_path / "text"))).uid("text").map(lambda r: r.value, "string"),
+    ]
+    with parts[0].union(*parts[1:]).execute_and_collect(name()) as found:
+        assert Counter(found) == files.words - Counter(["sand", "rock"]) + Counter(["kelp", "fern", "rock", "fern"])
+
+
+def test_a_static_set_of_files_is_read_once_and_the_job_has_ended(files: Files, spark: Any) -> None:
+    files.run(spark, files.source().build(), execution_trigger="continuous")
+    files.require_each_once()
+    files.put("later.parquet", "late")
+    files.words.subtract(["late"])
+    files.run(spark, files.source().build(), execution_trigger="continuous")
+    files.require_each_once()  # what a job has read once, it has read
+
+
+def test_new_files_are_seen_while_the_job_goes_on(files: Files, spark: Any) -> None:
+    env = environment(spark, files.root)
+    rows = env.from_source(files.stream(), WatermarkStrategy.no_watermarks(), "words").uid("words")
+    rows.key_by("word").process(Numbered(), OUTPUT).uid("n").sink_to(ParquetFileSink(str(files.root / "out"))).uid("o")
+    client = env.execute_async(name())
+    try:
+        client.process_all_available()
+        files.put("z.parquet", "late", "kelp")
+        client.process_all_available()
+        files.require_each_once()
+    finally:
+        client.cancel()
+
+
+@pytest.mark.parametrize(
+    ("damage", "kind", "said"),
+    [
+        (lambda path: path.unlink(), InputGoneError, "is gone"),
+        (lambda path: os.truncate(path, 10), InputError, "was truncated after it was listed"),
+        (lambda path: os.utime(path, (1, 1)), InputError, "was changed after it was listed"),
+    ],
+)
+def test_a_file_that_is_damaged_after_it_was_listed_ends_the_job_by_its_name(
+    files: Files, spark: Any, damage: Any, kind: type[Exception], said: str
+) -> None:
+    for n in range(4):
+        files.put(f"x{n}.parquet", "kelp")
+    source = files.source().monitor_continuously(Duration.of_millis(50)).build()
+    victim = files.root / "in" / "x3.parquet"
+
+    class Damaged(type(source.splits())):  # type: ignore[misc]
+        def plan(self, paths: Any, known: Any, tasks: int) -> Any:
+            found = super().plan(paths, known, tasks)
+            damage(victim)
+            return found
+
+    source.splits().__class__ = Damaged
+    with pytest.raises(kind, match=said) as told:
+        files.run(spark, source)
+    assert str(victim) in str(told.value)
+    assert not list(files.root.glob("out/*.parquet"))
+
+
+def test_a_file_of_another_schema_ends_the_job_by_its_name(files: Files, spark: Any) -> None:
+    pq.write_table(pa.table({"word": [1]}), files.root / "in" / "odd.parquet")
+    with pytest.raises(InputError, match=r"odd\.parquet' has the column 'word' of type int64"):
+        files.run(spark, files.stream())
+
+
+def test_a_path_that_is_not_there_is_told_when_the_program_is_defined(files: Files, spark: Any) -> None:
+    env = environment(spark, files.root)
+    for source in (files.stream("/not there"), files.source("/not there").build()):
+        with pytest.raises(ConfigurationError, match="cannot list '/not there'"):
+            env.from_source(source, WatermarkStrategy.no_watermarks(), "words")
+
+
+PROGRAM = """
+import sys
+from holdfast.common import Duration, WatermarkStrategy
+from tests.spark.test_file_source import Files, FileSource, ParquetFileSink, WORDS, OUTPUT
+from tests.spark.test_shapes import Numbered
+from holdfast.datastream import StreamExecutionEnvironment
+
+root = sys.argv[1]
+env = StreamExecutionEnvironment.get_execution_environment(
+    {"execution.checkpointing.dir": root + "/checkpoints", "execution.trigger": "available-now",
+     "parallelism.default": 2, "spark.master": "local[2]", "spark.ui.enabled": "false"})
+source = FileSource.for_bulk_file_format(WORDS, root + "/in").monitor_continuously(Duration.of_millis(50))
+words = env.from_source(source.set_max_files_per_epoch(1).build(), WatermarkStrategy.no_watermarks(), "words")
+words.uid("words").key_by("word").process(Numbered(), OUTPUT).uid("count").sink_to(
+    ParquetFileSink(root + "/out")).uid("out")
+env.execute("words")
+"""
+
+
+def test_a_driver_that_is_killed_between_checkpoints_leaves_each_count_once(files: Files) -> None:
+    for n in range(3):
+        files.put(f"d{n}.parquet", *(f"w{k}" for k in range(10 * n)), "kelp")
+    for fault, ended in (
+        ("before:source.copy:4=kill", -signal.SIGKILL),
+        ("after:pointer.write:2=kill", -signal.SIGKILL),
+        ("", 0),
+    ):
+        done = subprocess.run(
+            [sys.executable, "-c", PROGRAM, str(files.root)],
+            cwd=ROOT,
+            env={**os.environ, "HOLDFAST_FAULT": fault, "PYSPARK_PYTHON": sys.executable},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == ended, done.stderr
+    files.require_each_once()

@@ -1,0 +1,234 @@
+"""Files as an input, without Spark: splits that miss nothing, formats, and what is told of files that changed."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import pickle
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from holdfast.common import Duration
+from holdfast.datastream.connectors.file_system import FileSource, StreamFormat
+from holdfast.datastream.connectors.file_system.file_splits import FileSplits
+from holdfast.datastream.formats import text_lines
+from holdfast.datastream.formats.arrow import ArrowInputFormat
+from holdfast.datastream.formats.csv import CsvReaderFormat
+from holdfast.datastream.formats.input_file import InputFile
+from holdfast.datastream.formats.input_format import InputFormat
+from holdfast.datastream.formats.json import JsonLinesFormat
+from holdfast.datastream.formats.parquet import ParquetColumnarRowInputFormat
+from holdfast.errors import ConfigurationError
+from holdfast.runtime.job.engine import InputError, InputGoneError
+
+COLUMNS = "key string, n bigint"
+TABLE = pa.table({"key": [f"k{n % 7}" for n in range(1000)], "n": pa.array(range(1000), pa.int64())})
+
+ROWS = TABLE.to_pylist()
+
+
+def read(input_format: InputFormat, paths: Sequence[Path], tasks: int = 3) -> list[Any]:
+    splits = pickle.loads(pickle.dumps(FileSplits(input_format)))
+    plan = splits.plan([str(path) for path in paths], None, tasks)
+    assert len(plan.tasks) <= tasks
+    return [row for task in plan.tasks for batch in splits.read(task) for row in batch.to_pylist()]
+
+
+def pieces(input_format: InputFormat, path: Path, cuts: Sequence[int]) -> list[Any]:
+    file = InputFile.of(str(path))
+    ends = [0, *sorted(min(cut, file.length) for cut in cuts), file.length]
+    return [
+        row
+        for begin, end in pairwise(ends)
+        for batch in input_format.read(file, begin, end)
+        for row in batch.to_pylist()
+    ]
+
+
+@given(
+    content=st.lists(st.sampled_from([b"\n", b"\r\n", b"a", b"bc", b"\xc3\xa4", b"\r"])).map(b"".join),
+    cuts=st.lists(st.integers(0, 60), max_size=4),
+    block=st.integers(1, 20),
+)
+def test_every_line_belongs_to_one_split_however_a_text_is_cut(
+    tmp_path_factory: pytest.TempPathFactory, content: bytes, cuts: list[int], block: int
+) -> None:
+    path = tmp_path_factory.getbasetemp() / "file.txt"
+    path.write_bytes(content)
+    before, text_lines.BLOCK = text_lines.BLOCK, block
+    try:
+        found = [row["value"] for row in pieces(StreamFormat.text_line_format(), path, cuts)]
+    finally:
+        text_lines.BLOCK = before
+    lines = content.decode().split("\n")
+    assert found == [line.removesuffix("\r") for line in (lines if lines[-1] else lines[:-1])]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same rows in a file of each format."""
+    folder = tmp_path_factory.mktemp("rows")
+    pq.write_table(TABLE, folder / "a.parquet", row_group_size=37)
+    with pa.ipc.new_file(folder / "a.arrow", TABLE.schema) as writer:
+        writer.write_table(TABLE, max_chunksize=41)
+    with pa.ipc.new_stream(folder / "a.arrows", TABLE.schema) as writer:
+        writer.write_table(TABLE, max_chunksize=41)
+    (folder / "a.json").write_text("\n".join(json.dumps({"more": 1, **row}) for row in ROWS))
+    (folder / "a.csv").write_text("key,n\r\n" + "".join(f"{row['key']},{row['n']}\r\n" for row in ROWS))
+    return folder
+
+
+@settings(max_examples=40, deadline=None)
+@given(cuts=st.lists(st.integers(0, 20_000), max_size=6))
+def test_every_row_of_each_format_belongs_to_one_split(folder: Path, cuts: list[int]) -> None:
+    formats = {
+        "a.parquet": ParquetColumnarRowInputFormat(COLUMNS),
+        "a.arrow": ArrowInputFormat(COLUMNS),
+        "a.arrows": ArrowInputFormat(COLUMNS),
+        "a.json": JsonLinesFormat(COLUMNS),
+        "a.csv": CsvReaderFormat.for_schema(COLUMNS, header=True),
+    }
+    for name, input_format in formats.items():
+        assert pieces(input_format, folder / name, cuts) == ROWS, name
+
+
+def test_compressed_and_quoted_text_is_read_whole_by_one_task(tmp_path: Path) -> None:
+    text = "".join(f"line {n}\n" for n in range(400_000))
+    (tmp_path / "a.txt.gz").write_bytes(gzip.compress(text.encode()))
+    (tmp_path / "b.txt").write_text(text)
+    splits = FileSplits(StreamFormat.text_line_format())
+    plan = splits.plan([str(tmp_path / "a.txt.gz"), str(tmp_path / "b.txt")], None, 4)
+    cuts = {Path(path).name: len(at) - 1 for path, _, _, at in json.loads(plan.record)["files"]}
+    assert cuts["a.txt.gz"] == 1
+    assert cuts["b.txt"] > 2
+    found = read(StreamFormat.text_line_format(), [tmp_path / "a.txt.gz", tmp_path / "b.txt"], tasks=4)
+    assert sorted(row["value"] for row in found) == sorted(2 * text.splitlines())
+    (tmp_path / "c.csv").write_text('"a\nb",1\n"c ""d""",2\n,\n')
+    rows = read(CsvReaderFormat.for_schema(COLUMNS, multi_line=True), [tmp_path / "c.csv"])
+    assert [tuple(row.values()) for row in rows] == [("a\nb", 1), ('c "d"', 2), ("", None)]
+    (tmp_path / "d.txt").write_bytes("gr\u00fcn\nbl\u00e4u".encode("utf-16"))
+    assert [row["value"] for row in read(StreamFormat.text_line_format("UTF-16"), [tmp_path / "d.txt"])] == [
+        "gr\u00fcn",
+        "bl\u00e4u",
+    ]
+
+
+def test_the_work_is_shared_out_by_bytes(tmp_path: Path) -> None:
+    for name, size in (("a", 6), ("b", 3), ("c", 2), ("d", 0)):
+        (tmp_path / name).write_bytes(b"x" * (size << 20))
+    plan = FileSplits(StreamFormat.text_line_format()).plan([str(path) for path in sorted(tmp_path.iterdir())], None, 2)
+    shares = [sum(end - begin for *_, begin, end in json.loads(task)) for task in plan.tasks]
+    assert sum(shares) == 11 << 20
+    assert max(shares) <= 1.2 * min(shares)
+
+
+@pytest.mark.parametrize(
+    ("table", "said"),
+    [
+        (pa.table({"key": ["a"]}), "has no column 'n'"),
+        (pa.table({"key": ["a"], "n": ["b"]}), "has the column 'n' of type string"),
+        (pa.table({"key": ["a"], "n": pa.array([1], pa.uint64())}), "has the column 'n' of type uint64"),
+    ],
+)
+def test_a_file_of_another_schema_is_told_by_its_name(tmp_path: Path, table: pa.Table, said: str) -> None:
+    pq.write_table(TABLE, tmp_path / "a.parquet")
+    pq.write_table(table, tmp_path / "b.parquet")
+    with pytest.raises(InputError, match=said) as told:
+        read(ParquetColumnarRowInputFormat(COLUMNS), sorted(tmp_path.iterdir()))
+    assert "b.parquet" in str(told.value)
+
+
+def test_narrower_columns_in_another_order_are_read_as_declared(tmp_path: Path) -> None:
+    table = pa.table({"x": [0], "n": pa.array([7], pa.int16()), "key": pa.array(["a"]).dictionary_encode()})
+    pq.write_table(table, tmp_path / "a.parquet")
+    assert read(ParquetColumnarRowInputFormat(COLUMNS), [tmp_path / "a.parquet"]) == [{"key": "a", "n": 7}]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "input_format"),
+    [
+        ("a.parquet", b"PAR1 and no more", ParquetColumnarRowInputFormat(COLUMNS)),
+        ("a.arrow", b"ARROW1 and no more", ArrowInputFormat(COLUMNS)),
+        ("a.csv", b"a,1\nb\n", CsvReaderFormat.for_schema(COLUMNS)),
+        ("a.csv", b"a,b\n", CsvReaderFormat.for_schema(COLUMNS)),
+        ("a.csv", b"n,key\n1,a\n", CsvReaderFormat.for_schema(COLUMNS, header=True)),
+        ("a.json", b'{"key": "a", "n": 1}\n{"key"', JsonLinesFormat(COLUMNS)),
+        ("a.json", b'{"key": "a", "n": "b"}\n', JsonLinesFormat(COLUMNS)),
+        ("a.txt", b"\xff\xfe\n", StreamFormat.text_line_format()),
+        ("a.txt.gz", gzip.compress(b"line\n" * 100_000)[:-20], StreamFormat.text_line_format()),
+    ],
+)
+def test_a_damaged_file_is_told_by_its_name(
+    tmp_path: Path, name: str, content: bytes, input_format: InputFormat
+) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(InputError, match=name):
+        read(input_format, [tmp_path / name])
+
+
+@pytest.mark.parametrize(
+    ("content", "said"), [(b"one\n", "truncated"), (b"one\ntwo\nthree\n", "appended to"), (b"eno\nowt\n", "changed")]
+)
+def test_a_file_that_changes_after_it_was_listed_is_told_by_its_name(tmp_path: Path, content: bytes, said: str) -> None:
+    path = tmp_path / "a.txt"
+    path.write_bytes(b"one\ntwo\n")
+    os.utime(path, (1_700_000_000, 1_700_000_000))
+    splits = FileSplits(StreamFormat.text_line_format())
+    plan = splits.plan([str(path)], None, 1)
+    reading = splits.read(plan.tasks[0])
+    next(reading)
+    path.write_bytes(content)
+    for read_on in (lambda: list(reading), lambda: list(splits.read(plan.tasks[0]))):
+        with pytest.raises(InputError, match=f"a.txt' was {said} after it was listed"):
+            read_on()
+    with pytest.raises(InputGoneError, match=f"cannot be repeated: .*a.txt' was {said}"):
+        splits.plan([], plan.record, 1)
+    path.unlink()
+    for plan_or_read in (lambda: list(splits.read(plan.tasks[0])), lambda: splits.plan([], plan.record, 1)):
+        with pytest.raises(InputGoneError, match=r"a\.txt' is gone"):
+            plan_or_read()
+
+
+def test_an_epoch_that_is_planned_again_is_cut_as_it_was(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes(b"line\n" * 1_000_000)
+    splits = FileSplits(StreamFormat.text_line_format())
+    plan = splits.plan([str(tmp_path / "a.txt")], None, 4)
+    again = splits.plan([], plan.record, 2)
+    assert again.record == plan.record
+    cuts = [sorted(tuple(one) for task in each.tasks for one in json.loads(task)) for each in (plan, again)]
+    assert cuts[0] == cuts[1]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: FileSource.for_record_stream_format(ParquetColumnarRowInputFormat(COLUMNS), "a"),
+        lambda: FileSource.for_bulk_file_format(StreamFormat.text_line_format(), "a"),
+        lambda: FileSource.for_record_stream_format(StreamFormat.text_line_format()),
+        lambda: FileSource.for_record_stream_format(StreamFormat.text_line_format(), "a", "a"),
+        lambda: FileSource.for_record_stream_format(StreamFormat.text_line_format(), "a").monitor_continuously(1),
+        lambda: FileSource.for_record_stream_format(StreamFormat.text_line_format(), "a").set_property("format", "x"),
+        lambda: (
+            FileSource.for_record_stream_format(StreamFormat.text_line_format(), "a").set_max_files_per_epoch(2).build()
+        ),
+        lambda: FileSource.for_record_stream_format(StreamFormat.text_line_format(), "a").set_max_bytes_per_epoch(0),
+        lambda: StreamFormat.text_line_format("no such encoding"),
+        lambda: CsvReaderFormat.for_schema(COLUMNS, delimiter=";;"),
+        lambda: ParquetColumnarRowInputFormat("string"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_where_it_is_written(make: Any) -> None:
+    with pytest.raises(ConfigurationError):
+        make()
+    assert FileSource.for_record_stream_format(StreamFormat.text_line_format(), "a").monitor_continuously(
+        Duration.of_seconds(1)
+    )
