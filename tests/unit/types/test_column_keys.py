@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -11,9 +12,11 @@ from xxhash import xxh64_intdigest
 from holdfast.errors import ConfigurationError, NullKeyError, OutputTypeError
 from holdfast.types.conversion.convert import to_type
 from holdfast.types.information.type_information import RowTypeInformation
+from holdfast.types.key import quick_hash as quick_hash_module
 from holdfast.types.key.column_hash import hash_bytes
 from holdfast.types.key.column_keys import keys_of_columns
 from holdfast.types.key.key_codec import key_codec_for
+from holdfast.types.key.quick_hash import quick_hash
 from tests.unit.types.type_strategies import ATOMIC
 
 COLUMNS = st.sampled_from(ATOMIC).flatmap(
@@ -53,6 +56,27 @@ def test_bytes_of_any_length_and_from_any_offset(values, skipped) -> None:
     seeds = pa.array(range(len(values)), pa.uint64()).to_numpy()
     expected = [xxh64_intdigest(value, seed) for seed, value in enumerate(values)]
     assert hash_bytes(column, seeds).tolist() == expected
+
+
+@given(
+    st.lists(st.binary(max_size=100) | st.text().map(str.encode), min_size=1, max_size=20), st.integers(0, 2**64 - 1)
+)
+def test_a_package_that_hashes_columns_gives_the_same_hashes(values, seed) -> None:
+    many = values * (1 + 4096 // len(values))
+    column = pa.array([b"x", *many], pa.binary()).slice(1)
+    found = quick_hash(column, np.full(len(many), seed, np.uint64))
+    assert found is not None
+    assert found[: len(values)].tolist() == [xxh64_intdigest(value, seed) for value in values]
+    assert (found.reshape(-1, len(values)) == found[: len(values)]).all()
+
+
+def test_without_that_package_numpy_makes_the_hashes(monkeypatch) -> None:
+    column = pa.array([f"key-{n:0{n % 50}d}" for n in range(5000)])
+    seeds = np.full(len(column), 42, np.uint64)
+    quick = hash_bytes(column, seeds)
+    monkeypatch.setattr(quick_hash_module, "_packages", lambda: None)
+    assert quick_hash(column, seeds) is None
+    assert (hash_bytes(column, seeds) == quick).all()
 
 
 def test_what_cannot_be_a_key_says_why() -> None:

@@ -13,6 +13,8 @@ import numpy.typing as npt
 import pyarrow as pa
 from xxhash import xxh64_intdigest
 
+from holdfast.types.key.quick_hash import quick_hash
+
 Hashes = npt.NDArray[np.uint64]
 Words = npt.NDArray[Any]
 
@@ -46,6 +48,9 @@ def hash_bytes(column: pa.Array, seeds: Hashes) -> Hashes:
         column: Of type string or binary.
         seeds: One for each.
     """
+    quick = quick_hash(column, seeds)
+    if quick is not None:
+        return quick
     offsets, data = _content(column)
     starts, lengths = offsets[:-1].astype(np.int64), np.diff(offsets)
     found = np.empty(len(column), np.uint64)
