@@ -27,8 +27,8 @@ class ReadingRun(StepRun):
     def read(self, batch: pa.RecordBatch) -> Iterator[Chunk]:
         """Yields the elements of splits piece by piece, so that none of them has to fit into memory."""
         for splits in batch.column(0).to_pylist():
-            self.records_in += 1
             for elements in self._input.read(splits):
+                self.records_in += elements.num_rows  # what an epoch has read is rows, not splits
                 self.records_out += elements.num_rows
                 yield Chunk(self.step.output_type, self.step.uid, batch=elements)
 
