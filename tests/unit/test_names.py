@@ -54,7 +54,12 @@ PACKAGES = {
         StreamExecutionEnvironment DataStream KeyedStream JobClient Sink SinkWriter Committer ParquetFileSink""",
     "holdfast.datastream.connectors.database": "DatabaseSink",
     "holdfast.datastream.connectors.delta": "DeltaSink",
-    "holdfast.datastream.connectors.file_system": "FileSink RollingPolicy OutputFileConfig BucketAssigner",
+    "holdfast.datastream.connectors.file_system": """
+        BucketAssigner BulkFormat FileSink FileSource OutputFileConfig RollingPolicy StreamFormat""",
+    "holdfast.datastream.formats.arrow": "ArrowInputFormat",
+    "holdfast.datastream.formats.csv": "CsvReaderFormat",
+    "holdfast.datastream.formats.json": "JsonLinesFormat",
+    "holdfast.datastream.formats.parquet": "ParquetColumnarRowInputFormat",
     "holdfast.datastream.connectors.iceberg": "IcebergSink",
     "holdfast.datastream.functions": """
         KeyedProcessFunction MapFunction RichMapFunction RuntimeContext KeySelector ReduceFunction AggregateFunction""",
