@@ -138,6 +138,7 @@ TARGETS = ["help", "setup", "demo", "demo-ha", "test", "test-all", "soak", "chao
 BENCHMARKS = [
     "keyed_count",
     "chain",
+    "latency",
     "width",
     "large_state",
     "small_epoch",

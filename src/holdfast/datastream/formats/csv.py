@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.csv as pc
 
 from holdfast.datastream.formats.input_file import InputFile
-from holdfast.datastream.formats.input_format import RowFormat, StreamFormat
-from holdfast.datastream.formats.text_lines import can_split_text, line_blocks, lines_of
+from holdfast.datastream.formats.input_format import RowFormat
+from holdfast.datastream.formats.text_lines import StreamFormat, can_split_text, line_blocks, lines_of
 from holdfast.errors import ConfigurationError
 from holdfast.runtime.job.engine import InputError
 

@@ -45,27 +45,6 @@ class InputFormat(ABC):
         """
 
 
-class StreamFormat(InputFormat):
-    """A format that is read from the beginning of a range to its end: `FileSource.for_record_stream_format` takes it.
-
-    `StreamFormat.text_line_format()` is one; others are in `holdfast.datastream.formats`.
-    """
-
-    @staticmethod
-    def text_line_format(charset_name: str = "UTF-8") -> StreamFormat:
-        """Lines of text, each an element of type STRING without the end of the line.
-
-        Args:
-            charset_name: How characters are encoded. Files of another encoding than UTF-8 are read whole, by one task.
-
-        Raises:
-            ConfigurationError: Python knows no such encoding.
-        """
-        from holdfast.datastream.formats.text_lines import TextLineFormat
-
-        return TextLineFormat(charset_name)
-
-
 class BulkFormat(InputFormat):
     """A format that has rows in batches: `FileSource.for_bulk_file_format` takes it."""
 

@@ -8,8 +8,8 @@ import pyarrow as pa
 import pyarrow.json as pj
 
 from holdfast.datastream.formats.input_file import InputFile
-from holdfast.datastream.formats.input_format import RowFormat, StreamFormat
-from holdfast.datastream.formats.text_lines import can_split_text, line_blocks
+from holdfast.datastream.formats.input_format import RowFormat
+from holdfast.datastream.formats.text_lines import StreamFormat, can_split_text, line_blocks
 
 
 class JsonLinesFormat(RowFormat, StreamFormat):

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.datastream.formats.input_file import InputFile
-from holdfast.datastream.formats.input_format import StreamFormat
+from holdfast.datastream.formats.input_format import InputFormat
 from holdfast.errors import ConfigurationError
 from holdfast.types.conversion.arrow import VALUE_COLUMN
 from holdfast.types.information.type_information import TypeInformation, Types
@@ -18,6 +18,25 @@ from holdfast.types.information.type_information import TypeInformation, Types
 BLOCK: Final = 4 << 20
 _LINE_FEED: Final = 10
 _CARRIAGE_RETURN: Final = 13
+
+
+class StreamFormat(InputFormat):
+    """A format that is read from the beginning of a range to its end: `FileSource.for_record_stream_format` takes it.
+
+    `StreamFormat.text_line_format()` is one; others are in `holdfast.datastream.formats`.
+    """
+
+    @staticmethod
+    def text_line_format(charset_name: str = "UTF-8") -> StreamFormat:
+        """Lines of text, each an element of type STRING without the end of the line.
+
+        Args:
+            charset_name: How characters are encoded. Files of another encoding than UTF-8 are read whole, by one task.
+
+        Raises:
+            ConfigurationError: Python knows no such encoding.
+        """
+        return TextLineFormat(charset_name)
 
 
 class TextLineFormat(StreamFormat):

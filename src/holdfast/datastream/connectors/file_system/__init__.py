@@ -10,7 +10,8 @@ from holdfast.datastream.connectors.file_system.file_sink_settings import (
     RollingPolicy,
 )
 from holdfast.datastream.connectors.file_system.file_source import FileSource, FileSourceBuilder
-from holdfast.datastream.formats.input_format import BulkFormat, StreamFormat
+from holdfast.datastream.formats.input_format import BulkFormat
+from holdfast.datastream.formats.text_lines import StreamFormat
 
 __all__ = [
     "BucketAssigner",

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from holdfast.datastream.connectors.base import Source
 from holdfast.datastream.connectors.file_system.file_splits import FileSplits
-from holdfast.datastream.formats.input_format import BulkFormat, InputFormat, StreamFormat
+from holdfast.datastream.formats.input_format import BulkFormat, InputFormat
+from holdfast.datastream.formats.text_lines import StreamFormat
 from holdfast.errors import ConfigurationError
 from holdfast.types.information.type_information import TypeInformation
 
