@@ -31,7 +31,7 @@ PYTHONS := .pythons
 export PYSPARK_PYTHON := $(CURDIR)/$(PY)
 export PYSPARK_DRIVER_PYTHON := $(CURDIR)/$(PY)
 
-.PHONY: help setup demo demo-ha soak chaos fuzz bench test test-all test-again test-nojvm test-spark lint types layers lock
+.PHONY: help setup demo demo-ha soak chaos fuzz bench bench-quick test test-all test-again test-nojvm test-spark lint types layers lock
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -50,6 +50,9 @@ demo-ha: $(STAMP) ## The same with two job managers, of which the leader is kill
 bench: $(STAMP) ## Measure rows/s against Spark and PyFlink, and what an epoch costs
 	$(PY) benchmarks/keyed_count.py
 	$(PY) benchmarks/small_epoch.py
+
+bench-quick: $(STAMP) ## Three minutes: ratios of speed beside those that are committed
+	$(PY) benchmarks/quick.py
 
 soak: $(STAMP) ## The long runs: thousands of epochs with failures and kills
 	$(PY) -m pytest tests -m soak --timeout 0 -s

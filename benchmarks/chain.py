@@ -3,7 +3,8 @@
     python benchmarks/chain.py [--engine a,b] [--sink parquet|discard] [--rounds 5] [--rows N] [--keys N] [--json]
 
 Every word is emitted; `--rows` are words, ten in a line. The floor is the same chain of `mapInArrow` and `repartition`
-without state. In `chain-holdfast-rows` elements cross the exchanges as rows of Spark.
+without state. In `chain-holdfast-rows` elements cross the exchanges as rows of Spark, in `chain-holdfast-files` tasks
+read the files.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ if str(ROOT) not in sys.path:  # started by its path
 
 from benchmarks import rates  # noqa: E402
 
-ENGINES = ("chain-holdfast", "chain-holdfast-rows", "chain-floor")
+ENGINES = ("chain-holdfast-files", "chain-holdfast", "chain-holdfast-rows", "chain-floor")
 WORDS = 10
 
 

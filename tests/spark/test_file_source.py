@@ -202,6 +202,7 @@ env.execute("words")
 """
 
 
+@pytest.mark.long
 def test_a_driver_that_is_killed_between_checkpoints_leaves_each_count_once(files: Files) -> None:
     for n in range(3):
         files.put(f"d{n}.parquet", *(f"w{k}" for k in range(10 * n)), "kelp")
