@@ -9,6 +9,10 @@ retained checkpoints) by the leader.
 ZooKeeper is one real server, or three with ``zookeeper-3``; Kubernetes is the cluster of HOLDFAST_TEST_KUBECONFIG, by
 default the strict API server of holdfast.testing, which keeps nothing on disk, so its writes are those of HTTP and
 Python alone. Everything else is on one machine.
+
+``job-manager`` is something else: `make demo-ha`, with three ZooKeeper servers, two job managers and the flights job on
+Spark. ``killed`` is there from SIGKILL of the leader, in the middle of the flights, until the other one has the first
+new completed checkpoint of the job; ``led``, until it leads. The output is compared with the batch computation.
 """
 
 from __future__ import annotations
@@ -29,6 +33,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
+FLIGHTS = ROOT / "examples" / "flights"
 if str(ROOT) not in sys.path:  # started by its path
     sys.path.insert(0, str(ROOT))
 
@@ -39,7 +44,7 @@ from holdfast.testing.contract.contender import RecordingContender  # noqa: E402
 from tests.programs.ha_candidate import CandidateProcess, completing  # noqa: E402
 
 SESSION_MS = 4000
-TYPES = ("embedded", "filesystem", "zookeeper", "zookeeper-3", "kubernetes")
+TYPES = ("embedded", "filesystem", "zookeeper", "zookeeper-3", "kubernetes", "job-manager")
 CANDIDATES = 3
 RETAINED = 3
 REAL = "HOLDFAST_TEST_KUBECONFIG"
@@ -209,6 +214,26 @@ def measure_embedded(rounds: int, writes: int) -> Result:
     return Result("embedded", durations, [], left)
 
 
+def measure_job_managers(rounds: int) -> dict[str, Any]:
+    """The demonstration with two job managers, so many times."""
+    sys.path.insert(0, str(FLIGHTS))
+    import demo_ha
+
+    killed, led = [], []
+    with tempfile.TemporaryDirectory(prefix="takeover-") as directory, contextlib.redirect_stdout(sys.stderr):
+        for _ in range(rounds):
+            code, seconds = demo_ha.demonstrate(Path(directory), files_per_epoch=10)
+            if code != 0:
+                raise RuntimeError("the output differs from the batch computation")
+            led.append(seconds.leads)
+            killed.append(seconds.checkpoint)
+    line: dict[str, Any] = {"type": "job-manager", "session_timeout_ms": demo_ha.SESSION_SECONDS * 1000}
+    for name, values in (("led", led), ("killed", killed)):
+        line[f"{name}_s_median"] = round(statistics.median(values), 3)
+        line[f"{name}_s_max"] = round(max(values), 3)
+    return line | {"rounds": rounds}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--type", default=",".join(TYPES), help="which types, separated by commas")
@@ -224,6 +249,12 @@ def main() -> None:
         print(f"{platform.platform()}, session timeout and lease {SESSION_MS} ms, {CANDIDATES} candidates")
         print(f"{'type':<12} {'write ms (median, p99)':<24} {'killed s (median, max)':<24} left s (median, max)")
     for kind in chosen:
+        if kind == "job-manager":
+            line = measure_job_managers(arguments.rounds)
+            led = f"led after {line['led_s_median']}, {line['led_s_max']}"
+            shown = f"{kind:<12} {'-':<24} {line['killed_s_median']}, {line['killed_s_max']:<18} {led}"
+            print(json.dumps(line) if arguments.json else shown, flush=True)
+            continue
         measured = (
             measure_embedded(arguments.rounds, arguments.writes)
             if kind == "embedded"

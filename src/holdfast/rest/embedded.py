@@ -46,7 +46,7 @@ class EmbeddedRestServer(JobObserver):
         ports, bounds = parse_ports(options.get(REST_PORT)), bounds_from(options)
         self._server = RestServer(routes_of(master), self._bearer, ports, bounds)
         self._file = AddressFile(master.job.directory)
-        self._url = self._server.start()
+        self._url = master.rest_url = self._server.start()
         _log.info("REST of job %r is served at %s", master.job.name, self._url)
 
     def leads(self, token: int) -> None:

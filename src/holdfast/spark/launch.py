@@ -9,13 +9,17 @@ import shutil
 import socket
 import tempfile
 from pathlib import Path
+from weakref import WeakValueDictionary
 
 from pyspark.sql import SparkSession
 
-from holdfast.errors import ConfigurationError
+from holdfast.checkpoint.config.options import CHECKPOINTS_DIRECTORY
+from holdfast.errors import ConfigurationError, HoldfastError
+from holdfast.ha.services.options import ha_type
 from holdfast.kernel.clock import Clock, SystemClock
 from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.ids import JobID
+from holdfast.kernel.secret import shown_error
 from holdfast.runtime.graph.stream_graph import StreamGraph
 from holdfast.runtime.job.job import Job
 from holdfast.runtime.job.job_root import checkpoint_root, job_directory
@@ -23,6 +27,7 @@ from holdfast.runtime.job.leadership import open_register
 from holdfast.runtime.job.options import DEFAULT_PARALLELISM, EXECUTION_TRIGGER, JOB_ID, PYTHON_FILES
 from holdfast.runtime.master.job_client import JobClient
 from holdfast.runtime.master.job_master import JobMaster
+from holdfast.runtime.master.notebook import is_notebook
 from holdfast.spark.engine import SparkEngine
 from holdfast.spark.failure import final_failures_told
 from holdfast.spark.session import get_or_create, tell_what_has_no_effect
@@ -31,6 +36,9 @@ from holdfast.storage.file_system.s3_options import use_s3_options
 from holdfast.storage.file_system.scheme import file_system_for
 
 logger = logging.getLogger(__name__)
+
+_of_this_process: WeakValueDictionary[tuple[str | None, JobID], JobClient] = WeakValueDictionary()
+"""The newest run of each job; one that runs is held by its thread."""
 
 
 def launch(
@@ -42,8 +50,33 @@ def launch(
         ConfigurationError: An option does not fit, or the session cannot run jobs.
         EngineLostError: The session's JVM is gone.
     """
+    key = (configuration.get(CHECKPOINTS_DIRECTORY), _id_of(job_name, configuration))
+    if is_notebook() and ha_type(configuration) == "none":
+        _end_earlier_run(_of_this_process.get(key))
     with final_failures_told("starting the job"):
-        return JobClient(JobMaster(job_on_spark(graph, job_name, configuration, session)))
+        client = JobClient(JobMaster(job_on_spark(graph, job_name, configuration, session)))
+    _of_this_process[key] = client
+    return client
+
+
+def _end_earlier_run(client: JobClient | None) -> None:
+    """A cell was run again: the run that it had started ends after its epoch, and the new one goes on from there.
+
+    Otherwise they would fence each other, or write twice where there is no directory that tells. Blocks.
+    """
+    if client is None or client.get_job_status().is_terminal_state():
+        return
+    logger.warning("job %r runs here already: that run ends after its epoch, and the new one goes on", client.name)
+    client.stop()
+    try:
+        client.await_termination()
+    except HoldfastError as error:
+        logger.warning("the run before of job %r has failed: %s", client.name, shown_error(error))
+
+
+def _id_of(job_name: str, configuration: Configuration) -> JobID:
+    given = configuration.get(JOB_ID)
+    return JobID.from_hex(given) if given else JobID.from_name(job_name)
 
 
 def job_on_spark(
@@ -72,8 +105,7 @@ def job_on_spark(
     if parallelism is not None and parallelism < 1:
         raise ConfigurationError(f"Option 'parallelism.default': {parallelism} is not 1 or more.")
     root = directory_set or _temporary_directory(job_name)
-    given = configuration.get(JOB_ID)
-    job_id = JobID.from_hex(given) if given else JobID.from_name(job_name)
+    job_id = _id_of(job_name, configuration)
     directory = job_directory(file_system_for(root), root, job_id, configuration)
     directory.create()
     engine = SparkEngine(session, directory, trigger)

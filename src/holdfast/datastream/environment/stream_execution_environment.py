@@ -35,6 +35,7 @@ from holdfast.runtime.function.splits import SplitInput
 from holdfast.runtime.graph.stream_graph import FrameTransformNode, Node, SinkNode, SourceNode, StreamGraph
 from holdfast.runtime.job.options import AUTO_GENERATE_UIDS, DEFAULT_PARALLELISM, JOB_ID, JOB_NAME, MAX_PARALLELISM
 from holdfast.runtime.master.job_client import JobClient
+from holdfast.runtime.master.notebook import NotebookNames, is_notebook
 from holdfast.types.conversion.arrow import VALUE_COLUMN, elements_to_batch
 from holdfast.types.information.type_information import TypeInformation
 
@@ -244,7 +245,8 @@ class StreamExecutionEnvironment(EnvironmentSettings):
     def execute_async(self, job_name: str | None = None) -> JobClient:
         """Starts the job in a thread of this process and returns its handle; see `execute`.
 
-        The streams defined so far belong to this job: the environment starts empty again.
+        The streams defined so far belong to this job: the environment starts empty again. In a notebook, a job that
+        still runs because its cell was run before ends after its epoch first, and this one goes on from there.
         """
         begin_default_log()
         configuration = self.get_configuration()
@@ -252,7 +254,7 @@ class StreamExecutionEnvironment(EnvironmentSettings):
         graph = self.get_stream_graph()
         self._require_bounded(graph)
         self._sinks = []
-        name = job_name or self._next_name(configuration.get(JOB_NAME) or _script_name())
+        name = job_name or self._next_name(configuration.get(JOB_NAME))
         self._require_own_id(name, configuration)
         self._job_names.append(name)
         end_if_planning(Program(graph, name, configuration, self._spark))
@@ -260,8 +262,11 @@ class StreamExecutionEnvironment(EnvironmentSettings):
 
         return told_of_launch(launch(graph, name, configuration, self._spark))
 
-    def _next_name(self, name: str) -> str:
+    def _next_name(self, configured: str | None) -> str:
         """The name of a job that was given none: the same when the program runs again, another one for each job."""
+        if is_notebook():
+            return _notebook_names.next(configured)
+        name = configured or _script_name()
         number, free = 1, name
         while free in self._job_names:
             number += 1
@@ -304,6 +309,9 @@ class StreamExecutionEnvironment(EnvironmentSettings):
 
         probe = FrameTransformNode(inputs=(node,), name="transform", element_type=node.element_type, function=function)
         return element_type_of(frame_of(probe, self.spark))
+
+
+_notebook_names = NotebookNames()
 
 
 def _script_name() -> str:

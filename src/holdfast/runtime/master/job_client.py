@@ -19,7 +19,9 @@ from holdfast.errors import ConfigurationError, HoldfastError
 from holdfast.kernel.ids import JobID
 from holdfast.runtime.job.control import SnapshotRequest
 from holdfast.runtime.job.status import JobExecutionResult, JobStatus
+from holdfast.runtime.master.job_card import card_of
 from holdfast.runtime.master.job_master import JobMaster
+from holdfast.runtime.master.notebook import is_notebook, show
 from holdfast.storage.job.job_directory import JobDirectory
 
 logger = logging.getLogger(__name__)
@@ -37,6 +39,7 @@ class JobClient:
         self._thread = threading.Thread(target=self._run, name=f"holdfast-{master.job.name}", daemon=True)
         self._failure: BaseException | None = None
         self._result: Future[JobExecutionResult] = Future()
+        self._over = threading.Event()
         self._thread.start()
 
     def get_job_id(self) -> JobID:
@@ -148,10 +151,17 @@ class JobClient:
     def await_termination(self, timeout: float | None = None) -> bool:
         """Blocks until the job has ended, at most `timeout` seconds; returns whether it has.
 
+        Who interrupts the cell of a notebook that waits here cancels the job: it ends after the current epoch.
+
         Raises:
             HoldfastError: The job FAILED, or was fenced.
         """
-        self._thread.join(timeout)
+        try:
+            self._thread.join(timeout)
+        except KeyboardInterrupt:
+            if is_notebook():
+                self.cancel()
+            raise
         if self._thread.is_alive():
             return False
         if self._failure is not None:
@@ -196,6 +206,8 @@ class JobClient:
     def run_to_end(self) -> JobStatus:
         """Blocks until the job has ended; SIGTERM and an interrupt from the keyboard end it after the current epoch.
 
+        In a notebook an interrupt cancels it.
+
         Raises:
             HoldfastError: The job FAILED, or was fenced.
         """
@@ -204,7 +216,7 @@ class JobClient:
                 while not self.await_termination(0.2):
                     pass
             except KeyboardInterrupt:
-                self.stop()
+                self.cancel() if is_notebook() else self.stop()
                 self.await_termination()
                 raise
         return self.get_job_status()
@@ -226,6 +238,15 @@ class JobClient:
         finally:
             signal.signal(signal.SIGTERM, before)
 
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
+        return card_of(self._master)
+
+    def _ipython_display_(self) -> None:
+        if is_notebook():
+            show(lambda: card_of(self._master), self._over)
+        else:
+            print(card_of(self._master)["text/plain"])  # noqa: T201 - what a shell shows of an object
+
     def _run(self) -> None:
         began = time.monotonic()
         try:
@@ -236,6 +257,8 @@ class JobClient:
         else:
             took = round(1000 * (time.monotonic() - began))
             self._result.set_result(JobExecutionResult(self.get_job_id(), self.get_job_status(), took))
+        finally:
+            self._over.set()
 
 
 def _savepoint(directory: str | os.PathLike[str] | None, format_type: SavepointFormatType | str) -> SnapshotRequest:

@@ -68,6 +68,7 @@ class JobMaster:
         metrics: What it has done since this process runs it.
         flow: How elements have flowed through it since then.
         attempt: The newest attempt, None before the first.
+        rest_url: Where its REST interface is served; None if it is not.
     """
 
     def __init__(self, job: Job, progress: ProgressReporter | None = None) -> None:
@@ -79,6 +80,7 @@ class JobMaster:
         self.metrics = JobMetrics()
         self.flow = JobFlow()
         self.attempt: JobAttempt | None = None
+        self.rest_url: str | None = None
         self.status = JobStatus.CREATED
         self._observers = JobObservers(self)
         self.failure: HoldfastError | None = None
