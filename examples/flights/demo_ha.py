@@ -150,11 +150,14 @@ def run_job(work: Path, files_per_epoch: int, total: int, ensemble: ZooKeeperEns
         "-Dhigh-availability.cluster-id=flights-demo",
         f"-D{zookeeper}.quorum={ensemble.connect_string}",
         f"-D{zookeeper}.client.session-timeout={SESSION_SECONDS} s",
+        "-Djobmanager.spare-processes=1",
     ]
     user, committed = User(cluster), CommittedRows(output)
     managers = [Manager(number, cluster, work) for number in (1, 2)]
     try:
         until(lambda: any(manager.says("leads, in session") for manager in managers), "a job manager leads")
+        # The other one keeps a process ready, with a JVM that is warm.
+        until(lambda: all(manager.says("a spare process is ready") for manager in managers), "both are ready")
         program = ["--input", str(flights), "--output", str(output), "--checkpoints", str(checkpoints)]
         program += ["--files-per-epoch", str(files_per_epoch), "--query-port", "0"]
         job_id = user.run("submit", "-Dpipeline.name=flights", str(HERE / "job.py"), "--", *program)

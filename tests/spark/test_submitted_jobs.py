@@ -34,7 +34,8 @@ class Count(KeyedProcessFunction):
 texts, output = sys.argv[1:]
 env = StreamExecutionEnvironment.get_execution_environment({"execution.trigger": "100 ms"})
 words = env.from_dataframe(env.spark.readStream.text(texts)).uid("texts").flat_map(
-    lambda row: [(lower(word),) for word in row.value.split()], output_type="word string"
+    lambda row: [(lower(word),) for word in row.value.split() if lower(word) in open("signs.txt").read()],
+    output_type="word string",
 )
 counts = words.key_by("word").process(Count(), output_type="word string, n bigint").uid("count")
 counts.sink_to(ParquetFileSink(output)).uid("out")
@@ -45,6 +46,7 @@ env.execute("words")
 def test_a_leader_is_killed_and_the_other_job_manager_goes_on_with_its_spark_job(tmp_path: Path) -> None:
     (tmp_path / "job.py").write_text(PROGRAM)
     (tmp_path / "lower.py").write_text("def lower(word):\n    return word.lower()\n")
+    (tmp_path / "signs.txt").write_text("kelp sand rock")
     texts, output = tmp_path / "texts", tmp_path / "output"
     texts.mkdir()
     (texts / "1.txt").write_text("Kelp sand kelp")
@@ -53,10 +55,13 @@ def test_a_leader_is_killed_and_the_other_job_manager_goes_on_with_its_spark_job
         leader = cluster.start()
         cluster.says(0, "leads, in session")
         own = ("-Dpipeline.name=words", "-Dparallelism.default=2", "-Dspark.master=local[2]")
-        job = cluster.run("submit", tmp_path / "job.py", *own, "--files", tmp_path / "lower.py", "--", texts, output)
+        own += ("--files", str(tmp_path / "lower.py"))
+        job = cluster.run("submit", tmp_path / "job.py", *own, "--files", tmp_path / "signs.txt", "--", texts, output)
         assert job.strip() == str(JobID.from_name("words"))
         until(lambda: rows(output) == counted("kelp sand kelp"), "the first file is counted", 200)
-        cluster.start()
+        successor = cluster.start("-Djobmanager.spare-processes=1")
+        cluster.says(1, "a spare process is ready")
+        (spare,) = processes_of(successor)
         (process,) = processes_of(leader)
         java = java_below(process)
         assert java is not None
@@ -64,6 +69,10 @@ def test_a_leader_is_killed_and_the_other_job_manager_goes_on_with_its_spark_job
         until(lambda: is_gone(process) and is_gone(java), "the process of the job and its JVM end with the leader")
         (texts / "2.txt").write_text("rock KELP")
         until(lambda: rows(output) == counted("kelp sand kelp", "rock kelp"), "the other one goes on", 200)
+        assert processes_of(successor) == [spare], "in the process that was ready, with the files that were submitted"
+        log = cluster.run("logs", job.strip())
+        assert "is not used, because" not in log
+        assert "spare" not in log, "what warmed it up is nobody's business"
         cluster.run("cancel", job.strip())
         cluster.status(job.strip(), "CANCELED")
         until(lambda: cluster.kept() == [], "nothing is kept of it")

@@ -1,8 +1,12 @@
-"""The process of a submitted job: ``python -m holdfast.cli.submitted DIRECTORY PIPE``, started by a job manager."""
+"""The process of a submitted job: ``python -m holdfast.cli.submitted DIRECTORY PIPE``, started by a job manager.
+
+With ``-`` for the directory it has no job yet: it gets ready, says so, and reads the directory from standard input.
+"""
 
 from __future__ import annotations
 
 import os
+import queue
 import runpy
 import signal
 import sys
@@ -16,10 +20,12 @@ from holdfast.cli.script import as_main_program, log_to_stderr
 from holdfast.datastream.environment.launch import OnLaunch, launching
 from holdfast.dispatcher.process.process_start import (
     PROGRAM,
+    SPARE,
     LaunchedJob,
     ProcessStart,
     ended_line,
     launched_line,
+    ready_line,
 )
 from holdfast.dispatcher.protocol.event import ProcessOutcome
 from holdfast.errors import ConfigurationError, FencedError
@@ -32,11 +38,12 @@ from holdfast.runtime.master.job_client import JobClient
 _INTERRUPTED: Final = 128 + signal.SIGTERM
 
 
-def main(directory: Path, pipe: int) -> int:
+def main(where: str, pipe: int) -> int:
     """Run the program in a directory to its end; returns the exit code."""
     os.set_inheritable(pipe, False)
-    _end_with_the_job_manager()
+    orders = _end_with_the_job_manager()
     log_to_stderr()
+    directory = Path(_order_awaited(orders, pipe) if where == SPARE else where)
     launched: list[JobClient] = []
 
     def tell(client: JobClient) -> None:
@@ -126,20 +133,36 @@ def _is_fenced(error: BaseException | None) -> bool:
     return False
 
 
-def _end_with_the_job_manager() -> None:
-    """When the job manager ends, however that is, this process and its JVM do at once: another one leads the job."""
+def _order_awaited(orders: queue.SimpleQueue[str], pipe: int) -> str:
+    """Get ready and wait for a job; returns its directory."""
+    from holdfast.cli.spare import warm_up
+
+    warm_up()
+    os.ftruncate(1, 0)  # what the warming up has written is nobody's log
+    _say(pipe, ready_line())
+    return orders.get()
+
+
+def _end_with_the_job_manager() -> queue.SimpleQueue[str]:
+    """When the job manager ends, however that is, this process and its JVM do at once: another one leads the job.
+
+    Returns the lines that it says before.
+    """
+    orders: queue.SimpleQueue[str] = queue.SimpleQueue()
     line = os.dup(0)
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.close(nothing)
 
     def watch() -> None:
-        while os.read(line, 1):
-            pass
+        with os.fdopen(line, "rb", closefd=False) as lines:
+            for order in lines:
+                orders.put(order.decode().rstrip("\n"))
         os.killpg(0, signal.SIGKILL)
 
     threading.Thread(target=watch, name="holdfast-job-manager", daemon=True).start()
+    return orders
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1]), int(sys.argv[2])))
+    sys.exit(main(sys.argv[1], int(sys.argv[2])))

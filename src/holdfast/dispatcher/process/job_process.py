@@ -15,9 +15,10 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final
 
 from holdfast.dispatcher.process.process_start import LOG, PROGRAM, LaunchedJob, ProcessStart, parse_line
+from holdfast.dispatcher.process.spare_process import SpareProcess
 from holdfast.dispatcher.protocol.event import ProcessOutcome
 from holdfast.ha.job_manager_store.job_result import FailureCause
 
@@ -65,22 +66,23 @@ class JobProcess:
         """The process, None before it has started."""
         return None if self._process is None else self._process.pid
 
-    def run(self) -> ProcessOutcome:
+    def run(self, spare: SpareProcess | None = None) -> ProcessOutcome:
         """Start the process and return how it ended. Blocks.
+
+        Args:
+            spare: A process that has entered the directory, and becomes that of the job; None to start one.
 
         Raises:
             OSError: It cannot be started.
         """
-        reading, writing = os.pipe()
-        try:
-            with self._lock:
-                if self._was_told_to_end:
-                    os.close(reading)
-                    return ProcessOutcome(None, was_interrupted=True)
-                process = self._process = self._started(writing)
-        finally:
-            os.close(writing)
-        reader = threading.Thread(target=self._read, args=(reading,), name="holdfast-job-process", daemon=True)
+        with self._lock:
+            if self._was_told_to_end:
+                if spare is not None:
+                    spare.end()
+                return ProcessOutcome(None, was_interrupted=True)
+            lines, process = self._started() if spare is None else self._begun(spare)
+            self._process = process
+        reader = threading.Thread(target=self._read, args=(lines,), name="holdfast-job-process", daemon=True)
         reader.start()
         code = process.wait()
         self._signal(signal.SIGKILL)  # what it has left behind
@@ -88,7 +90,8 @@ class JobProcess:
             self._is_over = True
         reader.join(_LINGER_SECONDS)
         assert process.stdin is not None
-        process.stdin.close()
+        with suppress(BrokenPipeError):  # what it was told it never read
+            process.stdin.close()
         return self._told(code)
 
     def end(self, *, at_once: bool) -> None:
@@ -105,25 +108,40 @@ class JobProcess:
         timer.daemon = True
         timer.start()
 
-    def _started(self, writing: int) -> subprocess.Popen[bytes]:
+    def _begun(self, spare: SpareProcess) -> tuple[BinaryIO, subprocess.Popen[bytes]]:
+        self._start.write(self._directory)
+        with suppress(BrokenPipeError):  # it has died meanwhile, as any process may
+            spare.begin(self._directory)
+        return spare.lines, spare.process
+
+    def _started(self) -> tuple[BinaryIO, subprocess.Popen[bytes]]:
         self._start.write(self._directory)
         log = self._directory / LOG
         if log.exists() and log.stat().st_size > _LONGEST_LOG:
             log.replace(self._directory / f"{LOG}.1")
-        with log.open("ab") as output:
-            return subprocess.Popen(
-                [*self._command, str(self._directory), str(writing)],
-                stdin=subprocess.PIPE,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                cwd=self._directory / PROGRAM,
-                env=dict(self._environment),
-                pass_fds=(writing,),
-                start_new_session=True,
-            )
+        reading, writing = os.pipe()
+        lines = os.fdopen(reading, "rb")
+        try:
+            with log.open("ab") as output:
+                process = subprocess.Popen(
+                    [*self._command, str(self._directory), str(writing)],
+                    stdin=subprocess.PIPE,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    cwd=self._directory / PROGRAM,
+                    env=dict(self._environment),
+                    pass_fds=(writing,),
+                    start_new_session=True,
+                )
+        except OSError:
+            lines.close()
+            raise
+        finally:
+            os.close(writing)
+        return lines, process
 
-    def _read(self, reading: int) -> None:
-        with os.fdopen(reading, "rb") as lines:
+    def _read(self, lines: BinaryIO) -> None:
+        with lines:
             for line in lines:
                 found = parse_line(line)
                 if isinstance(found, ProcessOutcome):

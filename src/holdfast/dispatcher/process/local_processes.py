@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from holdfast.dispatcher.process.job_process import JobProcess
 from holdfast.dispatcher.process.process_start import LOG, PROGRAM, LaunchedJob, ProcessStart
+from holdfast.dispatcher.process.spare_process import SpareProcesses
 from holdfast.dispatcher.protocol.event import ProcessOutcome
 from holdfast.dispatcher.store.dispatcher_stores import DispatcherStores
 from holdfast.dispatcher.store.submitted_program import SubmittedProgram
@@ -45,6 +46,7 @@ class LocalProcesses:
         directory: The working directory; each job has one of its own in it.
         session: The session in which the job manager leads.
         command: What runs a job.
+        spares: Processes that are ready for a job.
     """
 
     def __init__(
@@ -54,12 +56,14 @@ class LocalProcesses:
         directory: Path,
         session: str,
         command: Sequence[str],
+        spares: SpareProcesses,
     ) -> None:
         self._configuration = configuration
         self._stores = stores
         self._directory = directory / "jobs"
         self._session = session
         self._command = command
+        self._spares = spares
         self._lock = threading.Lock()
         self._processes: dict[JobID, JobProcess] = {}
         self._callbacks: dict[JobID, Callable[[str], None]] = {}
@@ -67,14 +71,11 @@ class LocalProcesses:
     def prepare(self, plan: ExecutionPlan, start: int) -> None:
         """Note that a process is about to be started, so that it can be ended."""
         directory = self.directory_of(plan.job_id)
-        environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
-        # Spark starts its workers by these names; the program's own choice is in its options.
-        environment.setdefault("PYSPARK_PYTHON", sys.executable)
         process = JobProcess(
             self._command,
             directory,
             self._start_of(plan, directory),
-            environment,
+            process_environment(),
             lambda job: self._launched(plan.job_id, job),
         )
         with self._lock:
@@ -88,11 +89,21 @@ class LocalProcesses:
             OSError: The process cannot be started.
         """
         self._callbacks[plan.job_id] = on_launched
-        program = self.directory_of(plan.job_id) / PROGRAM
+        directory = self.directory_of(plan.job_id)
+        program = directory / PROGRAM
         if program.exists():
             shutil.rmtree(program)
-        self._stores.fetch(plan, program)
-        return self._processes[plan.job_id].run()
+        # The log of an earlier process goes on in one that is started for it.
+        spare = None if (directory / LOG).exists() else self._spares.take()
+        try:
+            if spare is not None:
+                spare.enter(directory)
+            self._stores.fetch(plan, program)
+        except BaseException:
+            if spare is not None:
+                spare.end()
+            raise
+        return self._processes[plan.job_id].run(spare)
 
     def cancel(self, job_id: JobID) -> None:
         """Have the job of a running process cancelled.
@@ -172,6 +183,14 @@ class LocalProcesses:
         }
         defaults.setdefault("spark.ui.showConsoleProgress", "false")  # its output is a log
         return ProcessStart(program.script, program.arguments, combined.to_texts(), defaults)
+
+
+def process_environment() -> dict[str, str]:
+    """The environment of a process of a job."""
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    # Spark starts its workers by this name; the program's own choice is in its options.
+    environment.setdefault("PYSPARK_PYTHON", sys.executable)
+    return environment
 
 
 def check_options(options: Mapping[str, str]) -> None:

@@ -7,7 +7,8 @@ The directory of a job in the working directory::
     log, log.1      what its processes have written, and what the log was before it became too long
 
 The process inherits a pipe, whose number is its second argument, into which it writes one object a line: ``launched``
-(job id, root, create_subdir, name) when the program has executed its job, and ``ended`` as its last word.
+(job id, root, create_subdir, name) when the program has executed its job, and ``ended`` as its last word. A process
+that has no job yet says ``ready`` first, and reads the directory of its job from its standard input.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ from holdfast.kernel.malformed import MALFORMED
 START: Final = "start.json"
 PROGRAM: Final = "program"
 LOG: Final = "log"
+SPARE: Final = "-"
+"""In place of the directory: it comes later."""
 
 
 @dataclass(frozen=True)
@@ -89,6 +92,16 @@ def launched_line(job: LaunchedJob) -> bytes:
 def ended_line(outcome: ProcessOutcome) -> bytes:
     """Return the last line of a process."""
     return _line({"event": "ended", **asdict(outcome)})
+
+
+def ready_line() -> bytes:
+    """Return the line of a process that waits for a job."""
+    return _line({"event": "ready"})
+
+
+def is_ready_line(line: bytes) -> bool:
+    """Whether a line is that, and whole."""
+    return line == ready_line()
 
 
 def parse_line(line: bytes) -> LaunchedJob | ProcessOutcome | None:

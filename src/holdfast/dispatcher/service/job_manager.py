@@ -30,7 +30,8 @@ from pathlib import Path
 from typing import Final
 
 from holdfast.checkpoint.config.options import CHECKPOINTS_DIRECTORY
-from holdfast.dispatcher.process.local_processes import LocalProcesses
+from holdfast.dispatcher.process.local_processes import LocalProcesses, process_environment
+from holdfast.dispatcher.process.spare_process import SpareProcesses
 from holdfast.dispatcher.protocol.dispatcher_machine import DispatcherMachine
 from holdfast.dispatcher.service import options
 from holdfast.dispatcher.service.dispatcher import Dispatcher
@@ -72,8 +73,9 @@ class JobManager(LeaderContender):
         self._configuration = configuration.clone()
         self._kind = ha_type(configuration)
         self._command = command
-        if configuration.get(options.MOST_ENDED) < 0:
-            raise ConfigurationError(f"{options.MOST_ENDED.key} is a number of jobs, 0 or more.")
+        for option in (options.MOST_ENDED, options.SPARE_PROCESSES):
+            if configuration.get(option) < 0:
+                raise ConfigurationError(f"{option.key} is a number of at least 0.")
         self._clock = SystemClock()
         self._news: queue.Queue[tuple[str, str]] = queue.Queue()
         self._term: Term | None = None
@@ -102,6 +104,7 @@ class JobManager(LeaderContender):
         if self._kind == "none":
             book.clear("")  # the lock of the directory says that whoever has left something there is gone
         server = self._rest_server()
+        self._spares = SpareProcesses(self._configuration.get(options.SPARE_PROCESSES), self._command, self._directory)
         self._services = create_high_availability_services(self._configuration, self._executor)
         elections: list[LeaderElection] = []
         try:
@@ -116,6 +119,7 @@ class JobManager(LeaderContender):
             self._serve(elections, book)
         finally:
             for close in (
+                self._spares.close,
                 server.close,
                 *(election.close for election in elections),
                 self._services.close,
@@ -156,6 +160,8 @@ class JobManager(LeaderContender):
         waiting: str | None = None
         is_ending, broken = False, None
         while True:
+            if self._term is None and not is_ending:
+                self._spares.fill(process_environment())
             news, what = self._news.get()
             term = self._term
             match news:
@@ -187,7 +193,7 @@ class JobManager(LeaderContender):
         most = self._configuration.get(options.MOST_ENDED)
         ended = EndedJobs.of(self._configuration, str(self._directory), most)
         stores = DispatcherStores(self._services, self._directory, self._executor, ended)
-        processes = LocalProcesses(self._configuration, stores, self._directory, session, self._command)
+        processes = LocalProcesses(self._configuration, stores, self._directory, session, self._command, self._spares)
         machine = DispatcherMachine(
             self._clock,
             lambda: options.process_restarts(self._clock),

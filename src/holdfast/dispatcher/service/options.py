@@ -57,6 +57,13 @@ MAX_SUBMISSION: Final = ConfigOption(
     "Longest request of `holdfast submit`: a third more than its files.",
 )
 
+SPARE_PROCESSES: Final = ConfigOption(
+    "jobmanager.spare-processes",
+    int,
+    0,
+    "How many processes, each with a JVM that has run a small job, a job manager keeps ready while it stands by. A job "
+    "that it takes over, or that is submitted to it, starts in one of them. Each takes about half a gigabyte.",
+)
 MOST_ENDED: Final = ConfigOption(
     "jobstore.max-capacity",
     int,
