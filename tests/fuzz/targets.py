@@ -19,6 +19,7 @@ NAMES: Final = (
     "document",
     "entry_map",
     "execution_plan",
+    "flink_savepoint",
     "frame",
     "job_result",
     "key_bytes",

@@ -32,6 +32,9 @@ PACKAGES = {
         JobResultStore BlobStore BlobStoreService""",
     "holdfast.ha.zookeeper": "ZooKeeperLeaderElectionHaServices ZooKeeperStateHandleStore IntegerResourceVersion",
     "holdfast.queryable": "KvStateClientProxy KvStateClientProxyImpl KvStateLocationOracle QueryableStateClient",
+    "holdfast.state_processor": """
+        SavepointReader SavepointWriter FlinkSavepointReader StateBootstrapTransformation KeyedStateBootstrapFunction
+        BroadcastStateBootstrapFunction StateBootstrapFunction OperatorTransformation""",
     "holdfast.storage": "StateHandleStore RetrievableStateHandle AlreadyExistError NotExistError",
     "holdfast.state": """
         StateBackend StateBackendFactory AbstractKeyedStateBackend OperatorStateBackend MemoryStateBackend

@@ -17,12 +17,14 @@ from holdfast.state_processor.bootstrap.bootstrap_transformation import (
     OperatorTransformation,
     StateBootstrapTransformation,
 )
+from holdfast.state_processor.flink_savepoint import FlinkSavepointReader
 from holdfast.state_processor.read.reader_function import KeyedStateReaderContext, KeyedStateReaderFunction
 from holdfast.state_processor.savepoint_reader import SavepointReader
 from holdfast.state_processor.savepoint_writer import SavepointWriter
 
 __all__ = [
     "BroadcastStateBootstrapFunction",
+    "FlinkSavepointReader",
     "KeyedStateBootstrapFunction",
     "KeyedStateReaderContext",
     "KeyedStateReaderFunction",

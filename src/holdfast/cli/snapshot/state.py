@@ -12,7 +12,7 @@ from holdfast.cli.exit_code import errors_to_exit_codes
 from holdfast.cli.job_directories import absolute, checkpoint_at
 from holdfast.cli.registers import where_option
 from holdfast.cli.state_tables import print_rows, read_table, write_table
-from holdfast.state_processor import SavepointReader, SavepointWriter
+from holdfast.state_processor import FlinkSavepointReader, SavepointReader, SavepointWriter
 from holdfast.state_processor.sql import query
 
 _uid = click.option("--uid", required=True, metavar="UID", help="The operator.")
@@ -87,6 +87,30 @@ def import_state(
         writer = SavepointWriter.from_existing_savepoint(None, checkpoint.path)
         change = writer.update_state if update else writer.replace_state
         click.echo(change(uid, name, read_table(source)).write(absolute(target)))
+
+
+@state.command("from-flink")
+@click.argument("path")
+@click.option("--to", "target", metavar="PATH", help="Directory of the new savepoint; without it, tells what there is.")
+@click.option(
+    "--uid", "uids", multiple=True, metavar="UID", help="Uid of an operator, which Flink before 2.0 keeps out."
+)
+@click.option("--leave-out", multiple=True, metavar="UID[/STATE]", help="An operator or a state that stays behind.")
+def from_flink(path: str, target: str | None, uids: tuple[str, ...], leave_out: tuple[str, ...]) -> None:
+    """Makes a savepoint of a canonical savepoint of Flink at PATH, and prints its path.
+
+    State of PyFlink programs needs the descriptors of the program: use `FlinkSavepointReader` in Python.
+    """
+    with errors_to_exit_codes():
+        reader = FlinkSavepointReader.read(path)
+        if target is not None:
+            click.echo(reader.writer(uids, leave_out=leave_out).write(absolute(target)))
+            return
+        for uid in reader.operators():
+            problems = reader.problems(uid)
+            click.echo(f"{uid}{': ' + problems[''] if '' in problems else ''}")
+            for name, kind in ({} if "" in problems else reader.states(uid)).items():
+                click.echo(f"  {name} ({kind}){': ' + problems[name] if name in problems else ''}")
 
 
 @state.command("sql")

@@ -1,0 +1,1 @@
+"""Savepoints of Flink: what is in them, without Java."""

@@ -1,0 +1,261 @@
+"""Keyed state in the canonical format of Flink: the same for all of its state backends."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+from holdfast.errors import StateError
+from holdfast.state_processor.flink.data_input import DataInput
+from holdfast.state_processor.flink.flink_metadata import KeyGroupsHandle
+from holdfast.state_processor.flink.serializer import FlinkSerializer
+from holdfast.state_processor.flink.serializer_snapshot import TTL, read_snapshot
+from holdfast.state_processor.flink.snappy_frames import decompressed
+
+VALUE, LIST, MAP, REDUCING, AGGREGATING, TIMERS = "value", "list", "map", "reducing", "aggregating", "timers"
+SINGLE: Final = (VALUE, REDUCING, AGGREGATING)
+_VERSION: Final = 6
+_KEY_VALUE, _PRIORITY_QUEUE = 0, 3
+_END: Final = 0xFFFF
+_FOLLOWS: Final = 0x80
+_DELIMITER: Final = ord(",")
+_ONE_BYTE_OF_GROUPS: Final = 128
+_SIGN: Final = 1 << 63
+
+
+@dataclass(frozen=True)
+class FlinkState:
+    """One keyed state, or the timers of one domain.
+
+    Attributes:
+        name: Of the state.
+        kind: What it is, in words of this package; `value`, `list`, `map`, `reducing`, `aggregating` or `timers`.
+        key: Serializer of the operator's keys.
+        namespace: Serializer of namespaces.
+        value: Serializer of values, of elements or of the values of a map; of timers None.
+        map_key: Serializer of the keys of a map.
+        has_stamps: Whether values have the time of their last use in front, for a time to live.
+    """
+
+    name: str
+    kind: str
+    key: FlinkSerializer
+    namespace: FlinkSerializer
+    value: FlinkSerializer | None
+    map_key: FlinkSerializer | None = None
+    has_stamps: bool = False
+
+    @property
+    def problem(self) -> str | None:
+        """Why it cannot be read; None if it can."""
+        for part in (self.key, self.value, self.map_key):
+            if part is not None and part.type is None:
+                return part.problem or f"{part.name} has no values that state can have."
+        return None
+
+    @property
+    def has_namespace(self) -> bool:
+        """Whether it is state of windows or something of the kind."""
+        return self.namespace.length != 0
+
+
+@dataclass
+class FlinkRows:
+    """Rows of one state, column by column."""
+
+    key_groups: list[int]
+    keys: list[Any]
+    namespaces: list[Any]
+    map_keys: list[Any]
+    values: list[Any]
+    stamps: list[Any]
+
+    @classmethod
+    def empty(cls) -> FlinkRows:
+        """Return no rows."""
+        return cls([], [], [], [], [], [])
+
+    def extend(self, other: FlinkRows) -> None:
+        """Add the rows of another subtask."""
+        for own, more in zip(vars(self).values(), vars(other).values(), strict=True):
+            own.extend(more)
+
+
+@dataclass(frozen=True)
+class _Meta:
+    """What stands in front of the keyed state of a subtask."""
+
+    is_compressed: bool
+    states: tuple[FlinkState, ...]
+
+
+def read_states(data: bytes, path: str) -> tuple[FlinkState, ...]:
+    """Return what states are in the keyed state of a subtask.
+
+    Raises:
+        CorruptFileError: It is damaged.
+        StateError: It has a serializer whose snapshot this release does not know.
+    """
+    return _meta(DataInput(data, path)).states
+
+
+def read_rows(handle: KeyGroupsHandle, data: bytes, path: str, name: str, max_parallelism: int) -> FlinkRows:
+    """Return the rows of one state in the keyed state of a subtask.
+
+    Raises:
+        CorruptFileError: It is damaged.
+        StateError: The state is not there or cannot be read; says why.
+    """
+    meta = _meta(DataInput(data, path))
+    found = [position for position, state in enumerate(meta.states) if state.name == name]
+    rows = FlinkRows.empty()
+    if not found:
+        return rows
+    state = meta.states[found[0]]
+    if state.problem is not None:
+        raise StateError(f"State {name!r} in file {path!r} cannot be read. {state.problem}")
+    wanted, decoder = found[0], _Decoder(state, max_parallelism, path)
+    for offset_of_group, offset in enumerate(handle.offsets):
+        if offset == 0:
+            continue
+        group = handle.first_key_group + offset_of_group
+        for position, key, value in _entries(data, offset, path, meta):
+            if position == wanted:
+                decoder.decode(group, key, value, rows)
+    return rows
+
+
+def _meta(source: DataInput) -> _Meta:
+    version = source.int32()
+    if version != _VERSION:
+        raise source.corrupt(f"keyed state begins with version {version}, and not with {_VERSION}.")
+    is_compressed = source.boolean()
+    key = read_snapshot(source)
+    states = []
+    for _ in range(source.short()):
+        states.append(_state(source, key))
+    return _Meta(is_compressed, tuple(states))
+
+
+def _state(source: DataInput, key: FlinkSerializer) -> FlinkState:
+    name, backend_type, options, serializers = read_state_info(source)
+    try:
+        if backend_type == _PRIORITY_QUEUE:
+            timer = serializers["VALUE_SERIALIZER"]
+            return FlinkState(name, TIMERS, timer.parts[0], timer.parts[1], None)
+        if backend_type != _KEY_VALUE:
+            raise source.corrupt(f"{backend_type} is no kind of keyed state.")
+        kind = options["KEYED_STATE_TYPE"].lower()
+        namespace, value = serializers["NAMESPACE_SERIALIZER"], serializers["VALUE_SERIALIZER"]
+        if kind == LIST:
+            return _with_stamps(FlinkState(name, kind, key, namespace, value.parts[0]))
+        if kind == MAP:
+            return _with_stamps(FlinkState(name, kind, key, namespace, value.parts[1], value.parts[0]))
+        if kind in SINGLE:
+            return _with_stamps(FlinkState(name, kind, key, namespace, value))
+    except (KeyError, IndexError) as error:
+        raise source.corrupt(f"state {name!r} is not described as one: {error!r}.") from error
+    raise source.corrupt(f"state {name!r} is of the kind {kind!r}, which is none.")
+
+
+def read_state_info(source: DataInput) -> tuple[str, int, dict[str, str], dict[str, FlinkSerializer]]:
+    """Read Flink's `StateMetaInfoSnapshot`: name, kind of backend state, options and serializers."""
+    name = source.utf()
+    backend_type = source.int32()
+    options = {source.utf(): source.utf() for _ in range(source.count(4))}
+    serializers: dict[str, FlinkSerializer] = {}
+    for _ in range(source.count(2)):
+        of = source.utf()
+        try:
+            serializers[of] = read_snapshot(source)
+        except StateError as error:
+            raise StateError(f"State {name!r}: {error}") from error
+    return name, backend_type, options, serializers
+
+
+def _with_stamps(state: FlinkState) -> FlinkState:
+    value = state.value
+    if value is None or value.name != TTL:
+        return state
+    return FlinkState(state.name, state.kind, state.key, state.namespace, value.parts[1], state.map_key, True)
+
+
+def _entries(data: bytes, offset: int, path: str, meta: _Meta) -> Iterator[tuple[int, bytes, bytes]]:
+    """The entries of a key group: which state, key and value."""
+    if not 0 < offset < len(data):
+        raise DataInput(data, path).corrupt(f"a key group should begin at {offset}, and there are {len(data)} bytes.")
+    if meta.is_compressed:
+        source = DataInput(decompressed(data, offset, path), path, None)
+    else:
+        source = DataInput(data[offset:], path, offset)
+    state = source.short() & 0xFFFF
+    while True:
+        if state >= len(meta.states):
+            raise source.corrupt(f"there is no state {state}.")
+        key, value = source.take(source.int32()), source.take(source.int32())
+        if not key:
+            raise source.corrupt("a key has no bytes.")
+        if not key[0] & _FOLLOWS:
+            yield state, key, value
+            continue
+        yield state, bytes([key[0] & ~_FOLLOWS]) + key[1:], value
+        state = source.short() & 0xFFFF
+        if state == _END:
+            return
+
+
+class _Decoder:
+    """Takes entries of one state apart."""
+
+    def __init__(self, state: FlinkState, max_parallelism: int, path: str) -> None:
+        self._state = state
+        self._prefix = 1 if max_parallelism <= _ONE_BYTE_OF_GROUPS else 2
+        self._is_ambiguous = state.key.length < 0 and state.namespace.length < 0
+        self._path = f"{path} (state {state.name})"
+
+    def decode(self, group: int, key: bytes, value: bytes, rows: FlinkRows) -> None:
+        state = self._state
+        source = DataInput(key, self._path, None)
+        if int.from_bytes(source.take(self._prefix), "big") != group:
+            raise source.corrupt(f"an entry of key group {group} is of another one.")
+        if state.kind == TIMERS:
+            rows.stamps.append((source.long() & (1 << 64) - 1) - _SIGN)
+        rows.keys.append(self._part(state.key, source))
+        rows.namespaces.append(self._part(state.namespace, source))
+        rows.key_groups.append(group)
+        if state.map_key is not None:
+            rows.map_keys.append(state.map_key.read(source))
+        source.require_end("a key")
+        if state.value is not None:
+            self._value(state, state.value, DataInput(value, source.path, None), rows)
+
+    def _part(self, serializer: FlinkSerializer, source: DataInput) -> Any:
+        """A key or namespace, behind which its length stands where one could be taken for the other."""
+        if not self._is_ambiguous or self._state.kind == TIMERS:
+            return serializer.read(source)
+        before = source.position
+        found = serializer.read(source)
+        length = source.position - before
+        if source.take(max(1, -(-length.bit_length() // 8))) != length.to_bytes(
+            max(1, -(-length.bit_length() // 8)), "little"
+        ):
+            raise source.corrupt("the length of a key is another one.")
+        return found
+
+    def _value(self, state: FlinkState, one: FlinkSerializer, source: DataInput, rows: FlinkRows) -> None:
+        if state.kind == LIST:
+            stamps: list[int | None] = []
+            values: list[Any] = []
+            while source.remaining:
+                if values and source.byte() != _DELIMITER:
+                    raise source.corrupt("between two elements of a list stands no comma.")
+                stamps.append(source.long() if state.has_stamps else None)
+                values.append(one.read(source))
+            rows.values.append(values)
+            rows.stamps.append(stamps)
+            return
+        is_null = state.kind == MAP and source.boolean()
+        rows.stamps.append(source.long() if state.has_stamps and not is_null else None)
+        rows.values.append(None if is_null else one.read(source))
+        source.require_end("a value")
