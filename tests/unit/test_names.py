@@ -155,23 +155,6 @@ SEED_EXAMPLES = ["stateful_map", "backends", "coordinator", "trigger", "evolutio
 FAULT_POINTS = """
     run.write metadata.write pointer.write sink.stage sink.commit notify subsume.delete source.copy spark.commit"""
 
-ANOTHER_ISSUE = {
-    "benchmark rescale",
-}
-"""What a later issue brings; each must be missing until then."""
-
-
-def _cases(kind: str, names: list[str]) -> list[Any]:
-    return [
-        pytest.param(
-            name,
-            marks=pytest.mark.xfail(strict=True, reason="a later issue brings it")
-            if f"{kind} {name}" in ANOTHER_ISSUE
-            else (),
-        )
-        for name in names
-    ]
-
 
 def _named(text: str) -> Any:
     package, name = text.split(" ")
@@ -220,18 +203,18 @@ def test_old_names_are_aliases() -> None:
     assert issubclass(_named("holdfast.checkpoint CheckpointType"), Enum)
 
 
-@pytest.mark.parametrize("verb", _cases("verb", VERBS))
+@pytest.mark.parametrize("verb", VERBS)
 def test_the_command_has_its_verbs(verb: str) -> None:
     assert verb in command.commands
 
 
-@pytest.mark.parametrize("target", _cases("target", TARGETS))
+@pytest.mark.parametrize("target", TARGETS)
 def test_make_has_its_targets_and_make_help_lists_them(target: str) -> None:
     listed = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     assert re.search(rf"^  make {target} ", listed, re.MULTILINE)
 
 
-@pytest.mark.parametrize("benchmark", _cases("benchmark", BENCHMARKS))
+@pytest.mark.parametrize("benchmark", BENCHMARKS)
 def test_benchmarks_take_json(benchmark: str) -> None:
     script = ROOT / "benchmarks" / f"{benchmark}.py"
     told = subprocess.run([sys.executable, script, "--help"], capture_output=True, text=True, check=False)
@@ -239,7 +222,7 @@ def test_benchmarks_take_json(benchmark: str) -> None:
     assert "--json" in told.stdout
 
 
-@pytest.mark.parametrize("example", _cases("seed example", SEED_EXAMPLES))
+@pytest.mark.parametrize("example", SEED_EXAMPLES)
 def test_the_examples_of_the_seeds_stand(example: str) -> None:
     assert (ROOT / "examples" / "seeds" / f"{example}.py").exists()
 
