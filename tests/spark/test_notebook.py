@@ -128,6 +128,8 @@ def test_a_job_shows_itself_survives_its_cell_being_run_again_and_is_cancelled_b
     statuses = notebook.run("first.get_job_status().value, client.get_job_status().value, first.exception()")
     assert statuses["text/plain"] == "('SUSPENDED', 'RUNNING', None)"
 
+    notebook.run_and_interrupt("time.sleep(60)")
+    assert notebook.run("client.get_job_status().value")["text/plain"] == "'RUNNING'", "another cell was interrupted"
     notebook.run_and_interrupt("client.await_termination()")
     notebook.run("until(lambda: client.get_job_status().is_terminal_state())")
     shown = notebook.run("client")

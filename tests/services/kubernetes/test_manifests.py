@@ -11,6 +11,7 @@ import base64
 import json
 import os
 import re
+import shutil
 import ssl
 import subprocess
 import sys
@@ -166,15 +167,33 @@ def test_a_job_manager_with_the_arguments_of_the_manifest_leads_under_its_rights
         texts, output = tmp_path / "texts", tmp_path / "output"
         texts.mkdir()
         (texts / "0.txt").write_text("kelp sand")
-        (texts / "end").touch()
         job = str(JobID.from_name("words"))
         assert cluster.run("submit", WORDS, "-Dpipeline.name=words", "--", texts, output).strip() == job
+        until(lambda: rows(output) == counted("kelp sand"), "the job runs")
+        rescaled = "count  4" in elsewhere("rescale", job, "4", *cluster.arguments)
+        assert rescaled, "who is on another host finds the leader by the election, and knows it by its certificate"
+        assert "counts the words" in elsewhere("logs", job, *cluster.arguments)
+        assert "state: RUNNING" in elsewhere("info", job, *cluster.arguments)
+        assert elsewhere("savepoint", job, str(tmp_path / "savepoints"), *cluster.arguments).strip()
+        (texts / "end").touch()
         cluster.status(job, "FINISHED")
         assert rows(output) == counted("kelp sand")
         manager.terminate()
         assert manager.wait(60) == 0
     finally:
         cluster.close()
+
+
+def elsewhere(*arguments: str) -> str:
+    """Runs a command on a host of another name, where there is such a thing; returns what it prints."""
+    command = [str(Path(sys.executable).with_name("holdfast")), *arguments]
+    renamed = ["unshare", "--map-root-user", "--uts", "sh", "-c", 'hostname elsewhere && exec "$@"', "sh"]
+    if shutil.which("unshare") and subprocess.run([*renamed, "true"], capture_output=True).returncode == 0:
+        command = [*renamed, *command]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 class Kubelet:
