@@ -27,6 +27,11 @@ FENCED = "tests/unit/runtime/test_paused_leader.py::test_a_leader_that_wakes_up_
 MANAGER = "tests/unit/dispatcher/test_job_manager.py"
 """Job managers in processes of their own; `make test` has the leader that is killed and the one without elections."""
 
+NEXMARK = "test_a_query_gives_the_answer_of_duckdb"
+NEXMARK_ON_SPARK = "test_a_query_on_spark_gives_the_answer_of_duckdb"
+LONG_QUERIES = ("q3", "q6", "q7", "q9", "q11", "q12", "q15", "q17", "q20")
+"""`make test` has one query of each kind: a window, a join in a window, a join, and each way to change an answer."""
+
 LONG = (
     "tests/contract/test_compaction.py::TestEverythingCompacted::test_timers_end_as_in_a_plain_set",
     f"tests/contract/test_compaction.py::TestHistoriesWithCompactions::{HISTORIES}",
@@ -97,10 +102,13 @@ LONG = (
     f"{LEDGER}::test_the_process_group_is_killed_between_the_epoch_jobs_of_an_epoch",
     f"{LEDGER}::test_two_chained_stages_without_a_fault_and_a_second_run_that_goes_on_where_the_first_ended",
     f"{LEDGER}::test_two_drivers_on_one_job_directory_the_first_is_fenced",
+    *(f"tests/spark/test_nexmark.py::{NEXMARK_ON_SPARK}[{name}]" for name in ("q0", "q1", "q2", "q10", "q22")),
     "tests/spark/test_object_store_story.py",
     "tests/spark/test_program_log.py::test_a_program_shows_the_log_of_its_job_unless_it_has_configured_its_own[only",
     "tests/spark/test_pyflink_examples.py",
     "tests/spark/test_standalone_stories.py",
+    *(f"tests/unit/benchmarks/test_nexmark.py::{NEXMARK}[{name}]" for name in LONG_QUERIES),
+    "tests/unit/benchmarks/test_nexmark.py::test_a_query_that_is_killed_again_and_again_gives_the_same_answer[q4]",
     "tests/unit/checkpoint/test_sweeper.py::test_many_epochs_with_leaders_that_die_leave_only_what_is_retained",
     "tests/unit/cli/test_query.py::test_a_server_at_all_addresses_says_under_which_name_it_is_reached",
     "tests/unit/cli/test_query.py::test_a_server_takes_the_options_of_a_job",

@@ -1,0 +1,335 @@
+"""Queries that join, by columns: q3, q4, q6, q9, q20. An auction or a person is there once, what refers to it often."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from benchmarks.nexmark.query import Query, of
+from holdfast.datastream import BatchFunction, DataStream, KeyedProcessFunction
+from holdfast.datastream.functions import BatchContext, RuntimeContext
+from holdfast.datastream.state import MapStateDescriptor, ValueStateDescriptor
+from holdfast.runtime.operator.vectorised_groups import Groups
+
+Rows = npt.NDArray[np.int64]
+
+
+class Pairs(NamedTuple):
+    """What has met.
+
+    Attributes:
+        rows: For each pair a row of the batch that has its key.
+        one: Columns of what is there once a key.
+        many: Columns of what refers to it.
+    """
+
+    rows: Rows
+    one: pa.StructArray
+    many: pa.StructArray
+
+
+class OneToMany(BatchFunction):
+    """Joins rows of two kinds by key, one of which comes once a key, whichever comes first.
+
+    Rows with `is_one` are those that come once. What refers to one that is not there yet waits in state.
+
+    Args:
+        one: Columns of what is there once, as DDL.
+        many: Columns of what refers to it.
+    """
+
+    def __init__(self, one: str, many: str) -> None:
+        self._one, self._many = one, many
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        self._one_state = runtime_context.get_state(ValueStateDescriptor("one", f"struct<{_fields(self._one)}>"))
+        waiting = ValueStateDescriptor("waiting", f"array<struct<{_fields(self._many)}>>")
+        self._waiting_state = runtime_context.get_state(waiting)
+
+    def pairs(self, batch: pa.RecordBatch, ctx: BatchContext) -> Pairs:
+        """Take a batch into state, and return what meets."""
+        one_state, waiting_state = ctx.columns(self._one_state), ctx.columns(self._waiting_state)
+        is_one = batch.column("is_one").to_numpy(zero_copy_only=False)
+        found: list[Pairs] = []
+        ones = np.flatnonzero(is_one)
+        if len(ones):
+            values = _struct_of(batch, self._one, ones)
+            one_state.put_at(ones, values)
+            waiting = waiting_state.get_at(ones)
+            if waiting.null_count < len(waiting):
+                parents = pc.list_parent_indices(waiting)
+                found.append(Pairs(ones[parents.to_numpy()], values.take(parents), waiting.flatten()))
+                waiting_state.put_at(ones, pa.nulls(len(ones), waiting.type))
+        others = np.flatnonzero(~is_one)
+        if len(others) or not found:
+            slots = ctx.slots
+            groups = Groups(np.array([slots[row] for row in others.tolist()], np.int64))
+            known = one_state.get_at(others[groups.first_rows])
+            number = groups.in_rows(groups.group)
+            is_known = known.is_valid().to_numpy(zero_copy_only=False)[number]
+            rows = others[is_known]
+            found.append(Pairs(rows, known.take(pa.array(number[is_known])), _struct_of(batch, self._many, rows)))
+            if not is_known.all():
+                self._keep(batch, others[~is_known], number[~is_known], waiting_state)
+        return Pairs(
+            np.concatenate([part.rows for part in found]),
+            pa.concat_arrays([part.one for part in found]),
+            pa.concat_arrays([part.many for part in found]),
+        )
+
+    def _keep(self, batch: pa.RecordBatch, rows: Rows, number: Rows, waiting_state: Any) -> None:
+        """Let rows wait; there are few, because what they refer to comes soon."""
+        groups = Groups(number)
+        rows = rows[groups.order]
+        before = waiting_state.get_at(rows[groups.starts])
+        new = _struct_of(batch, self._many, rows).to_pylist()
+        ends = groups.ends + 1
+        lists = [
+            [*(old or ()), *new[start:end]]
+            for old, start, end in zip(before.to_pylist(), groups.starts.tolist(), ends.tolist(), strict=True)
+        ]
+        waiting_state.put_at(rows[groups.starts], pa.array(lists, before.type))
+
+
+class LocalItems(OneToMany):
+    """q3: who sells in some states; emits each auction with its seller."""
+
+    def process_batch(self, batch: pa.RecordBatch, ctx: BatchContext) -> Any:
+        pairs = self.pairs(batch, ctx)
+        return pa.table([*pairs.one.flatten(), *pairs.many.flatten()], names=["name", "city", "state", "id"])
+
+
+class WithAuction(OneToMany):
+    """q20: bids with their auction, of one category; auctions of others are known, but without their columns."""
+
+    def process_batch(self, batch: pa.RecordBatch, ctx: BatchContext) -> Any:
+        pairs = self.pairs(batch, ctx)
+        wanted = pc.equal(pairs.one.field("category"), 10)
+        rows = pa.array(pairs.rows[wanted.to_numpy(zero_copy_only=False)])
+        one, many = pairs.one.filter(wanted), pairs.many.filter(wanted)
+        columns = [batch.column("auction").take(rows), *many.flatten(), *one.flatten()]
+        return pa.table(columns, names=["auction", *_names(self._many), *_names(self._one)])
+
+
+class WinningBids(OneToMany):
+    """q4, q6, q9: the best bid of each auction that was made while it was open.
+
+    Emits an auction whenever it has a better bid: its columns, those of the bid, and the price before.
+    """
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        super().open(runtime_context)
+        self._price = runtime_context.get_state(ValueStateDescriptor("price", "bigint"))
+        self._time = runtime_context.get_state(ValueStateDescriptor("time", "bigint"))
+
+    def process_batch(self, batch: pa.RecordBatch, ctx: BatchContext) -> Any:
+        pairs = self.pairs(batch, ctx)
+        times = pairs.many.field("bid_date_time").to_numpy()
+        opens, expires = pairs.one.field("date_time").to_numpy(), pairs.one.field("expires").to_numpy()
+        in_time = np.flatnonzero((opens <= times) & (times <= expires))
+        if not len(in_time):
+            return None
+        slots = ctx.slots
+        groups = Groups([slots[row] for row in pairs.rows[in_time].tolist()])
+        prices = pairs.many.field("price").to_numpy()[in_time]
+        # Of the rows of an auction the one with the greatest price, of these the one with the least time.
+        order = np.lexsort((times[in_time], -prices, groups.in_rows(groups.group)))
+        best = in_time[order[groups.starts]]
+        rows = pairs.rows[best]
+        price_state, time_state = ctx.columns(self._price), ctx.columns(self._time)
+        old = price_state.get_at(rows)
+        old_prices = old.fill_null(-1).to_numpy()
+        old_times = time_state.get_at(rows).fill_null(0).to_numpy()
+        prices, times = pairs.many.field("price").to_numpy()[best], times[best]
+        better = (prices > old_prices) | ((prices == old_prices) & (times < old_times))
+        rows, best = rows[better], pa.array(best[better])
+        price_state.put_at(rows, prices[better])
+        time_state.put_at(rows, times[better])
+        one, many = pairs.one.take(best), pairs.many.take(best)
+        found = pa.table(
+            [
+                batch.column("auction").take(pa.array(rows)),
+                *one.flatten(),
+                *many.flatten(),
+                old.filter(pa.array(better)),
+            ],
+            names=["auction", *_names(self._one), *_names(self._many), "old"],
+        )
+        return self.emitted(found)
+
+    def emitted(self, found: pa.Table) -> pa.Table:
+        """What is emitted of it."""
+        return found.drop_columns(["old"])
+
+
+class ByCategory(WinningBids):
+    """q4: by how much the sum of the best prices of a category has grown, and by how many auctions."""
+
+    def emitted(self, found: pa.Table) -> pa.Table:
+        growth = pc.subtract(found["price"], pc.fill_null(found["old"], 0))
+        new = pc.cast(pc.is_null(found["old"]), pa.int64())
+        table = pa.table({"category": found["category"], "growth": growth, "new": new})
+        summed = table.group_by("category").aggregate([("growth", "sum"), ("new", "sum")])
+        return summed.rename_columns({"growth_sum": "growth", "new_sum": "new"})
+
+
+def average(batch: pa.RecordBatch, state: Any) -> pa.Table:
+    """q4: the average of the best prices of each category."""
+    table = pa.table(batch).group_by("category").aggregate([("growth", "sum"), ("new", "sum")]).combine_chunks()
+    keys = table["category"].combine_chunks()
+    totals = pc.add(table["growth_sum"].combine_chunks(), state["total"].get(keys).fill_null(0))
+    counts = pc.add(table["new_sum"].combine_chunks(), state["auctions"].get(keys).fill_null(0))
+    state["total"].put(keys, totals)
+    state["auctions"].put(keys, counts)
+    return pa.table({"category": keys, "final": pc.divide(totals, counts)})
+
+
+class SellersAverage(KeyedProcessFunction):
+    """q6: the average of an auction's best price and those of the ten before it of the same seller.
+
+    They are in the order of the best bids, so a better one changes the averages of up to eleven auctions.
+    """
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        self._best = runtime_context.get_map_state(
+            MapStateDescriptor("best", "bigint", "struct<at: bigint, price: bigint>")
+        )
+
+    def process_element(self, row: Any, ctx: KeyedProcessFunction.Context) -> Iterator[Any]:
+        old = self._best.get(row.auction)
+        self._best.put(row.auction, (row.bid_date_time, row.price))
+        ordered = sorted((best.at, auction, best.price) for auction, best in self._best.items())
+        changed = [at for at, (_, auction, _) in enumerate(ordered) if auction == row.auction]
+        if old is not None:
+            changed.append(sum(1 for at, auction, _ in ordered if (at, auction) < (old.at, row.auction)))
+        touched = {at for first in changed for at in range(first, min(first + 11, len(ordered)))}
+        for at in sorted(touched):
+            prices = [price for _, _, price in ordered[max(0, at - 10) : at + 1]]
+            yield row.seller, ordered[at][1], sum(prices) // len(prices)
+
+
+def _fields(ddl: str) -> str:
+    return ", ".join(": ".join(column.split()) for column in ddl.split(", "))
+
+
+def _names(ddl: str) -> list[str]:
+    return [column.split()[0] for column in ddl.split(", ")]
+
+
+def _struct_of(batch: pa.RecordBatch, ddl: str, rows: Rows) -> pa.StructArray:
+    taken = pa.array(rows)
+    return pa.StructArray.from_arrays([batch.column(name).take(taken) for name in _names(ddl)], _names(ddl))
+
+
+def _both(
+    key: str, one: str, many: str, sides: tuple[str, str], **expressions: Sequence[str | None]
+) -> Mapping[str, Any]:
+    """Inputs for `OneToMany`: both kinds with all columns, those of the other null.
+
+    Args:
+        key: The column by which they meet, the same name in both.
+        one: Columns of what comes once.
+        many: Columns of what refers to it.
+        sides: The kinds of event.
+        **expressions: Of columns, for the kind that has it.
+    """
+    columns = f"{key} bigint, is_one boolean, {one}, {many}"
+    nothing_of_one = dict.fromkeys(_names(one), "null")
+    nothing_of_many = dict.fromkeys(_names(many), "null")
+    of_one, of_many = ({name: text[at] for name, text in expressions.items() if text[at]} for at in (0, 1))
+    return {
+        sides[0]: of(sides[0], columns, **{**nothing_of_many, "is_one": "true", **of_one}),
+        sides[1]: of(sides[1], columns, **{**nothing_of_one, "is_one": "false", **of_many}),
+    }
+
+
+_BID: Final = {"bid_date_time": (None, "date_time"), "bid_extra": (None, "extra"), "auction": ("id", None)}
+_ITEM: Final = "item_name string, description string, initial_bid bigint, reserve bigint"
+
+
+def _union(streams: Mapping[str, DataStream], one: str, many: str) -> DataStream:
+    """Both streams; that what comes once is read first saves waiting, and nothing depends on it."""
+    return streams[one].union(streams[many])
+
+
+_Q3: Final = ("name string, city string, state string", "id bigint")
+_Q4: Final = ("date_time bigint, expires bigint, category bigint", "bid_date_time bigint, price bigint")
+_Q6: Final = ("date_time bigint, expires bigint, seller bigint", "bid_date_time bigint, price bigint")
+_Q9: Final = (
+    f"{_ITEM}, date_time bigint, expires bigint, seller bigint, category bigint, extra string",
+    "bidder bigint, price bigint, bid_date_time bigint, bid_extra string",
+)
+_Q20: Final = (
+    f"{_ITEM}, auction_date_time bigint, expires bigint, seller bigint, category bigint, auction_extra string",
+    "bidder bigint, price bigint, channel string, url string, bid_date_time bigint, bid_extra string",
+)
+_OF_CATEGORY: Final = {
+    name: (f"case when category = 10 then {name.removeprefix('auction_')} end", None)
+    for name in [*_names(_ITEM), "auction_date_time", "expires", "seller", "auction_extra"]
+}
+
+
+def local_items(streams: Mapping[str, DataStream]) -> DataStream:
+    """q3: auctions of a category by persons of some states."""
+    output = "name string, city string, state string, id bigint"
+    both = _union(streams, "person", "auction").key_by("person")
+    return both.process_batches(LocalItems(*_Q3), output).uid("join")
+
+
+def average_price(streams: Mapping[str, DataStream]) -> DataStream:
+    """q4: the average of the winning bids of each category."""
+    output = "category bigint, growth bigint, new bigint"
+    grown = _union(streams, "auction", "bid").key_by("auction").process_batches(ByCategory(*_Q4), output).uid("best")
+    averaged = grown.key_by("category").process_batches(
+        average, "category bigint, final bigint", state={"total": "bigint", "auctions": "bigint"}
+    )
+    return averaged.uid("average")
+
+
+def average_of_seller(streams: Mapping[str, DataStream]) -> DataStream:
+    """q6: the average of the last winning bids of each seller."""
+    best = _union(streams, "auction", "bid").key_by("auction")
+    won = best.process_batches(WinningBids(*_Q6), f"auction bigint, {_Q6[0]}, {_Q6[1]}").uid("best")
+    return (
+        won.key_by("seller").process(SellersAverage(), "seller bigint, auction bigint, average bigint").uid("average")
+    )
+
+
+def winning_bids(streams: Mapping[str, DataStream]) -> DataStream:
+    """q9: each auction with its best bid."""
+    output = f"auction bigint, {_Q9[0]}, {_Q9[1]}"
+    return _union(streams, "auction", "bid").key_by("auction").process_batches(WinningBids(*_Q9), output).uid("best")
+
+
+def bids_with_auction(streams: Mapping[str, DataStream]) -> DataStream:
+    """q20: the bids for auctions of a category, with all that is known of them."""
+    output = f"auction bigint, {_Q20[1]}, {_Q20[0]}"
+    return _union(streams, "auction", "bid").key_by("auction").process_batches(WithAuction(*_Q20), output).uid("join")
+
+
+def _q3_inputs() -> Mapping[str, Any]:
+    columns = f"person bigint, is_one boolean, {_Q3[0]}, {_Q3[1]}"
+    states = "state = 'OR' or state = 'ID' or state = 'CA'"
+    nothing = {"name": "null", "city": "null", "state": "null"}
+    return {
+        "person": of("person", columns, states, person="id", is_one="true", id="null"),
+        "auction": of("auction", columns, "category = 10", person="seller", is_one="false", **nothing),
+    }
+
+
+_AUCTIONS_AND_BIDS: Final = ("auction", "bid")
+
+JOINS: Final = [
+    Query("q3", _q3_inputs(), local_items),
+    Query("q4", _both("auction", *_Q4, _AUCTIONS_AND_BIDS, **_BID), average_price, keys=("category",)),
+    Query(
+        "q6", _both("auction", *_Q6, _AUCTIONS_AND_BIDS, **_BID), average_of_seller, keys=("auction",), by_columns=False
+    ),
+    Query("q9", _both("auction", *_Q9, _AUCTIONS_AND_BIDS, **_BID), winning_bids, keys=("auction",)),
+    Query("q20", _both("auction", *_Q20, _AUCTIONS_AND_BIDS, **_BID, **_OF_CATEGORY), bids_with_auction),
+]

@@ -1,0 +1,79 @@
+"""Nexmark: the events are those of the published rules, and the queries give DuckDB's answers, killed or not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from benchmarks.nexmark.answers import ANSWERS
+from benchmarks.nexmark.events import FIRST_ID, Rules, chunk_of_events
+from benchmarks.nexmark.files import events_on_disk
+from benchmarks.nexmark.queries import QUERIES
+from holdfast.kernel.clock import ManualClock
+from tests.stories import nexmark, process
+
+RULES = Rules(rate=200, shuffled=100)
+"""Slow enough for several windows, and out of order by up to half a second."""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return events_on_disk(tmp_path_factory.mktemp("events"), 12_000, 2_000, RULES)
+
+
+def test_there_is_a_program_and_an_answer_for_every_query() -> None:
+    assert list(QUERIES) == list(ANSWERS) == [f"q{number}" for number in range(23)]
+
+
+@pytest.mark.parametrize("name", [name for name, query in QUERIES.items() if not query.needs_spark])
+def test_a_query_gives_the_answer_of_duckdb(name: str, folder: Path, tmp_path: Path) -> None:
+    query = QUERIES[name]
+    program = nexmark.program_of(query, tmp_path / "out")
+    inputs, clock = nexmark.inputs_of(query, folder), ManualClock(0)
+    program.run(tmp_path / "job", inputs, clock=clock)
+    clock.advance(10_000)  # windows of processing time end here, those of event time with the last event
+    program.run(tmp_path / "job", [*inputs, dict.fromkeys(query.inputs, ())], clock=clock, is_bounded=True)
+    nexmark.judge(query, folder, tmp_path / "out")
+
+
+@pytest.mark.parametrize("name", ["q4", "q8"])
+def test_a_query_that_is_killed_again_and_again_gives_the_same_answer(name: str, folder: Path, tmp_path: Path) -> None:
+    places = tmp_path / "job", tmp_path / "out"
+    for fault in ("before:pointer.write:3=kill", "after:sink.stage:3=kill", "after:sink.commit:2=kill"):
+        killed = process.run("nexmark_job.py", name, folder, *places, fault=fault)
+        assert killed.was_killed, killed.output
+    ended = process.run("nexmark_job.py", name, folder, *places)
+    assert ended.code == 0, ended.output
+    nexmark.judge(QUERIES[name], folder, tmp_path / "out")
+
+
+def test_events_are_those_of_the_published_rules() -> None:
+    made = chunk_of_events(Rules(chunk=100_000), 1)
+    person, auction, bid = made["person"], made["auction"], made["bid"]
+    assert [len(person), len(auction), len(bid)] == [2_000, 6_000, 92_000]
+    assert person["id"].to_pylist() == list(range(FIRST_ID + 2_000, FIRST_ID + 4_000))
+    assert auction["id"].to_pylist() == list(range(FIRST_ID + 6_000, FIRST_ID + 12_000))
+    hot = share(bid["auction"], lambda ids: (ids - FIRST_ID) % 100 == 0)
+    assert 0.49 < hot < 0.52, "half of the bids are for hot auctions"
+    assert 0.74 < share(bid["bidder"], lambda ids: (ids - FIRST_ID) % 100 == 1) < 0.77
+    assert 0.74 < share(auction["seller"], lambda ids: (ids - FIRST_ID) % 100 == 0) < 0.77
+    assert 0.49 < share(bid["price"], lambda prices: prices < 100_000) < 0.51, "prices are even by their logarithm"
+    assert bid["price"].to_numpy().min() >= 100 and bid["price"].to_numpy().max() <= 100_000_000
+    lengths = np.array([len(extra) for extra in bid["extra"].to_pylist()])
+    assert lengths.min() >= 54 and lengths.max() <= 82
+    open_for = auction["expires"].to_numpy() - auction["date_time"].to_numpy()
+    assert open_for.min() >= 1 and 150 < open_for.mean() < 185, "twice as long as 1,666 events at most"
+
+
+def test_the_same_seed_gives_the_same_events_and_another_one_others() -> None:
+    small = Rules(chunk=1_000)
+    assert chunk_of_events(small, 3) == chunk_of_events(small, 3)
+    assert chunk_of_events(small, 3)["bid"] != chunk_of_events(Rules(seed=8, chunk=1_000), 3)["bid"]
+
+
+def share(column: pa.ChunkedArray, condition: Any) -> float:
+    return float(np.mean(condition(column.to_numpy())))
