@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from benchmarks.nexmark.engines.holdfast import start
 from benchmarks.nexmark.files import events_on_disk
-from benchmarks.nexmark.holdfast_job import start
 from benchmarks.nexmark.queries import QUERIES
 from holdfast.datastream import ParquetFileSink
 from tests.stories import nexmark

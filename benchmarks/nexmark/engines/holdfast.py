@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 
+from benchmarks.nexmark.engine import CHECKPOINTS, PARALLELISM, Engine, Settings
 from benchmarks.nexmark.events import TYPES
+from benchmarks.nexmark.queries import QUERIES as ALL
 from benchmarks.nexmark.query import Query
+from benchmarks.spark_session import SETTINGS, start_session
 from holdfast.common import Configuration
-from holdfast.datastream import BatchSinkWriter, Sink, StreamExecutionEnvironment, WriterInitContext
+from holdfast.datastream import (
+    BatchSinkWriter,
+    ParquetFileSink,
+    Sink,
+    StreamExecutionEnvironment,
+    WriterInitContext,
+)
 
-PARALLELISM = 2
+QUERIES: Final = list(ALL)
+PARTITIONED: Final = ("q10",)
+"""Queries whose result is files in directories."""
 
 
 class DiscardingWriter(BatchSinkWriter):
@@ -47,6 +60,7 @@ def start(
     chosen = {
         "execution.trigger": "available-now",
         "execution.checkpointing.dir": str(checkpoints),
+        "execution.checkpointing.interval": CHECKPOINTS,
         "parallelism.default": str(PARALLELISM),
         **(options or {}),
     }
@@ -62,3 +76,35 @@ def start(
         streams[uid] = environment.from_dataframe(frame).uid(uid)
     query.build(streams).sink_to(sink).uid("out")
     environment.execute(query.name)
+
+
+class HoldfastEngine:
+    """Each run is a new job in one session of Spark."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._session = session("nexmark")
+        self._runs = 0
+
+    def run(self, query: str) -> None:
+        self._runs += 1
+        place = Path(self._settings.workspace, f"run-{self._runs}")
+        sink: Sink = DiscardingSink()
+        if query in PARTITIONED:
+            sink = ParquetFileSink(place / "out", partition_by=["dt", "hm"])
+        start(self._session, ALL[query], Path(self._settings.folder), place / "checkpoints", sink)
+        shutil.rmtree(place)
+
+    def close(self) -> None:
+        self._session.stop()
+
+
+def session(name: str) -> Any:
+    """A session on two cores, with as much memory as Flink's JVM has."""
+    os.environ["PYSPARK_SUBMIT_ARGS"] = "--driver-memory 6g pyspark-shell"
+    SETTINGS["spark.sql.execution.arrow.maxRecordsPerBatch"] = "50000"
+    return start_session(name)
+
+
+def make_engine(settings: Settings) -> Engine:
+    return HoldfastEngine(settings)

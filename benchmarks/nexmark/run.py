@@ -1,0 +1,198 @@
+"""Nexmark: events a second of Holdfast, Flink's SQL, PyFlink's DataStream and Spark's SQL, over the same files.
+
+    python benchmarks/nexmark/run.py [--query q5,q9] [--engine holdfast,flink-sql] [--events N] [--rounds 3] [--json]
+
+Each engine has a process of its own, which stays warm, on two cores, with a checkpoint every ten seconds; results are
+dropped (q10 writes files in directories). The engines take turns: a run that does not count, then the rounds. A run is
+a job from its submission to its end, so what it costs to start one is in it. The events of a query are those of the
+kinds that it reads.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+ROOT = Path(__file__).resolve().parents[2]
+if str(ROOT) not in sys.path:  # started by its path
+    sys.path.insert(0, str(ROOT))
+
+from benchmarks.contest import progress  # noqa: E402
+from benchmarks.nexmark.engine import Settings, engine_module  # noqa: E402
+from benchmarks.nexmark.files import events_on_disk, rows_of  # noqa: E402
+from benchmarks.nexmark.queries import QUERIES  # noqa: E402
+
+ENGINES: Final = ("holdfast", "flink-sql", "pyflink", "spark-sql")
+FEWER: Final = {"pyflink": 10}
+"""Engines that get so many times fewer events, because they are slow; their rate is of these."""
+PATIENCE: Final = 1200.0
+
+
+class EngineProcess:
+    """One engine in a process group of its own; its chatter goes to a log file."""
+
+    def __init__(self, name: str, settings: Settings) -> None:
+        self.name = name
+        workspace = Path(settings.workspace)
+        workspace.mkdir(parents=True)
+        self._log = workspace / "log"
+        module = engine_module(name)
+        python = module.interpreter(Path(settings.cache)) if hasattr(module, "interpreter") else sys.executable
+        path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                [python, "-m", "benchmarks.nexmark.engine", name, settings.to_json()],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                env={**os.environ, "PYTHONPATH": path},
+                cwd=workspace,
+                text=True,
+                start_new_session=True,
+            )
+
+    def run(self, query: str) -> float:
+        """Blocks until the engine has run a query; returns the seconds that it took.
+
+        Raises:
+            SystemExit: The engine has failed; its log is shown.
+        """
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.write(f"{query}\n")
+            self._process.stdin.flush()
+        watchdog = threading.Timer(PATIENCE, self._kill)
+        watchdog.start()
+        answer = self._process.stdout.readline()
+        watchdog.cancel()
+        found: dict[str, Any] = json.loads(answer) if answer else {"error": f"no answer within {PATIENCE:.0f} s"}
+        if "error" in found:
+            text = self._log.read_text(encoding="utf-8", errors="replace")
+            raise SystemExit(f"engine {self.name!r} failed at {query}: {found['error']}\n{text[-3000:]}")
+        return float(found["seconds"])
+
+    def close(self) -> None:
+        """Ends the engine and everything that it has started."""
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(timeout=30)
+        self._kill()
+        self._process.wait()
+
+    def _kill(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+
+
+def measure(chosen: argparse.Namespace) -> list[dict[str, Any]]:
+    """Hold the contest and return a result for each query and engine that has it."""
+    cache = chosen.cache.resolve()
+    cache.mkdir(parents=True, exist_ok=True)
+    folders = {name: _events(cache, chosen, FEWER.get(name, 1)) for name in chosen.engine}
+    results = []
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # so that the engines are ended too
+    with contextlib.ExitStack() as stack:
+        directory = tempfile.TemporaryDirectory(prefix="nexmark-", dir=cache, ignore_cleanup_errors=True)
+        workspace = Path(stack.enter_context(directory))
+        running = []
+        for name in chosen.engine:
+            running.append(EngineProcess(name, Settings(str(folders[name]), str(workspace / name), str(cache))))
+            stack.callback(running[-1].close)
+        for query in chosen.query:
+            results += _rounds(
+                query, [one for one in running if query in engine_module(one.name).QUERIES], folders, chosen
+            )
+    return results
+
+
+def _events(cache: Path, chosen: argparse.Namespace, fewer: int) -> Path:
+    epoch = max(1, chosen.epoch // fewer)
+    return events_on_disk(cache / "nexmark", max(1, chosen.events // fewer // epoch) * epoch, epoch)
+
+
+def _rounds(
+    query: str, engines: Sequence[EngineProcess], folders: dict[str, Path], chosen: argparse.Namespace
+) -> list[dict[str, Any]]:
+    """Let engines take turns at a query."""
+    kinds = tuple({read.kind for read in QUERIES[query].inputs.values()})
+    events = {engine.name: rows_of(folders[engine.name], kinds) for engine in engines}
+    seconds: dict[str, list[float]] = {engine.name: [] for engine in engines}
+    for number in range(chosen.warm_up + chosen.rounds):
+        for engine in engines:
+            took = engine.run(query)
+            kind = "warm-up" if number < chosen.warm_up else f"round {number - chosen.warm_up + 1}"
+            progress(f"{query}: {engine.name}: {kind}: {took:.2f} s, {events[engine.name] / took:,.0f} events/s")
+            if number >= chosen.warm_up:
+                seconds[engine.name].append(took)
+    results = [
+        {
+            "query": query,
+            "engine": name,
+            "events_per_second": round(events[name] / statistics.median(took), 1),
+            "seconds": round(statistics.median(took), 3),
+            "rounds": [round(one, 3) for one in took],
+            "events": events[name],
+        }
+        for name, took in seconds.items()
+    ]
+    if chosen.json:
+        for result in results:
+            print(json.dumps(result), flush=True)
+    return results
+
+
+def _names(text: str, known: Sequence[str], what: str) -> list[str]:
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    for name in names:
+        if name not in known:
+            raise argparse.ArgumentTypeError(f"there is no {what} {name!r}: choose from {', '.join(known)}")
+    return names
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Measures and prints."""
+    parser = argparse.ArgumentParser(description="Events a second on the queries of Nexmark.")
+    parser.add_argument(
+        "--query",
+        type=lambda text: _names(text, list(QUERIES), "query"),
+        default=list(QUERIES),
+        help="names, separated by commas (default: all)",
+    )
+    parser.add_argument(
+        "--engine",
+        type=lambda text: _names(text, ENGINES, "engine"),
+        default=["holdfast", "flink-sql"],
+        help=f"names, separated by commas, of {', '.join(ENGINES)} (default: holdfast,flink-sql)",
+    )
+    parser.add_argument("--events", type=int, default=2_000_000, help="of all kinds together (default: %(default)s)")
+    parser.add_argument("--epoch", type=int, default=500_000, help="events an epoch (default: %(default)s)")
+    parser.add_argument("--rounds", type=int, default=3, help="rounds that count (default: %(default)s)")
+    parser.add_argument("--warm-up", type=int, default=1, help="runs before them (default: %(default)s)")
+    parser.add_argument("--cache", type=Path, default=ROOT / ".bench", help="generated events and environments")
+    parser.add_argument("--json", action="store_true", help="print JSON lines only")
+    chosen = parser.parse_args(arguments)
+    if min(chosen.events, chosen.epoch, chosen.rounds) < 1 or chosen.warm_up < 0:
+        parser.error("--events, --epoch and --rounds are at least 1, --warm-up at least 0")
+    results = measure(chosen)
+    if not chosen.json:
+        for result in results:
+            print("{query:<4} {engine:<10} {events_per_second:>12,.0f} events/s   {seconds:.2f} s".format(**result))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
