@@ -150,6 +150,7 @@ BENCHMARKS = [
     "takeover",
     "query",
     "state_processor",
+    "nexmark/run",
 ]
 SEED_EXAMPLES = ["stateful_map", "backends", "coordinator", "trigger", "evolution", "broadcast"]
 FAULT_POINTS = """

@@ -30,6 +30,7 @@ from holdfast.types.information.type_information import RowTypeInformation, Type
 
 Numbers = npt.NDArray[np.int64]
 START, END = "window_start", "window_end"
+_FAR = 2**62
 
 
 @dataclass(frozen=True)
@@ -82,14 +83,18 @@ class Panes:
         """Return the last millisecond of each window."""
         return windows * self.slide + (self.offset + self.size - 1)
 
-    def window(self, number: int) -> TimeWindow:
-        """Return a window."""
-        start = number * self.slide + self.offset
-        return TimeWindow(start, start + self.size)
+    def next_window(self, panes: Numbers, limit: int) -> Numbers:
+        """Return the first window that has each pane and ends after a time, in milliseconds.
 
-    def number(self, window: TimeWindow) -> int:
-        """Return the number of a window."""
-        return (window.start - self.offset) // self.slide
+        It is after the last window of the pane if all are over.
+        """
+        first = (panes - self.of_window) // self.of_slide + 1
+        after = (limit - self.offset - self.size + 1) // self.slide + 1
+        return np.maximum(first, min(max(after, -_FAR), _FAR))
+
+    def pane_number(self, pane: TimeWindow) -> int:
+        """Return the number of a pane."""
+        return (pane.start - self.offset) // self.length
 
     def pane(self, number: int) -> TimeWindow:
         """Return a pane."""

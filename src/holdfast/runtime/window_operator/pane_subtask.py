@@ -3,12 +3,15 @@
 Rows are aggregated batch by batch into the panes of the epoch. When the input has ended, windows that end with the
 epoch are put together from these and from what state has of earlier epochs; state and timers get only what is still
 open then. So a row costs what an aggregate of columns costs, and a pane of a key that stays open one access to state.
+
+A pane in state has one timer, at the end of its next window. When that fires, the pane has its part in all windows that
+have ended since, and gets its next timer, or goes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +28,8 @@ from holdfast.state.timer.timer_service import InternalTimer
 from holdfast.types.conversion.arrow import batch_to_elements
 
 _MOST_PARTS: Final = 64
+_LEAST: Final = -(2**63)
+_GREATEST: Final = 2**63 - 1
 _ROWS_OF_AN_EPOCH: Final = 2**36
 """By the number of the epoch and of the row in it rows are numbered as they come."""
 
@@ -37,6 +42,14 @@ class _Part:
 
     def __len__(self) -> int:
         return len(self.slots)
+
+
+class _Fired(NamedTuple):
+    """Panes whose timer has fired: slot of the key, number of the pane, and the time of the timer."""
+
+    slots: Numbers
+    panes: Numbers
+    times: Numbers
 
 
 class PaneSubtask(OperatorSubtask):
@@ -103,13 +116,13 @@ class PaneSubtask(OperatorSubtask):
         limit = watermark if self._operator.is_event_time else now
         parts, self._parts = self._parts, []
         part = self._together(parts) if parts else None
-        slots, windows = self._fired(limit)
+        fired = self._fired(limit)
         found: tuple[pa.RecordBatch, list[int | None]] = self._guarded(
-            "evaluating windows", lambda: self._evaluate(part, slots, windows, limit)
+            "evaluating windows", lambda: self._evaluate(part, fired, limit)
         )
         if part is not None:
             self._guarded("merging panes", lambda: self._keep(part, limit))
-        self._clear(slots, windows)
+        self._go_on(fired, limit)
         self.backend.release()
         return found
 
@@ -134,42 +147,40 @@ class PaneSubtask(OperatorSubtask):
             self.context.output(tag, element)
         self._late_stamps += times[rows].tolist()
 
-    def _fired(self, limit: int) -> tuple[list[Any], list[int]]:
-        """Return slot and number of the windows with something in state that are due."""
-        backend, slots, windows = self.backend, [], []
+    def _fired(self, limit: int) -> _Fired:
+        """Return the panes in state of which a window has ended."""
+        backend = self.backend
         assert backend is not None
+        slots: list[int] = []
+        panes: list[int] = []
+        times: list[int] = []
 
         def fire(timer: InternalTimer) -> None:
             slots.append(backend.slot)
-            windows.append(self._panes.number(timer.namespace))
+            panes.append(self._panes.pane_number(timer.namespace))
+            times.append(timer.timestamp)
 
         if self._operator.is_event_time:
             self._timers.advance_watermark(limit, fire)
         else:
             self._timers.fire_processing(limit, fire)
-        return slots, windows
+        return _Fired(np.array(slots, np.int64), np.array(panes, np.int64), np.array(times, np.int64))
 
-    def _evaluate(
-        self, part: _Part | None, slots: list[Any], windows: list[int], limit: int
-    ) -> tuple[pa.RecordBatch, list[int | None]]:
+    def _evaluate(self, part: _Part | None, fired: _Fired, limit: int) -> tuple[pa.RecordBatch, list[int | None]]:
         """Put windows together from state and from the panes of the epoch."""
-        of_state = self._panes.of_slide
-        pairs = [
-            (slot, window, values)
-            for slot, window in zip(slots, windows, strict=True)
-            for pane in range(window * of_state, window * of_state + self._panes.of_window)
-            if (values := self._stored(slot, pane)) is not None
-        ]
-        owners = np.array([slot for slot, _, _ in pairs], np.int64)
-        numbers = np.array([window for _, window, _ in pairs], np.int64)
-        columns = self._as_columns([values for _, _, values in pairs])
+        stored = self._stored(fired.slots, fired.panes)
+        present = np.array([at for at, values in enumerate(stored) if values is not None], np.int64)
+        columns = self._as_columns([values for values in stored if values is not None])
+        rows, numbers = self._windows_of(fired.panes[present], fired.times[present], limit)
+        owners = fired.slots[present][rows]
+        columns = [column.take(pa.array(rows)) for column in columns]
         if part is not None:
             rows, of_rows = self._due(part, limit)
             owners = np.concatenate([owners, part.slots[rows]])
             numbers = np.concatenate([numbers, of_rows])
             columns = [
-                pa.concat_arrays([stored, fresh.take(pa.array(rows))])
-                for stored, fresh in zip(columns, part.columns, strict=True)
+                pa.concat_arrays([old, fresh.take(pa.array(rows))])
+                for old, fresh in zip(columns, part.columns, strict=True)
             ]
         if not len(owners):
             return pa.RecordBatch.from_pylist([], schema=self._operator.output_type.arrow_schema), []
@@ -180,32 +191,43 @@ class PaneSubtask(OperatorSubtask):
         results = self._operator.results([column.take(pa.array(order)) for column in columns])
         return self._as_batch(owners[order], numbers[order], results)
 
-    def _due(self, part: _Part, limit: int) -> tuple[Numbers, Numbers]:
-        """Return rows of a part, and for each a window that has its pane and is due."""
-        last = self._panes.last_window(part.panes)
+    def _windows_of(self, panes: Numbers, since: Numbers, limit: int) -> tuple[Numbers, Numbers]:
+        """Return positions among some panes, and for each a window that has the pane and ends by now.
+
+        Args:
+            panes: The panes.
+            since: For each the least end of a window that counts.
+            limit: The greatest.
+        """
+        last = self._panes.last_window(panes)
         rows, windows = [], []
         for back in range(self._panes.windows_of_pane):
             window = last - back
             ends = self._panes.ends(window)
-            due = self._panes.has(window, part.panes) & (ends <= limit)
-            if self._operator.is_event_time:
-                due &= ends > self.info.watermark
+            due = self._panes.has(window, panes) & (ends <= limit) & (ends >= since)
             rows.append(np.flatnonzero(due))
             windows.append(window[due])
         return np.concatenate(rows), np.concatenate(windows)
+
+    def _due(self, part: _Part, limit: int) -> tuple[Numbers, Numbers]:
+        """Return rows of a part, and for each a window that has its pane and is due."""
+        since = min(self.info.watermark + 1, _GREATEST) if self._operator.is_event_time else _LEAST
+        return self._windows_of(part.panes, np.full(len(part), since, np.int64), limit)
 
     def _as_batch(
         self, owners: Numbers, numbers: Numbers, results: list[pa.Array]
     ) -> tuple[pa.RecordBatch, list[int | None]]:
         backend, schema = self.backend, self._operator.output_type.arrow_schema
         assert backend is not None
+        distinct, places = np.unique(owners, return_inverse=True)
         keys = []
-        for slot in owners.tolist():
+        for slot in distinct.tolist():
             backend.slot = slot
             keys.append(backend.get_current_key())
         types = self._operator.keys
         parts = list(zip(*keys, strict=True)) if len(types) > 1 else [keys]
-        columns = [kind.to_array(list(part)) for kind, part in zip(types.values(), parts, strict=False)]
+        taken = pa.array(places)
+        columns = [kind.to_array(list(part)).take(taken) for kind, part in zip(types.values(), parts, strict=False)]
         ends = self._panes.ends(numbers)
         columns += [pa.array(ends + 1 - self._panes.size), pa.array(ends + 1)]
         columns += [result.cast(schema.field(len(columns) + at).type) for at, result in enumerate(results)]
@@ -213,74 +235,75 @@ class PaneSubtask(OperatorSubtask):
         return pa.RecordBatch.from_arrays(columns, schema=schema), ends.tolist()
 
     def _keep(self, part: _Part, limit: int) -> None:
-        """Write the panes that have a window that is not over into state, and set timers for these windows."""
-        backend = self.backend
-        assert backend is not None
-        last = self._panes.last_window(part.panes)
-        rows = np.flatnonzero(self._panes.ends(last) > limit)
-        places = list(zip(part.slots[rows].tolist(), part.panes[rows].tolist(), strict=True))
-        stored = [self._stored(slot, pane) for slot, pane in places]
+        """Write the panes that have a window that is not over into state, and set a timer for those that are new."""
+        rows = np.flatnonzero(self._panes.ends(self._panes.last_window(part.panes)) > limit)
+        rows = rows[np.argsort(part.panes[rows], kind="stable")]
+        slots, panes = part.slots[rows], part.panes[rows]
+        stored = self._stored(slots, panes)
         before = [at for at, values in enumerate(stored) if values is not None]
         columns = [column.take(pa.array(rows)) for column in part.columns]
         if before:
             known = self._as_columns([values for values in stored if values is not None])
             both = [pa.concat_arrays([old, new]) for old, new in zip(known, columns, strict=True)]
-            columns = self._operator.merge(both, Groups(np.array([*before, *range(len(places))], np.int64)))
+            columns = self._operator.merge(both, Groups(np.array([*before, *range(len(rows))], np.int64)))
         for (state, kind), column in zip(self._states, columns, strict=True):
-            self._write(state, places, kind.to_list(column))
-        for (slot, pane), values in zip(places, stored, strict=True):
-            if values is None:
-                backend.slot = slot
-                self._set_timers(pane, limit)
+            self._write(state, slots, panes, kind.to_list(column))
+        new = np.array([at for at, values in enumerate(stored) if values is None], np.int64)
+        self._set_timers(slots[new], panes[new], limit)
 
-    def _write(self, state: Any, places: list[tuple[int, int]], values: list[Any]) -> None:
+    def _write(self, state: Any, slots: Numbers, panes: Numbers, values: list[Any]) -> None:
         """Write one state of panes; those of one pane stand together, so that its name is made once."""
         backend = self.backend
         assert backend is not None
         current = None
-        for at in sorted(range(len(places)), key=lambda at: places[at][1]):
-            backend.slot, pane = places[at]
+        for slot, pane, value in zip(slots.tolist(), panes.tolist(), values, strict=True):
+            backend.slot = slot
             if pane != current:
                 state.set_current_namespace(self._panes.pane(pane))
                 current = pane
-            state.update(values[at])
+            state.update(value)
 
-    def _set_timers(self, pane: int, limit: int) -> None:
-        last = pane // self._panes.of_slide
-        for number in range(last, last - self._panes.windows_of_pane, -1):
-            window = self._panes.window(number)
-            if number * self._panes.of_slide + self._panes.of_window <= pane or window.max_timestamp() <= limit:
-                return
-            if self._operator.is_event_time:
-                self._timers.register_event_time_timer(window, window.max_timestamp())
-            else:
-                self._timers.register_processing_time_timer(window, window.max_timestamp())
+    def _set_timers(self, slots: Numbers, panes: Numbers, limit: int) -> None:
+        """Set the timer of panes: at the end of the next window that has them."""
+        backend, timers = self.backend, self._timers
+        assert backend is not None
+        register = (
+            timers.register_event_time_timer if self._operator.is_event_time else timers.register_processing_time_timer
+        )
+        times = self._panes.ends(self._panes.next_window(panes, limit))
+        for slot, pane, time in zip(slots.tolist(), panes.tolist(), times.tolist(), strict=True):
+            backend.slot = slot
+            register(self._panes.pane(pane), time)
 
-    def _clear(self, slots: list[Any], windows: list[int]) -> None:
-        """Remove the panes of which windows that are over were the last."""
-        assert self.backend is not None
-        count = min(self._panes.of_slide, self._panes.of_window)
-        for slot, window in zip(slots, windows, strict=True):
-            self.backend.slot = slot
-            for pane in range(window * self._panes.of_slide, window * self._panes.of_slide + count):
-                namespace = self._panes.pane(pane)
+    def _go_on(self, fired: _Fired, limit: int) -> None:
+        """Set the next timer of panes whose timer has fired, and remove those that have no window any more."""
+        is_open = self._panes.ends(self._panes.last_window(fired.panes)) > limit
+        self._set_timers(fired.slots[is_open], fired.panes[is_open], limit)
+        rows = np.flatnonzero(~is_open)
+        rows = rows[np.argsort(fired.panes[rows], kind="stable")]
+        for state, _ in self._states:
+            self._write(state, fired.slots[rows], fired.panes[rows], [None] * len(rows))
+
+    def _stored(self, slots: Numbers, panes: Numbers) -> list[list[Any] | None]:
+        """Return the accumulators of panes in state, None for each that has none."""
+        backend = self.backend
+        assert backend is not None
+        found: list[list[Any] | None] = [None] * len(slots)
+        rows = np.argsort(panes, kind="stable").tolist()
+        of_rows, of_slots = panes.tolist(), slots.tolist()
+        (counted, _), others = self._states[0], self._states[1:]
+        current = None
+        for row in rows:
+            pane = of_rows[row]
+            if pane != current:
+                current, namespace = pane, self._panes.pane(pane)
                 for state, _ in self._states:
                     state.set_current_namespace(namespace)
-                    state.clear()
-
-    def _stored(self, slot: Any, pane: int) -> list[Any] | None:
-        """Return the accumulators of a pane in state, None if it has none."""
-        assert self.backend is not None
-        self.backend.slot = slot
-        namespace = self._panes.pane(pane)
-        values: list[Any] = []
-        for state, _ in self._states:
-            state.set_current_namespace(namespace)
-            value = state.value()
-            if not values and value is None:
-                return None
-            values.append(value)
-        return values
+            backend.slot = of_slots[row]
+            count = counted.value()
+            if count is not None:
+                found[row] = [count, *(state.value() for state, _ in others)]
+        return found
 
     def _as_columns(self, stored: list[list[Any]]) -> list[pa.Array]:
         return [kind.to_array([values[at] for values in stored]) for at, (_, kind) in enumerate(self._states)]
