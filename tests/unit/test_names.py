@@ -33,7 +33,8 @@ PACKAGES = {
     "holdfast.ha.zookeeper": "ZooKeeperLeaderElectionHaServices ZooKeeperStateHandleStore IntegerResourceVersion",
     "holdfast.queryable": "KvStateClientProxy KvStateClientProxyImpl KvStateLocationOracle QueryableStateClient",
     "holdfast.state_processor": """
-        SavepointReader SavepointWriter FlinkSavepointReader StateBootstrapTransformation KeyedStateBootstrapFunction
+        SavepointReader SavepointWriter FlinkSavepointReader SparkQueryReader SourcePositions OperatorTransformation
+        StateBootstrapTransformation KeyedStateBootstrapFunction
         BroadcastStateBootstrapFunction StateBootstrapFunction OperatorTransformation""",
     "holdfast.storage": "StateHandleStore RetrievableStateHandle AlreadyExistError NotExistError",
     "holdfast.state": """
@@ -117,6 +118,11 @@ MEMBERS = {
         get_state get_list_state get_reducing_state get_aggregating_state get_folding_state get_map_state""",
     "holdfast.queryable KvStateClientProxy": "start shutdown get_server_address",
     "holdfast.checkpoint CheckpointType": "CHECKPOINT SAVEPOINT",
+    "holdfast.state_processor SparkQueryReader": """
+        read batch_id metadata read_state transformation source_positions""",
+    "holdfast.state_processor SavepointWriter": """
+        new_savepoint from_existing_savepoint with_operator remove_operator change_operator_identifier replace_state
+        update_state with_source_positions set_parallelism set_clock write""",
 }
 
 VERBS = [

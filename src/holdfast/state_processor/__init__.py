@@ -17,10 +17,12 @@ from holdfast.state_processor.bootstrap.bootstrap_transformation import (
     OperatorTransformation,
     StateBootstrapTransformation,
 )
+from holdfast.state_processor.bootstrap.source_positions import SourcePositions
 from holdfast.state_processor.flink_savepoint import FlinkSavepointReader
 from holdfast.state_processor.read.reader_function import KeyedStateReaderContext, KeyedStateReaderFunction
 from holdfast.state_processor.savepoint_reader import SavepointReader
 from holdfast.state_processor.savepoint_writer import SavepointWriter
+from holdfast.state_processor.spark_query_reader import SparkQueryReader
 
 __all__ = [
     "BroadcastStateBootstrapFunction",
@@ -31,6 +33,8 @@ __all__ = [
     "OperatorTransformation",
     "SavepointReader",
     "SavepointWriter",
+    "SourcePositions",
+    "SparkQueryReader",
     "StateBootstrapFunction",
     "StateBootstrapTransformation",
 ]

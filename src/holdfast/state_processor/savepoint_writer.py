@@ -28,9 +28,11 @@ from holdfast.kernel.clock import Clock, SystemClock
 from holdfast.kernel.ids import JobID, OperatorID, new_nonce
 from holdfast.kernel.key_group import DEFAULT_LOWER_BOUND_MAX_PARALLELISM, check_parallelism
 from holdfast.state_processor.bootstrap.bootstrap_transformation import StateBootstrapTransformation
+from holdfast.state_processor.bootstrap.source_positions import SourcePositions
 from holdfast.state_processor.read.stored_operator import StoredOperator
 from holdfast.state_processor.write.operator_writing import SavepointTarget, written_operator
 from holdfast.state_processor.write.state_edit import StateEdit, edited
+from holdfast.state_processor.write.written_positions import written_positions
 from holdfast.storage.file_system.file import FileSystem
 from holdfast.storage.file_system.path import join, parent
 from holdfast.storage.file_system.scheme import file_system_for
@@ -59,6 +61,7 @@ class SavepointWriter:
         self._removed: list[str] = []
         self._renamed: list[tuple[str, str]] = []
         self._edits: list[StateEdit] = []
+        self._positions: SourcePositions | None = None
 
     @classmethod
     def new_savepoint(
@@ -161,6 +164,21 @@ class SavepointWriter:
         self._edits.append(StateEdit(uid, state, table, is_whole=False))
         return self
 
+    def with_source_positions(self, positions: SourcePositions) -> SavepointWriter:
+        """Let the sources of the job begin where others have stopped, instead of at their start.
+
+        Args:
+            positions: Those of a stopped query of Spark: `SparkQueryReader.source_positions`. They take the place of
+                all that an existing savepoint has.
+
+        Raises:
+            ConfigurationError: They are none.
+        """
+        if not isinstance(positions, SourcePositions):
+            raise ConfigurationError(f"with_source_positions() takes SourcePositions, not {positions!r:.200}.")
+        self._positions = positions
+        return self
+
     def set_parallelism(self, parallelism: int) -> SavepointWriter:
         """Set into how many parts keyed state is cut, and so how many tasks write it; that of the processors without.
 
@@ -208,6 +226,8 @@ class SavepointWriter:
             for uid, transformation in self._transformations.items()
         ]
         metadata = replace(metadata, operators=(*self._edited(metadata, target), *made))
+        if self._positions is not None:
+            metadata = replace(metadata, source_positions=written_positions(self._positions, target))
         data = encode(metadata)
         with fault.point("metadata.write"):
             fs.create_exclusive(join(path, METADATA_NAME), data)

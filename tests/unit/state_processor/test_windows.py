@@ -9,10 +9,17 @@ import pyarrow as pa
 import pytest
 
 from holdfast.common import Time
-from holdfast.datastream.window import TimeWindow, TumblingProcessingTimeWindows
+from holdfast.common.watermark_strategy import WatermarkStrategy
+from holdfast.datastream.window import (
+    CountTrigger,
+    EventTimeSessionWindows,
+    TimeWindow,
+    TumblingEventTimeWindows,
+    TumblingProcessingTimeWindows,
+)
 from holdfast.errors import ConfigurationError, StateError
 from holdfast.kernel.clock import ManualClock
-from holdfast.state_processor import SavepointReader, SavepointWriter
+from holdfast.state_processor import OperatorTransformation, SavepointReader, SavepointWriter
 from tests.stories import journal, tidiness
 from tests.stories.journal import Journal
 from tests.stories.local import Program, epochs, run
@@ -62,3 +69,52 @@ def test_what_a_window_holds_is_changed_and_comes_out_of_it(place: Path) -> None
     with pytest.raises(StateError, match="window_start"):
         wrong = SavepointWriter.from_existing_savepoint(None, path).replace_state("sums", "window-contents", moved)
         wrong.write(str(place / "wrong"))
+
+
+def added(a: Any, b: Any) -> tuple[Any, ...]:
+    return a[0], max(a[1], b[1]), a[2] + b[2]
+
+
+@pytest.mark.parametrize("kind", ["tumbling", "session"])
+def test_history_is_put_into_windows_and_comes_out_of_them_with_what_the_job_adds(place: Path, kind: str) -> None:
+    windows = {
+        "tumbling": TumblingEventTimeWindows.of(Time.milliseconds(1000)),
+        "session": EventTimeSessionWindows.with_gap(Time.milliseconds(400)),
+    }[kind]
+    history = pa.table({"word": ["a", "b", "a", "a"], "at": [5100, 5200, 5300, 6900], "n": [1, 2, 4, 8]})
+    bootstrap = OperatorTransformation.bootstrap_with(history).assign_timestamps("at").key_by("word").window(windows)
+    made = bootstrap.reduce(added)
+    path = SavepointWriter.new_savepoint(None, 8).with_operator("sums", made).write(str(place / "made"))
+    held = SavepointReader.read(None, path).read_keyed_state("sums", "window-contents")
+    if kind == "tumbling":  # windows that merge are kept under one of those that they were made of
+        assert rows(held) == [("a", 5000, 6000, 5), ("a", 6000, 7000, 8), ("b", 5000, 6000, 2)]
+
+    program = Program()
+    timed = program.source("in", "word string, at bigint, n bigint").assign_timestamps_and_watermarks(
+        WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda row, _: row.at)
+    )
+    timed.key_by("word").window(windows).reduce(added).uid("sums").sink_to(Journal(place / "out")).uid("out")
+    inputs = epochs("in", [[("a", 5400, 16), ("c", 6950, 0)], [("c", 9000, 0)]])
+    run(program, place / "job", inputs, {PATH: path})
+    emitted = sorted((word, n) for word, _, n in journal.as_tuples(journal.read(place / "out")))
+    assert emitted == [("a", 8), ("a", 21), ("b", 2), ("c", 0)]
+
+
+def test_windows_that_history_completes_and_rows_without_a_time_are_refused(place: Path) -> None:
+    history = pa.table({"word": ["a", "a"], "at": [5100, None], "n": [1, 2]})
+    rows_of = OperatorTransformation.bootstrap_with(history)
+    by_time = TumblingEventTimeWindows.of(Time.milliseconds(1000))
+    with pytest.raises(ConfigurationError, match="assign_timestamps"):
+        rows_of.key_by("word").window(by_time)
+    with pytest.raises(ConfigurationError, match="instance of WindowAssigner"):
+        rows_of.key_by("word").window(1000)
+    writer = SavepointWriter.new_savepoint(None, 8)
+    timed = rows_of.assign_timestamps("at").key_by("word").window(by_time).apply()
+    with pytest.raises(StateError, match="'at' of times is null in row 1"):
+        writer.with_operator("op", timed).write(str(place / "null"))
+    counted = rows_of.key_by("word").window(TumblingProcessingTimeWindows.of(Time.milliseconds(1000)))
+    full = counted.trigger(CountTrigger.of(2)).process()
+    with pytest.raises(StateError, match="is complete with the rows that are given"):
+        writer.remove_operator("op").with_operator("op", full).write(str(place / "full"))
+    assert not (place / "null" / "_metadata").exists()
+    assert not (place / "full" / "_metadata").exists()

@@ -273,3 +273,24 @@ def test_of_two_writers_one_wins_and_loses_no_file(place: Path) -> None:
         late.write(target)
     reader = SavepointReader.read(None, target)
     assert reader.operators() == ["count"] and reader.read_keyed_state("count", "count").num_rows == 3
+
+
+@pytest.mark.parametrize(
+    ("column", "declared"),
+    [
+        (pa.array(["5"]), "bigint"),
+        (pa.array([5]), "string"),
+        (pa.array([True]), "bigint"),
+        (pa.array([5], pa.timestamp("us")), "bigint"),
+        (pa.array(["x"]), "binary"),
+        (pa.array([["5"]]), "array<bigint>"),
+        (pa.array([{"n": "5"}]), "n bigint"),
+    ],
+)
+def test_a_value_of_another_kind_is_not_converted_but_refused(place: Path, column: pa.Array, declared: str) -> None:
+    table = pa.table({"word": ["kelp"], "n": column})
+    made = (
+        OperatorTransformation.bootstrap_with(table).key_by("word").to_state(ValueStateDescriptor("n", declared), "n")
+    )
+    with pytest.raises(OutputTypeError, match=r"another kind of value.* Cast the column"):
+        SavepointWriter.new_savepoint(None, 16).with_operator("op", made).write(str(place / "savepoint"))

@@ -12,7 +12,8 @@ from holdfast.cli.exit_code import errors_to_exit_codes
 from holdfast.cli.job_directories import absolute, checkpoint_at
 from holdfast.cli.registers import where_option
 from holdfast.cli.state_tables import print_rows, read_table, write_table
-from holdfast.state_processor import FlinkSavepointReader, SavepointReader, SavepointWriter
+from holdfast.kernel.configuration import Configuration
+from holdfast.state_processor import FlinkSavepointReader, SavepointReader, SavepointWriter, SparkQueryReader
 from holdfast.state_processor.sql import query
 
 _uid = click.option("--uid", required=True, metavar="UID", help="The operator.")
@@ -111,6 +112,46 @@ def from_flink(path: str, target: str | None, uids: tuple[str, ...], leave_out: 
             click.echo(f"{uid}{': ' + problems[''] if '' in problems else ''}")
             for name, kind in ({} if "" in problems else reader.states(uid)).items():
                 click.echo(f"  {name} ({kind}){': ' + problems[name] if name in problems else ''}")
+
+
+@state.command("from-spark")
+@click.argument("checkpoint")
+@click.option("--uid", required=True, metavar="UID", help="The operator that is to have the state.")
+@click.option("--to", "target", required=True, metavar="PATH", help="Directory of the new savepoint.")
+@click.option(
+    "--input", "inputs", multiple=True, metavar="UID", help="An input of the job, for each source of the query."
+)
+@click.option("--operator-id", type=int, metavar="N", help="Which operator of the query, if it has several with state.")
+@click.option("--batch-id", type=int, metavar="N", help="After which batch, instead of the last one.")
+@click.option("--time-to-live", "lives", multiple=True, metavar="STATE=TIME", help="How long values of a state live.")
+@click.option("--timers", type=click.Choice(["processing", "event"]), help="Of which time timeouts are.")
+@click.option("--max-parallelism", type=int, default=128, show_default=True, metavar="N", help="Number of key groups.")
+def from_spark(
+    checkpoint: str,
+    uid: str,
+    target: str,
+    inputs: tuple[str, ...],
+    operator_id: int | None,
+    batch_id: int | None,
+    lives: tuple[str, ...],
+    timers: str | None,
+    max_parallelism: int,
+) -> None:
+    """Makes a savepoint of the state of a stopped query of Spark, whose checkpointLocation is CHECKPOINT.
+
+    With --input, in the order in which the query reads its sources, the job goes on where they stand; it names these
+    inputs in execution.state-recovery.changed-inputs.keep, by which it says that they read what the query read.
+    """
+    from holdfast.spark.session import get_or_create
+
+    with errors_to_exit_codes():
+        pairs = dict(life.partition("=")[::2] for life in lives)
+        query = SparkQueryReader.read(get_or_create(Configuration()), checkpoint, batch_id)
+        writer = SavepointWriter.new_savepoint(None, max_parallelism)
+        writer.with_operator(uid, query.transformation(operator_id, time_to_live=pairs, timers=timers))
+        if inputs:
+            writer.with_source_positions(query.source_positions(inputs))
+        click.echo(writer.write(absolute(target)))
 
 
 @state.command("sql")

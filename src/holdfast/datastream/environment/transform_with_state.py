@@ -25,6 +25,7 @@ def transform_with_state(
     eventTimeColumnName: str = "",
     *,
     env: StreamExecutionEnvironment | None = None,
+    input_uid: str | None = None,
 ) -> DataStream:
     """Run a `StatefulProcessor` of Spark with Holdfast's state; takes what `df.groupBy(...).transformWithState` takes.
 
@@ -41,6 +42,8 @@ def transform_with_state(
         initialState: A grouped static frame with the same keys, given to `handleInitialState` in the first epoch.
         eventTimeColumnName: The column of the output that is its event time, for operators after this one.
         env: The environment; a new one on the frame's session if it is not given.
+        input_uid: Uid of the input, by which its position is found in checkpoints; derived from what it reads if it is
+            not given.
 
     Returns:
         A stream of rows: end it in a sink and execute its environment, ``stream.get_execution_environment()``.
@@ -57,6 +60,7 @@ def transform_with_state(
         initialState,
         eventTimeColumnName,
         env,
+        input_uid,
         False,
     )
 
@@ -71,13 +75,23 @@ def transform_with_state_in_pandas(
     eventTimeColumnName: str = "",
     *,
     env: StreamExecutionEnvironment | None = None,
+    input_uid: str | None = None,
 ) -> DataStream:
     """The same for processors of `transformWithStateInPandas`: a frame of pandas a key and epoch, frames out.
 
     Instants in frames are without a time zone, in UTC.
     """
     return _transformed(
-        grouped, statefulProcessor, outputStructType, outputMode, timeMode, initialState, eventTimeColumnName, env, True
+        grouped,
+        statefulProcessor,
+        outputStructType,
+        outputMode,
+        timeMode,
+        initialState,
+        eventTimeColumnName,
+        env,
+        input_uid,
+        True,
     )
 
 
@@ -90,6 +104,7 @@ def _transformed(
     initial_state: Any,
     event_time_column: str,
     env: StreamExecutionEnvironment | None,
+    input_uid: str | None,
     in_pandas: bool,
 ) -> DataStream:
     try:
@@ -100,12 +115,14 @@ def _transformed(
     wanted = Processor.checked(processor, output, output_mode, time_mode, event_time_column, in_pandas)
     grouping = grouping_of(grouped)
     environment = env or StreamExecutionEnvironment.get_execution_environment(spark=grouping.frame.sparkSession)
-    if initial_state is None:
-        stream = environment.from_dataframe(grouping.frame)
-    else:
+    states = None
+    if initial_state is not None:
         grouping, states = with_initial_state(grouping, grouping_of(initial_state))
-        started = environment.from_dataframe(states).uid("initial-state")
-        stream = environment.from_dataframe(grouping.frame).union(started)
+    stream = environment.from_dataframe(grouping.frame)
+    if input_uid is not None:
+        stream.uid(input_uid)
+    if states is not None:
+        stream = stream.union(environment.from_dataframe(states).uid("initial-state"))
     return apply_processor(stream, wanted, grouping.input)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -172,10 +172,15 @@ def _lines(
             f"the inputs have {len(owners)} sources, but their union has {len(leaves)}: give each source an input of "
             "its own, by from_dataframe(), and join them by union()"
         )
+    return lines_of_leaves(zip(owners, leaves, strict=True), session)
+
+
+def lines_of_leaves(leaves: Iterable[tuple[str, Any]], session: SparkSession) -> list[Line]:
+    """The lines of the offset log for the leaves of a plan in their order, each with the uid of its input."""
     folders: list[Any] = []
     ordinals: dict[str, list[int]] = {}
     lines = []
-    for uid, leaf in zip(owners, leaves, strict=True):
+    for uid, leaf in leaves:
         folder = next((n for n, other in enumerate(folders) if leaf.equals(other)), len(folders))
         if folder == len(folders):
             folders.append(leaf)

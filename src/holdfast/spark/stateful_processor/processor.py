@@ -62,10 +62,7 @@ class Processor:
         Raises:
             ConfigurationError: An argument is none of what Spark takes.
         """
-        if not isinstance(processor, StatefulProcessor):
-            raise ConfigurationError(
-                f"transform_with_state() takes an instance of StatefulProcessor, not {processor!r}"
-            )
+        checked_processor(processor)
         if str(output_mode).lower() not in _OUTPUT_MODES:
             raise ConfigurationError(f"outputMode is 'Append' or 'Update', not {output_mode!r}")
         mode: Any = str(time_mode).lower()
@@ -84,6 +81,17 @@ class Processor:
     def name(self) -> str:
         """Of the operator."""
         return type(self.processor).__name__
+
+
+def checked_processor(processor: Any) -> StatefulProcessor:
+    """What a program has given, which must be a processor.
+
+    Raises:
+        ConfigurationError: It is none.
+    """
+    if not isinstance(processor, StatefulProcessor):
+        raise ConfigurationError(f"transform_with_state() takes an instance of StatefulProcessor, not {processor!r}")
+    return processor
 
 
 def operator_of(processor: Processor, given: ProcessorInput, element_type: TypeInformation) -> OperatorSpec:

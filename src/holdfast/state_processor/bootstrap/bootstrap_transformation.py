@@ -10,9 +10,15 @@ import pyarrow as pa
 
 from holdfast.errors import ConfigurationError, StateError
 from holdfast.runtime.function.user_function import KeySelector
+from holdfast.runtime.window.window_assigner import WindowAssigner
 from holdfast.state.declaration.descriptor import ListStateDescriptor, MapStateDescriptor, StateDescriptor
 from holdfast.state.operator.operator_snapshot import Mode
 from holdfast.state_processor.bootstrap.bootstrap_function import KeyedStateBootstrapFunction, StateBootstrapFunction
+from holdfast.state_processor.bootstrap.windowed_transformation import (
+    TimeOf,
+    WindowBootstrap,
+    WindowedStateTransformation,
+)
 from holdfast.types.conversion.convert import to_type
 from holdfast.types.information.type_information import TypeInformation
 
@@ -55,13 +61,19 @@ class TableState:
 
 @dataclass(frozen=True)
 class KeyedTable:
-    """A table that is keyed, with the states in its columns or the function that makes them of its rows."""
+    """A table that is keyed, with the states in its columns, or what makes state of its rows: a function or windows."""
 
     data: Data
     key: KeyBy
     states: tuple[TableState, ...] = ()
     function: KeyedStateBootstrapFunction | None = None
     element_type: TypeInformation | None = None
+    window: WindowBootstrap | None = None
+
+    @property
+    def is_by_row(self) -> bool:
+        """Whether each row is looked at."""
+        return self.function is not None or self.window is not None
 
 
 @dataclass(frozen=True)
@@ -130,9 +142,9 @@ class StateBootstrapTransformation:
         return made
 
     def _with(self, state: TableState) -> StateBootstrapTransformation:
-        if not self.keyed or self.keyed[-1].function is not None:
+        if not self.keyed or self.keyed[-1].is_by_row:
             raise ConfigurationError(
-                f"State {state.name!r} needs a table that is keyed, and no function: write "
+                f"State {state.name!r} needs a table that is keyed, and no function or window: write "
                 "OperatorTransformation.bootstrap_with(table).key_by('column').to_state(...)."
             )
         last = self.keyed[-1]
@@ -172,8 +184,23 @@ class OperatorTransformation:
 class OneInputStateTransformation:
     """Rows that are to become state."""
 
-    def __init__(self, data: Data) -> None:
+    def __init__(self, data: Data, time_of: TimeOf | None = None) -> None:
         self._data = data
+        self._time_of = time_of
+
+    def assign_timestamps(self, time_of: TimeOf) -> OneInputStateTransformation:
+        """Give each row its event time, which windows of event time go by.
+
+        Args:
+            time_of: A column of milliseconds since 1970 or timestamps, or a function of a row that returns
+                milliseconds.
+
+        Raises:
+            ConfigurationError: It is neither.
+        """
+        if not (callable(time_of) or (isinstance(time_of, str) and time_of)):
+            raise ConfigurationError(f"assign_timestamps() takes a column or a function of a row, not {time_of!r}.")
+        return OneInputStateTransformation(self._data, time_of)
 
     def key_by(
         self, key_selector: str | Iterable[str] | Any, key_type: Any = None, *, untyped: bool = False
@@ -193,13 +220,13 @@ class OneInputStateTransformation:
         if untyped and declared is not None:
             raise ConfigurationError("A key is untyped or has a key_type: give one of them.")
         if isinstance(key_selector, KeySelector):
-            return KeyedStateTransformation(self._data, KeyBy((), key_selector.get_key, declared))
+            return KeyedStateTransformation(self._data, self._time_of, KeyBy((), key_selector.get_key, declared))
         if callable(key_selector):
-            return KeyedStateTransformation(self._data, KeyBy((), key_selector, declared))
+            return KeyedStateTransformation(self._data, self._time_of, KeyBy((), key_selector, declared))
         columns = (key_selector,) if isinstance(key_selector, str) else tuple(key_selector)
         if not columns or not all(isinstance(name, str) for name in columns):
             raise ConfigurationError(f"key_by() takes columns or a function of a row, not {key_selector!r}.")
-        return KeyedStateTransformation(self._data, KeyBy(columns, None, declared, untyped))
+        return KeyedStateTransformation(self._data, self._time_of, KeyBy(columns, None, declared, untyped))
 
     def transform(self, function: StateBootstrapFunction, element_type: Any = None) -> StateBootstrapTransformation:
         """Let a function write operator state, row by row, in this process.
@@ -241,8 +268,9 @@ class OneInputStateTransformation:
 class KeyedStateTransformation:
     """Keyed rows that are to become state."""
 
-    def __init__(self, data: Data, key: KeyBy) -> None:
+    def __init__(self, data: Data, time_of: TimeOf | None, key: KeyBy) -> None:
         self._data = data
+        self._time_of = time_of
         self._key = key
 
     def transform(
@@ -262,6 +290,25 @@ class KeyedStateTransformation:
             raise ConfigurationError(f"Keyed state is written by a KeyedStateBootstrapFunction, not {function!r}.")
         kind = None if element_type is None else to_type(element_type)
         return StateBootstrapTransformation((KeyedTable(self._data, self._key, (), function, kind),))
+
+    def window(
+        self, window_assigner: WindowAssigner[Any, Any], element_type: Any = None
+    ) -> WindowedStateTransformation:
+        """Put the rows into windows, whose state is that of the job's operator of windows; of a DataFrame in tasks.
+
+        Args:
+            window_assigner: That of the job. Windows of event time need `assign_timestamps` before `key_by`.
+            element_type: Type of the elements that the job has; without it rows have the columns of the table.
+
+        Raises:
+            ConfigurationError: It is none, or rows have no event time.
+        """
+        kind = None if element_type is None else to_type(element_type)
+
+        def made(window: WindowBootstrap) -> StateBootstrapTransformation:
+            return StateBootstrapTransformation((KeyedTable(self._data, self._key, (), None, kind, window),))
+
+        return WindowedStateTransformation(window_assigner, self._time_of, made)
 
     def to_state(
         self, descriptor: StateDescriptor[Any], value: str, *, map_key: str | None = None, stamp: str | None = None

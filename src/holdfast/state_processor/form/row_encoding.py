@@ -149,12 +149,27 @@ def _map_keys(form: StateForm, column: pa.Array) -> pa.Array:
     return keys
 
 
+def times_of(column: pa.Array, name: str) -> pa.Array:
+    """Return a column of times in milliseconds.
+
+    Raises:
+        StateError: One is null.
+        OutputTypeError: They are no times.
+    """
+    if pa.types.is_timestamp(column.type):
+        column = column.cast(pa.timestamp("ms", column.type.tz), safe=False).cast(pa.int64())
+    times = fitted_array(column, pa.int64())
+    if times.null_count:
+        raise StateError(f"Column {name!r} of times is null in row {times.is_null().index(pa.scalar(True)).as_py()}.")
+    return times
+
+
 def _stamps(columns: StateColumns, table: pa.Table, now: int) -> pa.Array:
     if columns.stamp is None:
         return pa.array(np.full(table.num_rows, now, np.int64))
     column = column_of(table, columns.stamp)
     if pa.types.is_timestamp(column.type):
-        column = column.cast(pa.timestamp("ms", column.type.tz), safe=False)
+        column = column.cast(pa.timestamp("ms", column.type.tz), safe=False).cast(pa.int64())
     stamps = fitted_array(column, pa.int64())
     _refuse_nulls(stamps, columns.form, columns.stamp)
     return stamps
@@ -224,7 +239,7 @@ def _exploded(columns: StateColumns, rows: dict[str, Any], value: pa.Array, tabl
 def _timer_rows(columns: StateColumns, keys: pa.Table, table: pa.Table) -> pa.Table:
     time = column_of(table, columns.value)
     if pa.types.is_timestamp(time.type):
-        time = time.cast(pa.timestamp("ms", time.type.tz), safe=False)
+        time = time.cast(pa.timestamp("ms", time.type.tz), safe=False).cast(pa.int64())
     times = fitted_array(time, pa.int64())
     _refuse_nulls(times, columns.form, columns.value)
     if len(times) and pc.min(times).as_py() == MIN_TIME:

@@ -28,6 +28,14 @@ from holdfast.types.information.type_information import (
 from holdfast.types.key.key_codec import KeyCodec, codec_from_json
 
 TIMERS: Final = "timers"
+_FAMILIES: Final[Mapping[str, str]] = {
+    **dict.fromkeys(["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"], "number"),
+    **dict.fromkeys(["halffloat", "float", "double", "decimal128", "decimal256", "decimal32", "decimal64"], "number"),
+    **dict.fromkeys(["string", "large_string", "string_view"], "text"),
+    **dict.fromkeys(["binary", "large_binary", "binary_view", "fixed_size_binary"], "bytes"),
+    **dict.fromkeys(["date32", "date64", "timestamp"], "instant"),
+    **dict.fromkeys(["time32", "time64"], "time of day"),
+}
 _TIME_WINDOWS: Final = TimeWindowSerializer().snapshot().to_json()
 
 
@@ -187,7 +195,16 @@ def fitted_array(column: pa.Array, wanted: pa.DataType) -> pa.Array:
         start, end = _bounds(column)
         values = fitted_array(column.values.slice(start, end - start), wanted.value_type)
         return pa.ListArray.from_arrays(_offsets(column, start), values, wanted)
+    if _family(column.type) not in (_family(wanted), _family(pa.null())):
+        # Arrow would read numbers in texts, and take instants for numbers of a unit that nobody has said.
+        raise pa.ArrowInvalid(f"{column.type} is another kind of value than {wanted}.")
     return column.cast(wanted)
+
+
+def _family(kind: pa.DataType) -> str:
+    """What kinds of value can be converted into each other without a decision about their meaning."""
+    name = str(kind).partition("[")[0].partition("(")[0]
+    return _FAMILIES.get(name, name)
 
 
 def _is_any_list(kind: pa.DataType) -> bool:

@@ -162,18 +162,19 @@ def _codec(key: KeyBy, data: _Table) -> KeyCodec:
 
 
 def _written(keyed: KeyedTable, data: _Table, place: RunPlace, now: int) -> list[RunHandle]:
-    if not keyed.states and keyed.function is None:
+    if not keyed.states and not keyed.is_by_row:
         raise ConfigurationError(
             f"A table for operator {place.uid!r} is keyed, and nothing says what becomes of it: call to_state(), "
-            "to_timers() or transform()."
+            "to_timers(), transform() or window()."
         )
+    by_row = _by_row(keyed, data.row_type)
     work = PartWork(
         place,
         keyed.key.columns,
         None if keyed.key.selector is None else cloudpickle.dumps(keyed.key.selector),
         data.row_type,
         tuple(_state_columns(state, place) for state in keyed.states),
-        None if keyed.function is None else cloudpickle.dumps(keyed.function),
+        None if by_row is None else cloudpickle.dumps(by_row),
         now,
     )
     for state in work.states:
@@ -185,6 +186,15 @@ def _written(keyed: KeyedTable, data: _Table, place: RunPlace, now: int) -> list
     if data.table is not None:
         return write_here(work, data.table)
     return _written_by_spark(work, data)
+
+
+def _by_row(keyed: KeyedTable, element_type: TypeInformation) -> tuple[OperatorSpec, Any] | None:
+    """The operator that makes state of rows, and what tells their event time; None for state in columns."""
+    if keyed.window is not None:
+        return keyed.window.spec(element_type), keyed.window.time_of
+    if keyed.function is not None:
+        return OperatorSpec(keyed.function, "process", True, element_type, PickledTypeInformation()), None
+    return None
 
 
 def _state_columns(state: Any, place: RunPlace) -> StateColumns:

@@ -18,18 +18,18 @@ import pyarrow as pa
 from holdfast.errors import HoldfastError, NullKeyError, StateError
 from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.key_group import key_groups_of
-from holdfast.runtime.graph.stream_graph import OperatorSpec
-from holdfast.runtime.operator import OperatorInstance, OperatorSubtask, SubtaskInfo, user_error
+from holdfast.runtime.operator import OperatorInstance, SubtaskInfo, user_error
+from holdfast.runtime.window_operator.window_subtask import subtask_kind
 from holdfast.state.backend import AbstractKeyedStateBackend, load_state_backend
 from holdfast.state.declaration.environment import TaskEnvironment
 from holdfast.state.run.probe import KEY
 from holdfast.state.run.run_file import HASH, RunHandle
 from holdfast.state.run.version import StateVersion
-from holdfast.state_processor.form.row_encoding import StateColumns, column_of, key_rows, state_rows
+from holdfast.state_processor.form.row_encoding import StateColumns, column_of, key_rows, state_rows, times_of
 from holdfast.state_processor.write.written_run import RunPlace, write_part
 from holdfast.storage.file_system.scheme import file_system_for
 from holdfast.types.conversion.arrow import batch_to_elements
-from holdfast.types.information.type_information import PickledTypeInformation, RowTypeInformation, TypeInformation
+from holdfast.types.information.type_information import RowTypeInformation, TypeInformation
 
 _ELEMENTS_AT_ONCE: Final = 8192
 _THREADS: Final = 4
@@ -45,7 +45,7 @@ class PartWork:
         selector: Pickled function of a row; None with columns.
         element_type: What rows are as elements, for functions.
         states: The states in its columns.
-        function: Pickled function that writes state; None for columns.
+        by_row: Pickled operator that makes state of each row, and what tells its event time; None for columns.
         now: Processing time.
     """
 
@@ -54,12 +54,12 @@ class PartWork:
     selector: bytes | None
     element_type: TypeInformation
     states: tuple[StateColumns, ...] = ()
-    function: bytes | None = None
+    by_row: bytes | None = None
     now: int = 0
 
     def needed(self, available: Sequence[str]) -> list[str]:
         """Return the columns that are needed of those there are, in their order."""
-        if self.function is not None or self.selector is not None:
+        if self.by_row is not None or self.selector is not None:
             return list(available)
         wanted = {*self.key_columns, *(name for state in self.states for name in state.names())}
         return [name for name in available if name in wanted]
@@ -108,8 +108,8 @@ class PartWork:
         Returns:
             None if there is no state.
         """
-        if self.function is not None:
-            return self._run_function(subtask, keys, table)
+        if self.by_row is not None:
+            return self._run(subtask, keys, table)
         forms = {state.form.name: state.form for state in self.states}
         rows = {state.form.name: state_rows(state, keys, table, self.now) for state in self.states}
         return write_part(self.place, subtask, forms, rows)
@@ -118,12 +118,10 @@ class PartWork:
         for batch in table.to_batches():
             yield from batch_to_elements(batch, self.element_type)
 
-    def _run_function(self, subtask: int, keys: pa.Table, table: pa.Table) -> RunHandle | None:
-        assert self.function is not None
+    def _run(self, subtask: int, keys: pa.Table, table: pa.Table) -> RunHandle | None:
+        assert self.by_row is not None
         place = self.place
-        spec = OperatorSpec(
-            cloudpickle.loads(self.function), "process", True, self.element_type, PickledTypeInformation()
-        )
+        spec, time_of = cloudpickle.loads(self.by_row)
         info = SubtaskInfo(
             uid=place.uid,
             name=place.uid,
@@ -137,18 +135,37 @@ class PartWork:
         backend.open_version(StateVersion(), file_system_for(place.root), place.root)
         instance = OperatorInstance(spec, info, _backend(place, info))
         try:
-            operator = OperatorSubtask(instance, info, backend)
+            operator = subtask_kind(spec, is_stamped=time_of is not None)(instance, info, backend)
             for start in range(0, table.num_rows, _ELEMENTS_AT_ONCE):
                 part = keys.slice(start, _ELEMENTS_AT_ONCE).combine_chunks()
                 dict_keys = place.key.from_storage(column_of(part, KEY))
                 hashes = part.column(HASH).to_numpy()
-                elements = list(self._elements(table.slice(start, _ELEMENTS_AT_ONCE)))
-                operator.process(elements, dict_keys, hashes)
+                rows = table.slice(start, _ELEMENTS_AT_ONCE)
+                elements = list(self._elements(rows))
+                emitted = operator.process(elements, dict_keys, hashes, _times(time_of, rows, elements, place))
+                if emitted and spec.shape == "window":
+                    raise StateError(
+                        f"A window of operator {place.uid!r} is complete with the rows that are given and would emit "
+                        f"{emitted[0]!r:.200}, which no job would see: leave out the rows of windows that are over."
+                    )
             run = backend.flush(lambda: place.new_path(subtask), place.token, place.epoch)
         finally:
             instance.close()
             backend.dispose()
         return run
+
+
+def _times(time_of: Any, rows: pa.Table, elements: Sequence[Any], place: RunPlace) -> list[int] | None:
+    """The event times of rows in milliseconds; None if they have none."""
+    if time_of is None:
+        return None
+    if isinstance(time_of, str):
+        times: list[int] = times_of(column_of(rows, time_of), time_of).to_pylist()
+        return times
+    try:
+        return [time_of(element) for element in elements]
+    except Exception as error:
+        raise user_error(error, place.uid, None, place.epoch, "telling the time of a row") from error
 
 
 def _backend(place: RunPlace, info: SubtaskInfo) -> AbstractKeyedStateBackend:
@@ -186,7 +203,7 @@ def write_here(work: PartWork, table: pa.Table) -> list[RunHandle]:
         return work.write(subtask, keys.take(rows), table.take(rows))
 
     parts = list(enumerate(pairwise(bounds)))
-    if work.function is not None or len(parts) == 1:
+    if work.by_row is not None or len(parts) == 1:
         written = list(map(write, parts))
     else:
         with ThreadPoolExecutor(min(_THREADS, len(parts))) as pool:
