@@ -31,7 +31,7 @@ PYTHONS := .pythons
 export PYSPARK_PYTHON := $(CURDIR)/$(PY)
 export PYSPARK_DRIVER_PYTHON := $(CURDIR)/$(PY)
 
-.PHONY: help setup demo demo-ha soak chaos fuzz bench bench-quick test test-all test-again test-nojvm test-spark lint types layers lock
+.PHONY: help setup demo demo-ha demo-kafka soak chaos fuzz bench bench-quick test test-all test-again test-nojvm test-spark lint types layers lock
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -46,6 +46,9 @@ demo: $(STAMP) ## A year of flights through a stateful Spark job that is killed 
 
 demo-ha: $(STAMP) ## The same with two job managers, of which the leader is killed in the middle
 	$(PY) examples/flights/demo_ha.py
+
+demo-kafka: $(STAMP) $(KAFKA) ## Payments through Kafka and into Delta, with a broker of its own; the job is killed
+	$(PY) examples/payments/demo.py
 
 bench: $(STAMP) ## Measure rows/s against Spark and PyFlink, and what an epoch costs
 	$(PY) benchmarks/keyed_count.py

@@ -65,6 +65,7 @@ PACKAGES = {
     "holdfast.datastream.formats.json": "JsonLinesFormat",
     "holdfast.datastream.formats.parquet": "ParquetColumnarRowInputFormat",
     "holdfast.datastream.connectors.iceberg": "IcebergSink",
+    "holdfast.datastream.formats.json": "JsonRowDeserializationSchema JsonRowSerializationSchema",
     "holdfast.datastream.functions": """
         KeyedProcessFunction MapFunction RichMapFunction RuntimeContext KeySelector ReduceFunction AggregateFunction""",
     "holdfast.datastream.state": """
@@ -143,7 +144,7 @@ VERBS = [
     "state",
     "replay",
 ]
-TARGETS = ["help", "setup", "demo", "demo-ha", "test", "test-all", "soak", "chaos", "bench", "lint"]
+TARGETS = ["help", "setup", "demo", "demo-ha", "demo-kafka", "test", "test-all", "soak", "chaos", "bench", "lint"]
 BENCHMARKS = [
     "keyed_count",
     "chain",

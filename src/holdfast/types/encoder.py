@@ -52,7 +52,17 @@ class _StringEncoder(Encoder):
 
 class _JsonEncoder(Encoder):
     def encode(self, element: Any) -> bytes:
-        return (json.dumps(_plain(element), ensure_ascii=False, allow_nan=False) + "\n").encode()
+        return (json_text(element) + "\n").encode()
+
+
+def json_text(element: Any) -> str:
+    """JSON of an element, on one line.
+
+    Raises:
+        ValueError: It has a number that JSON has not (NaN, infinity).
+        TypeError: It has a value that JSON has no form for.
+    """
+    return json.dumps(_plain(element), ensure_ascii=False, allow_nan=False)
 
 
 def _plain(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Lines of JSON as an input."""
+"""Lines of JSON as an input, and under PyFlink's path what reads and writes rows of JSON messages."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ import pyarrow.json as pj
 
 from holdfast.datastream.formats.input_file import InputFile
 from holdfast.datastream.formats.input_format import RowFormat
+from holdfast.datastream.formats.json_row import JsonRowDeserializationSchema, JsonRowSerializationSchema
 from holdfast.datastream.formats.text_lines import StreamFormat, can_split_text, line_blocks
+
+__all__ = ["JsonLinesFormat", "JsonRowDeserializationSchema", "JsonRowSerializationSchema"]
 
 
 class JsonLinesFormat(RowFormat, StreamFormat):

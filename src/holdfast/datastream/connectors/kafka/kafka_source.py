@@ -66,7 +66,7 @@ class KafkaSource(Source):
         return "timestamp"
 
     def decoder(self) -> tuple[FlatMapLike, Any] | None:
-        """The deserializer of values, if there is one; records without a value are left out."""
+        """The deserializer of values, if there is one; what has no value, or for which it returns None, is left out."""
         if self._deserializer is None:
             return None
         return _Values(self._deserializer), self._deserializer.get_produced_type()
@@ -85,12 +85,13 @@ class _Values(FlatMapFunction):
         if value.value is None:
             return ()
         try:
-            return (self._schema.deserialize(bytes(value.value)),)
+            element = self._schema.deserialize(bytes(value.value))
         except Exception as error:
             raise ValueError(
                 f"the record at offset {value.offset} of {value.topic!r}, partition {value.partition}, cannot be read: "
                 f"{error}"
             ) from error
+        return () if element is None else (element,)
 
 
 class _FunctionOfValues(DeserializationSchema):

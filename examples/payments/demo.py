@@ -1,0 +1,237 @@
+"""A day of payments through Kafka, a job that is killed in the middle, and every alert exactly once.
+
+What `make demo-kafka` runs. It starts a Kafka broker of its own (or takes the one of `--broker`), sends rules and half
+of the day, starts `job.py`, and kills its whole process group with SIGKILL in the middle. While the job is down, a rule
+changes and customers go on paying. The same command again: it goes on. Then alerts, table and unreadable records are
+compared with `oracle.py`, row by row.
+
+    python examples/payments/demo.py [--work DIR] [--payments N] [--broker HOST:PORT]
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE))  # the pieces of the demo lie beside it, and it is started by its path
+
+import dashboard  # noqa: E402
+import oracle  # noqa: E402
+import traffic  # noqa: E402
+from confluent_kafka import Consumer, KafkaError, TopicPartition  # noqa: E402
+from deltalake import DeltaTable  # noqa: E402
+
+from holdfast.queryable import QueryableStateClient  # noqa: E402
+from holdfast.queryable.wire.errors import QueryError  # noqa: E402
+
+PATIENCE = 300.0
+EPOCHS = 8
+
+
+class Job:
+    """One run of `job.py` in a process group of its own; what it prints goes to a log file."""
+
+    def __init__(self, options: list[str], arguments: list[str], log: Path) -> None:
+        holdfast = str(Path(sys.executable).with_name("holdfast"))
+        environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
+        self._log = log
+        with log.open("wb") as output:
+            self._process = subprocess.Popen(
+                [holdfast, "run", *options, str(HERE / "job.py"), "--", *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=environment,
+                start_new_session=True,
+            )
+
+    def is_running(self) -> bool:
+        """Whether it has not ended."""
+        return self._process.poll() is None
+
+    def kill(self) -> None:
+        """SIGKILL to the driver's Python and its JVM at once: nobody gets to say goodbye."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+
+    def require_success(self) -> None:
+        """Waits until it has ended well."""
+        if self._process.wait(PATIENCE) != 0:
+            log = self._log.read_text(encoding="utf-8", errors="replace")
+            raise SystemExit(f"the job failed with exit code {self._process.returncode}:\n{log[-4000:]}")
+
+
+class Watch(threading.Thread):
+    """Asks the job for one card after each checkpoint, as a dashboard does, whether the job is there or not."""
+
+    def __init__(self, port: int, card: str) -> None:
+        super().__init__(daemon=True)
+        self.answers: dict[int, Any] = {}
+        self._port = port
+        self._card = card
+        self._is_over = threading.Event()
+
+    def run(self) -> None:
+        """Asks until it is told to end."""
+        while not self._is_over.wait(0.2):
+            with contextlib.suppress(QueryError), QueryableStateClient("127.0.0.1", self._port) as client:
+                while not self._is_over.wait(0.2):
+                    result = client.get_kv_state(dashboard.JOB, dashboard.STATE, self._card)
+                    self.answers[result.checkpoint_id] = result.value
+
+    def end(self) -> None:
+        """Returns when nothing is asked any more."""
+        self._is_over.set()
+        self.join()
+
+    def problems(self, sums: dict[int, int]) -> list[str]:
+        """Answers that are no history of the card, or go back."""
+        found, before = [], 0
+        for checkpoint, card in sorted(self.answers.items()):
+            payments, cents = (card["payments"], card["cents"]) if card else (0, 0)
+            if sums.get(payments) != cents or payments < before:
+                found.append(f"checkpoint {checkpoint} says of {self._card}: {card}")
+            before = payments
+        return found
+
+
+def records(broker: str, topic: str) -> Iterator[Any]:
+    """What a reader of committed records sees now."""
+    settings = {"group.id": "demo", "enable.auto.commit": False, "auto.offset.reset": "error"}
+    settings |= {"isolation.level": "read_committed", "enable.partition.eof": True}
+    consumer = Consumer({"bootstrap.servers": broker, **settings})
+    try:
+        left = set(range(traffic.TOPICS[topic]))
+        consumer.assign([TopicPartition(topic, partition, 0) for partition in left])
+        while left:
+            message = consumer.poll(30)
+            if message is None:
+                raise SystemExit(f"Kafka at {broker} does not answer.")
+            if message.error() is None:
+                yield message
+            elif message.error().code() == KafkaError._PARTITION_EOF:
+                left.discard(message.partition())
+            else:
+                raise SystemExit(f"Kafka: {message.error()}")
+    finally:
+        consumer.close()
+
+
+def written_alerts(broker: str) -> Counter[oracle.Alert]:
+    """The alerts in Kafka."""
+    rows = (json.loads(message.value()) for message in records(broker, "alerts"))
+    return Counter((row["payment"], row["card"], row["rule"], row["at"]) for row in rows)
+
+
+def written_turnovers(table: Path) -> Counter[oracle.Turnover]:
+    """The rows of the Delta table."""
+    rows = DeltaTable(table).to_pyarrow_table().to_pylist()
+    return Counter(
+        (row["merchant"], int(row["hour"].timestamp() * 1000), row["payments"], row["cents"]) for row in rows
+    )
+
+
+def run(broker: str, work: Path, number: int, port: int) -> int:
+    """The demo, on a broker; returns the exit code."""
+    table = work / "turnovers"
+    arguments = ["--broker", broker, "--table", str(table), "--checkpoints", str(work / "checkpoints")]
+    arguments += ["--rows-per-epoch", str(-(-number // EPOCHS)), "--query-port", str(port)]
+    payments = list(traffic.payments(number, seed=1))
+    morning, evening = payments[: number // 2], payments[number // 2 :]
+    rules, change = traffic.rules(), traffic.change_of_rules(evening[0]["at"])
+    expected = oracle.alerts(payments, rules + change)
+    [(card, _)] = Counter(card for _, card, _, _ in expected).most_common(1)
+
+    print(f"1. {len(rules)} rules and {len(morning):,} payments go into Kafka, and a few records that are none")
+    traffic.make_topics(broker)
+    traffic.send(broker, "rules", traffic.as_json(rules, "name"))
+    traffic.send(broker, "payments", traffic.as_json(morning, "card"))
+    traffic.send(broker, "payments", (("", value) for value in traffic.GARBAGE))
+
+    print("2. The job runs, until it is killed in the middle")
+    watch = Watch(port, card)
+    watch.start()
+    cards: list[dict[str, Any]] = []
+    job = Job([], arguments, work / "job-1.log")
+    try:
+        enough = sum(oracle.alerts(morning, rules).values()) // 2
+        begun = time.monotonic()
+        while (alerts := sum(written_alerts(broker).values())) < enough:
+            if not job.is_running() or time.monotonic() - begun > PATIENCE:
+                job.require_success()
+                raise SystemExit("the job does not come to the middle")
+            time.sleep(0.5)
+        job.kill()
+        print(f"  {alerts} alerts are there; its process group was killed with SIGKILL")
+
+        print(f"3. While it is down a rule changes, and {len(evening):,} more payments come")
+        traffic.send(broker, "rules", traffic.as_json(change, "name"))
+        traffic.send(broker, "payments", traffic.as_json(evening, "card"))
+
+        print("4. The same program again: it goes on until it has read all that is there")
+        job = Job(["-D", "execution.trigger=available-now"], arguments, work / "job-2.log")
+        while job.is_running():
+            with contextlib.suppress(QueryError):
+                cards = dashboard.worst_cards(port)
+            time.sleep(0.5)
+        job.require_success()
+    finally:
+        job.kill()
+        watch.end()
+    print("  its dashboard, shortly before the end:\n")
+    print("    " + dashboard.page(cards, dashboard.best_merchants(table)).replace("\n", "\n    ") + "\n")
+
+    print("5. Everything against plain Python")
+    unreadable = Counter(message.value() or b"" for message in records(broker, "unreadable"))
+    problems = oracle.differences("alert", written_alerts(broker), expected)
+    problems += oracle.differences("turnover", written_turnovers(table), oracle.turnovers(payments))
+    problems += oracle.differences("unreadable", unreadable, Counter(traffic.GARBAGE))
+    problems += watch.problems(oracle.histories(payments, card))
+    if problems:
+        print("  " + "\n  ".join(["NOT EQUAL:", *problems[:10], f"{len(problems)} differences"]))
+        return 1
+    hours = sum(oracle.turnovers(payments).values())
+    print(f"  equal: {sum(expected.values()):,} alerts, {hours:,} rows of turnover, {len(traffic.GARBAGE)} unreadable")
+    print(f"  records, and all {len(watch.answers)} answers about {card} are its history")
+    return 0
+
+
+def main() -> int:
+    """Runs the demo as the command line says."""
+    parser = argparse.ArgumentParser(description="Payments through Kafka, a SIGKILL in the middle, nothing lost.")
+    parser.add_argument("--work", type=Path, default=HERE.parent.parent / ".demo-kafka", help="where all is written")
+    parser.add_argument("--payments", type=int, default=20_000)
+    parser.add_argument("--broker", help="host:port of a Kafka without the topics of the demo (default: its own)")
+    parser.add_argument("--query-port", type=int, default=9069)
+    arguments = parser.parse_args()
+    started = time.monotonic()
+    work = arguments.work.resolve()
+    shutil.rmtree(work, ignore_errors=True)
+    work.mkdir(parents=True)
+    if arguments.broker:
+        code = run(arguments.broker, work, arguments.payments, arguments.query_port)
+    else:
+        from holdfast.testing import KafkaServer
+
+        with KafkaServer(work / "kafka") as server:
+            code = run(server.bootstrap_servers, work, arguments.payments, arguments.query_port)
+    print(f"{'Done' if code == 0 else 'FAILED'} in {time.monotonic() - started:.0f} s.")
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

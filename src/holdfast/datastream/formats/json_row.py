@@ -1,0 +1,128 @@
+"""Rows from and to JSON, under PyFlink's names."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from holdfast.errors import ConfigurationError, OutputTypeError
+from holdfast.types.conversion.convert import to_row_type
+from holdfast.types.conversion.json_value import json_reader, parse_json
+from holdfast.types.encoder import json_text
+from holdfast.types.information.type_information import RowTypeInformation
+from holdfast.types.serialization_schema import DeserializationSchema, SerializationSchema
+
+__all__ = ["JsonRowDeserializationSchema", "JsonRowSerializationSchema"]
+
+
+class JsonRowDeserializationSchema(DeserializationSchema):
+    """Rows of JSON objects; `builder()` begins one.
+
+    Fields that the type has not are ignored. Dates and times are ISO 8601, binaries base64, decimals numbers or text.
+    """
+
+    def __init__(self, row_type: RowTypeInformation, *, fails_on_missing: bool, ignores_errors: bool) -> None:
+        self._type = row_type
+        self._fails_on_missing = fails_on_missing
+        self._ignores_errors = ignores_errors
+        self._read = json_reader(row_type, needs_all=fails_on_missing)
+
+    @staticmethod
+    def builder() -> JsonRowDeserializationSchemaBuilder:
+        """A builder of a schema."""
+        return JsonRowDeserializationSchemaBuilder()
+
+    def deserialize(self, message: bytes) -> Any:
+        """The row that a JSON object stands for; None for what is none, if that is ignored."""
+        try:
+            row = self._read(parse_json(message))
+            if row is None:
+                raise ValueError("it is null")
+            return self._type.adopt(row)
+        except (ValueError, OutputTypeError) as error:
+            if self._ignores_errors:
+                return None
+            raise ValueError(f"it is no JSON of {self._type}: {error}") from None
+
+    def get_produced_type(self) -> RowTypeInformation:
+        return self._type
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _again, (self._type, self._fails_on_missing, self._ignores_errors)
+
+
+class JsonRowDeserializationSchemaBuilder:
+    """Builds a `JsonRowDeserializationSchema`; the names are PyFlink's."""
+
+    def __init__(self) -> None:
+        self._type: RowTypeInformation | None = None
+        self._fails_on_missing = False
+        self._ignores_errors = False
+
+    def type_info(self, type_info: Any) -> JsonRowDeserializationSchemaBuilder:
+        """The type of the rows: `Types.ROW_NAMED(...)`, or DDL such as `"id bigint, name string"`."""
+        self._type = to_row_type(type_info)
+        return self
+
+    def fail_on_missing_field(self) -> JsonRowDeserializationSchemaBuilder:
+        """An object without one of the fields is an error; otherwise the field is null."""
+        self._fails_on_missing = True
+        return self
+
+    def ignore_parse_errors(self) -> JsonRowDeserializationSchemaBuilder:
+        """What cannot be read is left out; otherwise it fails the job."""
+        self._ignores_errors = True
+        return self
+
+    def build(self) -> JsonRowDeserializationSchema:
+        """The schema.
+
+        Raises:
+            ConfigurationError: There is no type, JSON has no form for it, or both ways to treat errors were chosen.
+        """
+        if self._type is None:
+            raise ConfigurationError("A JsonRowDeserializationSchema needs type_info().")
+        if self._fails_on_missing and self._ignores_errors:
+            raise ConfigurationError("fail_on_missing_field() and ignore_parse_errors() exclude each other.")
+        return _again(self._type, self._fails_on_missing, self._ignores_errors)
+
+
+class JsonRowSerializationSchema(SerializationSchema):
+    """JSON objects of rows; `builder()` begins one. Their form is that of `Encoder.json_encoder()`."""
+
+    def __init__(self, row_type: RowTypeInformation) -> None:
+        self._type = row_type
+
+    @staticmethod
+    def builder() -> JsonRowSerializationSchemaBuilder:
+        """A builder of a schema."""
+        return JsonRowSerializationSchemaBuilder()
+
+    def serialize(self, element: Any) -> bytes:
+        """The JSON of a row, which must be of the type."""
+        return json_text(self._type.adopt(element)).encode()
+
+
+class JsonRowSerializationSchemaBuilder:
+    """Builds a `JsonRowSerializationSchema`; the names are PyFlink's."""
+
+    def __init__(self) -> None:
+        self._type: RowTypeInformation | None = None
+
+    def with_type_info(self, type_info: Any) -> JsonRowSerializationSchemaBuilder:
+        """The type of the rows, as `output_type` takes it."""
+        self._type = to_row_type(type_info)
+        return self
+
+    def build(self) -> JsonRowSerializationSchema:
+        """The schema.
+
+        Raises:
+            ConfigurationError: There is no type.
+        """
+        if self._type is None:
+            raise ConfigurationError("A JsonRowSerializationSchema needs with_type_info().")
+        return JsonRowSerializationSchema(self._type)
+
+
+def _again(row_type: RowTypeInformation, fails_on_missing: bool, ignores_errors: bool) -> JsonRowDeserializationSchema:
+    return JsonRowDeserializationSchema(row_type, fails_on_missing=fails_on_missing, ignores_errors=ignores_errors)

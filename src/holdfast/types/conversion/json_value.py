@@ -1,0 +1,162 @@
+"""Values of a declared type from JSON, as `Encoder.json_encoder()` and most other writers put them there."""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+from collections.abc import Callable
+from datetime import date, datetime, time
+from decimal import Decimal
+from typing import Any, Final
+
+from holdfast.errors import ConfigurationError
+from holdfast.types.information.type_information import (
+    AtomicTypeInformation,
+    CharTypeInformation,
+    DecimalTypeInformation,
+    ListTypeInformation,
+    MapTypeInformation,
+    RowTypeInformation,
+    SqlTimestampTypeInformation,
+    TypeInformation,
+)
+
+Reader = Callable[[Any], Any]
+_TEXTS: Final = (CharTypeInformation, SqlTimestampTypeInformation)
+
+
+def parse_json(message: bytes) -> Any:
+    """Parses JSON in UTF-8; numbers with a fraction become `Decimal`, so that no digit is lost.
+
+    Raises:
+        ValueError: It is no JSON, or JSON that no program should have written (NaN, nesting without end).
+    """
+    try:
+        return json.loads(message, parse_float=Decimal, parse_constant=_refuse)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def json_reader(described: TypeInformation, *, needs_all: bool = False) -> Reader:
+    """Returns a function that makes a value of the type from what `parse_json` has returned.
+
+    The function checks nothing that `TypeInformation.adopt` checks, so call that on what it returns; it raises
+    ValueError or TypeError for what it cannot read.
+
+    Args:
+        described: Type of the values. Dates and times are ISO 8601, binaries base64, decimals numbers or text.
+        needs_all: Whether a row without one of the fields is refused; otherwise the field is null.
+
+    Raises:
+        ConfigurationError: JSON has no form for the type.
+    """
+    if isinstance(described, RowTypeInformation):
+        return _row_reader(described, needs_all)
+    if isinstance(described, ListTypeInformation):
+        return _list_reader(json_reader(described.element_type, needs_all=needs_all))
+    if isinstance(described, MapTypeInformation):
+        if described.key_type.ddl != "string":
+            raise ConfigurationError(f"JSON has objects whose names are texts, so it has no form for {described}.")
+        return _map_reader(json_reader(described.value_type, needs_all=needs_all))
+    if isinstance(described, DecimalTypeInformation):
+        return _nullable(int if described.as_int else _decimal)
+    name = described.ddl if isinstance(described, (AtomicTypeInformation, *_TEXTS)) else ""
+    known = _ATOMS.get("string" if name.startswith("char") else name)
+    if known is None:
+        raise ConfigurationError(f"JSON has no form for {described}: declare its fields, or text.")
+    return _nullable(known)
+
+
+def _refuse(name: str) -> Any:
+    raise ValueError(f"{name} is no number of JSON")
+
+
+def _nullable(read: Reader) -> Reader:
+    return lambda value: None if value is None else read(value)
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _float(value: Any) -> Any:
+    if not isinstance(value, Decimal):
+        return value
+    result = float(value)
+    if math.isinf(result):
+        raise ValueError(f"{value} is too large for a double")
+    return result
+
+
+def _decimal(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    try:
+        return Decimal(value)
+    except ArithmeticError:
+        raise ValueError(f"{value!r} is no decimal number") from None
+
+
+def _instant(value: Any) -> datetime:
+    return datetime.fromisoformat(value)
+
+
+def _bytes(value: Any) -> bytes:
+    return base64.b64decode(value, validate=True)
+
+
+_ATOMS: Final[dict[str, Reader]] = {
+    **dict.fromkeys(("string", "boolean", "tinyint", "smallint", "int", "bigint"), _same),
+    "float": _float,
+    "double": _float,
+    "binary": _bytes,
+    "date": date.fromisoformat,
+    "time": time.fromisoformat,
+    "timestamp": _instant,
+    "timestamp_ntz": _instant,
+}
+
+
+def _row_reader(described: RowTypeInformation, needs_all: bool) -> Reader:
+    fields = [
+        (name, json_reader(part, needs_all=needs_all))
+        for name, part in zip(described.names, described.types, strict=True)
+    ]
+
+    def read(value: Any) -> Any:
+        if value is None:
+            return None
+        if type(value) is not dict:
+            raise ValueError(f"an object with {list(described.names)!r} is needed, not {type(value).__name__}")
+        if needs_all:
+            missing = [name for name in described.names if name not in value]
+            if missing:
+                raise ValueError(f"there is no field {missing[0]!r}")
+        values = []
+        for name, part in fields:
+            try:
+                values.append(part(value.get(name)))
+            except (TypeError, ValueError) as error:
+                raise ValueError(f"field {name!r}: {error}") from None
+        return described.row_type.make(values)
+
+    return read
+
+
+def _list_reader(part: Reader) -> Reader:
+    def read(value: Any) -> Any:
+        if type(value) is not list:
+            raise ValueError(f"an array is needed, not {type(value).__name__}")
+        return list(map(part, value))
+
+    return _nullable(read)
+
+
+def _map_reader(part: Reader) -> Reader:
+    def read(value: Any) -> Any:
+        if type(value) is not dict:
+            raise ValueError(f"an object is needed, not {type(value).__name__}")
+        return {name: part(item) for name, item in value.items()}
+
+    return _nullable(read)

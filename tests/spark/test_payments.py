@@ -1,0 +1,31 @@
+"""`make demo-kafka`, small: payments through Kafka and into Delta, the job is killed, and plain Python judges."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.stories.kafka import require_jars
+from tests.stories.process import ROOT
+
+pytestmark = [pytest.mark.spark, pytest.mark.services, pytest.mark.timeout(900)]
+
+
+def test_the_demo_is_killed_in_the_middle_and_everything_is_there_once(tmp_path: Path) -> None:
+    require_jars()
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    small = ["--payments", "4000", "--query-port", str(port), "--work", str(tmp_path / "work")]
+    done = subprocess.run(
+        [sys.executable, ROOT / "examples" / "payments" / "demo.py", *small],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
+    assert "was killed with SIGKILL" in done.stdout and "5. Everything against plain Python\n  equal: " in done.stdout

@@ -1,0 +1,117 @@
+"""Rows from and to JSON: what comes back is what was written, and whatever comes in is a row or one clear error."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from datetime import UTC, date, datetime, time
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from holdfast.common import Row
+from holdfast.datastream.formats.json import JsonRowDeserializationSchema, JsonRowSerializationSchema
+from holdfast.errors import ConfigurationError
+from tests.examples import examples
+
+EVERYTHING = """
+    id bigint, small tinyint, name string, code char(3), ratio double, single float, price decimal(10, 2), ok boolean,
+    raw binary, day date, clock time, at timestamp, local timestamp_ntz, tags array<string>, sizes map<string, int>,
+    place struct<city: string, rank: smallint>
+"""
+ROW = Row(
+    id=2**62, small=-3, name="kelp ☃", code="ab ", ratio=0.1, single=0.5, price=Decimal("1.50"), ok=True,
+    raw=b"\x00\xff", day=date(2026, 11, 1), clock=time(5, 15), at=datetime(2026, 11, 1, 5, tzinfo=UTC),
+    local=datetime(2026, 11, 1, 5), tags=["a", None], sizes={"x": 1, "y": None}, place=Row(city="Kiel", rank=7),
+)  # fmt: skip
+NOTHING = tuple(None for _ in ROW)
+
+
+def reader(described: Any) -> JsonRowDeserializationSchema:
+    made = JsonRowDeserializationSchema.builder().type_info(described).build()
+    restored: JsonRowDeserializationSchema = pickle.loads(pickle.dumps(made))
+    return restored
+
+
+@pytest.mark.parametrize("row", [ROW, NOTHING])
+def test_a_row_of_every_type_comes_back(row: tuple[Any, ...]) -> None:
+    schema = reader(EVERYTHING)
+    writer = JsonRowSerializationSchema.builder().with_type_info(EVERYTHING).build()
+    assert schema.deserialize(writer.serialize(row)) == row
+    assert schema.get_produced_type().adopt(row) == row
+
+
+def test_no_digit_of_a_number_is_lost_and_fields_that_nobody_asked_for_are_passed_over() -> None:
+    found = reader("price decimal(30, 20), ratio double").deserialize(
+        b'{"price": 0.12345678901234567890, "ratio": 3, "more": [1e400]}'
+    )
+    assert found == (Decimal("0.12345678901234567890"), 3.0)
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        (b"", "Expecting value"),
+        (b"\xff", "can't decode"),
+        (b"null", "it is null"),
+        (b"[1]", "an object with"),
+        (b'{"id": 1.5}', "whole number"),
+        (b'{"id": 9223372036854775808}', "64 bits"),
+        (b'{"id": ' + b"1" * 5000 + b"}", "digits"),
+        (b'{"name": "\\ud800"}', "surrogates"),
+        (b'{"ratio": NaN}', "NaN is no number of JSON"),
+        (b'{"ratio": 1e999}', "too large"),
+        (b'{"single": 1e39}', "32 bits"),
+        (b'{"price": "much"}', "no decimal number"),
+        (b'{"price": 1e99999}', "decimal"),
+        (b'{"raw": "?"}', "'raw'"),
+        (b'{"at": 5}', "'at'"),
+        (b'{"day": "yesterday"}', "'day'"),
+        (b'{"tags": {}}', "an array is needed"),
+        (b'{"tags": [1]}', "text is needed"),
+        (b'{"sizes": {"x": "1"}}', "whole number"),
+        (b'{"place": 1}', "an object with"),
+        (b"[" * 100_000, "nested too deeply"),
+    ],
+)
+def test_what_is_no_row_is_refused_with_the_reason(value: bytes, reason: str) -> None:
+    with pytest.raises(ValueError, match=f"(?s)it is no JSON of .*{reason}"):
+        reader(EVERYTHING).deserialize(value)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@settings(max_examples=examples(300), deadline=None)
+@given(st.dictionaries(st.sampled_from(sorted(ROW.as_dict())), JSON))
+def test_any_json_is_a_row_of_the_type_or_an_error(value: dict[str, Any]) -> None:
+    schema = reader(EVERYTHING)
+    try:
+        row = schema.deserialize(json.dumps(value).encode("utf-8", "surrogatepass"))
+    except ValueError:
+        return
+    assert schema.get_produced_type().adopt(row) == row
+
+
+def test_errors_may_be_ignored_and_missing_fields_may_be_errors() -> None:
+    builder = JsonRowDeserializationSchema.builder
+    lenient = builder().type_info("id bigint").ignore_parse_errors().build()
+    assert lenient.deserialize(b"?") is None and lenient.deserialize(b'{"id": 1}') == (1,)
+    strict = builder().type_info("id bigint, place struct<city: string>").fail_on_missing_field().build()
+    with pytest.raises(ValueError, match="there is no field 'city'"):
+        strict.deserialize(b'{"id": 1, "place": {}}')
+    with pytest.raises(ConfigurationError, match="exclude each other"):
+        builder().type_info("id bigint").fail_on_missing_field().ignore_parse_errors().build()
+    with pytest.raises(ConfigurationError, match=r"needs type_info\(\)"):
+        builder().build()
+    with pytest.raises(ConfigurationError, match="JSON has no form for interval"):
+        builder().type_info("took interval day to second").build()
+    with pytest.raises(ConfigurationError, match="names are texts"):
+        builder().type_info("m map<bigint, string>").build()
