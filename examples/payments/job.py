@@ -140,8 +140,10 @@ def define(payments: DataStream, rules: DataStream) -> tuple[DataStream, DataStr
     read_rules = rules.process(Read(RULE, problem_of_rule), RULE).uid("read-rules")
     unreadable = read_payments.get_side_output(UNREADABLE).union(read_rules.get_side_output(UNREADABLE))
 
-    in_time = WatermarkStrategy.for_bounded_out_of_orderness(Duration.of_minutes(10)).with_timestamp_assigner(
-        ColumnTimestampAssigner("at")
+    in_time = (
+        WatermarkStrategy.for_bounded_out_of_orderness(Duration.of_minutes(10))
+        .with_timestamp_assigner(ColumnTimestampAssigner("at"))
+        .per_partition()
     )
     timed = read_payments.assign_timestamps_and_watermarks(in_time).uid("event-time")
     alerts = (

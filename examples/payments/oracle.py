@@ -39,17 +39,26 @@ def _breaks(rule: dict[str, Any], history: list[dict[str, Any]]) -> bool:
     return bool(before) and before[-1] in within and before[-1]["country"] != last["country"]
 
 
-def turnovers(payments: list[dict[str, Any]]) -> Counter[Turnover]:
-    """Merchant, hour, payments and cents, of the hours that are over."""
+def turnovers(payments: Iterable[dict[str, Any]]) -> Counter[Turnover]:
+    """Merchant, hour, payments and cents, of all hours."""
     groups: dict[tuple[str, int], list[int]] = defaultdict(list)
     for payment in payments:
         groups[payment["merchant"], payment["at"] // HOUR * HOUR].append(payment["cents"])
-    newest = max(payment["at"] for payment in payments)
-    return Counter(
-        (merchant, hour, len(cents), sum(cents))
-        for (merchant, hour), cents in groups.items()
-        if hour + HOUR <= newest - DELAY
-    )
+    return Counter((merchant, hour, len(cents), sum(cents)) for (merchant, hour), cents in groups.items())
+
+
+def turnover_problems(found: Counter[Turnover], payments: Iterable[dict[str, Any]], newest: int) -> list[str]:
+    """What is wrong with a table of turnovers.
+
+    Args:
+        found: Its rows.
+        payments: All payments.
+        newest: The time that all partitions of the topic have reached: hours that are over by then must be there. A
+            later hour may be there, if it has all of its payments.
+    """
+    hours = turnovers(payments)
+    expected = Counter(row for row in hours if row in found or row[1] + HOUR <= newest - DELAY)
+    return differences("turnover", found, expected)
 
 
 def histories(payments: Iterable[dict[str, Any]], card: str) -> dict[int, int]:

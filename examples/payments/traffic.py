@@ -82,7 +82,7 @@ def make_topics(broker: str) -> None:
         made.result(60)
 
 
-def send(broker: str, topic: str, rows: Iterable[tuple[str, bytes]]) -> None:
+def send(broker: str, topic: str, rows: Iterable[tuple[str | None, bytes]]) -> None:
     """Sends records with their keys, so that those of a key are in one partition, and waits until Kafka has them."""
     producer = Producer({"bootstrap.servers": broker, "linger.ms": 50, "enable.idempotence": True, "log_level": 3})
     for key, value in rows:

@@ -60,11 +60,13 @@ class WatermarkStrategy:
             never a watermark.
         assigner: Tells the timestamps; None leaves them as they are.
         idleness: After how many milliseconds without elements others do not wait for the stream; None for never.
+        is_per_partition: Whether event time follows the partition of the source that lags behind most.
     """
 
     out_of_orderness: int | None
     assigner: AssignerLike | None = None
     idleness: int | None = None
+    is_per_partition: bool = False
 
     @staticmethod
     def for_monotonous_timestamps() -> WatermarkStrategy:
@@ -95,6 +97,15 @@ class WatermarkStrategy:
     def with_idleness(self, idle_timeout: timedelta) -> WatermarkStrategy:
         """The same for a stream that may pause: the others of a union go on without it after so long."""
         return replace(self, idleness=_milliseconds(idle_timeout, "the idle timeout", 1))
+
+    def per_partition(self) -> WatermarkStrategy:
+        """The same where each partition of a source is ordered by itself, as those of a Kafka topic are.
+
+        Event time then follows the partition that lags behind most of those that have something new in an epoch, so an
+        element is late only if it is behind others of its own partition. For streams that come from a source without a
+        `key_by` between; one task reads one partition there. `from_source` does this for a `KafkaSource` by itself.
+        """
+        return replace(self, is_per_partition=True)
 
     @property
     def extract(self) -> Callable[[Any, int], int] | None:

@@ -64,8 +64,10 @@ class Windows(KeyedProcessFunction):
         self.sums.remove(timestamp)
 
 
-def model(batches: Sequence[Sequence[Reading]], bound: int, *, ends: bool = False) -> list[tuple[str, int, int, int]]:
-    """What `Windows` must emit."""
+def model(
+    batches: Sequence[Sequence[Reading]], bound: int, *, ends: bool = False, per_partition: bool = False
+) -> list[tuple[str, int, int, int]]:
+    """What `Windows` must emit. Each half of an epoch is what one partition has."""
     watermark, greatest = MIN, None
     sums: dict[tuple[str, int], int] = {}
     out = []
@@ -77,6 +79,10 @@ def model(batches: Sequence[Sequence[Reading]], bound: int, *, ends: bool = Fals
             else:
                 sums[sensor, end] = sums.get((sensor, end), 0) + n
             greatest = at if greatest is None else max(greatest, at)
+        if per_partition:
+            half = -(-len(batch) // 2)
+            least = [max(at for _, at, _ in part) for part in (batch[:half], batch[half:]) if part]
+            greatest = min(least, default=None)
         if greatest is not None:
             watermark = max(watermark, greatest - bound - 1)
         if ends and number == len(batches) - 1:
@@ -107,6 +113,34 @@ def test_windows_of_event_time_are_as_in_the_model(
         windows(stream, place / str(ends))
         run(program, place / str(ends) / "job", epochs("readings", batches), is_bounded=ends)
         assert sorted(ledger.read(place / str(ends) / "windows")) == model(batches, bound, ends=ends)
+
+
+@settings(max_examples=examples(12), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(batches=st.lists(st.lists(readings, max_size=6), min_size=1, max_size=6), bound=st.sampled_from([0, 7]))
+def test_event_time_per_partition_follows_the_one_that_lags(
+    tmp_path_factory: Any, batches: list[list[Reading]], bound: int
+) -> None:
+    place = tmp_path_factory.mktemp("partitions")
+    program = Program()
+    stream = program.source("readings", READING).assign_timestamps_and_watermarks(late_by(bound).per_partition())
+    windows(stream, place)
+    run(program, place / "job", epochs("readings", batches))
+    expected = model(batches, bound, per_partition=True)
+    assert sorted(ledger.read(place / "windows")) == expected
+
+
+def test_what_partitions_have_reached_is_kept_while_nothing_comes_from_them(place: Path) -> None:
+    program = Program()
+    lagging = program.source("lagging", READING).assign_timestamps_and_watermarks(late_by(0).per_partition())
+    other = program.source("other", READING).assign_timestamps_and_watermarks(late_by(0))
+    windows(lagging.union(other), place)
+    inputs: list[dict[str, list[Any]]] = [
+        {"lagging": [("a", 35, 1), ("a", 90, 2)], "other": [("b", 5, 3)]},
+        {"lagging": [], "other": [("b", 60, 4)]},  # 35 was reached by both halves
+        {"lagging": [("a", 36, 5)], "other": []},  # goes back, and event time does not
+    ]
+    run(program, place / "job", inputs)
+    assert sorted(ledger.read(place / "windows")) == [("b", 9, 3, 34)]
 
 
 BATCHES: list[list[Reading]] = [

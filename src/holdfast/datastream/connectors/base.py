@@ -48,6 +48,10 @@ class Source(ABC):
         """
         return None
 
+    def is_partitioned(self) -> bool:
+        """Whether each task reads one partition, which is ordered by itself: see `WatermarkStrategy.per_partition`."""
+        return False
+
     def decoder(self) -> tuple[FlatMapLike, Any] | None:
         """A function from a row to the elements that it stands for, and their type as `output_type` takes it.
 

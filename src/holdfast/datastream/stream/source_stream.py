@@ -87,5 +87,6 @@ def elements_of(
             f"{type(source).__name__} are {elements.get_type().ddl!r}: leave type_info out, the source knows its type."
         )
     if strategy != WatermarkStrategy.no_watermarks():
-        elements = elements.assign_timestamps_and_watermarks(strategy)
+        timed = strategy.per_partition() if source.is_partitioned() else strategy
+        elements = elements.assign_timestamps_and_watermarks(timed)
     return SourceStream(rows, elements)

@@ -5,6 +5,10 @@ barriers hand on what they have read, so a task that has read its input knows th
 every clock above it. The watermark of a step is that of the slowest of its clocks, and never goes back. It holds at the
 end of the epoch, when timers fire; functions see the one before.
 
+A clock *per partition* is one whose tasks each read one partition of a source. Of an epoch it has the least of what its
+tasks have reported as their greatest, and of several epochs the greatest of these. Its tasks report the negative of
+their greatest timestamp, so that everybody on the way merges all clocks alike.
+
 Nothing of this is in a checkpoint: after a restart event time begins anew, as in Flink.
 """
 
@@ -16,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from holdfast.kernel.watermark import MAX_WATERMARK, MIN_WATERMARK, WatermarkStrategy
 
 Observed = Mapping[str, int]
-"""The greatest timestamp by clock."""
+"""The greatest timestamp by clock; of a clock per partition the greatest of negative ones."""
 
 
 @dataclass(frozen=True)
@@ -25,11 +29,19 @@ class WatermarkClock:
 
     out_of_orderness: int | None
     idleness: int | None
+    is_per_partition: bool = False
 
     @classmethod
     def of(cls, strategy: WatermarkStrategy) -> WatermarkClock:
         """The clock of a strategy."""
-        return cls(strategy.out_of_orderness, strategy.idleness)
+        return cls(strategy.out_of_orderness, strategy.idleness, strategy.is_per_partition)
+
+    def reached(self, before: int | None, observed: int | None) -> int | None:
+        """The timestamp that a clock has reached after an epoch, given where it was before."""
+        if observed is None:
+            return before
+        now = -observed if self.is_per_partition else observed
+        return now if before is None else max(before, now)
 
     def watermark(self, greatest: int | None) -> int:
         """The watermark after a greatest timestamp: nothing comes any more that is as old, or older."""
@@ -45,13 +57,15 @@ class EventTime:
     Attributes:
         clocks: The clocks of the job.
         watermarks: That of each step at the end of the epoch before.
-        observed: The greatest timestamps in earlier epochs and epoch jobs.
+        reached: The timestamps that clocks have reached in earlier epochs.
+        observed: What was observed in earlier epoch jobs of this epoch.
         idle: Clocks that nobody waits for.
         is_over: Whether event time comes to its end with this epoch.
     """
 
     clocks: Mapping[str, WatermarkClock] = field(default_factory=dict)
     watermarks: Mapping[str, int] = field(default_factory=dict)
+    reached: Mapping[str, int] = field(default_factory=dict)
     observed: Observed = field(default_factory=dict)
     idle: frozenset[str] = frozenset()
     is_over: bool = False
@@ -72,8 +86,12 @@ class EventTime:
             return MAX_WATERMARK
         now = self.plus(observed)
         active = [uid for uid in clocks if uid not in now.idle]
-        watermarks = [self.clocks[uid].watermark(now.observed.get(uid)) for uid in active]
+        watermarks = [self.clocks[uid].watermark(now.reached_by(uid)) for uid in active]
         return max(self.before(uid), min(watermarks, default=MIN_WATERMARK))
+
+    def reached_by(self, clock: str) -> int | None:
+        """The timestamp that a clock has reached with what was observed; None if it knows of none."""
+        return self.clocks[clock].reached(self.reached.get(clock), self.observed.get(clock))
 
     def plus(self, observed: Observed) -> EventTime:
         """The same after more was observed in the epoch; a clock that observes is not idle."""
@@ -85,7 +103,7 @@ class EventTimeKeeper:
 
     def __init__(self) -> None:
         self._watermarks: dict[str, int] = {}
-        self._observed: Observed = {}
+        self._reached: dict[str, int] = {}
         self._heard: dict[str, int] = {}
 
     def begin(self, clocks: Mapping[str, WatermarkClock], processing_time: int, *, is_over: bool) -> EventTime:
@@ -96,7 +114,7 @@ class EventTimeKeeper:
             if clock.idleness is not None
             and processing_time - self._heard.setdefault(uid, processing_time) >= clock.idleness
         )
-        return EventTime(clocks, dict(self._watermarks), self._observed, idle, is_over)
+        return EventTime(clocks, dict(self._watermarks), dict(self._reached), idle=idle, is_over=is_over)
 
     def move_on(
         self, began: EventTime, steps: Mapping[str, tuple[str, ...]], observed: Observed, processing_time: int
@@ -110,7 +128,8 @@ class EventTimeKeeper:
             processing_time: The epoch's.
         """
         self._watermarks = {uid: began.after(uid, clocks, observed) for uid, clocks in steps.items()}
-        self._observed = greatest(self._observed, observed)
+        after = began.plus(observed)
+        self._reached = {uid: at for uid in began.clocks if (at := after.reached_by(uid)) is not None}
         self._heard.update(dict.fromkeys(observed, processing_time))
 
     @property

@@ -23,6 +23,7 @@ class TimestampRun(StepRun):
         assigner = strategy.assigner
         self._column = assigner.column if isinstance(assigner, ColumnTimestampAssigner) else None
         self._epoch = epoch
+        self._is_per_partition = strategy.is_per_partition
         self._greatest: int | None = None
 
     def accept(self, chunk: Chunk) -> Chunk:
@@ -50,12 +51,15 @@ class TimestampRun(StepRun):
         return stamps
 
     def report(self) -> StepReport:
+        observed = self._greatest
+        if observed is not None and self._is_per_partition:
+            observed = -max(observed, NO_TIMESTAMP + 1)
         return StepReport(
             self.step.uid,
             self.subtask,
             records_in=self.records_in,
             records_out=self.records_out,
-            observed=self._greatest,
+            observed=observed,
         )
 
     def _assigned(self, chunk: Chunk) -> Stamps:

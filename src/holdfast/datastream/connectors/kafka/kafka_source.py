@@ -65,6 +65,10 @@ class KafkaSource(Source):
         """That of the record."""
         return "timestamp"
 
+    def is_partitioned(self) -> bool:
+        """By partitions of topics, each of which is read by a task of its own."""
+        return True
+
     def decoder(self) -> tuple[FlatMapLike, Any] | None:
         """The deserializer of values, if there is one; what has no value, or for which it returns None, is left out."""
         if self._deserializer is None:
