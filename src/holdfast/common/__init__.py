@@ -13,6 +13,7 @@ from holdfast.kernel.watermark import ColumnTimestampAssigner, TimestampAssigner
 from holdfast.types.encoder import Encoder
 from holdfast.types.information.type_information import TypeInformation, Types
 from holdfast.types.row import Row
+from holdfast.types.row_kind import RowKind
 from holdfast.types.serializer import TypeSerializer, TypeSerializerSchemaCompatibility, TypeSerializerSnapshot
 
 __all__ = [
@@ -30,6 +31,7 @@ __all__ = [
     "JobVertexID",
     "OperatorID",
     "Row",
+    "RowKind",
     "SerializationSchema",
     "SimpleStringSchema",
     "Time",

@@ -1,5 +1,6 @@
-"""Rows under their PyFlink name."""
+"""Rows and their kinds under their PyFlink names."""
 
 from holdfast.types.row import Row
+from holdfast.types.row_kind import RowKind
 
-__all__ = ["Row"]
+__all__ = ["Row", "RowKind"]

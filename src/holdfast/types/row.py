@@ -12,6 +12,8 @@ from collections.abc import Iterable, Sequence
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 
+from holdfast.types.row_kind import RowKind
+
 _new = tuple.__new__
 _get = tuple.__getitem__
 
@@ -22,6 +24,8 @@ class Row(tuple[Any, ...]):
     ``row.a``, ``row["a"]`` and ``row[0]`` read a field. A field whose name is that of a method of this class
     (`as_dict`, `make` and so on) is read by ``row["as_dict"]`` only; one named ``count`` or ``index`` hides the
     method of tuples. As in PyFlink, ``Row("a", "b")`` may be called to make rows with these names.
+
+    A row of a stream of changes has a kind, which is no field: rows that differ only in it are equal.
     """
 
     __slots__ = ()
@@ -30,6 +34,9 @@ class Row(tuple[Any, ...]):
     """Names of the fields; empty for a row without names."""
 
     _positions: ClassVar[dict[str, int]] = {}
+
+    _kind: ClassVar[RowKind] = RowKind.INSERT
+    """The kind of a row is in its class, so that a row without changes costs nothing for it."""
 
     def __new__(cls, *values: Any, **fields: Any) -> Self:
         """Make a row of values, or of named fields."""
@@ -50,6 +57,27 @@ class Row(tuple[Any, ...]):
     def make_all(cls, columns: Sequence[Sequence[Any]]) -> list[Self]:
         """Make rows from columns of equal length."""
         return make_rows(cls, columns)
+
+    @staticmethod
+    def of_kind(row_kind: RowKind, *values: Any, **fields: Any) -> Row:
+        """Make a row of a kind, of values or of named fields."""
+        row = Row(*values, **fields)
+        row.set_row_kind(row_kind)
+        return row
+
+    def get_row_kind(self) -> RowKind:
+        """Return what the row does to a table; it is inserted unless something else was said."""
+        return type(self)._kind
+
+    def set_row_kind(self, row_kind: RowKind) -> None:
+        """Say what the row does to a table.
+
+        Raises:
+            TypeError: It is no `RowKind`.
+        """
+        if not isinstance(row_kind, RowKind):
+            raise TypeError(f"set_row_kind() takes a RowKind, not {row_kind!r}.")
+        self.__class__ = row_class(type(self)._names, row_kind)
 
     def as_dict(self, recursive: bool = False) -> dict[str, Any]:
         """Return the values by name.
@@ -95,13 +123,15 @@ class Row(tuple[Any, ...]):
         return row_class(tuple(self))(*values)
 
     def __repr__(self) -> str:
-        names = type(self)._names
+        names, kind = type(self)._names, type(self)._kind
+        before = "" if kind is RowKind.INSERT else f"{kind} "
         if not names:
-            return f"Row({', '.join(map(repr, self))})"
-        return f"Row({', '.join(f'{name}={value!r}' for name, value in zip(names, self, strict=False))})"
+            return f"{before}Row({', '.join(map(repr, self))})"
+        return f"{before}Row({', '.join(f'{name}={value!r}' for name, value in zip(names, self, strict=False))})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return revive, (type(self)._names, tuple(self))
+        names, kind = type(self)._names, type(self)._kind
+        return revive, ((names, tuple(self)) if kind is RowKind.INSERT else (names, tuple(self), kind.value))
 
 
 def _plain(value: Any) -> Any:
@@ -116,32 +146,32 @@ def _plain(value: Any) -> Any:
 
 
 _METHODS = frozenset(name for name in vars(Row) if name not in ("count", "index")) | {"__class__", "__dict__"}
-_classes: dict[tuple[str, ...], type[Row]] = {}
+_classes: dict[tuple[tuple[str, ...], RowKind], type[Row]] = {((), RowKind.INSERT): Row}
 
 
-def row_class(names: Iterable[str]) -> type[Row]:
-    """Return the class of rows with these field names, always the same one for the same names.
+def row_class(names: Iterable[str], kind: RowKind = RowKind.INSERT) -> type[Row]:
+    """Return the class of rows with these field names and of a kind, always the same one for the same ones.
 
     Raises:
         TypeError: A name occurs twice or is not text.
     """
-    key = tuple(names)
+    key = tuple(names), kind
     known = _classes.get(key)
     if known is not None:
         return known
-    if not key:
-        return Row
-    if len(set(key)) != len(key) or not all(isinstance(name, str) for name in key):
-        raise TypeError(f"The names of a row's fields must be distinct texts, not {list(key)!r}.")
+    texts = key[0]
+    if len(set(texts)) != len(texts) or not all(isinstance(name, str) for name in texts):
+        raise TypeError(f"The names of a row's fields must be distinct texts, not {list(texts)!r}.")
     members: dict[str, Any] = {
-        name: _tuplegetter(position, f"Field {name}.") for position, name in enumerate(key) if name not in _METHODS
+        name: _tuplegetter(position, f"Field {name}.") for position, name in enumerate(texts) if name not in _METHODS
     }
     members |= {
         "__slots__": (),
         "__module__": Row.__module__,
         "__qualname__": "Row",
-        "_names": key,
-        "_positions": {name: position for position, name in enumerate(key)},
+        "_names": texts,
+        "_positions": {name: position for position, name in enumerate(texts)},
+        "_kind": kind,
     }
     # Two threads may come here for the same names; both must get the same class.
     return _classes.setdefault(key, type("Row", (Row,), members))
@@ -162,6 +192,6 @@ def make_rows(cls: type[Any], columns: Sequence[Sequence[Any]]) -> list[Any]:
     return list(map(_new, repeat(cls), zip(*columns, strict=True)))
 
 
-def revive(names: tuple[str, ...], values: tuple[Any, ...]) -> Row:
+def revive(names: tuple[str, ...], values: tuple[Any, ...], kind: int = RowKind.INSERT.value) -> Row:
     """Make a row again from what was pickled."""
-    return _new(row_class(names), values)
+    return _new(row_class(names, RowKind(kind)), values)

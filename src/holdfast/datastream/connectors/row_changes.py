@@ -1,14 +1,15 @@
 """What the rows of an epoch do to a table with a key: the last row of each key counts, and says put or delete.
 
-A stream says what a row does in a column of its own, with the words or numbers of Flink's `RowKind`: `+I` or 0, `-U`
-or 1, `+U` or 2, `-D` or 3. `+I` and `+U` put the row, `-U` and `-D` delete its key; the column itself is not written.
-So a change that moves a row from one key to another, `-U` of the old one and `+U` of the new one, does both.
+Rows of a stream of changes have a `RowKind`. Other streams may say what a row does in a column, with the words or
+numbers of it: `+I` or 0, `-U` or 1, `+U` or 2, `-D` or 3. `+I` and `+U` put the row, `-U` and `-D` delete its key; the
+column itself is not written. So a change that moves a row from one key to another, `-U` of the old one and `+U` of the
+new one, does both.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import pyarrow as pa
@@ -16,7 +17,8 @@ import pyarrow.compute as pc
 
 from holdfast.errors import ConfigurationError, OutputTypeError
 from holdfast.types.conversion.arrow import element_schema
-from holdfast.types.information.type_information import TypeInformation
+from holdfast.types.information.changelog_type import ROW_KIND
+from holdfast.types.information.type_information import ChangelogTypeInformation, TypeInformation
 
 _WORDS: Final = ("+I", "-U", "+U", "-D")
 _DELETES: Final = {"string": pa.array(["-U", "-D"]), "integer": pa.array([1, 3])}
@@ -39,12 +41,30 @@ class ChangeColumns:
         """The columns that are written, of all that the stream has."""
         return [name for name in names if name != self.row_kind]
 
-    def check_type(self, sink: str, element_type: TypeInformation) -> None:
-        """Looks whether a stream has these columns.
+    def of_stream(self, sink: str, element_type: TypeInformation) -> ChangeColumns:
+        """The columns for a stream: rows with a kind (`Types.CHANGELOG`) say by themselves what they do.
 
         Raises:
-            ConfigurationError: It has not, or they do not go together.
+            ConfigurationError: The stream has not these columns, or they do not go together.
         """
+        if not isinstance(element_type, ChangelogTypeInformation):
+            self._check_type(sink, element_type)
+            return self
+        if self.row_kind not in (None, ROW_KIND):
+            raise ConfigurationError(
+                f"{sink} has row_kind={self.row_kind!r}, and the rows of the stream have kinds themselves: leave "
+                "row_kind out."
+            )
+        if not self.key:
+            raise ConfigurationError(
+                f"{sink} without a key adds rows, and those of the stream also change and delete ({element_type.ddl}): "
+                "name the columns by which a row is found, for instance key='id'."
+            )
+        found = replace(self, row_kind=ROW_KIND)
+        found._check_type(sink, element_type)
+        return found
+
+    def _check_type(self, sink: str, element_type: TypeInformation) -> None:
         schema = element_schema(element_type)
         if self.row_kind is not None and not self.key:
             raise ConfigurationError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
+from holdfast.datastream.connectors.change_functions import ChangesOfKey
 from holdfast.datastream.stream.accumulation import FinalReduce
 from holdfast.datastream.stream.data_stream import DataStream
 from holdfast.datastream.stream.operation import check_function, operator_spec, order_columns
@@ -56,6 +57,35 @@ class KeyedStream(DataStream, BatchOperations):
         In batch mode (`set_runtime_mode`) it emits one for each key, at the end of the input.
         """
         return self._apply("reduce", func, None)
+
+    def normalize_changes(self) -> DataStream:
+        """Makes a clean stream of changes of one whose rows may come more than once, keyed as its table is.
+
+        It keeps the row of each key, and emits what really changes: `+I`, or `-U` and `+U`, or `-D`, each with the
+        whole row, though only the key of a deleted row may have come. What is there already, or gone already, is left
+        out; an update that comes again together with the row before it is one of the row that is there.
+
+        Raises:
+            ConfigurationError: The elements are no rows.
+        """
+        function = ChangesOfKey.of("normalize_changes()", self.get_type())
+        return self.process(function, function.output_type).name("normalize_changes")
+
+    def last_value(self, by: str) -> DataStream:
+        """Emits what changes in the last row of each key, which is the one with the greatest value of a column.
+
+        Rows that are older than what is there are left out, in whatever order and however often they come; of equal
+        ones the later counts. Of a deleted key its version is kept, so that nothing older brings it back.
+
+        Args:
+            by: A column whose values grow with each change of a key, such as a version or a position in a log. Null is
+                an error.
+
+        Raises:
+            ConfigurationError: The elements are no rows, or have no such column, or it has no order.
+        """
+        function = ChangesOfKey.of("last_value()", self.get_type(), by)
+        return self.process(function, function.output_type).name("last_value")
 
     def interval_join(self, other_stream: KeyedStream) -> IntervalJoin:
         """Pairs elements of this and another keyed stream whose event times lie close: `.between(lower, upper)`.

@@ -26,6 +26,7 @@ from holdfast.state.declaration.descriptor import ValueStateDescriptor
 from holdfast.types.conversion.ddl import parse_type
 from holdfast.types.information.type_information import (
     AtomicTypeInformation,
+    ChangelogTypeInformation,
     CollatedStringTypeInformation,
     DecimalTypeInformation,
     OpaqueTypeInformation,
@@ -133,6 +134,7 @@ class BatchOperations:
 
     def deduplicate(self) -> DataStream:
         """Emits the first row of each key, and drops all others."""
+        self._refuse_changes("deduplicate()")
         return self._operator(self._batches(Deduplication(), self.get_type()), "deduplicate")
 
     def top_n(self, n: int, column: int | str = 0, *, ascending: bool = False, name: str = "rank") -> DataStream:
@@ -164,15 +166,24 @@ class BatchOperations:
         return self._apply("reduce", AccumulateReduceFunction(name, position, combine), None)
 
     def _replacing(self, function: BatchFunction, name: str) -> DataStream:
+        self._refuse_changes(name)
         if isinstance(self.get_type(), TupleTypeInformation):
             function = InTuples(function)
         return self._operator(self._batches(function, self.get_type()), name)
 
     def _adding(self, function: BatchFunction, name: str, added: TypeInformation) -> DataStream:
+        self._refuse_changes(f"{name}, made of columns,")
         names, types = self._fields()
         if name in names:
             raise ConfigurationError(f"There is a column {name!r} already; give the result another name: name='...'.")
         return self._operator(self._batches(function, RowTypeInformation([*names, name], [*types, added])), name)
+
+    def _refuse_changes(self, what: str) -> None:
+        if isinstance(self.get_type(), ChangelogTypeInformation):
+            raise ConfigurationError(
+                f"{what} would count a row that takes another one back as one more: the elements are changes, "
+                f"{self.get_type().ddl!r}. Use process() and row.get_row_kind(), or normalize_changes()."
+            )
 
     def _batches(self, function: BatchFunction, output_type: TypeInformation) -> OperatorSpec:
         return OperatorSpec(function, "batches", True, self.get_type(), output_type)

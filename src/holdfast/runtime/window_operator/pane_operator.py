@@ -26,7 +26,7 @@ from holdfast.runtime.window.window_assigner import WindowAssigner
 from holdfast.runtime.window_operator.batch_aggregate import BatchAggregateFunction, CountAggregate
 from holdfast.state.declaration.descriptor import ValueStateDescriptor
 from holdfast.types.conversion.ddl import parse_type
-from holdfast.types.information.type_information import RowTypeInformation, TypeInformation
+from holdfast.types.information.type_information import ChangelogTypeInformation, RowTypeInformation, TypeInformation
 
 Numbers = npt.NDArray[np.int64]
 START, END = "window_start", "window_end"
@@ -216,6 +216,8 @@ def operator_by_columns(
             f"{where} works on columns, and the elements are {element_type.ddl!r}: declare output_type='name type, "
             "...' at the operator before."
         )
+    if isinstance(element_type, ChangelogTypeInformation):
+        raise ConfigurationError(f"{where} would count a row that takes another one back as one more: use aggregate().")
     keys: dict[str, TypeInformation] = {}
     if key is not None and key.columns:
         types = dict(zip(element_type.names, element_type.types, strict=True))

@@ -20,6 +20,7 @@ import pyarrow as pa
 from holdfast.types.information.record_type import RecordTypeInformation
 from holdfast.types.information.type_information import (
     AtomicTypeInformation,
+    ChangelogTypeInformation,
     CollatedStringTypeInformation,
     DecimalTypeInformation,
     ListTypeInformation,
@@ -182,7 +183,7 @@ def value_codec_for(type_info: TypeInformation) -> ValueCodec:
 
 
 def _exact_class(type_info: TypeInformation) -> type:
-    if isinstance(type_info, RecordTypeInformation):
+    if isinstance(type_info, RecordTypeInformation | ChangelogTypeInformation):
         return _Nothing
     if isinstance(type_info, StructTypeInformation):
         return type_info.row_type if _is_exact(type_info) else _Nothing
@@ -196,7 +197,7 @@ def _exact_class(type_info: TypeInformation) -> type:
 
 def _is_exact(type_info: TypeInformation) -> bool:
     """Whether values of the right classes are in the form that would be read back, with all their parts."""
-    if isinstance(type_info, RecordTypeInformation):
+    if isinstance(type_info, RecordTypeInformation | ChangelogTypeInformation):
         return False
     if isinstance(type_info, StructTypeInformation):
         return all(map(_is_exact, type_info.types))

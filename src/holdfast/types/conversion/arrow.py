@@ -13,7 +13,6 @@ import pyarrow as pa
 
 from holdfast.errors import ConfigurationError, HoldfastError, OutputTypeError
 from holdfast.types.information.type_information import RowTypeInformation, TypeInformation
-from holdfast.types.row import make_rows
 
 VALUE_COLUMN: Final = "value"
 
@@ -74,7 +73,7 @@ def batch_to_elements(batch: pa.RecordBatch, element_type: TypeInformation) -> l
     """Convert a batch to elements; its columns stand in the order of the type's fields."""
     columns = columns_to_lists(batch, element_type)
     if isinstance(element_type, RowTypeInformation):
-        return make_rows(element_type.row_type, columns)
+        return element_type.make_rows(columns)
     return columns[0]
 
 

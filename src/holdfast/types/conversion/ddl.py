@@ -13,6 +13,7 @@ from typing import Final
 from holdfast.errors import ConfigurationError
 from holdfast.types.information.type_information import (
     AtomicTypeInformation,
+    ChangelogTypeInformation,
     CharTypeInformation,
     CollatedStringTypeInformation,
     DecimalTypeInformation,
@@ -195,6 +196,13 @@ class _Parser:
         self._expect(">")
         return result
 
+    def changelog(self) -> TypeInformation:
+        """Read the fields of rows that say what they do to a table. Spark knows no such type: it is for streams."""
+        self._expect("<")
+        rows = self.fields(until=">")
+        self._expect(">")
+        return ChangelogTypeInformation(rows.names, rows.types)
+
     def fields(self, until: str | None) -> RowTypeInformation:
         """Read fields separated by commas."""
         names: list[str] = []
@@ -264,4 +272,5 @@ _SPECIAL: Final[dict[str, Callable[[_Parser], TypeInformation]]] = {
     "array": _Parser.array,
     "map": _Parser.map,
     "struct": _Parser.struct,
+    "changelog": _Parser.changelog,
 }

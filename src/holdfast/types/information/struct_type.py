@@ -29,6 +29,7 @@ from holdfast.types.information.field_migration import (
     resolve_fields,
 )
 from holdfast.types.row import Row, field_names_of, make_rows, row_class
+from holdfast.types.row_kind import RowKind
 from holdfast.types.serializer import TypeSerializerSchemaCompatibility
 
 _PLAIN_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -200,6 +201,10 @@ class RowTypeInformation(StructTypeInformation):
         """The class of the rows."""
         return self._row_class
 
+    def make_rows(self, columns: Sequence[Sequence[Any]]) -> list[Any]:
+        """Make rows of their columns, which are adopted."""
+        return make_rows(self.row_type, columns)
+
     @property
     def schema_ddl(self) -> str:
         """The fields as Spark SQL writes the schema of a table."""
@@ -223,6 +228,10 @@ class RowTypeInformation(StructTypeInformation):
         if (kind is self._row_class or kind is tuple or kind is list) and len(value) == len(self.types):
             ordered: Sequence[Any] = value
             return ordered
+        if isinstance(value, Row) and value.get_row_kind() is not RowKind.INSERT:
+            raise self.mismatch(
+                value, "its kind would be lost, because this type has none: declare Types.CHANGELOG(...), or insert it"
+            )
         if isinstance(value, Mapping):
             order = self.order_of(tuple(value))
             return list(value.values()) if order is None else [value[name] for name in self.names]
@@ -242,6 +251,8 @@ class RowTypeInformation(StructTypeInformation):
         """Whether all elements of a class have their values in the order of the fields."""
         if kind is tuple or kind is list or kind is Row:
             return True
+        if issubclass(kind, Row) and kind._kind is not RowKind.INSERT:
+            return False
         # Rows of PySpark are tuples without names in the class, but with names in the instance.
         names = field_names_of(kind)
         return bool(names) and self.order_of(names) is None

@@ -17,6 +17,7 @@ from holdfast.types.information.atomic_type import (
     CollatedStringTypeInformation,
     SqlTimestampTypeInformation,
 )
+from holdfast.types.information.changelog_type import ChangelogTypeInformation
 from holdfast.types.information.collection_type import ListTypeInformation, MapTypeInformation
 from holdfast.types.information.decimal_type import DecimalTypeInformation
 from holdfast.types.information.opaque_type import (
@@ -28,6 +29,7 @@ from holdfast.types.information.struct_type import RowTypeInformation, StructTyp
 
 __all__ = [
     "AtomicTypeInformation",
+    "ChangelogTypeInformation",
     "CharTypeInformation",
     "CollatedStringTypeInformation",
     "DecimalTypeInformation",
@@ -167,6 +169,14 @@ class Types:
     ) -> RowTypeInformation:
         """Rows with named fields (`Row`); `defaults` are for state that was written before a field was added."""
         return RowTypeInformation(field_names, field_types, defaults)
+
+    @staticmethod
+    def CHANGELOG(field_names: Sequence[str], field_types: Sequence[TypeInformation]) -> ChangelogTypeInformation:
+        """Rows with named fields that also say what they do to a table (`Row.of_kind`): the type of streams of changes.
+
+        As DDL: `changelog<id: bigint, name: string>`. In batches the kind is the column `row_kind`.
+        """
+        return ChangelogTypeInformation(field_names, field_types)
 
     @staticmethod
     def TUPLE(field_types: Sequence[TypeInformation]) -> TypeInformation:

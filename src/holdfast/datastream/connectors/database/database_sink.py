@@ -87,7 +87,7 @@ class DatabaseSink(Sink):
     def check_input(self, element_type: TypeInformation) -> None:
         """Refuses a stream of undeclared type, and one without the columns of the key."""
         require_columns("DatabaseSink", element_type)
-        self.changes.check_type("DatabaseSink", element_type)
+        self.changes = self.changes.of_stream("DatabaseSink", element_type)
         schema = element_schema(element_type)
         if self._schema is not None and self._schema != schema:
             raise ConfigurationError(

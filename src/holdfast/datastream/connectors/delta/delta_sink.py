@@ -79,7 +79,7 @@ class DeltaSink(Sink):
     def check_input(self, element_type: TypeInformation) -> None:
         """Refuses a stream of undeclared type, and one without the columns that the sink names."""
         require_columns("DeltaSink", element_type)
-        self.changes.check_type("DeltaSink", element_type)
+        self.changes = self.changes.of_stream("DeltaSink", element_type)
         schema = element_schema(element_type)
         schema = pa.schema([schema.field(name) for name in self.changes.written(schema.names)])
         if self._schema is not None and self._schema != schema:

@@ -1,0 +1,112 @@
+"""What makes a clean stream of changes of one that repeats itself or comes out of order; state is one row a key."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from holdfast.errors import ConfigurationError
+from holdfast.runtime.function.user_function import KeyedProcessFunction, RuntimeContext
+from holdfast.state.declaration.api import ValueState
+from holdfast.state.declaration.descriptor import ValueStateDescriptor
+from holdfast.types.information.type_information import (
+    AtomicTypeInformation,
+    ChangelogTypeInformation,
+    DecimalTypeInformation,
+    RowTypeInformation,
+    TypeInformation,
+    Types,
+)
+from holdfast.types.row import Row
+from holdfast.types.row_kind import RowKind
+
+_LIVE: Final = 0
+_TAKEN_BACK: Final = 1
+"""Its `-U` has come, and the `+U` has not yet."""
+_DELETED: Final = 2
+
+
+class ChangesOfKey(KeyedProcessFunction):
+    """Emits what really changes: `+I`, `-U` and `+U`, `-D`, each with the whole row, whatever comes how often.
+
+    Args:
+        rows: Type of the rows, without kinds.
+        version: The column by which rows are ordered; None where they come in their order.
+    """
+
+    def __init__(self, rows: RowTypeInformation, version: str | None) -> None:
+        self._rows = rows
+        self._version = None if version is None else rows.names.index(version)
+
+    @classmethod
+    def of(cls, where: str, element_type: TypeInformation, version: str | None = None) -> ChangesOfKey:
+        """The function for a stream.
+
+        Raises:
+            ConfigurationError: The stream has no columns, or not this one, or one that has no order.
+        """
+        if not isinstance(element_type, RowTypeInformation):
+            raise ConfigurationError(
+                f"{where} works on rows, and the elements are {element_type.ddl!r}: declare output_type='name type, "
+                "...' at the operator before."
+            )
+        rows = element_type.plain if isinstance(element_type, ChangelogTypeInformation) else element_type
+        if version is not None:
+            if version not in rows.names:
+                raise ConfigurationError(f"{where}: there is no column {version!r}; the stream has {rows.names!r}.")
+            kind = rows.types[rows.names.index(version)]
+            if not isinstance(kind, AtomicTypeInformation | DecimalTypeInformation):
+                raise ConfigurationError(f"{where}: values of column {version!r}, {kind.ddl!r}, have no order.")
+        return cls(rows, version)
+
+    @property
+    def output_type(self) -> ChangelogTypeInformation:
+        """The type of what is emitted."""
+        return ChangelogTypeInformation(self._rows.names, self._rows.types)
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        """Gets the state: the row, and what has become of it."""
+        kept = Types.ROW_NAMED(["row", "status"], [self._rows, Types.BYTE()])
+        self._last: ValueState[Any] = runtime_context.get_state(ValueStateDescriptor("last", kept))
+
+    def process_element(self, value: Any, ctx: Any) -> Iterator[Row]:
+        """Emits what a row changes."""
+        row, kind = tuple(value), value.get_row_kind()
+        before, status = self._last.value() or (None, _DELETED)
+        if before is not None and self._is_older(row, before):
+            return
+        if kind in (RowKind.INSERT, RowKind.UPDATE_AFTER):
+            yield from self._put(row, before, status)
+        elif kind is RowKind.UPDATE_BEFORE:
+            if status == _LIVE:
+                self._last.update((before if self._version is None else row, _TAKEN_BACK))
+                yield self._row(RowKind.UPDATE_BEFORE, before)
+        else:
+            yield from self._delete(row, before, status)
+
+    def _put(self, row: tuple[Any, ...], before: Any, status: int) -> Iterator[Row]:
+        if status == _LIVE:
+            if row == before:
+                return
+            yield self._row(RowKind.UPDATE_BEFORE, before)
+        self._last.update((row, _LIVE))
+        yield self._row(RowKind.INSERT if status == _DELETED else RowKind.UPDATE_AFTER, row)
+
+    def _delete(self, row: tuple[Any, ...], before: Any, status: int) -> Iterator[Row]:
+        if self._version is None:
+            self._last.clear()
+        else:  # remembered, so that an older row that comes later does not bring it back
+            self._last.update((row, _DELETED))
+        if status != _DELETED:
+            yield self._row(RowKind.DELETE, before)
+
+    def _is_older(self, row: tuple[Any, ...], before: Any) -> bool:
+        if self._version is None:
+            return False
+        mine, last = row[self._version], before[self._version]
+        if mine is None:
+            raise ValueError(f"a row has no version: {self._rows.names[self._version]!r} is null in {row!r}")
+        return bool(mine < last)
+
+    def _row(self, kind: RowKind, row: Any) -> Row:
+        return Row.of_kind(kind, **dict(zip(self._rows.names, row, strict=True)))
