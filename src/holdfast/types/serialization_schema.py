@@ -6,6 +6,7 @@ Unlike a `TypeSerializer`, which state is kept by, a schema knows no versions: w
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Any
 
 from holdfast.errors import ConfigurationError
@@ -36,6 +37,17 @@ class DeserializationSchema(ABC):
         Raises:
             ValueError: They stand for none.
         """
+
+    def deserialize_all(self, message: bytes) -> Sequence[Any]:
+        """The elements that bytes stand for: as a rule one, none if `deserialize` returns None.
+
+        Override it where one message is several elements; `deserialize` is not called then.
+
+        Raises:
+            ValueError: They stand for none.
+        """
+        element = self.deserialize(message)
+        return () if element is None else (element,)
 
     @abstractmethod
     def get_produced_type(self) -> TypeInformation:

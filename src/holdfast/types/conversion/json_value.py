@@ -6,7 +6,7 @@ import base64
 import json
 import math
 from collections.abc import Callable
-from datetime import date, datetime, time
+from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any, Final
 
@@ -23,6 +23,7 @@ from holdfast.types.information.type_information import (
 )
 
 Reader = Callable[[Any], Any]
+_FIRST_DAY: Final = date(1970, 1, 1)
 _TEXTS: Final = (CharTypeInformation, SqlTimestampTypeInformation)
 
 
@@ -98,6 +99,16 @@ def _decimal(value: Any) -> Any:
         raise ValueError(f"{value!r} is no decimal number") from None
 
 
+def _day(value: Any) -> date:
+    """ISO 8601, or as Debezium and Kafka Connect write it: the number of days since 1970."""
+    if type(value) is not int:
+        return date.fromisoformat(value)
+    try:
+        return _FIRST_DAY + timedelta(days=value)
+    except OverflowError:
+        raise ValueError(f"day {value} is none of a calendar") from None
+
+
 def _instant(value: Any) -> datetime:
     return datetime.fromisoformat(value)
 
@@ -111,7 +122,7 @@ _ATOMS: Final[dict[str, Reader]] = {
     "float": _float,
     "double": _float,
     "binary": _bytes,
-    "date": date.fromisoformat,
+    "date": _day,
     "time": time.fromisoformat,
     "timestamp": _instant,
     "timestamp_ntz": _instant,

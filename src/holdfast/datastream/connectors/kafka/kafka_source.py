@@ -89,13 +89,12 @@ class _Values(FlatMapFunction):
         if value.value is None:
             return ()
         try:
-            element = self._schema.deserialize(bytes(value.value))
+            return self._schema.deserialize_all(bytes(value.value))
         except Exception as error:
             raise ValueError(
                 f"the record at offset {value.offset} of {value.topic!r}, partition {value.partition}, cannot be read: "
                 f"{error}"
             ) from error
-        return () if element is None else (element,)
 
 
 class _FunctionOfValues(DeserializationSchema):

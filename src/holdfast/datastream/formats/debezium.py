@@ -1,0 +1,129 @@
+"""Changes of a database's tables as Debezium tells them in JSON: rows with kinds.
+
+A message is an object with `before`, `after` and `op`, or has that as its `payload` beside a `schema`::
+
+    {"before": {"id": 1, "name": "kelp"}, "after": {"id": 1, "name": "rock"}, "op": "u", "source": {"lsn": 17}}
+
+`c` and `r` (of a snapshot) are `+I`, `u` is `-U` and `+U`, `d` is `-D`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from holdfast.errors import ConfigurationError, OutputTypeError
+from holdfast.types.conversion.convert import to_row_type
+from holdfast.types.conversion.json_value import json_reader, parse_json
+from holdfast.types.information.type_information import ChangelogTypeInformation, RowTypeInformation
+from holdfast.types.row import Row
+from holdfast.types.row_kind import RowKind
+from holdfast.types.serialization_schema import DeserializationSchema
+
+__all__ = ["DebeziumJsonDeserializationSchema"]
+
+_INSERTS: Final = ("c", "r")
+
+
+class DebeziumJsonDeserializationSchema(DeserializationSchema):
+    """Rows with kinds from Debezium's JSON, with its schema around it or without.
+
+    A tombstone, which follows a deletion in compacted topics, is a record without a value: it is left out. An update
+    without the row before it (Postgres without `REPLICA IDENTITY FULL`) is `+U` alone, which is enough for a table with
+    a key: Debezium tells a changed key as a deletion and an insertion.
+
+    Args:
+        row_type: The columns of the table, as `output_type` takes them: `"id bigint, name string"`. Times are ISO 8601
+            as in JSON, days also the number of Debezium; declare its other numbers as `bigint`.
+        metadata: Columns of the row type that are not of the table, and where they stand in the message, such as
+            `{"lsn": "source.lsn"}`.
+        ignore_parse_errors: Leaves out what is no change; otherwise it fails the job.
+
+    Raises:
+        ConfigurationError: JSON has no form for a column, or a column of `metadata` is not there.
+    """
+
+    def __init__(
+        self, row_type: Any, *, metadata: Mapping[str, str] | None = None, ignore_parse_errors: bool = False
+    ) -> None:
+        declared = to_row_type(row_type)
+        self._rows = declared.plain if isinstance(declared, ChangelogTypeInformation) else declared
+        self._metadata = dict(metadata or {})
+        self._ignores_errors = ignore_parse_errors
+        unknown = [name for name in self._metadata if name not in self._rows.names]
+        if unknown:
+            raise ConfigurationError(f"metadata names {unknown[0]!r}, and the columns are {list(self._rows.names)!r}.")
+        self._type = ChangelogTypeInformation(self._rows.names, self._rows.types)
+        self._read = json_reader(self._rows)
+
+    def deserialize(self, message: bytes) -> Any:
+        """The only row of a message.
+
+        Raises:
+            ValueError: It is no change, or one of two rows.
+        """
+        rows = self.deserialize_all(message)
+        if len(rows) != 1:
+            raise ValueError(f"a message of Debezium stands for {len(rows)} rows: call deserialize_all()")
+        return rows[0]
+
+    def deserialize_all(self, message: bytes) -> list[Row]:
+        """The rows that a message stands for: two for an update, none for what changes no row."""
+        try:
+            return self._changes(parse_json(message))
+        except (ValueError, OutputTypeError) as error:
+            if self._ignores_errors:
+                return []
+            raise ValueError(f"it is no change of {self._rows} as Debezium tells them: {error}") from None
+
+    def get_produced_type(self) -> ChangelogTypeInformation:
+        return self._type
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _again, (self._rows, self._metadata, self._ignores_errors)
+
+    def _changes(self, message: Any) -> list[Row]:
+        if isinstance(message, dict) and "op" not in message and isinstance(message.get("payload"), dict):
+            message = message["payload"]
+        if not isinstance(message, dict) or "op" not in message:
+            raise ValueError("there is no 'op' in it")
+        operation = message["op"]
+        if operation in _INSERTS:
+            return [self._row(RowKind.INSERT, message, "after")]
+        if operation == "u":
+            after = self._row(RowKind.UPDATE_AFTER, message, "after")
+            if message.get("before") is None:
+                return [after]
+            return [self._row(RowKind.UPDATE_BEFORE, message, "before"), after]
+        if operation == "d":
+            return [self._row(RowKind.DELETE, message, "before")]
+        if operation == "m":  # what a program has written into the log of Postgres
+            return []
+        if operation == "t":
+            raise ValueError("the table was truncated, which no rows tell; clear what was made of it and start anew")
+        raise ValueError(f"its operation is {operation!r}")
+
+    def _row(self, kind: RowKind, message: dict[str, Any], where: str) -> Row:
+        fields = message.get(where)
+        if not isinstance(fields, dict):
+            raise ValueError(f"{where!r} of an operation {message['op']!r} is no row, but {fields!r:.100}")
+        if self._metadata:
+            fields = fields | {name: _at(message, path) for name, path in self._metadata.items()}
+        row: Row = self._type.adopt(self._read(fields))
+        row.set_row_kind(kind)
+        return row
+
+
+def _at(message: Any, path: str) -> Any:
+    """What stands at `a.b` in a message."""
+    for step in path.split("."):
+        if not isinstance(message, dict) or step not in message:
+            raise ValueError(f"there is no {path!r} in it")
+        message = message[step]
+    return message
+
+
+def _again(
+    row_type: RowTypeInformation, metadata: dict[str, str], ignore_parse_errors: bool
+) -> DebeziumJsonDeserializationSchema:
+    return DebeziumJsonDeserializationSchema(row_type, metadata=metadata, ignore_parse_errors=ignore_parse_errors)
