@@ -11,11 +11,13 @@ import pytest
 from deltalake import DeltaTable
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from pyiceberg.catalog import load_catalog
 
 from holdfast.common import Row, RowKind, Time
 from holdfast.datastream import KeyedProcessFunction, ParquetFileSink
 from holdfast.datastream.connectors.database import DatabaseSink
 from holdfast.datastream.connectors.delta import DeltaSink
+from holdfast.datastream.connectors.iceberg import IcebergSink
 from holdfast.datastream.window import SumAggregate, TumblingProcessingTimeWindows
 from holdfast.errors import ConfigurationError
 from holdfast.testing import EpochProgram, OperatorHarness
@@ -126,6 +128,9 @@ def test_tables_end_as_the_changes_say(tmp_path_factory: Any, rows: list[Row], s
     spread = changes.filter(lambda row: True).key_by("id").process(_Same(), CHANGES).uid("same")
     spread.sink_to(DatabaseSink(f"sqlite:///{place}/x.db", "x", key="id", create_table=True)).uid("database")
     spread.sink_to(DeltaSink(f"{place}/delta", key="id", create_table=True)).uid("delta")
+    catalog = {"type": "sql", "uri": f"sqlite:///{place}/catalog.db", "warehouse": f"file://{place}/warehouse"}
+    iceberg = IcebergSink("test", "db.t", properties=catalog, key="id", partition_by="name", create_table=True)
+    spread.sink_to(iceberg).uid("iceberg")
     if cut_in_two(rows, size):
         return  # the two halves of a change come in one epoch, because they are of one record
     program.run(place / "job", epochs[: len(epochs) // 2])
@@ -136,6 +141,8 @@ def test_tables_end_as_the_changes_say(tmp_path_factory: Any, rows: list[Row], s
     table = DeltaTable(f"{place}/delta").to_pyarrow_table()
     assert table.schema.names == ["id", "name", "version"]
     assert {row["id"]: row["name"] for row in table.to_pylist()} == model(rows)
+    seen = load_catalog("test", **catalog).load_table("db.t").scan().to_arrow().to_pylist()
+    assert {row["id"]: row["name"] for row in seen} == model(rows) and len(seen) == len(model(rows))
 
 
 def cut_in_two(rows: list[Row], size: int) -> bool:

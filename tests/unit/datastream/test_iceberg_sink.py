@@ -11,6 +11,7 @@ import polars
 import pyarrow as pa
 import pytest
 from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 
 from holdfast.datastream.connectors.iceberg import IcebergSink
@@ -61,8 +62,8 @@ def run(sink: IcebergSink, place: Path, columns: str, *epochs: list[Any], **sett
     program.run(place / "job", [{"in": rows} for rows in epochs], source_tasks=1, **settings)
 
 
-def prepared(warehouse: Warehouse, staging: Path) -> SinkStage:
-    sink = warehouse.sink(create_table=True)
+def prepared(warehouse: Warehouse, staging: Path, **settings: Any) -> SinkStage:
+    sink = warehouse.sink(create_table=True, **settings)
     staging.mkdir()
     stage = SinkStage(sink, staging, COUNTS, incarnation=INCARNATION)
     sink.check_input(stage.type)
@@ -240,3 +241,61 @@ def test_keys_of_the_catalog_stay_in_the_driver(tmp_path: Path) -> None:
 def test_what_does_not_go_together_is_refused(arguments: Any, settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         EpochProgram().source("in", COUNTS).sink_to(IcebergSink(*arguments, **settings))
+
+
+CHANGED = "a string, b int, n bigint, kind string"
+
+
+def test_rows_are_put_and_deleted_by_a_key_of_several_columns(warehouse: Warehouse, tmp_path: Path) -> None:
+    sink = warehouse.sink(key=["a", "b"], row_kind="kind", partition_by="a", create_table=True)
+    first = [("x", 1, 10, "+I"), ("x", 2, 20, "+I"), ("y", 1, 30, "+I"), ("x", 1, 11, "+U")]
+    second = [("x", 2, 20, "-D"), ("y", 1, 31, "-U"), ("z", 9, 31, "+U"), ("nobody", 0, 0, "-D")]
+    run(sink, tmp_path, CHANGED, first, second, [("x", 1, 12, "+U")])
+    assert warehouse.rows() == [("x", 1, 12), ("z", 9, 31)]
+    assert warehouse.table().schema().column_names == ["a", "b", "n"]
+
+
+def test_of_two_leaders_one_puts_the_rows_of_an_epoch_and_a_lost_answer_is_found_out(
+    warehouse: Warehouse, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another one commits this epoch and the next between look and commit; then an answer is lost."""
+    stage = prepared(warehouse, tmp_path / "staged", key="word")
+    first, second = stage.write(1, [("kelp", 1), ("rock", 1)]), stage.write(2, [("kelp", 2)])
+    begin, overtaken = Table.transaction, []
+
+    def be_overtaken(table: Table) -> Any:
+        transaction = begin(table)
+        if not overtaken:
+            overtaken.append(True)
+            stage.commit(first, is_recovered=True)
+            stage.commit(second, 2, is_recovered=True)
+        return transaction
+
+    monkeypatch.setattr(Table, "transaction", be_overtaken)
+    stage.commit(first, is_recovered=True)
+    assert overtaken and warehouse.rows() == [("kelp", 2), ("rock", 1)]
+
+    monkeypatch.setattr(Table, "transaction", begin)
+    commit, lost = SqlCatalog.commit_table, []
+
+    def lose(catalog: Any, *arguments: Any) -> Any:
+        answer = commit(catalog, *arguments)
+        if not lost:
+            lost.append(True)
+            raise OSError("the answer is lost")
+        return answer
+
+    monkeypatch.setattr(SqlCatalog, "commit_table", lose)
+    third = stage.write(3, [("kelp", 3), ("sand", 1)])
+    stage.commit(third, 3)
+    assert lost
+    stage.commit(third, 3, is_recovered=True)
+    assert warehouse.rows() == [("kelp", 3), ("rock", 1), ("sand", 1)]
+
+
+def test_a_key_must_be_there_and_comparable(warehouse: Warehouse, tmp_path: Path) -> None:
+    program = EpochProgram()
+    with pytest.raises(ConfigurationError, match="finds rows by the key 'x', which is double"):
+        program.source("in", "x double").sink_to(warehouse.sink(key="x"))
+    with pytest.raises(JobExecutionError, match="got a row without a key: 'word' is null"):
+        run(warehouse.sink(key="word", create_table=True), tmp_path, COUNTS, [(None, 1)])

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+
 from holdfast.runtime.function.sink import CommitRequest, CommitterInitContext
 from holdfast.storage.file_system.scheme import file_system_for, join
 from holdfast.storage.job.naming import FileName
@@ -16,6 +19,19 @@ from holdfast.storage.job.naming import FileName
 def staged_paths(context: CommitterInitContext, requests: Sequence[CommitRequest]) -> list[str]:
     """Where the files of these requests are, by subtask."""
     return [join(context.staging_dir, request.committable["file"]) for request in requests]
+
+
+def staged_rows(context: CommitterInitContext, requests: Sequence[CommitRequest]) -> pa.Table:
+    """The rows of the Parquet files of these requests, by subtask. Blocks.
+
+    Raises:
+        StorageError: A file cannot be read.
+    """
+    tables = []
+    for staged in staged_paths(context, requests):
+        with file_system_for(staged).open_input(staged) as file:
+            tables.append(pq.read_table(file))
+    return pa.concat_tables(tables)
 
 
 def sweep_task_owned(context: CommitterInitContext, is_dead: Callable[[FileName], bool]) -> int:

@@ -22,12 +22,11 @@ from typing import Any, Final
 from urllib.parse import unquote
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from holdfast.datastream.connectors.delta import delta_table
 from holdfast.datastream.connectors.row_changes import ChangeColumns, last_of_each_key
 from holdfast.datastream.connectors.table_directory import TableDirectory, target_of
-from holdfast.datastream.sinks.task_owned import staged_paths
+from holdfast.datastream.sinks.task_owned import staged_rows
 from holdfast.errors import HoldfastError, NotExistError, StorageError
 from holdfast.kernel.secret import shown_error
 from holdfast.runtime.function.sink import CommitRequest, Committer, CommitterInitContext
@@ -103,11 +102,7 @@ class DeltaCommitter(Committer):
         return True
 
     def _merge(self, table: delta_table.Table, requests: Sequence[CommitRequest], properties: Any) -> None:
-        tables = []
-        for staged in staged_paths(self._context, requests):
-            with file_system_for(staged).open_input(staged) as file:
-                tables.append(pq.read_table(file))
-        puts, deletes = last_of_each_key(pa.concat_tables(tables), self._changes)
+        puts, deletes = last_of_each_key(staged_rows(self._context, requests), self._changes)
         rows = pa.concat_tables(
             [part.append_column(DELETED, pa.repeat(is_deleted, part.num_rows)) for part, is_deleted in
              ((puts, pa.scalar(False)), (deletes, pa.scalar(True)))]

@@ -6,6 +6,7 @@
     (at least the epoch: it was committed; nothing else is done)
     staged files get their final names; each is looked at: is it there, has it its size?
     one transaction: set the property, add all files, on the snapshot that was loaded
+    (with a key: set the property, delete the keys of the epoch, append the rows that are put)
     it failed, because somebody was faster: load again, compare again
 
 The library would retry a commit that failed, on the newest snapshot and without a look at the property: of two leaders
@@ -15,12 +16,17 @@ snapshot, because snapshots expire.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Final
+from typing import Any, Final
+
+import pyarrow as pa
 
 from holdfast.datastream.connectors.iceberg.iceberg_table import RETRIES, Place, Table, directory_of
+from holdfast.datastream.connectors.row_changes import ChangeColumns, last_of_each_key
 from holdfast.datastream.connectors.table_directory import TableDirectory, target_of
+from holdfast.datastream.sinks.task_owned import staged_rows
 from holdfast.errors import ConfigurationError, HoldfastError, NotExistError, StorageError
 from holdfast.runtime.function.sink import CommitRequest, Committer, CommitterInitContext
 from holdfast.storage.file_system.scheme import file_system_for, join, local_path
@@ -34,11 +40,13 @@ class IcebergCommitter(Committer):
 
     Args:
         place: Of the table.
+        changes: Key and kind of rows.
         context: Of the job.
     """
 
-    def __init__(self, place: Place, context: CommitterInitContext) -> None:
+    def __init__(self, place: Place, changes: ChangeColumns, context: CommitterInitContext) -> None:
         self._place = place
+        self._changes = changes
         self._context = context
 
     def commit(self, requests: Sequence[CommitRequest]) -> None:
@@ -87,14 +95,40 @@ class IcebergCommitter(Committer):
         last = _epoch(table, name)
         if last is not None and last >= first.epoch:
             return False
-        files = [f"file://{join(path, final)}" for final in TableDirectory(path).publish(requests)]
         # Of this object alone; the catalog is sent changes, and does not see it.
         table.metadata.properties[RETRIES] = "0"
+        if "staged" not in first.committable:
+            self._put_and_delete(table, {name: str(first.epoch)}, requests)
+            return True
+        files = [f"file://{join(path, final)}" for final in TableDirectory(path).publish(requests)]
         with table.transaction() as transaction:
             transaction.set_properties({name: str(first.epoch)})
             # That files are in the table already would be no evidence for what was committed.
             transaction.add_files(files, check_duplicate_files=False)
         return True
+
+    def _put_and_delete(self, table: Table, properties: dict[str, str], requests: Sequence[CommitRequest]) -> None:
+        """Replaces the rows of all keys of an epoch; files that have such a row are written anew."""
+        rows = staged_rows(self._context, requests)
+        puts, deletes = last_of_each_key(rows, self._changes)
+        keys = pa.concat_tables([part.select(list(self._changes.key)) for part in (puts, deletes)])
+        with table.transaction() as transaction, warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="Delete operation did not match any records")
+            transaction.set_properties(properties)
+            if keys.num_rows and table.current_snapshot() is not None:
+                transaction.delete(_rows_with(keys))
+            if puts.num_rows:
+                transaction.append(puts)
+
+
+def _rows_with(keys: pa.Table) -> Any:
+    """The condition that a row has one of these keys."""
+    from pyiceberg.expressions import And, EqualTo, In, Or
+
+    if keys.num_columns == 1:
+        return In(term=keys.column_names[0], values=keys.column(0).to_pylist())
+    each = [And(*(EqualTo(term=name, value=value) for name, value in key.items())) for key in keys.to_pylist()]
+    return each[0] if len(each) == 1 else Or(*each)
 
 
 def _epoch(table: Table, name: str) -> int | None:

@@ -1,8 +1,9 @@
 """Rows into a table of Apache Iceberg, exactly once and without a JVM.
 
-A table's readers find files by its snapshots, so all rows of an epoch are seen at once. Tasks write the files below
-`_holdfast` in the table's directory (`table_directory`); the driver adds all of an epoch in one transaction, which also
-sets a property of the table that says that the epoch is in there.
+A table's readers find files by its snapshots. Tasks write the files below `_holdfast` in the table's directory
+(`table_directory`); the driver adds all of an epoch in one transaction, which also sets a property of the table that
+says that the epoch is in there. With a key, rows are staged in the job's own directory, and the driver puts and deletes
+them in one transaction.
 """
 
 from __future__ import annotations
@@ -18,9 +19,10 @@ import pyarrow.compute as pc
 from holdfast.datastream.connectors.iceberg import iceberg_table
 from holdfast.datastream.connectors.iceberg.iceberg_committer import IcebergCommitter
 from holdfast.datastream.connectors.iceberg.iceberg_table import PartitionField, Place
-from holdfast.datastream.connectors.row_changes import columns_of
+from holdfast.datastream.connectors.row_changes import ChangeColumns, columns_of
 from holdfast.datastream.connectors.table_directory import TableDirectory
 from holdfast.datastream.sinks.partitioned import PartitionedStaging, Values
+from holdfast.datastream.sinks.task_owned import sweep_task_owned
 from holdfast.errors import ConfigurationError, OutputTypeError
 from holdfast.runtime.function.sink import BatchSinkWriter, Committer, CommitterInitContext, Sink, WriterInitContext
 from holdfast.runtime.function.staging import ParquetFormat, ParquetStaging, require_columns
@@ -30,7 +32,7 @@ from holdfast.types.information.type_information import TypeInformation
 
 
 class IcebergSink(Sink):
-    """Adds the rows of a stream to an Iceberg table, exactly once.
+    """Writes a stream into an Iceberg table, exactly once: it adds rows, or with a key puts the last row of each key.
 
     What the catalog is stays in the driver: tasks only write files.
 
@@ -40,6 +42,10 @@ class IcebergSink(Sink):
             same path.
         properties: By which pyiceberg finds the catalog, such as `{"type": "sql", "uri": ..., "warehouse": ...}` or
             `{"type": "rest", "uri": ...}`; what they lack is taken from pyiceberg's own configuration.
+        key: The columns by which rows are put or deleted. Of several rows of one key in an epoch the last counts, so a
+            stream should be keyed by these columns before. Without a key rows are added.
+        row_kind: A column of the stream that says what a row does, as Flink's `RowKind`: `+I`, `-U`, `+U`, `-D` or 0 to
+            3. It is not written. Needs a key; rows with a kind (`Types.CHANGELOG`) need no such column.
         partition_by: Of a table that is made: columns, or `year(column)`, `month`, `day` or `hour` of one. Of a table
             that is there, it must be the same.
         create_table: Whether a table that is not there is made, with the columns of the stream.
@@ -56,6 +62,8 @@ class IcebergSink(Sink):
         table: str,
         *,
         properties: Mapping[str, str] | None = None,
+        key: str | Sequence[str] = (),
+        row_kind: str | None = None,
         partition_by: str | Sequence[str] = (),
         create_table: bool = False,
         add_columns: bool = False,
@@ -65,6 +73,7 @@ class IcebergSink(Sink):
             raise ConfigurationError(f"An Iceberg table is named 'namespace.table', not {table!r}.")
         self._place: Place | None = Place(catalog, dict(properties or {}), table)
         self.table = table
+        self.changes = ChangeColumns(columns_of(key), row_kind)
         self.partition_by = tuple(map(PartitionField.parse, columns_of(partition_by)))
         self.format = ParquetFormat(compression)
         self._create_table = create_table
@@ -78,7 +87,15 @@ class IcebergSink(Sink):
     def check_input(self, element_type: TypeInformation) -> None:
         """Refuses a stream of undeclared type, and one without the columns that the sink names."""
         require_columns("IcebergSink", element_type)
+        self.changes = self.changes.of_stream("IcebergSink", element_type)
         schema = element_schema(element_type)
+        schema = pa.schema([schema.field(name) for name in self.changes.written(schema.names)])
+        for name in self.changes.key:
+            if pa.types.is_floating(schema.field(name).type) or pa.types.is_nested(schema.field(name).type):
+                raise ConfigurationError(
+                    f"IcebergSink finds rows by the key {name!r}, which is {schema.field(name).type}: use a column of "
+                    "texts, whole numbers, decimals, dates or timestamps."
+                )
         if self._schema is not None and self._schema != schema:
             raise ConfigurationError(f"{self!r} is used for two streams of different types: make a sink for each.")
         for part in self.partition_by:
@@ -127,21 +144,27 @@ class IcebergSink(Sink):
         }
 
     def create_writer(self, context: WriterInitContext) -> BatchSinkWriter:
-        """Stages files below the table."""
+        """Stages files below the table; with a key, one in the job's directory."""
         return _DividingWriter(self, context)
 
     def create_committer(self, context: CommitterInitContext) -> Committer:
         """Commits each epoch in one transaction."""
-        return IcebergCommitter(self._known_place(), context)
+        return IcebergCommitter(self._known_place(), self.changes, context)
 
     def sweep(self, context: CommitterInitContext, is_dead: Callable[[FileName], bool]) -> int:
         """Deletes staged files of dead attempts."""
+        swept = sweep_task_owned(context, is_dead)
         table = self._known_place().find()
-        return 0 if table is None else TableDirectory(iceberg_table.directory_of(table)).sweep(context, is_dead)
+        below = 0 if table is None else TableDirectory(iceberg_table.directory_of(table)).sweep(context, is_dead)
+        return swept + below
 
     def stage(self, context: WriterInitContext, values: Values) -> ParquetStaging:
-        """A writer of one partition."""
+        """A writer of one partition, or of rows that are to be put and deleted."""
         committable = {"identity": context.target["identity"]}
+        if self.changes.key:
+            name = context.file_name(".parquet")
+            committable |= {"path": context.target["path"], "file": name}
+            return ParquetStaging(context.staging_dir, name, committable, self.format)
         return TableDirectory(context.target["path"]).staging(context, committable, self.format)
 
     def _known_place(self) -> Place:
@@ -178,7 +201,8 @@ class _DividingWriter(PartitionedStaging):
     """Divides rows by partitions; refuses what the table does not take, while the epoch can still run again."""
 
     def __init__(self, sink: IcebergSink, context: WriterInitContext) -> None:
-        self._parts = list(map(PartitionField.parse, context.target["partition_by"]))
+        parts = () if sink.changes.key else context.target["partition_by"]
+        self._parts = list(map(PartitionField.parse, parts))
         super().__init__(list(map(str, self._parts)), partial(sink.stage, context))
         self._sink = sink
         self._uid = context.uid
@@ -186,6 +210,7 @@ class _DividingWriter(PartitionedStaging):
 
     def write_batch(self, batch: pa.RecordBatch) -> None:
         """Takes a batch of rows that can be written."""
+        self._sink.changes.check_rows("IcebergSink", self._uid, batch)
         for name in self._needed:
             if batch.column(name).null_count:
                 raise OutputTypeError(
