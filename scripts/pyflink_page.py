@@ -47,9 +47,6 @@ CLASSES = (
 """Whose methods programs call; of functions and windows the names of the classes are enough."""
 
 REASONS = {
-    "Row.get_row_kind": "a row is a tuple; what changes a table says so in a column",
-    "Row.set_row_kind": "a row is a tuple; what changes a table says so in a column",
-    "Row.of_kind": "a row is a tuple; what changes a table says so in a column",
     "Row.set_field_names": "a row is a tuple and does not change; `Row('a', 'b')(1, 2)` has names",
     "DataStream.add_sink": "a `SinkFunction` is a class of Java; `sink_to` takes sinks",
     "KeyedStream.add_sink": "a `SinkFunction` is a class of Java; `sink_to` takes sinks",
@@ -62,7 +59,6 @@ REASONS = {
     "CustomStateBackend": "the option `state.backend.type` takes the class path of a factory",
     "CustomCheckpointStorage": "a class of Java",
     "PredefinedOptions": "there is no RocksDB; the columnar backend stands for it",
-    "RowKind": "a row is a tuple; what changes a table says so in a column",
     "InputFormat": "a class of Java; `from_source` takes a `Source`",
     "InputDependencyConstraint": "Flink's scheduler, which is Spark's here",
     "RestartStrategies": "the options `restart-strategy.*`",

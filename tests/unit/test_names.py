@@ -50,7 +50,7 @@ PACKAGES = {
         CheckpointStorageLocation CheckpointStorageLocationReference CheckpointStreamFactory AcknowledgeCheckpoint
         DeclineCheckpoint CheckpointFailureReason CompletedCheckpoint CompletedCheckpointStore CheckpointIDCounter
         CheckpointFailureManager FileSystemCheckpointStorage JobManagerCheckpointStorage""",
-    "holdfast.common": "Configuration IllegalConfigurationError JobID JobVertexID OperatorID Types Row",
+    "holdfast.common": "Configuration IllegalConfigurationError JobID JobVertexID OperatorID Types Row RowKind",
     "holdfast.datastream": """
         CheckpointedFunction RichMapFunction RichFlatMapFunction RichFilterFunction RichReduceFunction MapFunction
         FlatMapFunction FilterFunction ReduceFunction KeySelector KeyedProcessFunction ProcessFunction
@@ -65,6 +65,7 @@ PACKAGES = {
     "holdfast.datastream.formats.json": "JsonLinesFormat",
     "holdfast.datastream.formats.parquet": "ParquetColumnarRowInputFormat",
     "holdfast.datastream.connectors.iceberg": "IcebergSink",
+    "holdfast.datastream.formats.debezium": "DebeziumJsonDeserializationSchema",
     "holdfast.datastream.formats.json": "JsonRowDeserializationSchema JsonRowSerializationSchema",
     "holdfast.datastream.functions": """
         KeyedProcessFunction MapFunction RichMapFunction RuntimeContext KeySelector ReduceFunction AggregateFunction""",
@@ -108,7 +109,7 @@ SIGNATURES = {
 MEMBERS = {
     "holdfast.datastream DataStream": """
         map flat_map filter key_by process union transform sink_to for_each_epoch print execute_and_collect uid name""",
-    "holdfast.datastream KeyedStream": "process reduce map flat_map filter",
+    "holdfast.datastream KeyedStream": "process reduce map flat_map filter normalize_changes last_value",
     "holdfast.datastream StreamExecutionEnvironment": "from_dataframe from_collection set_parallelism",
     "holdfast.datastream JobClient": """
         get_job_id get_job_status cancel trigger_checkpoint trigger_savepoint stop_with_savepoint rescale
