@@ -62,11 +62,10 @@ PACKAGES = {
         BucketAssigner BulkFormat FileSink FileSource OutputFileConfig RollingPolicy StreamFormat""",
     "holdfast.datastream.formats.arrow": "ArrowInputFormat",
     "holdfast.datastream.formats.csv": "CsvReaderFormat",
-    "holdfast.datastream.formats.json": "JsonLinesFormat",
+    "holdfast.datastream.formats.json": "JsonLinesFormat JsonRowDeserializationSchema JsonRowSerializationSchema",
     "holdfast.datastream.formats.parquet": "ParquetColumnarRowInputFormat",
     "holdfast.datastream.connectors.iceberg": "IcebergSink",
     "holdfast.datastream.formats.debezium": "DebeziumJsonDeserializationSchema",
-    "holdfast.datastream.formats.json": "JsonRowDeserializationSchema JsonRowSerializationSchema",
     "holdfast.datastream.functions": """
         KeyedProcessFunction MapFunction RichMapFunction RuntimeContext KeySelector ReduceFunction AggregateFunction""",
     "holdfast.datastream.state": """
