@@ -221,3 +221,33 @@ def test_a_driver_that_is_killed_between_checkpoints_leaves_each_count_once(file
         )
         assert done.returncode == ended, done.stderr
     files.require_each_once()
+
+
+def holdfast(*arguments: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", "from holdfast.cli import main; main()", *arguments]
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.long
+def test_an_epoch_of_yesterday_is_repeated_from_its_record_unless_a_file_of_it_is_another_one(files: Files) -> None:
+    script = files.root / "job.py"
+    script.write_text(PROGRAM.replace("env = ", 'options = {"execution.checkpointing.num-retained": 9}\nenv = ', 1))
+    script.write_text(
+        script.read_text().replace('{"execution.checkpointing.dir"', '{**options, "execution.checkpointing.dir"')
+    )
+    ran = holdfast("run", str(script), "--", str(files.root))
+    assert ran.returncode == 0, ran.stderr
+    [job] = (files.root / "checkpoints").iterdir()
+    first = min(job.glob("chk-*"), key=lambda path: int(path.name[4:]))
+    again = holdfast("replay", str(first), str(script), "--", str(files.root))
+    assert again.returncode == 0, again.stderr
+    assert "w39" in again.stdout
+    of_that_epoch = files.root / "in" / "deep er" / "b%20c.parquet"
+    os.utime(of_that_epoch, (1_800_000_000, 1_800_000_000))
+    for said in ("was changed after it was listed", "is gone"):
+        refused = holdfast("replay", str(first), str(script), "--", str(files.root))
+        assert refused.returncode != 0
+        assert said in refused.stderr + refused.stdout
+        assert str(of_that_epoch) in refused.stderr + refused.stdout
+        of_that_epoch.unlink(missing_ok=True)
