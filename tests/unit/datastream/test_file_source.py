@@ -221,6 +221,13 @@ def test_an_epoch_that_is_planned_again_is_cut_as_it_was(tmp_path: Path) -> None
             FileSource.for_record_stream_format(StreamFormat.text_line_format(), "a").set_max_files_per_epoch(2).build()
         ),
         lambda: FileSource.for_record_stream_format(StreamFormat.text_line_format(), "a").set_max_bytes_per_epoch(0),
+        lambda: (
+            FileSource.for_record_stream_format(StreamFormat.text_line_format(), "a")
+            .monitor_continuously(Duration.of_seconds(1))
+            .set_max_files_per_epoch(2)
+            .set_max_bytes_per_epoch(2)
+            .build()
+        ),
         lambda: StreamFormat.text_line_format("no such encoding"),
         lambda: CsvReaderFormat.for_schema(COLUMNS, delimiter=";;"),
         lambda: ParquetColumnarRowInputFormat("string"),

@@ -21,6 +21,8 @@ from holdfast.errors import ConfigurationError
 from holdfast.runtime.graph.stream_graph import SPLITS_COLUMN
 
 _SCHEMA: Final = "path string, modificationTime timestamp, length long, content binary"
+_MOST_BYTES: Final = "maxBytesPerTrigger"
+_LIMITS_BYTES_SINCE: Final = 4
 _HADOOP_S3: Final = re.compile(r"s3[an]://")
 
 
@@ -33,8 +35,13 @@ def listing_frame(session: SparkSession, paths: Sequence[str], options: Mapping[
         options: Of Spark's file source.
 
     Raises:
-        ConfigurationError: There is no such path.
+        ConfigurationError: There is no such path, or this Spark knows no limit of bytes.
     """
+    if _MOST_BYTES in options and int(session.version.partition(".")[0]) < _LIMITS_BYTES_SINCE:
+        raise ConfigurationError(
+            f"Spark {session.version} cannot limit an epoch of files by bytes, which came with Spark 4.0: limit it by "
+            "their number"
+        )
     reader = session.readStream.format("binaryFile").schema(_SCHEMA).options(**options)
     frames = [_told(path, partial(reader.load, path)) for path in paths]
     return reduce(DataFrame.union, [frame.selectExpr(f"path as {SPLITS_COLUMN}") for frame in frames])

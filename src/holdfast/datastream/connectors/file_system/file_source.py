@@ -140,7 +140,8 @@ class FileSourceBuilder:
         """The source.
 
         Raises:
-            ConfigurationError: A static set of files has a limit of an epoch, which it has only one of.
+            ConfigurationError: A static set of files has a limit of an epoch, which it has only one of, or a stream has
+                two limits.
         """
         if self._interval is None:
             odd = [key for key in _OF_STREAMS if key in self._options]
@@ -149,6 +150,8 @@ class FileSourceBuilder:
                     f"{odd[0]} says how a stream of files goes on, but a static set of files is read in one epoch: "
                     "call monitor_continuously(); with execution.trigger=available-now the job ends nevertheless"
                 )
+        if _MOST_FILES in self._options and _MOST_BYTES in self._options:
+            raise ConfigurationError("An epoch is limited by files or by bytes: Spark does not take both.")
         return FileSource(self._format, self._paths, self._interval, {**_DEFAULTS, **self._options})
 
 
