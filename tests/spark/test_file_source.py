@@ -96,8 +96,11 @@ def test_a_stream_of_files_goes_on_where_it_stopped_with_other_subtasks(files: F
     assert cuts == [0, length]
     files.put("d.parquet", "kelp", "new")
     last.unlink()  # of a checkpoint that is complete
-    files.run(spark, files.stream(), parallelism=3)
+    files.put("e.parquet", "rock")
+    by_bytes = files.source().monitor_continuously(Duration.of_millis(50)).set_max_bytes_per_epoch(1).build()
+    files.run(spark, by_bytes, parallelism=3)
     files.require_each_once()
+    assert [Path(path).name for path, *_ in files.positions()] == ["e.parquet"]
 
 
 def test_several_paths_and_globs_beside_an_input_that_spark_reads(files: Files, spark: Any, tmp_path: Path) -> None:
