@@ -95,8 +95,8 @@ def test_a_stream_of_files_goes_on_where_it_stopped_with_other_subtasks(files: F
     assert (path, time, length) == (str(last), 1_700_000_002_000, last.stat().st_size)
     assert cuts == [0, length]
     files.put("d.parquet", "kelp", "new")
-    last.unlink()  # of a checkpoint that is complete
     files.put("e.parquet", "rock")
+    last.unlink()  # of a checkpoint that is complete
     by_bytes = files.source().monitor_continuously(Duration.of_millis(50)).set_max_bytes_per_epoch(1).build()
     files.run(spark, by_bytes, parallelism=3)
     files.require_each_once()
