@@ -16,17 +16,16 @@ from holdfast.checkpoint.statistics import report
 from holdfast.checkpoint.statistics.tracker import CheckpointStats
 from holdfast.kernel.configuration import Configuration
 from holdfast.rest.answer import Answer, RefusedError, Request
+from holdfast.rest.form import checkpoint_form as form
 from holdfast.rest.operation import AsyncOperations
+from holdfast.rest.route.route import serves
 from holdfast.runtime.job.control import SnapshotRequest
 from holdfast.runtime.job.rest_options import REST_STORE_DURATION
 from holdfast.runtime.master.job_master import JobMaster
 from holdfast.state.declaration.options import STATE_BACKEND
-from holdfast.storage.file_system.path import is_absolute
 
 _ID: Final = re.compile("[0-9]{1,19}")
 _DIRECTORY: Final = ("target-directory", "targetDirectory")
-_CHECKPOINT_TYPES: Final = ("CONFIGURED", "INCREMENTAL", "FULL")
-_FORMATS: Final = tuple(kind.name for kind in SavepointFormatType)
 
 
 class CheckpointApi:
@@ -45,12 +44,14 @@ class CheckpointApi:
         self._disposals = AsyncOperations(master.job.clock, store_ms)
         self._disposer = ThreadPoolExecutor(1, "holdfast-rest-disposal")
 
+    @serves("GET", "/jobs/:jobid/checkpoints", form.OVERVIEW)
     def overview(self, request: Request) -> Answer:
-        """GET /jobs/:jobid/checkpoints."""
+        """The checkpoints of a job: how many, how large, how long, and the last ones."""
         return Answer(report.overview(self._master.statistics.create_snapshot()))
 
+    @serves("GET", "/jobs/:jobid/checkpoints/config", form.CONFIG)
     def config(self, request: Request) -> Answer:
-        """GET /jobs/:jobid/checkpoints/config."""
+        """How checkpoints are taken."""
         return Answer(
             report.config(
                 CoordinatorConfiguration.from_options(self._options),
@@ -59,37 +60,38 @@ class CheckpointApi:
             )
         )
 
+    @serves("GET", "/jobs/:jobid/checkpoints/details/:checkpointid", form.DETAILS)
     def details(self, request: Request) -> Answer:
-        """GET /jobs/:jobid/checkpoints/details/:checkpointid."""
+        """One checkpoint, by operators."""
         return Answer(report.details(self._find(request)))
 
+    @serves("GET", "/jobs/:jobid/checkpoints/details/:checkpointid/subtasks/:vertexid", form.SUBTASKS)
     def subtasks(self, request: Request) -> Answer:
-        """GET /jobs/:jobid/checkpoints/details/:checkpointid/subtasks/:vertexid."""
+        """What each subtask of an operator gave to a checkpoint."""
         vertex = request.path["vertexid"]
         found = report.subtask_details(self._find(request), vertex)
         if found is None:
             raise RefusedError(404, f"No operator {vertex!r} takes part in the checkpoint.")
         return Answer(found)
 
+    @serves("POST", "/jobs/:jobid/checkpoints", form.TRIGGERED, status=202, body=form.CHECKPOINT_WISH)
     def trigger_checkpoint(self, request: Request) -> Answer:
-        """POST /jobs/:jobid/checkpoints."""
-        request.fields("checkpointType", "triggerId")
-        if request.choice("checkpointType", _CHECKPOINT_TYPES, "CONFIGURED") == "FULL":
-            raise RefusedError(400, "A checkpoint always refers to files of earlier ones; take a savepoint instead.")
+        """Ask for a checkpoint."""
         trigger_id = request.trigger_id()
         self._checkpoints.start(trigger_id, lambda: self._master.control.request(SnapshotRequest()))
         return Answer({"request-id": trigger_id}, 202)
 
+    @serves("GET", "/jobs/:jobid/checkpoints/:triggerid", form.CHECKPOINT_STATUS)
     def checkpoint_status(self, request: Request) -> Answer:
-        """GET /jobs/:jobid/checkpoints/:triggerid."""
+        """What has become of a checkpoint that was asked for."""
         return self._status(self._checkpoints, request, "checkpoint", lambda number: {"checkpointId": number})
 
+    @serves("POST", "/jobs/:jobid/savepoints", form.TRIGGERED, status=202, body=form.SAVEPOINT_WISH)
     def trigger_savepoint(self, request: Request) -> Answer:
-        """POST /jobs/:jobid/savepoints."""
-        request.fields(*_DIRECTORY, "cancel-job", "formatType", "triggerId")
+        """Ask for a savepoint."""
         directory = self._directory(request, *_DIRECTORY)
         wanted = SnapshotRequest(is_savepoint=True, directory=directory, format_type=_format(request))
-        cancel = request.flag("cancel-job")
+        cancel = bool(request.body.get("cancel-job"))
         trigger_id = request.trigger_id()
 
         def start() -> Future[Any]:
@@ -101,36 +103,36 @@ class CheckpointApi:
         self._savepoints.start(trigger_id, start)
         return Answer({"request-id": trigger_id}, 202)
 
+    @serves("POST", "/jobs/:jobid/stop", form.TRIGGERED, status=202, body=form.STOP_WISH)
     def stop(self, request: Request) -> Answer:
-        """POST /jobs/:jobid/stop."""
-        request.fields(*_DIRECTORY, "drain", "formatType", "triggerId")
+        """Stop a job with a savepoint."""
         wanted = SnapshotRequest(
             is_savepoint=True,
             directory=self._directory(request, *reversed(_DIRECTORY)),
             stop=True,
-            drain=request.flag("drain"),
+            drain=bool(request.body.get("drain")),
             format_type=_format(request),
         )
         trigger_id = request.trigger_id()
         self._savepoints.start(trigger_id, lambda: self._master.control.request(wanted))
         return Answer({"request-id": trigger_id}, 202)
 
+    @serves("GET", "/jobs/:jobid/savepoints/:triggerid", form.SAVEPOINT_STATUS)
     def savepoint_status(self, request: Request) -> Answer:
-        """GET /jobs/:jobid/savepoints/:triggerid."""
+        """What has become of a savepoint, or of a stop, that was asked for."""
         return self._status(self._savepoints, request, "savepoint", lambda path: {"location": path})
 
+    @serves("POST", "/savepoint-disposal", form.TRIGGERED, body=form.DISPOSAL_WISH)
     def dispose(self, request: Request) -> Answer:
-        """POST /savepoint-disposal: deletes a savepoint of any job."""
-        request.fields("savepoint-path", "triggerId")
-        path = request.text("savepoint-path")
-        if path is None or not is_absolute(path):
-            raise RefusedError(400, "Property [savepoint-path] must be the absolute path, or URI, of a savepoint.")
+        """Have a savepoint deleted, of any job."""
+        path = request.body["savepoint-path"]
         trigger_id = request.trigger_id()
         self._disposals.start(trigger_id, lambda: self._disposer.submit(dispose_savepoint, path))
         return Answer({"request-id": trigger_id})
 
+    @serves("GET", "/savepoint-disposal/:triggerid", form.DISPOSAL_STATUS)
     def disposal_status(self, request: Request) -> Answer:
-        """GET /savepoint-disposal/:triggerid."""
+        """What has become of the disposal of a savepoint."""
         return self._status(self._disposals, request, "disposal", lambda path: {})
 
     def linger(self, seconds: float) -> None:
@@ -178,4 +180,4 @@ def _default_storage(options: Configuration) -> str:
 
 
 def _format(request: Request) -> SavepointFormatType:
-    return SavepointFormatType[request.choice("formatType", _FORMATS, SavepointFormatType.CANONICAL.name)]
+    return SavepointFormatType[request.body.get("formatType", SavepointFormatType.CANONICAL.name)]

@@ -21,6 +21,7 @@ from holdfast.rest.request_head import RequestHead, parse_body
 _log = logging.getLogger(__name__)
 _LINGER_SECONDS: Final = 1.0
 _CHUNK: Final = 65536
+_ALWAYS: Final = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
 
 
 @dataclass(frozen=True)
@@ -145,6 +146,7 @@ class RestConnection:
             raise RefusedError(431, f"Headers have at most {self._bounds.header_bytes} bytes.") from None
 
     async def _read_body(self, head: RequestHead) -> bytes:
+        head.check_origin()
         if not head.is_scrape(self._bounds.scraper):
             head.check_bearer(self._bearer)
         full = self._quota.admit(self)
@@ -211,17 +213,13 @@ def respond_with(answer: Callable[..., Answer]) -> Respond:
 
 
 def _refusal(error: RefusedError) -> Answer:
-    return Answer({"errors": [str(error)]}, error.status)
+    return Answer({"errors": [str(error)]}, error.status, headers=error.headers)
 
 
 def _encoded(answer: Answer) -> bytes:
     content = answer.body
     if not isinstance(content, bytes):
         content = json.dumps(content, ensure_ascii=False, default=str).encode(errors="backslashreplace")
-    further = "".join(f"{name}: {value}\r\n" for name, value in answer.headers.items())
-    head = (
-        f"HTTP/1.0 {answer.status} {HTTPStatus(answer.status).phrase}\r\n{further}"
-        f"Content-Type: {answer.media_type}\r\n"
-        f"Content-Length: {len(content)}\r\n\r\n"
-    )
-    return head.encode() + content
+    headers = {"Content-Type": answer.media_type, "Content-Length": str(len(content)), **_ALWAYS, **answer.headers}
+    lines = [f"HTTP/1.0 {answer.status} {HTTPStatus(answer.status).phrase}", *map(": ".join, headers.items())]
+    return "\r\n".join([*lines, "", ""]).encode() + content

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import Any, Final
 
 from holdfast.errors import HoldfastError
 from holdfast.kernel.secret import shown
 from holdfast.rest.answer import Answer, RefusedError, Request
+from holdfast.rest.form import job_form as form
 from holdfast.rest.graph.job_graph import JobGraph
 from holdfast.rest.metric.job_numbers import metrics_of
 from holdfast.rest.metric.prometheus import exposition
 from holdfast.rest.metric.sample import samples_of, to_json
 from holdfast.rest.operation import cause_of
+from holdfast.rest.route.route import serves
+from holdfast.rest.route.schema import STRING
 from holdfast.runtime.graph.plan import Step
 from holdfast.runtime.job.status import JobStatus
 from holdfast.runtime.master.job_master import JobMaster
@@ -45,18 +47,21 @@ class JobApi:
         is_ready = status in (JobStatus.CREATED, JobStatus.RUNNING)
         return None if is_ready else f"The job is {status.value}."
 
+    @serves("GET", "/jobs", form.JOBS)
     def jobs(self, request: Request) -> Answer:
-        """GET /jobs."""
+        """The jobs and their states."""
         return Answer({"jobs": [{"id": self._id, "status": self._master.status.value}]})
 
+    @serves("GET", "/jobs/overview", form.OVERVIEW)
     def overview(self, request: Request) -> Answer:
-        """GET /jobs/overview."""
+        """The jobs, each in a few words."""
         summary = self._summary()
         tasks = {"total": sum(max(1, step.parallelism) for step in self._steps())}
         return Answer({"jobs": [summary | {"tasks": tasks, "pending-operators": 0}]})
 
+    @serves("GET", "/jobs/:jobid", form.DETAILS)
     def details(self, request: Request) -> Answer:
-        """GET /jobs/:jobid."""
+        """A job with its operators and what it has done last."""
         history = self._master.history.entered
         vertices = self._graph.vertices()
         running = self._master.status.value
@@ -75,12 +80,14 @@ class JobApi:
             }
         )
 
+    @serves("GET", "/jobs/:jobid/status", form.STATUS)
     def status(self, request: Request) -> Answer:
-        """GET /jobs/:jobid/status."""
+        """The state of a job."""
         return Answer({"status": self._master.status.value})
 
+    @serves("GET", "/jobs/:jobid/config", form.CONFIG)
     def config(self, request: Request) -> Answer:
-        """GET /jobs/:jobid/config; secrets are left out."""
+        """The options of a job; secrets are left out."""
         options = {key: shown(key, text) for key, text in self._master.job.configuration.to_texts().items()}
         return Answer(
             {
@@ -94,15 +101,15 @@ class JobApi:
             }
         )
 
+    @serves("GET", "/jobs/:jobid/plan", form.PLAN_OF_JOB)
     def plan(self, request: Request) -> Answer:
-        """GET /jobs/:jobid/plan."""
+        """The operators of a job, and what they read."""
         return Answer({"plan": self._graph.plan()})
 
+    @serves("GET", "/jobs/:jobid/exceptions", form.EXCEPTIONS, query=form.EXCEPTIONS_QUERY)
     def exceptions(self, request: Request) -> Answer:
-        """GET /jobs/:jobid/exceptions."""
-        limit = _limit(request.query.get("maxExceptions", "20"))
-        if "failureLabelFilter" in request.query:
-            raise RefusedError(400, "Failures have no labels here, so there is nothing to filter by.")
+        """What made attempts of a job fail, newest first."""
+        limit = request.query.get("maxExceptions", 20)
         failures = self._master.history.failures
         entries: list[dict[str, Any]] = [
             {
@@ -119,25 +126,18 @@ class JobApi:
         truncated = len(failures) > limit or self._master.history.has_forgotten
         return Answer({"exceptionHistory": {"entries": entries, "truncated": truncated}})
 
+    @serves("PATCH", "/jobs/:jobid", form.NOTHING, status=202, query=form.CANCEL_QUERY, refusals=(308, 409))
     def cancel(self, request: Request) -> Answer:
-        """PATCH /jobs/:jobid?mode=cancel."""
-        mode = request.query.get("mode", "cancel")
-        if mode == "stop":
-            raise RefusedError(
-                308,
-                'The termination mode "stop" has been removed. For an ungraceful shutdown, please use "cancel" '
-                'instead. For a graceful shutdown, please use "jobs/:jobId/stop" instead.',
-            )
-        if mode != "cancel":
-            raise RefusedError(400, f"mode is 'cancel', not {mode!r}.")
+        """End a job for good."""
         status = self._master.status
         if status.is_terminal_state() and status is not JobStatus.CANCELED:
             raise RefusedError(409, f"The job has ended {status.value}, so it cannot be cancelled.")
         self._master.control.cancel()
         return Answer({}, 202)
 
+    @serves("GET", "/jobs/:jobid/metrics", form.METRICS, query=form.METRICS_QUERY)
     def metrics(self, request: Request) -> Answer:
-        """GET /jobs/:jobid/metrics: the names, or with ?get=a,b the values."""
+        """The names of the numbers of a job, or with ?get=a,b their values."""
         known = metrics_of(self._master)
         wanted = request.query.get("get")
         if wanted is None:
@@ -145,16 +145,19 @@ class JobApi:
         names = [name for name in wanted.split(",") if name in known]
         return Answer([{"id": name, "value": str(known[name])} for name in names])
 
+    @serves("GET", "/metrics", STRING, media_type="text/plain")
     def prometheus(self, request: Request) -> Answer:
-        """GET /metrics."""
+        """All numbers, as Prometheus reads them."""
         return exposition(samples_of(self._master))
 
+    @serves("GET", "/jobs/:jobid/metrics/samples", form.SAMPLES)
     def samples(self, request: Request) -> Answer:
-        """GET /jobs/:jobid/metrics/samples, which a job manager gathers."""
+        """The numbers of a job, as a job manager gathers them."""
         return Answer(to_json(samples_of(self._master)))
 
+    @serves("GET", "/jobs/:jobid/execution-result", form.RESULT)
     def execution_result(self, request: Request) -> Answer:
-        """GET /jobs/:jobid/execution-result."""
+        """How a job has ended, if it has."""
         status, failure = self._master.status, self._master.failure
         if not status.is_terminal_state():
             return Answer({"status": {"id": "IN_PROGRESS"}})
@@ -168,8 +171,9 @@ class JobApi:
             result["failure-cause"] = cause_of(failure)
         return Answer({"status": {"id": "COMPLETED"}, "job-execution-result": result})
 
+    @serves("GET", "/jobs/:jobid/resource-requirements", form.REQUIREMENTS)
     def requirements(self, request: Request) -> Answer:
-        """GET /jobs/:jobid/resource-requirements."""
+        """The parallelism of the operators with state."""
         return Answer(
             {
                 step.uid: {"parallelism": {"lowerBound": 1, "upperBound": step.parallelism}}
@@ -178,11 +182,14 @@ class JobApi:
             }
         )
 
+    @serves("PUT", "/jobs/:jobid/resource-requirements", form.NOTHING, body=form.WANTED_REQUIREMENTS)
     def require(self, request: Request) -> Answer:
-        """PUT /jobs/:jobid/resource-requirements; answers when the parallelism is in force."""
-        wanted = {uid: _upper_bound(uid, entry) for uid, entry in request.body.items()}
-        if not wanted:
-            raise RefusedError(400, "The body names no operator.")
+        """Have another parallelism; answered when it is in force."""
+        wanted = {}
+        for uid, entry in request.body.items():
+            wanted[uid] = entry["parallelism"]["upperBound"]
+            if entry["parallelism"].get("lowerBound", 1) > wanted[uid]:
+                raise RefusedError(400, f"{uid!r} is to have at least more subtasks than at most: {wanted[uid]}.")
         future = self._master.control.rescale(wanted)
         try:
             future.result(timeout=RESCALE_SECONDS)
@@ -194,8 +201,9 @@ class JobApi:
             raise RefusedError(400, str(error)) from error
         return Answer({})
 
+    @serves("PATCH", "/jobs/:jobid/rescaling", form.NOTHING, status=503, query=form.RESCALING_QUERY)
     def rescaling(self, request: Request) -> Answer:
-        """PATCH /jobs/:jobid/rescaling, which Flink has given up."""
+        """Refused, as in Flink: have another parallelism with PUT at resource-requirements."""
         raise RefusedError(503, "Rescaling is temporarily disabled. Use PUT jobs/:jobid/resource-requirements.")
 
     def _summary(self) -> dict[str, Any]:
@@ -226,17 +234,3 @@ class JobApi:
 
     def _now(self) -> int:
         return self._master.job.clock.now_ms()
-
-
-def _limit(text: str) -> int:
-    if not text.isdecimal() or len(text) > 9 or int(text) < 1:
-        raise RefusedError(400, f"maxExceptions is a whole number of at least 1, not {text!r}.")
-    return int(text)
-
-
-def _upper_bound(uid: str, entry: Any) -> int:
-    bounds = entry.get("parallelism") if isinstance(entry, Mapping) else None
-    upper = bounds.get("upperBound") if isinstance(bounds, Mapping) else None
-    if not isinstance(upper, int) or isinstance(upper, bool) or upper < 1:
-        raise RefusedError(400, f"{uid!r} needs {{'parallelism': {{'upperBound': N}}}} with N of at least 1.")
-    return upper

@@ -15,7 +15,8 @@ from urllib.parse import urlsplit
 
 from holdfast.rest.answer import RefusedError
 
-_METHODS: Final = frozenset({"GET", "POST", "PUT", "PATCH", "DELETE"})
+_METHODS: Final = frozenset({"GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS", "TRACE", "QUERY"})
+"""All that there are; of those that are served nowhere a path says which ones it has instead."""
 _LENGTH: Final = re.compile("[0-9]{1,18}")
 _MOST_LINE: Final = 65537
 _PROBES: Final = frozenset({"/health/live", "/health/ready"})
@@ -84,6 +85,17 @@ class RequestHead:
                     421, f"This is not the server of {host!r:.80}. Ask for localhost, or set rest.server.allowed-hosts."
                 )
 
+    def check_origin(self) -> None:
+        """Check that a page which sent the request came from this server: others have nothing to ask here.
+
+        Raises:
+            RefusedError: It came from elsewhere.
+        """
+        for origin in self._headers.get_all("Origin", []):
+            _, separator, place = origin.strip().lower().partition("://")
+            if not separator or place != self._headers.get("Host", "").strip().lower():
+                raise RefusedError(403, f"Pages of {origin!r:.80} may ask nothing here: only this server's own may.")
+
     @property
     def is_probe(self) -> bool:
         """Whether the request only asks whether the process is alive, or ready: whoever reaches it may know that."""
@@ -104,7 +116,9 @@ class RequestHead:
         """
         given = self._headers.get("Authorization", "")
         if not hmac.compare_digest(given.encode(errors="surrogateescape"), f"Bearer {bearer}".encode()):
-            raise RefusedError(401, "Show the token of the job: Authorization: Bearer <token>.")
+            raise RefusedError(
+                401, "Show the token of the job: Authorization: Bearer <token>.", {"WWW-Authenticate": "Bearer"}
+            )
 
     def body_length(self, most: int) -> int:
         """Return how many bytes follow.

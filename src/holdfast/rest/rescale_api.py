@@ -6,6 +6,8 @@ from typing import Any
 
 from holdfast.checkpoint.statistics.tracker import Summary
 from holdfast.rest.answer import Answer, RefusedError, Request
+from holdfast.rest.form import rescale_form as form
+from holdfast.rest.route.route import serves
 from holdfast.runtime.job.rescaling import Rescale, RescaleHistory
 from holdfast.runtime.master.job_master import JobMaster
 
@@ -20,12 +22,14 @@ class RescaleApi:
     def __init__(self, master: JobMaster) -> None:
         self._history = master.control.rescales
 
+    @serves("GET", "/jobs/:jobid/rescales/config", form.CONFIG)
     def config(self, request: Request) -> Answer:
-        """GET /jobs/:jobid/rescales/config."""
+        """How many rescales are remembered."""
         return Answer({"rescaleHistoryMax": RescaleHistory.SIZE})
 
+    @serves("GET", "/jobs/:jobid/rescales/overview", form.OVERVIEW)
     def overview(self, request: Request) -> Answer:
-        """GET /jobs/:jobid/rescales/overview."""
+        """How many rescales there were, and the latest of them."""
         completed, failed = self._history.latest(done=True), self._history.latest(done=False)
         return Answer(
             {
@@ -38,17 +42,20 @@ class RescaleApi:
             }
         )
 
+    @serves("GET", "/jobs/:jobid/rescales/summary", form.SUMMARY)
     def summary(self, request: Request) -> Answer:
-        """GET /jobs/:jobid/rescales/summary."""
+        """How long rescales took."""
         durations = Summary(self._history.durations).to_json()
         return Answer({"rescalesCounts": self._counts(), "completedRescalesDurationStatsInMillis": durations})
 
+    @serves("GET", "/jobs/:jobid/rescales/history", form.HISTORY)
     def history(self, request: Request) -> Answer:
-        """GET /jobs/:jobid/rescales/history."""
+        """The last rescales, newest first."""
         return Answer({"rescaleHistory": [_described(rescale) for rescale in self._history.newest_first()]})
 
+    @serves("GET", "/jobs/:jobid/rescales/details/:rescaleuuid", form.RESCALE)
     def details(self, request: Request) -> Answer:
-        """GET /jobs/:jobid/rescales/details/:rescaleuuid."""
+        """One rescale."""
         wanted = request.path["rescaleuuid"]
         found = self._history.find(wanted)
         if found is None:

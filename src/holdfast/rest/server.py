@@ -1,4 +1,4 @@
-"""A small HTTP server, on the loopback for one job: what is served at which path; what it answers is said elsewhere.
+"""A small HTTP server, on the loopback for one job; what is served at which path is declared where it is answered.
 
 Of the standard library: a handful of requests a minute from this host, and no further dependency for every job.
 """
@@ -7,22 +7,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import re
 import ssl
 import threading
-from collections.abc import Callable, Mapping
 from typing import Any, Final
-from urllib.parse import parse_qsl, unquote, urlsplit
 
 from holdfast.errors import ConfigurationError
 from holdfast.kernel.connection_quota import ConnectionQuota
 from holdfast.rest.absent import ABSENT
-from holdfast.rest.answer import Answer, RefusedError, Request
 from holdfast.rest.checkpoint_api import CheckpointApi
 from holdfast.rest.connection import RestBounds, RestConnection, respond_with
 from holdfast.rest.graph.flow_api import FlowApi
 from holdfast.rest.job_api import JobApi
 from holdfast.rest.rescale_api import RescaleApi
+from holdfast.rest.route.route import bound
+from holdfast.rest.route.routes import Routes
 from holdfast.rest.state.state_api import StateApi
 from holdfast.runtime.master.job_master import JobMaster
 
@@ -31,110 +29,15 @@ HOST: Final = "127.0.0.1"
 _BACKLOG: Final = 1024
 _CLOSE_SECONDS: Final = 2.0
 
-Handler = Callable[[Request], Answer]
-
-
-class Routes:
-    """What is served: method and path, such as ``GET /jobs/:jobid``, and who answers.
-
-    Args:
-        job_id: The job; paths of other jobs are answered with 404. None: whoever answers knows which jobs there are.
-
-    Attributes:
-        linger: Waits until the outcomes of operations have been fetched, at most for the given seconds.
-        not_ready: Says why the process is not ready, None if it is; for probes. Must not block.
-    """
-
-    def __init__(self, job_id: str | None, linger: Callable[[float], None]) -> None:
-        self._job_id = job_id
-        self.linger = linger
-        self.not_ready: Callable[[], str | None] = lambda: None
-        self._routes: list[tuple[str, re.Pattern[str], Handler]] = []
-
-    def add(self, method: str, path: str, handler: Handler) -> None:
-        """Serve a path."""
-        pattern = re.sub(r":([a-z]+)", r"(?P<\1>[^/]+)", path).replace("*", ".*")
-        self._routes.append((method, re.compile(f"(?:/v1)?{pattern}/?"), handler))
-
-    def add_absent(self, method: str, path: str, reason: str) -> None:
-        """Say why a path of Flink's is not served; `*` stands for anything."""
-
-        def refuse(request: Request) -> Answer:
-            raise RefusedError(501, f"{method} {path.rstrip('*')} has no meaning here. {reason}")
-
-        self.add(method, path, refuse)
-
-    def answer(self, method: str, target: str, body: Mapping[str, Any]) -> Answer:
-        """Answer a request.
-
-        Raises:
-            RefusedError: It cannot be answered.
-        """
-        parts = urlsplit(target)
-        others = False
-        for known, pattern, handler in self._routes:
-            match = pattern.fullmatch(parts.path)
-            if match is None:
-                continue
-            if known != method:
-                others = True
-                continue
-            path = {name: unquote(value) for name, value in match.groupdict().items()}
-            if self._job_id is not None and path.get("jobid", self._job_id) != self._job_id:
-                raise RefusedError(404, f"Job {path['jobid']} not found; this is the master of {self._job_id}.")
-            return handler(Request(path, dict(parse_qsl(parts.query)), body))
-        if others:
-            raise RefusedError(405, f"{method} is not served at {parts.path!r}.")
-        raise RefusedError(404, f"Nothing is served at {parts.path!r}.")
-
 
 def routes_of(master: JobMaster) -> Routes:
     """Return what the master of a job serves."""
-    jobs, checkpoints, rescales = JobApi(master), CheckpointApi(master), RescaleApi(master)
-    flow, state = FlowApi(master), StateApi(master)
+    jobs, checkpoints = JobApi(master), CheckpointApi(master)
     routes = Routes(str(master.job.job_id), checkpoints.linger)
     routes.not_ready = jobs.not_ready
-    routes.add("GET", "/jobs", jobs.jobs)
-    routes.add("GET", "/jobs/overview", jobs.overview)
-    routes.add("GET", "/jobs/:jobid", jobs.details)
-    routes.add("PATCH", "/jobs/:jobid", jobs.cancel)
-    routes.add("GET", "/jobs/:jobid/status", jobs.status)
-    routes.add("GET", "/jobs/:jobid/config", jobs.config)
-    routes.add("GET", "/jobs/:jobid/plan", jobs.plan)
-    routes.add("GET", "/jobs/:jobid/metrics", jobs.metrics)
-    routes.add("GET", "/metrics", jobs.prometheus)
-    routes.add("GET", "/jobs/:jobid/metrics/samples", jobs.samples)
-    routes.add("GET", "/jobs/:jobid/execution-result", jobs.execution_result)
-    routes.add("GET", "/jobs/:jobid/exceptions", jobs.exceptions)
-    routes.add("GET", "/jobs/:jobid/resource-requirements", jobs.requirements)
-    routes.add("PUT", "/jobs/:jobid/resource-requirements", jobs.require)
-    routes.add("PATCH", "/jobs/:jobid/rescaling", jobs.rescaling)
-    routes.add("GET", "/jobs/:jobid/epochs", flow.epochs)
-    routes.add("GET", "/jobs/:jobid/vertices/:vertexid", flow.vertex)
-    routes.add("GET", "/jobs/:jobid/state", state.snapshots)
-    routes.add("GET", "/jobs/:jobid/state/:checkpointid", state.states)
-    routes.add("GET", "/jobs/:jobid/state/:checkpointid/difference/:otherid", state.difference)
-    routes.add("GET", "/jobs/:jobid/state/:checkpointid/operators/:uid/:state", state.rows)
-    routes.add("GET", "/jobs/:jobid/state/:checkpointid/operators/:uid/:state/largest", state.largest)
-    routes.add("GET", "/jobs/:jobid/checkpoints", checkpoints.overview)
-    routes.add("POST", "/jobs/:jobid/checkpoints", checkpoints.trigger_checkpoint)
-    routes.add("GET", "/jobs/:jobid/checkpoints/config", checkpoints.config)
-    routes.add("GET", "/jobs/:jobid/checkpoints/details/:checkpointid", checkpoints.details)
-    routes.add("GET", "/jobs/:jobid/checkpoints/details/:checkpointid/subtasks/:vertexid", checkpoints.subtasks)
-    routes.add("GET", "/jobs/:jobid/checkpoints/:triggerid", checkpoints.checkpoint_status)
-    routes.add("POST", "/jobs/:jobid/savepoints", checkpoints.trigger_savepoint)
-    routes.add("GET", "/jobs/:jobid/savepoints/:triggerid", checkpoints.savepoint_status)
-    routes.add("POST", "/jobs/:jobid/stop", checkpoints.stop)
-    routes.add("POST", "/savepoint-disposal", checkpoints.dispose)
-    routes.add("GET", "/savepoint-disposal/:triggerid", checkpoints.disposal_status)
-    routes.add("GET", "/jobs/:jobid/rescales/config", rescales.config)
-    routes.add("GET", "/jobs/:jobid/rescales/overview", rescales.overview)
-    routes.add("GET", "/jobs/:jobid/rescales/summary", rescales.summary)
-    routes.add("GET", "/jobs/:jobid/rescales/history", rescales.history)
-    routes.add("GET", "/jobs/:jobid/rescales/details/:rescaleuuid", rescales.details)
-    for target, reason in ABSENT.items():
-        method, _, path = target.partition(" ")
-        routes.add_absent(method, path, reason)
+    for api in (jobs, FlowApi(master), StateApi(master), checkpoints, RescaleApi(master)):
+        routes.serve(*bound(api))
+    routes.add_absent(ABSENT)
     return routes
 
 

@@ -215,6 +215,16 @@ def test_a_target_with_a_host_of_its_own_is_checked_too(stack: ExitStack) -> Non
     assert Bench(stack).ask(raw)[0] == 421
 
 
+@pytest.mark.parametrize(
+    ("origin", "status"),
+    [("http://localhost:8081", 200), ("https://LOCALHOST:8081", 200), ("http://localhost", 403),
+     ("http://evil.example", 403), ("http://localhost:8081.evil.example", 403), ("null", 403), ("", 403)],
+)  # fmt: skip
+def test_a_page_of_another_origin_may_ask_nothing(stack: ExitStack, origin: str, status: int) -> None:
+    found, _ = Bench(stack).ask(request(host="localhost:8081", more=f"Origin: {origin}\r\n"))
+    assert found == status
+
+
 def test_a_name_that_was_allowed_is_right(stack: ExitStack) -> None:
     bench = Bench(stack, hosts=frozenset({"jobs.example"}))
     assert bench.ask(request(host="Jobs.Example:443"))[0] == 200

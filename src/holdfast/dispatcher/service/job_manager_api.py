@@ -11,7 +11,7 @@ import secrets
 import socket
 from collections.abc import Callable, Mapping
 from typing import Any, Final
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlencode, urlsplit
 
 from holdfast import __version__
 from holdfast.dispatcher.process.local_processes import LocalProcesses, check_options
@@ -23,17 +23,26 @@ from holdfast.errors import ConfigurationError, HoldfastError
 from holdfast.ha.job_manager_store.job_result import FailureCause
 from holdfast.kernel.clock import Clock, SystemClock
 from holdfast.kernel.ids import JobID
+from holdfast.rest.absent import ABSENT_OF_JOB_MANAGERS
 from holdfast.rest.answer import Answer, RefusedError, Request
+from holdfast.rest.checkpoint_api import CheckpointApi
 from holdfast.rest.client import RestError
+from holdfast.rest.form import job_form
+from holdfast.rest.form import job_manager_form as form
+from holdfast.rest.graph.flow_api import FlowApi
+from holdfast.rest.job_api import JobApi
 from holdfast.rest.metric.prometheus import exposition
 from holdfast.rest.metric.sample import Sample, from_json
-from holdfast.rest.server import Routes
+from holdfast.rest.rescale_api import RescaleApi
+from holdfast.rest.route.route import Handler, Route, bound, declared, serves
+from holdfast.rest.route.routes import Routes, UnknownPathError
+from holdfast.rest.route.schema import STRING
+from holdfast.rest.state.state_api import StateApi
 from holdfast.runtime.job.history import first_line
 from holdfast.runtime.job.options import JOB_ID, JOB_NAME
 
 _log = logging.getLogger(__name__)
-_OF_A_JOB: Final = re.compile(r"(?:/v1)?/jobs/([0-9a-f]{32})(/.*)?")
-_OWN: Final = frozenset({("GET", ""), ("PATCH", ""), ("GET", "/status"), ("GET", "/log"), ("GET", "/exceptions")})
+_OF_A_JOB: Final = re.compile(r"(?:/v1)?/jobs/([0-9a-f]{32})/(.*)")
 _MOST_LOG: Final = 256 * 1024
 _SAMPLE_SECONDS: Final = 2.0
 _STATUSES: Final = (
@@ -46,7 +55,6 @@ _STATUSES: Final = (
     "CANCELED",
     "FAILED",
 )
-_NUMBER: Final = re.compile("[0-9]{1,18}")
 
 
 class Term:
@@ -80,25 +88,25 @@ class JobManagerApi(Routes):
         self._term = term
         self._clock = clock or SystemClock()
         self.not_ready = self.why_not_ready
-        self.add("GET", "/overview", self.overview)
-        self.add("GET", "/metrics", self.metrics)
-        self.add("GET", "/jobs", self.jobs)
-        self.add("GET", "/jobs/overview", self.jobs_overview)
-        self.add("POST", "/jobs", self.submit)
-        self.add("GET", "/jobs/:jobid", self.details)
-        self.add("PATCH", "/jobs/:jobid", self.cancel)
-        self.add("GET", "/jobs/:jobid/status", self.status)
-        self.add("GET", "/jobs/:jobid/log", self.log)
-        self.add("GET", "/jobs/:jobid/exceptions", self.exceptions)
+        self.serve(*bound(self))
+        own = {(route.method, route.path) for route in self.served}
+        for api in (JobApi, FlowApi, StateApi, CheckpointApi, RescaleApi):
+            for _, route in declared(api):
+                if (route.method, route.path) not in own:
+                    self.serve(route.bound(self._asked_of_process(route)))
+        self.add_absent(ABSENT_OF_JOB_MANAGERS)
 
     def answer(self, method: str, target: str, body: Mapping[str, Any]) -> Answer:
         """Answer a request, or hand it on to the process of its job."""
-        parts = urlsplit(target)
-        match = _OF_A_JOB.fullmatch(parts.path.rstrip("/"))
-        if match is None or (method, match[2] or "") in _OWN:
+        try:
             return super().answer(method, target, body)
-        query = f"?{parts.query}" if parts.query else ""
-        return self._hand_on(self._entry(match[1]), method, f"{(match[2] or '').lstrip('/')}{query}", body)
+        except UnknownPathError:
+            parts = urlsplit(target)
+            match = _OF_A_JOB.fullmatch(parts.path.rstrip("/"))
+            if match is None:
+                raise
+            query = f"?{parts.query}" if parts.query else ""
+            return self._hand_on(self._entry(match[1]), method, f"{match[2]}{query}", body)
 
     def why_not_ready(self) -> str | None:
         """Why this job manager is not ready, None if it is: it leads, or stands by to do so. Does not block."""
@@ -107,8 +115,9 @@ class JobManagerApi(Routes):
             return None
         return "This job manager reads what was submitted before, or ends."
 
+    @serves("GET", "/overview", form.OVERVIEW)
     def overview(self, request: Request) -> Answer:
-        """GET /overview."""
+        """This job manager, and how many jobs it leads."""
         term = self._term()
         entries = [] if term is None else term.dispatcher.jobs()
         ended = [entry for entry in entries if entry.result is not None]
@@ -127,8 +136,9 @@ class JobManagerApi(Routes):
             }
         )
 
+    @serves("GET", "/metrics", STRING, media_type="text/plain")
     def metrics(self, request: Request) -> Answer:
-        """GET /metrics: of this process, and of all jobs that it leads."""
+        """All numbers of this process and of the jobs that it leads, as Prometheus reads them."""
         term = self._term()
         entries = [] if term is None else term.dispatcher.jobs()
         samples = [
@@ -150,42 +160,42 @@ class JobManagerApi(Routes):
                 samples += _samples_of(term, entry.job_id)
         return exposition(samples)
 
+    @serves("GET", "/jobs", job_form.JOBS)
     def jobs(self, request: Request) -> Answer:
-        """GET /jobs."""
+        """The jobs and their states."""
         return Answer({"jobs": [{"id": str(e.job_id), "status": e.status} for e in self._led().dispatcher.jobs()]})
 
+    @serves("GET", "/jobs/overview", form.JOBS_OVERVIEW)
     def jobs_overview(self, request: Request) -> Answer:
-        """GET /jobs/overview."""
+        """The jobs, each in a few words."""
         return Answer({"jobs": [self._summary(entry) for entry in self._led().dispatcher.jobs()]})
 
+    @serves("POST", "/jobs", form.SUBMITTED, status=202, body=form.SUBMISSION, refusals=(409,))
     def submit(self, request: Request) -> Answer:
-        """POST /jobs."""
-        request.fields("jobId", "jobName", "script", "files", "arguments", "options")
+        """Submit a job: a program with its files, arguments and options."""
         term = self._led()
-        script = request.text("script")
+        script = request.body["script"]
         try:
-            files = _files(request.body.get("files"))
-            options = _options(request.body.get("options", {}))
-            job_id, name = _identity(request, options, script or "")
+            files = _files(request.body["files"])
+            options = dict(request.body.get("options", {}))
+            job_id, name = _identity(request, options, script)
             if script not in files:
                 raise ConfigurationError(f"The script {script!r} is none of the files.")
             check_options(options)
         except ConfigurationError as error:
             raise RefusedError(400, str(error)) from error
-        arguments = request.body.get("arguments", [])
-        if not isinstance(arguments, list) or not all(isinstance(argument, str) for argument in arguments):
-            raise RefusedError(400, "arguments is a list of texts.")
         submission = secrets.token_hex(16)
         keys = term.stores.take(submission, files)
-        program = SubmittedProgram(submission, script, keys, tuple(arguments), options)
+        program = SubmittedProgram(submission, script, keys, tuple(request.body.get("arguments", ())), options)
         status, message = term.dispatcher.submit(program.to_plan(job_id, name))
         if status != 202:
             term.stores.forget(submission)
             raise RefusedError(status, message)
         return Answer({"jobid": str(job_id), "name": name}, 202)
 
+    @serves("GET", "/jobs/:jobid", form.DETAILS)
     def details(self, request: Request) -> Answer:
-        """GET /jobs/:jobid."""
+        """A job; while its process runs with its operators and what it has done last."""
         entry = self._entry(request.path["jobid"])
         if entry.phase is Phase.RUNNING:
             try:
@@ -197,22 +207,22 @@ class JobManagerApi(Routes):
             return Answer({**found, "state": state, "processes": entry.start, "taken-over": _taken_over(entry)})
         return Answer(self._summary(entry))
 
+    @serves("GET", "/jobs/:jobid/status", job_form.STATUS)
     def status(self, request: Request) -> Answer:
-        """GET /jobs/:jobid/status."""
+        """The state of a job."""
         return Answer({"status": self._entry(request.path["jobid"]).status})
 
+    @serves("PATCH", "/jobs/:jobid", job_form.NOTHING, status=202, query=form.CANCEL_QUERY, refusals=(409,))
     def cancel(self, request: Request) -> Answer:
-        """PATCH /jobs/:jobid?mode=cancel."""
-        mode = request.query.get("mode", "cancel")
-        if mode != "cancel":
-            raise RefusedError(400, f"mode is 'cancel', not {mode!r:.40}; to stop a job, POST to /jobs/:jobid/stop.")
+        """End a job for good."""
         status, message = self._led().dispatcher.cancel(self._entry(request.path["jobid"]).job_id)
         if status != 202:
             raise RefusedError(status, message)
         return Answer({}, 202)
 
+    @serves("GET", "/jobs/:jobid/exceptions", job_form.EXCEPTIONS, query=job_form.EXCEPTIONS_QUERY)
     def exceptions(self, request: Request) -> Answer:
-        """GET /jobs/:jobid/exceptions."""
+        """What made attempts of a job fail, newest first."""
         entry = self._entry(request.path["jobid"])
         if entry.phase is Phase.RUNNING:
             return self._hand_on(entry, "GET", "exceptions", {})
@@ -227,10 +237,11 @@ class JobManagerApi(Routes):
         ]
         return Answer({"exceptionHistory": {"entries": entries, "truncated": entry.failures > len(entries)}})
 
+    @serves("GET", "/jobs/:jobid/log", form.LOG, query=form.LOG_QUERY)
     def log(self, request: Request) -> Answer:
-        """GET /jobs/:jobid/log: a part of it, from an offset in bytes, or of its end."""
+        """A part of the log of a job, from an offset in bytes, or of its end."""
         entry = self._entry(request.path["jobid"])
-        offset, tail = (_number(request.query.get(name), name) for name in ("offset", "tail"))
+        offset, tail = request.query.get("offset"), request.query.get("tail")
         path = self._led().processes.log_of(entry.job_id)
         if entry.start == 0 and entry.result is not None and not path.exists():
             raise RefusedError(
@@ -272,6 +283,20 @@ class JobManagerApi(Routes):
         if entry is None:
             raise RefusedError(404, f"Job {job_id:.40} not found.")
         return entry
+
+    def _asked_of_process(self, route: Route) -> Handler:
+        """What answers a path that only the process of a job knows the answer of."""
+
+        def ask(request: Request) -> Answer:
+            entry = self._entry(request.path["jobid"])
+            path = "/".join(
+                quote(request.path[part[1:]], safe="") if part.startswith(":") else part
+                for part in route.path.split("/")[3:]
+            )
+            query = f"?{urlencode(request.query)}" if request.query else ""
+            return self._hand_on(entry, route.method, path + query, request.body)
+
+        return ask
 
     def _hand_on(self, entry: JobEntry, method: str, path: str, body: Mapping[str, Any]) -> Answer:
         if entry.phase is not Phase.RUNNING:
@@ -334,27 +359,11 @@ def _identity(request: Request, options: dict[str, str], script: str) -> tuple[J
     return (JobID.generate(), script) if named is None else (JobID.from_name(named), named)
 
 
-def _files(given: Any) -> dict[str, bytes]:
-    if not isinstance(given, dict) or not given:
-        raise ConfigurationError("files is an object of contents by name, in base64.")
+def _files(given: Mapping[str, str]) -> dict[str, bytes]:
     files = {}
     for name, content in given.items():
         try:
             files[check_name(name)] = base64.b64decode(content, validate=True)
-        except (binascii.Error, TypeError, ValueError) as error:
+        except (binascii.Error, ValueError) as error:
             raise ConfigurationError(f"The content of file {name!r} is not base64: {error}.") from error
     return files
-
-
-def _options(given: Any) -> dict[str, str]:
-    if not isinstance(given, dict) or not all(isinstance(value, str) for value in given.values()):
-        raise ConfigurationError("options is an object of texts.")
-    return dict(given)
-
-
-def _number(text: str | None, name: str) -> int | None:
-    if text is None:
-        return None
-    if not _NUMBER.fullmatch(text):
-        raise RefusedError(400, f"{name} is a number of bytes, not {text!r:.40}.")
-    return int(text)

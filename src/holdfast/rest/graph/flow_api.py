@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import re
-from typing import Final
-
 from holdfast.rest.answer import Answer, RefusedError, Request
+from holdfast.rest.form import flow_form as form
 from holdfast.rest.graph.job_graph import JobGraph
+from holdfast.rest.route.route import serves
 from holdfast.runtime.master.job_master import JobMaster
-
-_TIME: Final = re.compile("[0-9]{1,15}")
 
 
 class FlowApi:
@@ -23,12 +20,11 @@ class FlowApi:
         self._master = master
         self._graph = JobGraph(master)
 
+    @serves("GET", "/jobs/:jobid/epochs", form.EPOCHS, query=form.EPOCHS_QUERY)
     def epochs(self, request: Request) -> Answer:
-        """GET /jobs/:jobid/epochs: the recent ones, oldest first, or with ?since=TIME those that began later."""
-        since = request.query.get("since", "0")
-        if not _TIME.fullmatch(since):
-            raise RefusedError(400, f"since is a time in milliseconds since 1970, not {since!r:.40}.")
-        recent = [epoch.to_dict() for epoch in self._master.progress.recent if epoch.started > int(since)]
+        """The recent epochs of a job, oldest first, or with ?since=TIME those that began later."""
+        since = request.query.get("since", 0)
+        recent = [epoch.to_dict() for epoch in self._master.progress.recent if epoch.started > since]
         numbers = self._master.metrics.numbers
         return Answer(
             {
@@ -40,8 +36,9 @@ class FlowApi:
             }
         )
 
+    @serves("GET", "/jobs/:jobid/vertices/:vertexid", form.VERTEX)
     def vertex(self, request: Request) -> Answer:
-        """GET /jobs/:jobid/vertices/:vertexid."""
+        """An operator with its subtasks."""
         uid = request.path["vertexid"]
         found = self._graph.vertex(uid)
         if found is None:

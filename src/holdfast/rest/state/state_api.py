@@ -10,6 +10,8 @@ from typing import Any, Final
 
 from holdfast.errors import ConfigurationError, NotExistError, OutputTypeError, StateError
 from holdfast.rest.answer import Answer, RefusedError, Request
+from holdfast.rest.form import state_form as form
+from holdfast.rest.route.route import serves
 from holdfast.rest.state.snapshots import snapshot_of, snapshots_of
 from holdfast.rest.state.state_rows import MOST_ROWS, StateRows, conditions_in, keys_meant, text_of
 from holdfast.runtime.master.job_master import JobMaster
@@ -20,6 +22,7 @@ from holdfast.state_processor.savepoint_reader import SavepointReader
 _AT_ONCE: Final = 2
 """Requests that read files at one time: they share the cores with the job."""
 _WAIT_SECONDS: Final = 5.0
+_STATE: Final = "/jobs/:jobid/state/:snapshotid/operators/:uid/:state"
 _OPERATOR_STATE: Final[dict[str, Callable[[SavepointReader, str, str], Any]]] = {
     "split": SavepointReader.read_list_state,
     "union": SavepointReader.read_union_state,
@@ -38,14 +41,16 @@ class StateApi:
         self._master = master
         self._turns = threading.BoundedSemaphore(_AT_ONCE)
 
+    @serves("GET", "/jobs/:jobid/state", form.SNAPSHOTS)
     def snapshots(self, request: Request) -> Answer:
-        """GET /jobs/:jobid/state: the checkpoints and savepoints that can be looked into."""
+        """The checkpoints and savepoints that can be looked into."""
         return Answer({"snapshots": [snapshot.to_json() for snapshot in snapshots_of(self._master)]})
 
+    @serves("GET", "/jobs/:jobid/state/:snapshotid", form.STATES, query=form.STATES_QUERY)
     def states(self, request: Request) -> Answer:
-        """GET /jobs/:jobid/state/:checkpointid: the states with their sizes; with ?count=true entries are counted."""
+        """The states with their sizes; with ?count=true entries are counted."""
         with self._reading():
-            snapshot, checkpoint = snapshot_of(self._master, _number(request.path["checkpointid"]))
+            snapshot, checkpoint = snapshot_of(self._master, _number(request.path["snapshotid"]))
             is_counted = request.query.get("count") == "true"
             found = [asdict(state) for state in (summaries(checkpoint) if is_counted else sizes(checkpoint))]
             names = {operator.uid: operator.name for operator in checkpoint.metadata.operators}
@@ -60,23 +65,25 @@ class StateApi:
             }
         )
 
+    @serves("GET", "/jobs/:jobid/state/:snapshotid/difference/:otherid", form.DIFFERENCE)
     def difference(self, request: Request) -> Answer:
-        """GET /jobs/:jobid/state/:checkpointid/difference/:otherid: what has become of operators and states."""
+        """What has become of operators and states."""
         with self._reading():
-            first, before = snapshot_of(self._master, _number(request.path["checkpointid"]))
+            first, before = snapshot_of(self._master, _number(request.path["snapshotid"]))
             second, after = snapshot_of(self._master, _number(request.path["otherid"]))
             found = [asdict(difference) for difference in differences(before, after)]
         return Answer({"before": first.to_json(), "after": second.to_json(), "differences": found})
 
+    @serves("GET", _STATE, form.ROWS, query=form.ROWS_QUERY)
     def rows(self, request: Request) -> Answer:
-        """GET /jobs/:jobid/state/:checkpointid/operators/:uid/:state: rows, by ?key, or by ?where and ?contains.
+        """Rows of a state, by ?key, or by ?where and ?contains.
 
         Of a scan at most about ?limit rows are answered; `next` is the ?start of the following ones.
         """
         uid, name = request.path["uid"], request.path["state"]
-        start, limit = (_count(request, "start", 0), _count(request, "limit", 100))
+        start, limit = request.query.get("start", 0), request.query.get("limit", 100)
         with self._reading():
-            _, checkpoint = snapshot_of(self._master, _number(request.path["checkpointid"]))
+            _, checkpoint = snapshot_of(self._master, _number(request.path["snapshotid"]))
             reader = SavepointReader(None, checkpoint)
             kind = reader.states(uid).get(name)
             if kind in _OPERATOR_STATE:
@@ -91,11 +98,12 @@ class StateApi:
             scanned = found.scan(conditions, request.query.get("contains", ""), start, max(1, limit))
             return Answer({"columns": found.columns, **scanned})
 
+    @serves("GET", f"{_STATE}/largest", form.LARGEST)
     def largest(self, request: Request) -> Answer:
-        """GET /jobs/:jobid/state/:checkpointid/operators/:uid/:state/largest: the largest keys and key groups."""
+        """The largest keys and key groups."""
         uid, name = request.path["uid"], request.path["state"]
         with self._reading():
-            _, checkpoint = snapshot_of(self._master, _number(request.path["checkpointid"]))
+            _, checkpoint = snapshot_of(self._master, _number(request.path["snapshotid"]))
             reader = SavepointReader(None, checkpoint)
             if reader.states(uid).get(name) in _OPERATOR_STATE:
                 raise RefusedError(400, f"State {name!r:.80} belongs to subtasks, and has no keys.")
@@ -124,10 +132,3 @@ def _of_subtasks(reader: SavepointReader, uid: str, name: str, kind: str) -> dic
 
 def _number(text: str) -> str | None:
     return None if text == "latest" else text
-
-
-def _count(request: Request, name: str, default: int) -> int:
-    text = request.query.get(name, str(default))
-    if not text.isascii() or not text.isdecimal() or len(text) > 9:
-        raise RefusedError(400, f"{name} is a whole number, not {text!r:.40}.")
-    return int(text)

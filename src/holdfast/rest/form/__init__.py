@@ -1,0 +1,1 @@
+"""The form of what the REST interface answers."""

@@ -1,0 +1,117 @@
+"""The form of what is answered about what flows through a job."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from holdfast.rest.route.schema import (
+    FLAG,
+    INTEGER,
+    NUMBER,
+    STRING,
+    Schema,
+    array,
+    choice,
+    integer,
+    named,
+    or_none,
+    record,
+    told,
+)
+from holdfast.runtime.job.status import JobStatus
+
+_OF_JOB_MANAGERS: Final = ("INITIALIZING", "CANCELLING", "UNKNOWN")
+STATUS: Final = named("JobStatus", choice(*(status.value for status in JobStatus), *_OF_JOB_MANAGERS))
+
+PROGRESS: Final = named(
+    "Progress",
+    record(
+        {
+            "epoch": integer(0),
+            "checkpoint_id": or_none(integer(1)),
+            "rows": integer(0),
+            **dict.fromkeys(("duration_ms", "checkpoint_ms", "commit_ms"), NUMBER),
+            "state_bytes": integer(0),
+            "position": STRING,
+            "started": INTEGER,
+            **dict.fromkeys(("task_ms", "function_ms", "saving_ms"), NUMBER),
+            "watermark": or_none(INTEGER),
+            "rows_per_second": NUMBER,
+        }
+    ),
+)
+EPOCHS: Final = named(
+    "Epochs",
+    record(
+        {
+            "now": INTEGER,
+            "total": integer(0),
+            "repeated": integer(0),
+            "rows": integer(0),
+            "epochs": array(PROGRESS),
+        }
+    ),
+)
+EPOCHS_QUERY: Final = record(
+    None, {"since": told("Only epochs that began later, in milliseconds since 1970.", integer(0, 10**15 - 1))}
+)
+
+_NUMBERS: Final = named(
+    "FlowNumbers",
+    record(
+        {
+            "read-bytes": integer(0),
+            "read-bytes-complete": FLAG,
+            "read-records": integer(0),
+            "read-records-complete": FLAG,
+            "write-records": integer(0),
+            "write-records-complete": FLAG,
+            "accumulated-busy-time": NUMBER,
+        }
+    ),
+)
+_LAST: Final = record({"read-records": integer(0), "busy-time": NUMBER})
+_VERTEX: Final[Mapping[str, Schema]] = {
+    "id": STRING,
+    "name": STRING,
+    "kind": STRING,
+    "maxParallelism": integer(0),
+    "parallelism": integer(1),
+    "tasks": integer(0),
+    "status": STATUS,
+    "metrics": _NUMBERS,
+    "skew": told("The greatest divided by the mean.", record({"read-records": NUMBER, "busy-time": NUMBER})),
+    "last-epoch": _LAST,
+    "state-bytes": integer(0),
+    "watermark": or_none(INTEGER),
+}
+VERTEX_OF_JOB: Final = named("VertexOfJob", record(_VERTEX))
+_SUBTASK: Final = record(
+    {
+        "subtask": integer(0),
+        "status": STATUS,
+        "epochs": integer(0),
+        "metrics": _NUMBERS,
+        "last-epoch": _LAST,
+        "saving-time": NUMBER,
+    }
+)
+VERTEX: Final = named("Vertex", record({**_VERTEX, "now": INTEGER, "subtasks": array(_SUBTASK)}))
+
+_FLOW: Final = dict.fromkeys(("records", "bytes", "last-records", "last-bytes"), or_none(integer(0)))
+_INPUT: Final = record(
+    {"num": integer(0), "id": STRING, "ship_strategy": STRING, "exchange": choice("blocking", "pipelined")},
+    {"tag": or_none(STRING), **_FLOW},
+)
+_NODE: Final = record(
+    {
+        "id": STRING,
+        "parallelism": integer(1),
+        "operator": STRING,
+        "description": STRING,
+        "stage": INTEGER,
+        "inputs": array(_INPUT),
+    }
+)
+PLAN: Final = named("Plan", record({"jid": STRING, "name": STRING, "type": choice("STREAMING"), "nodes": array(_NODE)}))
