@@ -95,6 +95,17 @@ class Cluster:
         assert result.exit_code == code, f"{result.output}\n{result.exception!r}"
         return result.output
 
+    def follow(self, job_id: str) -> subprocess.Popen[bytes]:
+        """Starts `logs -f`, which writes to the file `followed`."""
+        environment = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join((str(ROOT / "src"), str(ROOT))),
+            "PYTHONUNBUFFERED": "1",
+        }
+        command = [sys.executable, "-c", _HOLDFAST, "logs", "-f", job_id, *self.arguments]
+        with (self.directory / "followed").open("wb") as output:
+            return subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, env=environment)
+
     def jobs(self) -> dict[str, dict[str, Any]]:
         """What `list -a --json` shows, by id."""
         result = CliRunner().invoke(main, ["list", "-a", "--json", *self.arguments])

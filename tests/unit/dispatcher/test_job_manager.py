@@ -73,6 +73,8 @@ def test_the_leader_is_killed_and_the_other_one_goes_on_with_its_jobs(tmp_path: 
     job.add(1)
     job.sees(*TEXTS[:2])
     (process,) = processes_of(leader)
+    follower = cluster.follow(job.id)
+    until(lambda: "counts the words" in (tmp_path / "followed").read_text(), "somebody follows the log")
     leader.kill()
     until(lambda: is_gone(process), "the process of the job ends with its job manager")
     job.add(2)
@@ -87,6 +89,10 @@ def test_the_leader_is_killed_and_the_other_one_goes_on_with_its_jobs(tmp_path: 
     until(lambda: cluster.kept() == [], f"everything but the checkpoints is removed, not {cluster.kept()}")
     job.sees(*TEXTS)
     assert "counts the words" in cluster.run("logs", job.id)
+    assert follower.wait(60) == 0, "who follows the log does so over the change of leaders, to the end of the job"
+    followed = (tmp_path / "followed").read_text()
+    assert "the job goes on with the job manager on" in followed
+    assert followed.count("counts the words") == 2
 
     cluster.managers[1].kill()
     cluster.start()
