@@ -12,14 +12,26 @@ import pytest
 from click.testing import CliRunner, Result
 
 from holdfast.cli import main
+from holdfast.common import WatermarkStrategy
 from holdfast.datastream import KeyedProcessFunction, RuntimeContext, StreamExecutionEnvironment
 from holdfast.datastream.state import ValueStateDescriptor
+from holdfast.kernel.watermark import TimestampAssigner
 from holdfast.rest.client import RestClient, RestError
 from holdfast.runtime.job.engine import EpochDriver, Outcome
 from holdfast.runtime.master.job_master import JobMaster
 from holdfast.testing.epoch.epoch_runner import LocalEngine, LocalInput, run_job
 
 SECONDS = 30.0
+
+
+class Beginning(TimestampAssigner):
+    """Every word is of a long time ago."""
+
+    def extract_timestamp(self, value: Any, record_timestamp: int) -> int:
+        return 1_000_000
+
+
+STAMPED = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(Beginning())
 
 
 class Count(KeyedProcessFunction):
@@ -50,10 +62,11 @@ class GrowingEngine(LocalEngine):
 class Running:
     """A job that counts words, in a thread of its own."""
 
-    def __init__(self, root: Path, name: str = "words", **options: Any) -> None:
+    def __init__(self, root: Path, name: str = "words", *, event_time: bool = False, **options: Any) -> None:
         env = StreamExecutionEnvironment.get_execution_environment()
         words = env.from_collection([], "string").uid("words")
-        counted = words.key_by(lambda word: word, "string").process(Count(), output_type="string").uid("count")
+        stamped = words.assign_timestamps_and_watermarks(STAMPED).uid("stamped") if event_time else words
+        counted = stamped.key_by(lambda word: word, "string").process(Count(), output_type="string").uid("count")
         counted.for_each_epoch(lambda rows, epoch: None).uid("sink")
         self.engine = GrowingEngine([{"words": ["kelp", "rock"]}])
         self.master: JobMaster = run_job(

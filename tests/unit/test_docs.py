@@ -85,6 +85,10 @@ def test_the_page_of_options_is_current() -> None:
     assert subprocess.run(command, check=False).returncode == 0, "run: python scripts/options_page.py"
 
 
+def test_the_page_of_metrics_is_current() -> None:
+    assert script("metrics_page.py")["current"](), "run: python scripts/metrics_page.py"
+
+
 def test_the_speed_in_the_readme_is_that_of_the_results() -> None:
     assert script("readme_speed.py")["main"](["--check"]) == 0, "run: python scripts/readme_speed.py"
 

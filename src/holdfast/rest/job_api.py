@@ -11,8 +11,9 @@ from holdfast.rest.answer import Answer, RefusedError, Request
 from holdfast.rest.form import job_form as form
 from holdfast.rest.graph.job_graph import JobGraph
 from holdfast.rest.metric.job_numbers import metrics_of
+from holdfast.rest.metric.job_samples import samples_of
 from holdfast.rest.metric.prometheus import exposition
-from holdfast.rest.metric.sample import samples_of, to_json
+from holdfast.rest.metric.sample import to_json
 from holdfast.rest.operation import cause_of
 from holdfast.rest.route.route import serves
 from holdfast.rest.route.schema import STRING

@@ -31,6 +31,7 @@ from holdfast.spark.exchange import EpochJobPlan
 from holdfast.spark.failure import final_failures_told, translate
 from holdfast.spark.frame import arrow_files, map_in_arrow
 from holdfast.spark.input.consumed_file import ConsumedFiles
+from holdfast.spark.input.lag import records_behind
 from holdfast.spark.input.positions import QueryDirectory
 from holdfast.spark.input.source import JobFrames, StagedFrames
 from holdfast.spark.query_log import start_with_plain_logs
@@ -96,6 +97,17 @@ class SparkEngine(Engine):
         self._private = QueryDirectory(Path(tempfile.mkdtemp(prefix="holdfast-query-")), self._directory, token)
         if beginning.streaming is not None:
             self._private.seed(beginning.streaming)
+
+    def pending_records(self) -> Mapping[str, int]:
+        query = self._query
+        progress = None if query is None else query.lastProgress
+        sources = [] if progress is None else progress["sources"]
+        found: dict[str, int] = {}
+        for line, source in zip(self._frames.identities.lines, sources, strict=False):
+            behind = records_behind(source)
+            if behind is not None:
+                found[line.leaf.uid] = found.get(line.leaf.uid, 0) + behind
+        return found
 
     def reship(self, job: JobDescriptor) -> None:
         self._job = job

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -13,7 +14,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from holdfast.errors import ConfigurationError, CorruptFileError
 from holdfast.kernel.configuration import Configuration
 from holdfast.rest.embedded import bounds_from
+from holdfast.rest.metric.job_samples import samples_of
 from holdfast.rest.metric.sample import from_json
+from holdfast.spark.input.lag import records_behind
 from tests.stories.served import Running, until
 
 
@@ -54,6 +57,52 @@ def test_a_job_is_counted_under_flinks_names_where_flink_has_them(tmp_path: Path
         assert not [name for name, _ in found if "currentOutputWatermark" in name], "no event time, no watermark"
     finally:
         running.end()
+
+
+def test_state_its_cache_and_what_waits_are_counted(tmp_path: Path) -> None:
+    running = Running(tmp_path, event_time=True)
+    try:
+        running.say("sand", "kelp", "kelp")
+        until(lambda: scraped(running)["holdfast_job_epochs_total", ""] >= 2)
+        found = scraped(running)
+        operator = "flink_taskmanager_job_task_operator_"
+        assert found["holdfast_operator_state_entries", "count"] == 4, "kelp is there twice until it is compacted"
+        tasks = [found[f"holdfast_operator_cache_{what}_total", "count"] for what in ("hits", "misses")]
+        assert tasks == [2, 0], "two tasks of the second epoch found what those of the first had left"
+        assert found[f"{operator}numBytesIn", "count"] > 0
+        assert found["holdfast_operator_busy_seconds_total", "count"] > 0
+        assert found[f"{operator}pendingRecords", "words"] == 0
+        assert found[f"{operator}currentEmitEventTimeLag", "stamped"] > 1e12, "its timestamps are of 1970"
+        assert found["holdfast_operator_watermark_lag_seconds", "count"] > 1e9
+        assert (found["holdfast_job_is_leader", ""], found["holdfast_job_fencing_token", ""]) == (1, 1)
+    finally:
+        running.end()
+
+
+def test_failures_of_checkpoints_are_counted_by_their_reasons(tmp_path: Path) -> None:
+    running = Running(tmp_path)
+    try:
+        (tmp_path / "file").write_text("no directory")
+        running.client.post("savepoints", {"target-directory": str(tmp_path / "file")})
+        until(lambda: running.master.statistics.create_snapshot().failures)
+        failed = [sample for sample in samples_of(running.master) if sample.name == "holdfast_job_checkpoints_failed"]
+        assert [(sample.labels["reason"], sample.value) for sample in failed] == [("IO_EXCEPTION", 1)]
+    finally:
+        running.end()
+
+
+def test_records_that_wait_are_counted_as_spark_tells_of_them() -> None:
+    kafka = {"endOffset": {"words": {"0": 3, "1": 5}}, "latestOffset": {"words": {"0": 10, "1": 5, "2": 1}}}
+    assert records_behind(kafka) == 8
+    texts = {name: json.dumps(offset) for name, offset in kafka.items()}
+    assert records_behind(texts) == 8
+    ours = {
+        "endOffset": {"words": {"id": "x", "next": {"0": 3}}},
+        "latestOffset": {"words": {"id": "x", "next": {"0": 4}}},
+    }
+    assert records_behind(ours) == 1
+    for other in ({}, {"endOffset": 1, "latestOffset": 2}, {"endOffset": None, "latestOffset": None}):
+        assert records_behind(other) is None
 
 
 def test_what_failed_is_counted_and_rows_of_failed_epochs_are_not(tmp_path: Path) -> None:

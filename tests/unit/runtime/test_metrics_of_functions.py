@@ -11,8 +11,8 @@ import pytest
 from holdfast.datastream import KeyedProcessFunction, MapFunction, RuntimeContext
 from holdfast.errors import ConfigurationError, HoldfastError
 from holdfast.metrics import MetricGroup
+from holdfast.rest.metric.job_samples import samples_of
 from holdfast.rest.metric.prometheus import exposition
-from holdfast.rest.metric.sample import samples_of
 from holdfast.runtime.exchange.barrier import StepReport
 from holdfast.runtime.function.metric import MOST_METRICS, TaskMetrics
 from holdfast.runtime.master.job_master import JobMaster

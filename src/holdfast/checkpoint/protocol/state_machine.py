@@ -41,7 +41,7 @@ from holdfast.checkpoint.protocol.instruction import (
 from holdfast.checkpoint.protocol.pending_checkpoint import PendingCheckpoint, Task, TaskAcknowledgeResult
 from holdfast.checkpoint.protocol.request import CheckpointRequestDecider, CheckpointTriggerRequest
 from holdfast.checkpoint.protocol.schedule import Schedule
-from holdfast.checkpoint.statistics.tracker import CheckpointStatsTracker
+from holdfast.checkpoint.statistics.tracker import UNKNOWN, CheckpointStatsTracker
 from holdfast.errors import CheckpointError, CheckpointFailureReason
 from holdfast.kernel.clock import Clock
 
@@ -189,7 +189,7 @@ class CheckpointProtocol:
     def prepare_failed(self, request: CheckpointTriggerRequest, error: CheckpointError) -> Instructions:
         """There is no id, or a task that must take part cannot."""
         self._is_triggering = False
-        self._statistics.report_failed_without_in_progress()
+        self._statistics.report_failed_without_in_progress(_name(error))
         report = ReportFailure(error, UNKNOWN_CHECKPOINT_ID, request.properties, None)
         return [Reject(request, error), report, *self._choose(None)]
 
@@ -323,7 +323,7 @@ class CheckpointProtocol:
 
     def _refuse(self, request: CheckpointTriggerRequest, reason: CheckpointFailureReason) -> Instructions:
         error = CheckpointError(reason)
-        self._statistics.report_failed_without_in_progress()
+        self._statistics.report_failed_without_in_progress(_name(error))
         return [Reject(request, error), ReportFailure(error, UNKNOWN_CHECKPOINT_ID, request.properties, None)]
 
     def _choose(self, new: CheckpointTriggerRequest | None) -> Instructions:
@@ -373,7 +373,7 @@ class CheckpointProtocol:
     ) -> Instructions:
         pending.abort(error)
         self._forget(pending)
-        self._statistics.report_failed(pending.checkpoint_id, self._clock.now_ms(), str(error))
+        self._statistics.report_failed(pending.checkpoint_id, self._clock.now_ms(), str(error), _name(error))
         instructions: Instructions = [] if keep_files else [DiscardLocation(pending)]
         return [
             *instructions,
@@ -388,3 +388,7 @@ class CheckpointProtocol:
 
     def _report_subtask(self, checkpoint_id: int, vertex: str, subtask: int, metrics: CheckpointMetrics) -> None:
         self._statistics.report_subtask(checkpoint_id, vertex, subtask, metrics, self._clock.now_ms())
+
+
+def _name(error: CheckpointError) -> str:
+    return UNKNOWN if error.reason is None else error.reason.name

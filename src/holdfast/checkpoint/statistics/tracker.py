@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import threading
-from collections import OrderedDict, deque
-from collections.abc import Sequence
+from collections import Counter, OrderedDict, deque
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
 
@@ -16,6 +16,8 @@ from holdfast.errors import ConfigurationError
 IN_PROGRESS: Final = "IN_PROGRESS"
 COMPLETED: Final = "COMPLETED"
 FAILED: Final = "FAILED"
+UNKNOWN: Final = "UNKNOWN"
+"""A failure without a reason."""
 _QUANTILES: Final = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p999": 0.999}
 
 
@@ -139,6 +141,7 @@ class StatsSnapshot:
     Attributes:
         history: Newest first.
         completed: What was measured of the completed checkpoints that the summary covers.
+        failures: How many have failed for which reason; it has the name of a `CheckpointFailureReason`.
     """
 
     counts: Counts
@@ -148,6 +151,7 @@ class StatsSnapshot:
     latest_savepoint: CheckpointStats | None
     latest_failed: CheckpointStats | None
     restored: RestoredStats | None
+    failures: Mapping[str, int] = field(default_factory=dict)
 
     def find(self, checkpoint_id: int) -> CheckpointStats | None:
         """Return what is known of a checkpoint, None if it is unknown or forgotten."""
@@ -181,6 +185,7 @@ class CheckpointStatsTracker:
         self._completed: deque[Measured] = deque(maxlen=self.SUMMARY_SIZE)
         self._latest: dict[str, CheckpointStats] = {}
         self._restored: RestoredStats | None = None
+        self._failures: Counter[str] = Counter()
 
     def report_pending(
         self, checkpoint_id: int, timestamp: int, properties: CheckpointProperties, parallelism: dict[str, int]
@@ -216,14 +221,16 @@ class CheckpointStatsTracker:
                 metadata_size=metadata_size,
             )
 
-    def report_failed(self, checkpoint_id: int, now: int, message: str) -> bool:
+    def report_failed(self, checkpoint_id: int, now: int, message: str, reason: str = UNKNOWN) -> bool:
         """Note that a checkpoint has failed; returns False if nothing is known of it any more."""
         with self._lock:
+            self._failures[reason] += 1
             return self._end(checkpoint_id, FAILED, now, failure_message=message)
 
-    def report_failed_without_in_progress(self) -> None:
+    def report_failed_without_in_progress(self, reason: str = UNKNOWN) -> None:
         """Note that a request failed before anything was triggered."""
         with self._lock:
+            self._failures[reason] += 1
             counts = self._counts
             self._counts = replace(counts, total=counts.total + 1, failed=counts.failed + 1)
 
@@ -251,6 +258,7 @@ class CheckpointStatsTracker:
                 self._latest.get("SAVEPOINT"),
                 self._latest.get(FAILED),
                 self._restored,
+                dict(self._failures),
             )
 
     def _end(self, checkpoint_id: int, status: str, now: int, **known_now: Any) -> bool:

@@ -31,6 +31,7 @@ from holdfast.rest.form import job_form
 from holdfast.rest.form import job_manager_form as form
 from holdfast.rest.graph.flow_api import FlowApi
 from holdfast.rest.job_api import JobApi
+from holdfast.rest.metric import catalogue as metric
 from holdfast.rest.metric.prometheus import exposition
 from holdfast.rest.metric.sample import Sample, from_json
 from holdfast.rest.rescale_api import RescaleApi
@@ -142,20 +143,14 @@ class JobManagerApi(Routes):
         term = self._term()
         entries = [] if term is None else term.dispatcher.jobs()
         samples = [
-            Sample("holdfast_jobmanager_is_leader", int(term is not None), "Whether this job manager leads."),
+            metric.MANAGER_IS_LEADER.of(int(term is not None)),
             *(
-                Sample(
-                    "holdfast_jobmanager_jobs",
-                    sum(entry.status == status for entry in entries),
-                    "Jobs of this term by status.",
-                    labels={"status": status},
-                )
+                metric.MANAGER_JOBS.of(sum(entry.status == status for entry in entries), status=status)
                 for status in _STATUSES
             ),
         ]
         for entry in entries:
-            labels = {"job_id": str(entry.job_id)}
-            samples.append(Sample("holdfast_jobmanager_job_processes", entry.start, "Starts of the job.", True, labels))
+            samples.append(metric.MANAGER_PROCESSES.of(entry.start, job_id=str(entry.job_id)))
             if entry.phase is Phase.RUNNING and term is not None:
                 samples += _samples_of(term, entry.job_id)
         return exposition(samples)

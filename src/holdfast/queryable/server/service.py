@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable
 from typing import Any, Final
 
@@ -27,9 +28,16 @@ from holdfast.queryable.wire.limits import Limits
 from holdfast.queryable.wire.location import Address, KvStateID, KvStateLocationRegistry
 from holdfast.queryable.wire.request import GetRequest, ScanRequest, text
 
+QUERIES: Final[Counter[str]] = Counter()
+"""What the servers of this process were asked for, by kind, and how many requests were refused at once, as `refused`.
+
+Changed by the thread of the event loop alone; read by any.
+"""
 _JOB: Final = re.compile(r"[0-9a-f]{32}")
 MOST_SILENCES: Final = 5
 """A server that has registered is lost after so many times the interval of pings without any."""
+REFUSED: Final = "refused"
+_KINDS: Final = {int(kind): kind.name.lower() for kind in FrameType}
 Answer = bytes | Awaitable[bytes] | AsyncIterator[bytes]
 
 
@@ -90,6 +98,14 @@ class QueryService:
         Raises:
             QueryError: The request fails.
         """
+        QUERIES[_KINDS.get(frame.type, "other")] += 1
+        try:
+            return self._answered(frame, connection)
+        except Exception:
+            QUERIES[REFUSED] += 1
+            raise
+
+    def _answered(self, frame: Frame, connection: ServerConnection) -> Answer:
         kind = frame.type
         if kind == FrameType.GET:
             return self._get(frame, connection)

@@ -8,10 +8,6 @@ from holdfast.checkpoint.statistics.tracker import StatsSnapshot
 from holdfast.runtime.job.status import JobStatus
 from holdfast.runtime.master.job_master import JobMaster
 
-OURS: Final = frozenset(
-    {"triesInARow", "lastEpoch", "lastEpochRows", "lastEpochDuration", "rowsPerSecond", "stateSize"}
-)
-"""Names that Flink has not."""
 _NONE: Final = -1
 """What Flink says of a number that is not known yet."""
 

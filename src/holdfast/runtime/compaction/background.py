@@ -88,6 +88,16 @@ class CompactionStatistics:
     waited: float = 0.0
     deepest: int = 0
 
+    def plus(self, other: CompactionStatistics) -> CompactionStatistics:
+        """Both together."""
+        return CompactionStatistics(
+            self.swapped + other.swapped,
+            self.dropped + other.dropped,
+            self.bytes_written + other.bytes_written,
+            self.waited + other.waited,
+            max(self.deepest, other.deepest),
+        )
+
     def __str__(self) -> str:
         size = humanfriendly.format_size(self.bytes_written, binary=True)
         return (

@@ -40,6 +40,7 @@ class StepReport:
         metrics: What the function has counted itself; see `holdfast.runtime.function.metric`.
         busy: How many microseconds the subtask has worked, handing on what it emitted included.
         arrived: Rows and bytes that came to it in columns, by the edge or the source that they came from.
+        warm: 1 if its state was in the worker's memory, 0 if it was not, None where none is kept there.
     """
 
     uid: str
@@ -57,6 +58,7 @@ class StepReport:
     metrics: dict[str, list[Any]] = field(default_factory=dict)
     busy: int = 0
     arrived: dict[str, tuple[int, int]] = field(default_factory=dict)
+    warm: int | None = None
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -75,6 +77,7 @@ class StepReport:
             **({"metrics": self.metrics} if self.metrics else {}),
             **({"busy": self.busy} if self.busy else {}),
             **({"arrived": {name: list(numbers) for name, numbers in self.arrived.items()}} if self.arrived else {}),
+            **({} if self.warm is None else {"warm": self.warm}),
         }
 
     @classmethod
@@ -97,6 +100,7 @@ class StepReport:
             _metrics(value.get("metrics", {})),
             _number("busy", value.get("busy", 0)),
             _arrived(value.get("arrived", {})),
+            _number("warm", value["warm"]) if "warm" in value else None,
         )
 
 

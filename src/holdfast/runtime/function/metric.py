@@ -22,7 +22,16 @@ TASK_METRICS: Final = "holdfast.metrics"
 MOST_METRICS: Final = 200
 """Of one operator: each of them is in the report of each task."""
 _OTHER: Final = re.compile("[^A-Za-z0-9_]")
-TAKEN: Final = frozenset({"numRecordsIn", "numRecordsOut", "currentOutputWatermark"})
+TAKEN: Final = frozenset(
+    {
+        "numRecordsIn",
+        "numRecordsOut",
+        "numBytesIn",
+        "currentOutputWatermark",
+        "currentEmitEventTimeLag",
+        "pendingRecords",
+    }
+)
 """What Holdfast counts of every operator."""
 
 

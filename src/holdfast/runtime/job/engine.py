@@ -138,6 +138,10 @@ class Engine(ABC):
             HoldfastError: What a task raised, or `EngineError` for a failure of the engine itself.
         """
 
+    def pending_records(self) -> Mapping[str, int]:
+        """How many records wait in each source, by uid, as far as the engine knows. May be asked at any time."""
+        return {}
+
     @property
     def carries_messages(self) -> bool:
         """Whether elements may cross its exchanges in messages of several megabytes each."""

@@ -22,7 +22,7 @@ from holdfast.kernel.ids import new_nonce
 from holdfast.runtime.commit.checkpointing import EpochCheckpoints
 from holdfast.runtime.commit.restore import restored_versions, stored_max_parallelism
 from holdfast.runtime.commit.starting_point import Restored
-from holdfast.runtime.compaction.background import Compaction
+from holdfast.runtime.compaction.background import Compaction, CompactionStatistics
 from holdfast.runtime.epoch.epoch_runner import EpochRunner
 from holdfast.runtime.exchange.descriptor import JobDescriptor
 from holdfast.runtime.graph.compiler import compile_graph
@@ -130,6 +130,11 @@ class JobAttempt(EpochDriver):
     def plan(self) -> JobPlan:
         """The plan in force."""
         return self._plan
+
+    @property
+    def compaction(self) -> CompactionStatistics:
+        """What compaction has done in this attempt."""
+        return self._compaction.statistics
 
     @property
     def epoch(self) -> int:

@@ -33,6 +33,7 @@ from holdfast.errors import (
 from holdfast.kernel.backoff import RestartStrategy, restart_strategy_from
 from holdfast.kernel.secret import shown_error
 from holdfast.runtime.commit.starting_point import is_chosen, restore
+from holdfast.runtime.compaction.background import CompactionStatistics
 from holdfast.runtime.job.control import JobControl
 from holdfast.runtime.job.engine import EngineError, EngineLostError, InputError, Outcome
 from holdfast.runtime.job.history import JobHistory, first_line
@@ -90,6 +91,7 @@ class JobMaster:
         self._seen: RegisterState | None = None
         self._lease: Lease | None = None
         self._submission = submission_of(job)
+        self._compacted = CompactionStatistics()
         self._recurrence = Recurrence(job.configuration)
         self._restart: RestartStrategy = restart_strategy_from(job.configuration, job.clock)
 
@@ -107,6 +109,17 @@ class JobMaster:
     def tries(self) -> int:
         """How many attempts of this process have failed since a checkpoint completed."""
         return self._recurrence.tries(self._newest)
+
+    @property
+    def fencing_token(self) -> int | None:
+        """The token of the newest term of this process, None before the first."""
+        return None if self._lease is None else self._lease.token
+
+    @property
+    def compaction(self) -> CompactionStatistics:
+        """What compaction has done in all attempts of this process."""
+        attempt = self.attempt
+        return self._compacted if attempt is None else self._compacted.plus(attempt.compaction)
 
     @property
     def _newest(self) -> CheckpointPointer | None:
@@ -283,6 +296,7 @@ class JobMaster:
         lease.write(lambda state: replace(state.begun(restored.lineage, restored.request), terminal=None))
         if self._submission is not None:
             self._submission.begin()
+        self._compacted = self.compaction
         self.attempt = JobAttempt(
             self.job, lease, number, restored, self.control, self.progress, self.statistics, self.metrics, self.flow
         )

@@ -18,14 +18,26 @@ class OperatorNumbers:
     Attributes:
         records_in: Elements that it has read.
         records_out: Elements that it has emitted.
+        bytes_in: Bytes that came to it in columns.
+        busy: Microseconds that its subtasks have worked.
+        warm: Tasks that found their state in the memory of a worker.
+        cold: Tasks that did not, and read what they needed from run files.
         state_bytes: Size of the run files of its state.
+        state_entries: Rows in them; a key that was written again counts twice until they are compacted.
+        newest: The greatest timestamp that it has assigned, None if there is none.
         watermark: Its watermark in milliseconds since 1970, None if it has none yet.
         own: What its function counts itself, by name the kind and the numbers.
     """
 
     records_in: int = 0
     records_out: int = 0
+    bytes_in: int = 0
+    busy: int = 0
+    warm: int = 0
+    cold: int = 0
     state_bytes: int = 0
+    state_entries: int = 0
+    newest: int | None = None
     watermark: int | None = None
     own: dict[str, list[Any]] = field(default_factory=dict)
 
@@ -76,11 +88,17 @@ class JobMetrics:
                 known,
                 records_in=known.records_in + step.records_in,
                 records_out=known.records_out + step.records_out,
+                bytes_in=known.bytes_in + sum(size for _, size in step.arrived.values()),
+                busy=known.busy + step.busy,
+                warm=known.warm + (step.warm == 1),
+                cold=known.cold + (step.warm == 0),
+                newest=known.newest if step.observed is None else max(step.observed, known.newest or step.observed),
                 own=added(known.own, step.metrics, gauges.setdefault(step.uid, {})),
             )
         for uid, version in epochs.versions.items():
-            size = sum(run.size for run in version.runs)
-            operators[uid] = replace(operators.get(uid, OperatorNumbers()), state_bytes=size)
+            size, entries = sum(run.size for run in version.runs), sum(sum(run.rows.values()) for run in version.runs)
+            known = operators.get(uid, OperatorNumbers())
+            operators[uid] = replace(known, state_bytes=size, state_entries=entries)
         for uid, watermark in epochs.watermarks.items():
             if uid in operators and MIN_WATERMARK < watermark < MAX_WATERMARK:
                 operators[uid] = replace(operators[uid], watermark=watermark)

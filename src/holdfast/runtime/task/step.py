@@ -224,6 +224,7 @@ class KeyedRun(OperatorRun):
             "run": None if run is None else run.to_json(),
             "least_timer": self._backend.least_processing_time(),
             "queryable": self._names.names(),
+            "warm": None if self._backend.was_warm is None else int(self._backend.was_warm),
         }
 
     def succeeded(self) -> None:

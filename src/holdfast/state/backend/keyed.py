@@ -57,6 +57,7 @@ class AbstractKeyedStateBackend(KeyedStateStore):
         commit_cache() | drop_cache()
 
     Attributes:
+        was_warm: Whether the worker still had its state of an earlier task; None where there was none to have.
         env: The task.
         operator_identifier: Uid of the operator.
         key_codec: Codec of its keys.
@@ -66,6 +67,7 @@ class AbstractKeyedStateBackend(KeyedStateStore):
     """
 
     slot: Any
+    was_warm: bool | None = None
 
     def __init__(
         self,

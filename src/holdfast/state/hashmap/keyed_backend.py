@@ -85,6 +85,7 @@ class HashMapKeyedStateBackend(AbstractKeyedStateBackend):
         reader.check_keys(self.operator_identifier, self.key_codec, self.number_of_key_groups)
         taken = self._cache.take(self._cache_name)
         store = self._caught_up(taken, reader) if isinstance(taken, Store) else None
+        self.was_warm = None if not version.runs else store is not None
         if store is None:
             store = Store(self.key_codec)
             store.begin(version.lineage)

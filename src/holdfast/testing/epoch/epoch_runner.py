@@ -7,6 +7,7 @@ still crosses the exchange in the columns in which Spark would carry it.
 from __future__ import annotations
 
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -93,6 +94,12 @@ class LocalEngine(Engine):
     def prepare(self, job: JobDescriptor, positions: Mapping[str, Any] | None, token: int, rules: InputRules) -> None:
         self.reship(job)
         self._next = int(positions["next"]) if positions else 0
+
+    def pending_records(self) -> Mapping[str, int]:
+        waiting: Counter[str] = Counter()
+        for inputs in self.inputs[getattr(self, "_next", 0) :]:
+            waiting.update({uid: len(elements) for uid, elements in inputs.items()})
+        return {**dict.fromkeys((uid for inputs in self.inputs for uid in inputs), 0), **waiting}
 
     def reship(self, job: JobDescriptor) -> None:
         self._key = job.key

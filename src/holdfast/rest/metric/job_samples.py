@@ -1,0 +1,90 @@
+"""The numbers of a job as samples, collected when somebody asks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from holdfast.queryable.server.service import QUERIES, REFUSED
+from holdfast.rest.metric import catalogue as metric
+from holdfast.rest.metric.job_numbers import metrics_of
+from holdfast.rest.metric.sample import Sample
+from holdfast.runtime.job.status import JobStatus
+from holdfast.runtime.master.job_master import JobMaster
+
+_MISSING: Final = -1
+_NO_QUERIES: Final = {REFUSED: 0, "get": 0, "scan": 0}
+"""There from the beginning: an increase is seen only of what was there before."""
+_LEADING: Final = frozenset({JobStatus.RUNNING, JobStatus.RESTARTING})
+
+
+def samples_of(master: JobMaster) -> list[Sample]:
+    """Return the numbers of a job."""
+    labels = {"job_id": str(master.job.job_id), "job_name": master.job.name}
+    return [*_of_job(master, labels), *_of_operators(master, labels), *_of_queries(labels)]
+
+
+def _of_job(master: JobMaster, labels: Mapping[str, str]) -> Iterator[Sample]:
+    for name, value in metrics_of(master).items():
+        if name in metric.FLINK_OF_JOB and isinstance(value, int | float) and value != _MISSING:
+            yield metric.FLINK_OF_JOB[name].of(value, labels)
+    numbers = master.metrics.numbers
+    yield metric.EPOCHS.of(numbers.epochs, labels)
+    yield metric.EPOCHS_REPEATED.of(numbers.repeated, labels)
+    yield metric.ROWS_IN.of(numbers.rows, labels)
+    yield metric.EPOCH_SECONDS.of(round(numbers.seconds, 6), labels)
+    yield metric.CHECKPOINT_SECONDS.of(round(numbers.checkpoint_seconds, 6), labels)
+    yield metric.COMMIT_SECONDS.of(round(numbers.commit_seconds, 6), labels)
+    yield metric.ATTEMPTS_FAILED.of(master.history.failure_count, labels)
+    for reason, count in sorted(master.statistics.create_snapshot().failures.items()):
+        yield metric.CHECKPOINTS_FAILED.of(count, labels, reason=reason)
+    compaction = master.compaction
+    yield metric.COMPACTIONS.of(compaction.swapped, labels, outcome="taken")
+    yield metric.COMPACTIONS.of(compaction.dropped, labels, outcome="dropped")
+    yield metric.COMPACTION_BYTES.of(compaction.bytes_written, labels)
+    yield metric.COMPACTION_WAIT.of(round(compaction.waited, 6), labels)
+    yield metric.STATE_BYTES.of(sum(operator.state_bytes for operator in numbers.operators.values()), labels)
+    yield metric.TRIES.of(master.tries, labels)
+    yield metric.IS_LEADER.of(int(master.status in _LEADING), labels)
+    if master.fencing_token is not None:
+        yield metric.FENCING_TOKEN.of(master.fencing_token, labels)
+    for status in JobStatus:
+        yield metric.STATUS.of(int(status is master.status), labels, status=status.value)
+
+
+def _of_operators(master: JobMaster, labels: Mapping[str, str]) -> Iterator[Sample]:
+    now = master.job.clock.now_ms()
+    for uid, pending in sorted(master.job.engine.pending_records().items()):
+        yield metric.PENDING_RECORDS.of(pending, labels, operator_id=uid)
+    for uid, operator in sorted(master.metrics.numbers.operators.items()):
+        own = {**labels, "operator_id": uid}
+        yield metric.RECORDS_IN.of(operator.records_in, own)
+        yield metric.RECORDS_OUT.of(operator.records_out, own)
+        yield metric.BYTES_IN.of(operator.bytes_in, own)
+        yield metric.BUSY_SECONDS.of(round(operator.busy / 1e6, 6), own)
+        yield metric.OPERATOR_STATE_BYTES.of(operator.state_bytes, own)
+        yield metric.STATE_ENTRIES.of(operator.state_entries, own)
+        if operator.warm or operator.cold:
+            yield metric.CACHE_HITS.of(operator.warm, own)
+            yield metric.CACHE_MISSES.of(operator.cold, own)
+        if operator.newest is not None:
+            yield metric.EVENT_TIME_LAG.of(now - operator.newest, own)
+        if operator.watermark is not None:
+            yield metric.WATERMARK.of(operator.watermark, own)
+            yield metric.WATERMARK_LAG.of((now - operator.watermark) / 1000, own)
+        yield from _of_function(operator.own, own)
+
+
+def _of_function(numbers: Mapping[str, list[Any]], labels: Mapping[str, str]) -> Iterator[Sample]:
+    """What a function counts itself, under the names that Flink's exporter would give it."""
+    for name, (kind, *values) in sorted(numbers.items()):
+        endings = {"distribution": ("_count", "_sum", "_min", "_max"), "meter": ("_count",)}.get(kind, ("",))
+        for ending, value in zip(endings, values, strict=True):
+            yield Sample(f"{metric.FUNCTION}{name}{ending}", value, f"A {kind} of the program's.", labels=labels)
+
+
+def _of_queries(labels: Mapping[str, str]) -> Iterator[Sample]:
+    asked = {**_NO_QUERIES, **QUERIES}
+    yield metric.QUERIES_REFUSED.of(asked.pop(REFUSED), labels)
+    for kind, count in sorted(asked.items()):
+        yield metric.QUERIES.of(count, labels, kind=kind)
