@@ -32,6 +32,9 @@ NEXMARK_ON_SPARK = "test_a_query_on_spark_gives_the_answer_of_duckdb"
 LONG_QUERIES = ("q3", "q6", "q7", "q9", "q11", "q12", "q15", "q17", "q20")
 """`make test` has one query of each kind: a window, a join in a window, a join, and each way to change an answer."""
 
+CHANGES = "tests/unit/datastream/test_changes.py::test_killed_at_any_step_the_tables_end_as_the_changes_say"
+"""Killed at each step of a commit into three tables; `make test` has those before and after a sink's own commit."""
+
 LONG = (
     "tests/contract/test_compaction.py::TestEverythingCompacted::test_timers_end_as_in_a_plain_set",
     f"tests/contract/test_compaction.py::TestHistoriesWithCompactions::{HISTORIES}",
@@ -78,6 +81,11 @@ LONG = (
     "tests/spark/test_dice_stories.py",
     "tests/spark/test_examples.py::test_a_database_is_written_once_by_epoch",
     "tests/spark/test_kafka_stories.py",
+    "tests/spark/test_payments.py",
+    f"{CHANGES}[after:pointer.write",
+    f"{CHANGES}[after:sink.stage",
+    f"{CHANGES}[before:notify",
+    f"{CHANGES}[lost:sink.commit",
     "tests/spark/test_examples.py::test_a_sink_of_ones_own_writes_each_line_once",
     "tests/spark/test_flights_queries.py",
     "tests/spark/test_installed_wheel_stories.py",

@@ -37,7 +37,7 @@ from deltalake import DeltaTable  # noqa: E402
 from holdfast.queryable import QueryableStateClient  # noqa: E402
 from holdfast.queryable.wire.errors import QueryError  # noqa: E402
 
-PATIENCE = 300.0
+PATIENCE = 900.0
 EPOCHS = 8
 
 
@@ -180,9 +180,11 @@ def run(broker: str, work: Path, number: int, port: int) -> int:
         enough = sum(oracle.alerts(morning, rules).values()) // 2
         begun = time.monotonic()
         while (alerts := sum(written_alerts(broker).values())) < enough:
-            if not job.is_running() or time.monotonic() - begun > PATIENCE:
+            if not job.is_running():
                 job.require_success()
-                raise SystemExit("the job does not come to the middle")
+                raise SystemExit("the job ended before it could be killed in the middle")
+            if time.monotonic() - begun > PATIENCE:
+                raise SystemExit(f"the job has not come to the middle after {PATIENCE:.0f} s; its log is in {work}")
             time.sleep(0.5)
         job.kill()
         print(f"  {alerts} alerts are there; its process group was killed with SIGKILL")

@@ -22,6 +22,8 @@ from holdfast.datastream.window import SumAggregate, TumblingProcessingTimeWindo
 from holdfast.errors import ConfigurationError
 from holdfast.testing import EpochProgram, OperatorHarness
 from tests.examples import examples
+from tests.programs import changes_job
+from tests.stories.process import run
 
 CHANGES = "changelog<id: bigint, name: string, version: bigint>"
 Table = dict[int, tuple[Any, ...]]
@@ -152,6 +154,33 @@ def cut_in_two(rows: list[Row], size: int) -> bool:
 class _Same(KeyedProcessFunction):
     def process_element(self, row: Row, ctx: Any) -> Any:
         yield row
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        "before:sink.commit:5=kill",
+        "after:sink.commit:4=kill",
+        "lost:sink.commit:6=raise,after:sink.commit:8=kill",
+        "after:pointer.write:3=kill",
+        "before:notify:2=kill",
+        "after:sink.stage:9=kill",
+    ],
+)
+def test_killed_at_any_step_the_tables_end_as_the_changes_say(tmp_path: Path, fault: str) -> None:
+    """The next process goes on; of three sinks some have an epoch already, and some not."""
+    first = run("changes_job.py", tmp_path, fault=fault)
+    assert first.was_killed or first.code == 1, first.output
+    second = run("changes_job.py", tmp_path)
+    assert second.code == 0, second.output
+    _, expected = changes_job.history()
+    assert len(expected) > 5
+    with sqlite3.connect(tmp_path / "table.db") as database:
+        rows = database.execute("select id, name from t").fetchall()
+    delta = [tuple(row.values()) for row in DeltaTable(f"{tmp_path}/delta").to_pyarrow_table().to_pylist()]
+    iceberg = load_catalog("test", **changes_job.catalog(tmp_path)).load_table("db.t").scan().to_arrow()
+    for found in (rows, delta, [tuple(row.values()) for row in iceberg.to_pylist()]):
+        assert sorted(found) == sorted(expected.items())
 
 
 def test_what_cannot_know_of_changes_refuses_them(tmp_path: Path) -> None:
