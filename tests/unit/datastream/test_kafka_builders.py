@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import pickle
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from holdfast.common import WatermarkStrategy
 from holdfast.common.serialization import SimpleStringSchema
+from holdfast.datastream import OutputTag
 from holdfast.datastream.connectors.kafka import (
+    DEAD_LETTER,
     ConfluentSerialization,
     DeliveryGuarantee,
     KafkaRecordSerializationSchema,
     KafkaSink,
+    KafkaSource,
 )
+from holdfast.datastream.connectors.kafka.topic_ranges import COLUMNS
+from holdfast.datastream.formats.json import JsonRowDeserializationSchema
+from holdfast.datastream.stream.source_stream import elements_of
 from holdfast.errors import ConfigurationError
+from holdfast.testing import EpochProgram
 
 
 def schema(**settings: Any) -> KafkaRecordSerializationSchema:
@@ -108,3 +117,39 @@ def test_what_cannot_be_built_is_refused_with_the_reason(build: Any, message: st
 def sink_with(name: str, value: Any) -> KafkaSink:
     builder = KafkaSink.builder().set_bootstrap_servers("localhost:1").set_record_serializer(schema())
     return builder.set_property(name, value).build()
+
+
+def test_records_that_cannot_be_read_go_to_a_side_output_as_they_are(tmp_path: Path) -> None:
+    tag = OutputTag("unreadable", DEAD_LETTER)
+    source = (
+        KafkaSource.builder()
+        .set_bootstrap_servers("localhost:1")
+        .set_topics("words")
+        .set_value_only_deserializer(JsonRowDeserializationSchema.builder().type_info("n bigint").build())
+        .set_dead_letter_output(tag)
+        .build()
+    )
+    program = EpochProgram()
+    strategy = WatermarkStrategy.for_monotonous_timestamps()
+    stream = elements_of(source, program.source("words", COLUMNS), strategy, None)
+    seen: list[Any] = []
+    letters: list[Any] = []
+    stream.for_each_epoch(lambda frame, epoch, incarnation: seen.extend(frame.to_pylist())).uid("out")
+    beside = stream.get_side_output(tag)
+    beside.for_each_epoch(lambda frame, epoch, incarnation: letters.extend(frame.to_pylist())).uid("beside")
+    records = [
+        (b"k", b'{"n": 1}', "words", 1, 17, 5, []),
+        (b"k", b"garbage", "words", 1, 18, 6, [{"name": "h", "value": b"x"}]),
+        (b"k", None, "words", 1, 19, 7, []),
+    ]
+    program.run(tmp_path, [{"words": records}])
+    assert seen == [{"n": 1}]
+    [letter] = letters
+    assert (letter["key"], letter["value"], letter["topic"], letter["partition"], letter["offset"]) == (
+        b"k", b"garbage", "words", 1, 18,
+    )  # fmt: skip
+    assert letter["headers"] == [{"name": "h", "value": b"x"}] and "Expecting value" in letter["reason"]
+    with pytest.raises(ConfigurationError, match="not OutputTag"):
+        KafkaSource.builder().set_dead_letter_output(OutputTag("x", "word string"))
+    with pytest.raises(ConfigurationError, match="is for records that a deserializer cannot read"):
+        KafkaSource.builder().set_bootstrap_servers("localhost:1").set_topics("a").set_dead_letter_output(tag).build()

@@ -7,7 +7,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from holdfast.runtime.function.splits import SplitInput
-from holdfast.runtime.function.user_function import FlatMapLike
+from holdfast.runtime.function.user_function import FlatMapLike, ProcessFunction
 from holdfast.types.information.type_information import TypeInformation
 
 if TYPE_CHECKING:
@@ -52,10 +52,11 @@ class Source(ABC):
         """Whether each task reads one partition, which is ordered by itself: see `WatermarkStrategy.per_partition`."""
         return False
 
-    def decoder(self) -> tuple[FlatMapLike, Any] | None:
+    def decoder(self) -> tuple[FlatMapLike | ProcessFunction, Any] | None:
         """A function from a row to the elements that it stands for, and their type as `output_type` takes it.
 
-        It is called as that of `flat_map`, in the tasks that read the source. None if rows are elements as they are.
+        It is called as that of `flat_map`, or of `process` with its side outputs, in the tasks that read the source.
+        None if rows are elements as they are.
         """
         return None
 

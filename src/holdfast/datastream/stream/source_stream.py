@@ -10,6 +10,7 @@ from holdfast.datastream.stream.operation import declared_type
 from holdfast.errors import ConfigurationError
 from holdfast.kernel.watermark import WatermarkStrategy
 from holdfast.runtime.function.splits import SplitInput
+from holdfast.runtime.function.user_function import OutputTag, ProcessFunction
 from holdfast.runtime.graph.stream_graph import NarrowNode, OperatorSpec, SourceNode
 from holdfast.types.information.type_information import TypeInformation
 
@@ -17,10 +18,21 @@ from holdfast.types.information.type_information import TypeInformation
 class SourceStream(DataStream):
     """A stream of the elements of a source. Its name and uid are those of the input, whose position they identify."""
 
-    def __init__(self, rows: DataStream, elements: DataStream) -> None:
+    def __init__(self, rows: DataStream, elements: DataStream, decoded: DataStream | None = None) -> None:
         super().__init__(elements._environment, elements._node)
         assert isinstance(rows._node, SourceNode)
         self._input = rows._node
+        self._decoded = decoded
+
+    def get_side_output(self, output_tag: OutputTag) -> DataStream:
+        """What the source sends to a side output, such as records that it cannot read.
+
+        Raises:
+            ConfigurationError: The source has none.
+        """
+        return (
+            super().get_side_output(output_tag) if self._decoded is None else self._decoded.get_side_output(output_tag)
+        )
 
     def name(self, name: str) -> Self:
         """Names the input for logs and messages."""
@@ -80,8 +92,13 @@ def elements_of(
     decoder = source.decoder()
     if decoder is not None:
         decode, output_type = decoder
-        elements = elements.flat_map(decode, output_type if type_info is None else type_info)
-    elif type_info is not None and declared_type(type_info, "from_source") != elements.get_type():
+        produced = output_type if type_info is None else type_info
+        if isinstance(decode, ProcessFunction):
+            elements = elements.process(decode, produced)
+        else:
+            elements = elements.flat_map(decode, produced)
+    decoded = elements
+    if decoder is None and type_info is not None and declared_type(type_info, "from_source") != elements.get_type():
         raise ConfigurationError(
             f"from_source(): type_info is {declared_type(type_info, 'from_source').ddl!r}, but the elements of "
             f"{type(source).__name__} are {elements.get_type().ddl!r}: leave type_info out, the source knows its type."
@@ -89,4 +106,4 @@ def elements_of(
     if strategy != WatermarkStrategy.no_watermarks():
         timed = strategy.per_partition() if source.is_partitioned() else strategy
         elements = elements.assign_timestamps_and_watermarks(timed)
-    return SourceStream(rows, elements)
+    return SourceStream(rows, elements, decoded if decoder is not None else None)

@@ -2,7 +2,7 @@
 
 from holdfast.datastream.connectors.base import DeliveryGuarantee
 from holdfast.datastream.connectors.kafka.kafka_sink import KafkaSink, KafkaSinkBuilder
-from holdfast.datastream.connectors.kafka.kafka_source import KafkaSource, KafkaSourceBuilder
+from holdfast.datastream.connectors.kafka.kafka_source import DEAD_LETTER, KafkaSource, KafkaSourceBuilder
 from holdfast.datastream.connectors.kafka.offsets_initializer import (
     KafkaOffsetResetStrategy,
     KafkaOffsetsInitializer,
@@ -15,6 +15,7 @@ from holdfast.datastream.connectors.kafka.record_serialization import (
 )
 
 __all__ = [
+    "DEAD_LETTER",
     "ConfluentSerialization",
     "DeliveryGuarantee",
     "KafkaOffsetResetStrategy",

@@ -15,7 +15,14 @@ from holdfast.datastream.connectors.kafka.client import BOOTSTRAP, KafkaConnecti
 from holdfast.datastream.connectors.kafka.offsets_initializer import KafkaOffsetsInitializer, KafkaTopicPartition
 from holdfast.datastream.connectors.kafka.topic_ranges import COLUMNS, TopicRanges, TopicSelection
 from holdfast.errors import ConfigurationError
-from holdfast.runtime.function.user_function import FlatMapFunction, FlatMapLike, RuntimeContext
+from holdfast.runtime.function.user_function import (
+    FlatMapFunction,
+    FlatMapLike,
+    OutputTag,
+    ProcessFunction,
+    RuntimeContext,
+)
+from holdfast.types.conversion.convert import to_type
 from holdfast.types.information.type_information import TypeInformation
 from holdfast.types.serialization_schema import DeserializationSchema
 
@@ -28,16 +35,27 @@ _DISCOVERY: Final = "partition.discovery.interval.ms"
 _DISCOVERY_MS: Final = 10_000
 
 
+DEAD_LETTER: Final = f"{COLUMNS}, reason string"
+"""Type of records that cannot be read: as Kafka has them, and why."""
+
+
 class KafkaSource(Source):
     """Reads topics of Kafka; `KafkaSource.builder()` begins one.
 
     Without a deserializer the elements are rows `key, value, topic, partition, offset, timestamp, headers`.
     """
 
-    def __init__(self, ranges: TopicRanges, is_bounded: bool, deserializer: DeserializationSchema | None) -> None:
+    def __init__(
+        self,
+        ranges: TopicRanges,
+        is_bounded: bool,
+        deserializer: DeserializationSchema | None,
+        dead_letters: OutputTag | None = None,
+    ) -> None:
         self._ranges = ranges
         self._is_bounded = is_bounded
         self._deserializer = deserializer
+        self._dead_letters = dead_letters
 
     @staticmethod
     def builder() -> KafkaSourceBuilder:
@@ -69,15 +87,17 @@ class KafkaSource(Source):
         """By partitions of topics, each of which is read by a task of its own."""
         return True
 
-    def decoder(self) -> tuple[FlatMapLike, Any] | None:
+    def decoder(self) -> tuple[FlatMapLike | ProcessFunction, Any] | None:
         """The deserializer of values, if there is one; what has no value, or for which it returns None, is left out."""
         if self._deserializer is None:
             return None
-        return _Values(self._deserializer), self._deserializer.get_produced_type()
+        values = _Values(self._deserializer)
+        function = values if self._dead_letters is None else _ReadableValues(values, self._dead_letters)
+        return function, self._deserializer.get_produced_type()
 
 
 class _Values(FlatMapFunction):
-    """The element of each value."""
+    """The elements of each value."""
 
     def __init__(self, schema: DeserializationSchema) -> None:
         self._schema = schema
@@ -95,6 +115,23 @@ class _Values(FlatMapFunction):
                 f"the record at offset {value.offset} of {value.topic!r}, partition {value.partition}, cannot be read: "
                 f"{error}"
             ) from error
+
+
+class _ReadableValues(ProcessFunction):
+    """The elements of each value that has any; others go to a side output."""
+
+    def __init__(self, values: _Values, dead_letters: OutputTag) -> None:
+        self._values = values
+        self._tag = dead_letters
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        self._values.open(runtime_context)
+
+    def process_element(self, value: Any, ctx: Any) -> Iterable[Any]:
+        try:
+            return self._values.flat_map(value)
+        except ValueError as error:
+            return ((self._tag, (*value, str(error.__cause__ or error))),)
 
 
 class _FunctionOfValues(DeserializationSchema):
@@ -121,6 +158,7 @@ class KafkaSourceBuilder:
         self._group: str | None = None
         self._most_rows = 0
         self._deserializer: DeserializationSchema | None = None
+        self._dead_letters: OutputTag | None = None
 
     def set_bootstrap_servers(self, bootstrap_servers: str) -> KafkaSourceBuilder:
         """Where clients begin: `host:port`, several with commas."""
@@ -185,6 +223,20 @@ class KafkaSourceBuilder:
             )
         return self
 
+    def set_dead_letter_output(self, tag: OutputTag) -> KafkaSourceBuilder:
+        """Records for which the deserializer raises go to this side output of the stream, and do not fail the job.
+
+        Args:
+            tag: `OutputTag("unreadable", DEAD_LETTER)`; `get_side_output(tag)` of what `from_source` returns has the
+                records as Kafka has them, with the reason as the last column. Without that call they are dropped.
+        """
+        if not isinstance(tag, OutputTag) or tag.type_info != to_type(DEAD_LETTER):
+            raise ConfigurationError(
+                f"set_dead_letter_output() takes OutputTag('unreadable', DEAD_LETTER), not {tag!r}."
+            )
+        self._dead_letters = tag
+        return self
+
     def set_max_rows_per_epoch(self, rows: int) -> KafkaSourceBuilder:
         """How many offsets an epoch covers at most, over all partitions; about, because each gets at least one."""
         if isinstance(rows, bool) or not isinstance(rows, int) or rows < 1:
@@ -217,6 +269,11 @@ class KafkaSourceBuilder:
         """
         if self._selection is None:
             raise ConfigurationError("A KafkaSource needs set_topics(), set_topic_pattern() or set_partitions().")
+        if self._dead_letters is not None and self._deserializer is None:
+            raise ConfigurationError(
+                "set_dead_letter_output() is for records that a deserializer cannot read: call "
+                "set_value_only_deserializer(), or take the records as they are."
+            )
         properties = dict(self._properties)
         isolation = properties.pop(_ISOLATION, "read_committed")
         if isolation not in ("read_committed", "read_uncommitted"):
@@ -238,7 +295,7 @@ class KafkaSourceBuilder:
             is_committed=isolation == "read_committed",
             discovery=seconds,
         )
-        return KafkaSource(ranges, self._is_bounded, self._deserializer)
+        return KafkaSource(ranges, self._is_bounded, self._deserializer, self._dead_letters)
 
     def _select(self, selection: TopicSelection) -> KafkaSourceBuilder:
         if self._selection is not None:
