@@ -13,17 +13,20 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-pytest.importorskip("pyspark.sql.streaming.stateful_processor", reason="StatefulProcessor came with Spark 4.0")
+pytest.importorskip("pyspark", minversion="4.3", reason="the readers of state are as here since Spark 4.3")
 
 import pandas as pd
+from click.testing import CliRunner
 from pyspark.sql import Row
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 import holdfast.spark
 from examples.flights import oracle, prepare
+from holdfast.checkpoint.recovery.retained import load
+from holdfast.cli import main
 from holdfast.datastream import ParquetFileSink, StreamExecutionEnvironment
-from holdfast.errors import ConfigurationError, CorruptFileError, NotExistError, StateError
+from holdfast.errors import ConfigurationError, CorruptFileError, HoldfastError, NotExistError, StateError
 from holdfast.state_processor import SavepointReader, SavepointWriter, SparkQueryReader
 from holdfast.testing import EpochProgram
 from tests.documentation import ROOT, blocks
@@ -232,6 +235,7 @@ def test_what_spark_counts_and_has_seen_goes_on_in_reductions_that_are_built_in(
     stop_after_a_batch(sums, f"{tmp_path}/sums")
     stop_after_a_batch(stream.dropDuplicates(["key"]), f"{tmp_path}/seen", mode="append")
     paired = stream.alias("l").join(stream.alias("r"), F.expr("l.key = r.key")).select("l.key")
+    shutil.copytree(tmp_path / "seen", tmp_path / "lost")
     stop_after_a_batch(paired, f"{tmp_path}/paired", mode="append")
     grouped = stream.groupBy("key").applyInPandasWithState(
         remembered, "key string, n bigint", "n bigint", "update", "ProcessingTimeTimeout"
@@ -244,6 +248,14 @@ def test_what_spark_counts_and_has_seen_goes_on_in_reductions_that_are_built_in(
     with pytest.raises(StateError, match="is a join of two streams"):
         SparkQueryReader.read(spark, f"{tmp_path}/paired").transformation()
     groups = SparkQueryReader.read(spark, f"{tmp_path}/grouped")
+    lost = SparkQueryReader.read(spark, f"{tmp_path}/lost").transformation()
+    shutil.rmtree(tmp_path / "lost" / "state" / "0" / "1")
+    with pytest.raises(StateError, match="has no folder 1, but the state is in 2 partitions"):
+        SparkQueryReader.read(spark, f"{tmp_path}/lost").transformation()
+    shutil.rmtree(tmp_path / "lost" / "state" / "0" / "0")
+    with pytest.raises(HoldfastError, match="while reading the rows of a DataFrame and writing them as state"):
+        SavepointWriter.new_savepoint(spark).with_operator("seen", lost).write(f"{tmp_path}/none")
+    assert not (tmp_path / "none" / "_metadata").exists()
     with pytest.raises(ConfigurationError, match="say timers='processing' or timers='event'"):
         groups.transformation()
     path = (
@@ -256,6 +268,14 @@ def test_what_spark_counts_and_has_seen_goes_on_in_reductions_that_are_built_in(
     reader = SavepointReader.read(None, path)
     assert sorted(row["value"]["n"] for row in reader.read_keyed_state("groups", "state").to_pylist()) == [1, 1, 2]
     assert [row["key"] for row in reader.read_timers("groups").to_pylist()] == ["a"]
+
+    asked = ["state", "from-spark", f"{tmp_path}/sums", "--uid", "sums", "--to", f"{tmp_path}/told", "--input", "words"]
+    told = CliRunner().invoke(main, asked, catch_exceptions=False)
+    assert told.output.splitlines()[-1] == f"{tmp_path}/told"
+    assert SavepointReader.read(None, f"{tmp_path}/told").states("sums").keys() == reader.states("sums").keys()
+    [line] = load(f"{tmp_path}/told").metadata.source_positions["streaming"]["inputs"]
+    assert line["uid"] == "words"
+    assert line["reads"].startswith("source 0 of the query ")
 
     program = EpochProgram()
     words = program.source("words", "key string, n bigint")
@@ -283,9 +303,9 @@ class Logs:
         if commit:
             self.write(f"commits/{number}", "v1\n{}")
 
-    def read_file(self, source: int, number: int, name: str) -> None:
+    def read_file(self, source: int, number: int, name: str, suffix: str = "") -> None:
         told = json.dumps({"path": f"file://{self.path.parent}/in/{name}", "timestamp": 1, "batchId": number})
-        self.write(f"sources/{source}/{number}", f"v1\n{told}")
+        self.write(f"sources/{source}/{number}{suffix}", f"v1\n{told}")
 
 
 @pytest.fixture
@@ -313,6 +333,13 @@ def test_a_batch_that_was_not_committed_is_named_and_nothing_of_it_is_taken(spar
     assert sorted(found.files) == ["0/0", "0/1", "0/2"]
     assert found.streaming["offsets"]["2"].endswith('\n{"logOffset":2}')
 
+    # Spark puts entries together: those before may be gone then, and one of a later batch tells of later files.
+    for entry in ("0", "1", "3"):
+        (logs.path / "sources" / "0" / entry).unlink()
+    logs.read_file(0, 1, "1.parquet", suffix=".compact")
+    logs.read_file(0, 3, "3.parquet", suffix=".compact")
+    assert sorted(query.source_positions(["days"]).files) == ["0/1.compact", "0/2"]
+
     logs.batch(3, '{"logOffset":2}', commit=False)  # a batch for timers alone
     assert SparkQueryReader.read(spark, str(logs.path)).batch_id == 2
 
@@ -333,6 +360,9 @@ def test_sources_that_do_not_fit_are_refused(spark: Any, logs: Logs, tmp_path: P
     (logs.path / "sources/0/1").unlink()
     with pytest.raises(StateError, match="has no entry 1"):
         query.source_positions({"days": there})
+    (logs.path / "offsets/1").unlink()
+    with pytest.raises(StateError, match="has batch 2 and not the one before"):
+        SparkQueryReader.read(spark, str(logs.path)).source_positions({"days": there})
 
 
 def test_what_is_no_query_is_said(spark: Any, logs: Logs, tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ PACKAGES = {
     "holdfast.ha.zookeeper": "ZooKeeperLeaderElectionHaServices ZooKeeperStateHandleStore IntegerResourceVersion",
     "holdfast.queryable": "KvStateClientProxy KvStateClientProxyImpl KvStateLocationOracle QueryableStateClient",
     "holdfast.state_processor": """
-        SavepointReader SavepointWriter FlinkSavepointReader SparkQueryReader SourcePositions OperatorTransformation
+        SavepointReader SavepointWriter FlinkSavepointReader SparkQueryReader SourcePositions
         StateBootstrapTransformation KeyedStateBootstrapFunction
         BroadcastStateBootstrapFunction StateBootstrapFunction OperatorTransformation""",
     "holdfast.storage": "StateHandleStore RetrievableStateHandle AlreadyExistError NotExistError",

@@ -17,9 +17,10 @@ from pyspark.sql import types as T
 
 from holdfast.errors import ConfigurationError, HoldfastError
 from holdfast.runtime.exchange.layout import RESERVED
+from holdfast.spark.failure import translate
 from holdfast.spark.frame import frame_with, map_in_arrow
 from holdfast.spark.placement import place
-from holdfast.spark.worker import TaskFailedError, error_in
+from holdfast.spark.worker import TaskFailedError
 from holdfast.types.conversion.convert import to_row_type, to_type
 from holdfast.types.information.type_information import RowTypeInformation
 
@@ -67,7 +68,7 @@ def write_parts(
         What `write` has returned, without None.
 
     Raises:
-        HoldfastError: A task has refused something.
+        HoldfastError: A task has refused something, or Spark cannot read the rows.
     """
     needed = frame.select(*[f"`{name.replace('`', '``')}`" for name in columns])
     placed_type = _struct(needed.sparkSession, f"{SUBTASK} int, {HASH} bigint, {KEY} {to_type(key_type).ddl}")
@@ -77,10 +78,7 @@ def write_parts(
     try:
         return [json.loads(row[0]) for row in written.collect()]
     except Exception as failure:
-        error = error_in(failure)
-        if error is None:
-            raise
-        raise error from failure
+        raise translate(failure, "reading the rows of a DataFrame and writing them as state") from failure
 
 
 def read_parts(

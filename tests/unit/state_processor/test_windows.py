@@ -13,6 +13,9 @@ from holdfast.common.watermark_strategy import WatermarkStrategy
 from holdfast.datastream.window import (
     CountTrigger,
     EventTimeSessionWindows,
+    MaxAggregate,
+    SlidingEventTimeWindows,
+    SumAggregate,
     TimeWindow,
     TumblingEventTimeWindows,
     TumblingProcessingTimeWindows,
@@ -98,6 +101,34 @@ def test_history_is_put_into_windows_and_comes_out_of_them_with_what_the_job_add
     run(program, place / "job", inputs, {PATH: path})
     emitted = sorted((word, n) for word, _, n in journal.as_tuples(journal.read(place / "out")))
     assert emitted == [("a", 8), ("a", 21), ("b", 2), ("c", 0)]
+
+
+def test_history_is_aggregated_by_columns_and_the_job_goes_on_with_its_panes(place: Path) -> None:
+    windows = SlidingEventTimeWindows.of(Time.milliseconds(1000), Time.milliseconds(500))
+    aggregates = {"n": SumAggregate("n"), "most": MaxAggregate("n")}
+    history = pa.table({"word": ["a", "b", "a", "a"], "at": [5100, 5200, 5300, 6900], "n": [1, 2, 4, 8]})
+
+    def results(name: str, inputs: list[Any], path: str | None = None) -> list[Any]:
+        program = Program()
+        timed = program.source("in", "word string, at bigint, n bigint").assign_timestamps_and_watermarks(
+            WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda row, _: row.at)
+        )
+        summed = timed.key_by("word").window(windows).aggregate_batches(**aggregates).uid("sums")
+        summed.sink_to(Journal(place / f"out-{name}")).uid("out")
+        run(program, place / name, epochs("in", inputs), {} if path is None else {PATH: path})
+        return sorted(journal.as_tuples(journal.read(place / f"out-{name}")))
+
+    first = list(zip(*history.to_pydict().values(), strict=True))
+    later = [[("a", 6950, 16), ("c", 6950, 0)], [("c", 9000, 0)]]
+    for time_of in ("at", lambda row: row.at):
+        timed = OperatorTransformation.bootstrap_with(history).assign_timestamps(time_of).key_by("word")
+        made = timed.window(windows).aggregate_batches(**aggregates)
+        name = "column" if time_of == "at" else "function"
+        path = SavepointWriter.new_savepoint(None, 8).with_operator("sums", made).write(str(place / f"made-{name}"))
+        # The same as if the job had had the history too.
+        assert results(name, later, path) == results(f"all-{name}", [first, *later])
+    with pytest.raises(ConfigurationError, match="default trigger"):
+        timed.window(windows).trigger(CountTrigger.of(2)).aggregate_batches(**aggregates)
 
 
 def test_windows_that_history_completes_and_rows_without_a_time_are_refused(place: Path) -> None:

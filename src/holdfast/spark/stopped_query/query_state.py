@@ -71,12 +71,14 @@ class QueryOperator:
         operator_id: Which of the query's, from 0.
         name: Spark's name for what it is.
         states: What it has.
+        partitions: Into how many its state is cut.
         time_mode: Of `transformWithState`, as `StatefulProcessorHandle` has it; empty for other operators.
     """
 
     operator_id: int
     name: str
     states: tuple[QueryState, ...]
+    partitions: int
     time_mode: str = ""
 
     def state(self, name: str) -> QueryState:
@@ -128,7 +130,7 @@ class QueryStates:
 
         Raises:
             NotExistError: There is none.
-            StateError: There are several, and none is named; or its state cannot be taken.
+            StateError: There are several, and none is named; or its state cannot be taken, or is not whole.
         """
         operators = self.operators()
         told = ", ".join(f"{one.operator_id} ({one.name})" for one in operators) or "none"
@@ -148,7 +150,19 @@ class QueryStates:
                 f"Operator {chosen[0].operator_id} of the query in {self._logs.folder.path!r} is {why}. Its state "
                 "cannot be taken; take that of the others with operator_id."
             )
+        self._require_partitions(chosen[0])
         return chosen[0]
+
+    def _require_partitions(self, operator: QueryOperator) -> None:
+        """Spark's reader takes the folders that there are, so a last one that is gone would not be missed."""
+        folder = f"state/{operator.operator_id}"
+        found = {name for name in self._logs.folder.names(folder) if name.isdecimal()}
+        missing = [number for number in range(operator.partitions) if str(number) not in found]
+        if missing:
+            raise StateError(
+                f"{self._logs.folder.path}/{folder} has no folder {missing[0]}, but the state is in "
+                f"{operator.partitions} partitions: the checkpoint is not whole, copy it again."
+            )
 
     def frame(self, operator: QueryOperator, state: QueryState) -> DataFrame:
         """A state as a frame: `key`, a struct, and what its kind has.
@@ -197,7 +211,7 @@ class QueryStates:
         return frame.select(*columns, value[VALUE].alias(VALUE), value["ttlExpirationMs"].alias(EXPIRES))
 
     def _operator(self, row: Any) -> QueryOperator:
-        made = QueryOperator(int(row.operatorId), str(row.operatorName), ())
+        made = QueryOperator(int(row.operatorId), str(row.operatorName), (), int(row.numPartitions))
         if made.name in _TRANSFORM:
             return self._processor(made, row)
         states: tuple[QueryState, ...]

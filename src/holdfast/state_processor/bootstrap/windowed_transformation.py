@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from holdfast.errors import ConfigurationError
@@ -12,6 +12,8 @@ from holdfast.runtime.graph.stream_graph import OperatorSpec
 from holdfast.runtime.window.evictor import Evictor
 from holdfast.runtime.window.trigger import Trigger
 from holdfast.runtime.window.window_assigner import MergingWindowAssigner, WindowAssigner
+from holdfast.runtime.window_operator.batch_aggregate import BatchAggregateFunction
+from holdfast.runtime.window_operator.pane_operator import operator_by_columns
 from holdfast.runtime.window_operator.window_operator import WINDOW_CONTENTS, WindowEvaluation, WindowOperator
 from holdfast.state.declaration.descriptor import (
     AggregatingStateDescriptor,
@@ -35,6 +37,7 @@ class WindowBootstrap:
         evictor: Of the job; with one all elements are kept.
         contents: Makes the descriptor of what a window keeps, of the type of the rows.
         time_of: The event time of a row; None for none.
+        aggregates: Of `aggregate_batches`, by name; none where windows go by element.
     """
 
     assigner: WindowAssigner[Any, Any]
@@ -42,9 +45,17 @@ class WindowBootstrap:
     trigger: Trigger[Any, Any] | None = None
     evictor: Evictor[Any, Any] | None = None
     time_of: TimeOf | None = None
+    aggregates: Mapping[str, BatchAggregateFunction] = field(default_factory=dict)
 
     def spec(self, element_type: TypeInformation) -> OperatorSpec:
-        """The operator of the job, for rows of a type; nothing is computed of its windows."""
+        """The operator of the job, for rows of a type; nothing is computed of its windows.
+
+        Raises:
+            ConfigurationError: Aggregates do not fit the columns or the windows.
+        """
+        if self.aggregates:
+            panes = operator_by_columns(self.assigner, self.aggregates, element_type, None, None)
+            return OperatorSpec(panes, "panes", True, element_type, panes.output_type)
         trigger = self.trigger or self.assigner.get_default_trigger(None)
         contents = self.contents(element_type)
         if self.evictor is not None:
@@ -109,6 +120,19 @@ class WindowedStateTransformation:
             WINDOW_CONTENTS, aggregate_function, kind
         )
         return self._with(lambda element_type: descriptor)
+
+    def aggregate_batches(self, **aggregates: BatchAggregateFunction) -> Any:
+        """Return state of windows that are aggregated by columns, with the names that the job gives them.
+
+        Raises:
+            ConfigurationError: There are none, or the job could not have them with a trigger or an evictor.
+        """
+        if not aggregates or self._window.trigger is not None or self._window.evictor is not None:
+            raise ConfigurationError(
+                "aggregate_batches() takes aggregates by the names of their columns, for instance n=CountAggregate(), "
+                "and goes with the default trigger and without an evictor."
+            )
+        return self._made(replace(self._window, aggregates=aggregates))
 
     def apply(self, window_function: Any = None) -> Any:
         """Return state of windows that keep all elements for a function, which is not called."""

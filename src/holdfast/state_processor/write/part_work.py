@@ -18,8 +18,10 @@ import pyarrow as pa
 from holdfast.errors import HoldfastError, NullKeyError, StateError
 from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.key_group import key_groups_of
-from holdfast.runtime.operator import OperatorInstance, SubtaskInfo, user_error
-from holdfast.runtime.window_operator.window_subtask import subtask_kind
+from holdfast.kernel.watermark import MIN_WATERMARK
+from holdfast.runtime.operator import OperatorInstance, OperatorSubtask, SubtaskInfo, user_error
+from holdfast.runtime.window_operator.pane_subtask import PaneSubtask
+from holdfast.runtime.window_operator.window_subtask import WindowSubtask, subtask_kind
 from holdfast.state.backend import AbstractKeyedStateBackend, load_state_backend
 from holdfast.state.declaration.environment import TaskEnvironment
 from holdfast.state.run.probe import KEY
@@ -140,14 +142,10 @@ class PartWork:
                 part = keys.slice(start, _ELEMENTS_AT_ONCE).combine_chunks()
                 dict_keys = place.key.from_storage(column_of(part, KEY))
                 hashes = part.column(HASH).to_numpy()
-                rows = table.slice(start, _ELEMENTS_AT_ONCE)
-                elements = list(self._elements(rows))
-                emitted = operator.process(elements, dict_keys, hashes, _times(time_of, rows, elements, place))
-                if emitted and spec.shape == "window":
-                    raise StateError(
-                        f"A window of operator {place.uid!r} is complete with the rows that are given and would emit "
-                        f"{emitted[0]!r:.200}, which no job would see: leave out the rows of windows that are over."
-                    )
+                rows = table.slice(start, _ELEMENTS_AT_ONCE).combine_chunks()
+                _bootstrap(operator, time_of, rows, self.element_type, dict_keys, hashes)
+            if isinstance(operator, PaneSubtask):
+                operator.close(MIN_WATERMARK, self.now)
             run = backend.flush(lambda: place.new_path(subtask), place.token, place.epoch)
         finally:
             instance.close()
@@ -155,17 +153,33 @@ class PartWork:
         return run
 
 
-def _times(time_of: Any, rows: pa.Table, elements: Sequence[Any], place: RunPlace) -> list[int] | None:
-    """The event times of rows in milliseconds; None if they have none."""
-    if time_of is None:
-        return None
+def _bootstrap(
+    operator: OperatorSubtask, time_of: Any, rows: pa.Table, kind: TypeInformation, dict_keys: Any, hashes: Any
+) -> None:
+    """Give rows to the operator that makes state of them."""
+    info = operator.info
+    times: list[int | None] | None = None
     if isinstance(time_of, str):
-        times: list[int] = times_of(column_of(rows, time_of), time_of).to_pylist()
-        return times
-    try:
-        return [time_of(element) for element in elements]
-    except Exception as error:
-        raise user_error(error, place.uid, None, place.epoch, "telling the time of a row") from error
+        times = times_of(column_of(rows, time_of), time_of).to_pylist()
+    elements: list[Any] = []
+    if not isinstance(operator, PaneSubtask) or callable(time_of):
+        elements = [element for batch in rows.to_batches() for element in batch_to_elements(batch, kind)]
+    if callable(time_of):
+        try:
+            times = [time_of(element) for element in elements]
+        except Exception as error:
+            raise user_error(
+                error, operator.info.uid, None, operator.info.epoch, "telling the time of a row"
+            ) from error
+    if isinstance(operator, PaneSubtask):
+        operator.process_rows(rows.to_batches()[0], dict_keys, hashes, times)
+        return
+    emitted = operator.process(elements, dict_keys, hashes, times)
+    if emitted and isinstance(operator, WindowSubtask):
+        raise StateError(
+            f"A window of operator {info.uid!r} is complete with the rows that are given and would emit "
+            f"{emitted[0]!r:.200}, which no job would see: leave out the rows of windows that are over."
+        )
 
 
 def _backend(place: RunPlace, info: SubtaskInfo) -> AbstractKeyedStateBackend:
