@@ -209,6 +209,10 @@ def _keyed(frame: Any) -> KeyedStateTransformation:
     from holdfast.spark.stopped_query.query_state import KEY
 
     keys = frame.schema[KEY].dataType.names
+    if not keys:
+        raise StateError(
+            "The query groups by no column, so its state belongs to no key: read it by read_state(), and give it one."
+        )
     own = [f"`{name}` as `{_OWN}{name}`" for name in frame.columns if name != KEY]
     flat = frame.selectExpr(*[f"`{KEY}`.`{name.replace('`', '``')}`" for name in keys], *own)
     return OperatorTransformation.bootstrap_with(flat).key_by(keys)
