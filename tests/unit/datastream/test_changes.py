@@ -192,11 +192,14 @@ def test_what_cannot_know_of_changes_refuses_them(tmp_path: Path) -> None:
         lambda: keyed.sum("version"),
         lambda: keyed.max("version"),
         lambda: keyed.deduplicate(),
+        lambda: keyed.max_by("version"),
         lambda: keyed.top_n(1, "version"),
         lambda: keyed.window(TumblingProcessingTimeWindows.of(Time.seconds(1))).aggregate_batches(n=SumAggregate("id")),
     ):
         with pytest.raises(ConfigurationError, match="takes another one back"):
             refused()
+    with pytest.raises(ConfigurationError, match="would lose the kinds"):
+        changes.project(0)
     with pytest.raises(ConfigurationError, match="without a key adds rows"):
         changes.sink_to(DatabaseSink(f"sqlite:///{tmp_path}/x.db", "x"))
     with pytest.raises(ConfigurationError, match="have kinds themselves"):

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from holdfast.errors import ConfigurationError
 from holdfast.types.information.type_information import (
+    ChangelogTypeInformation,
     RowTypeInformation,
     StructTypeInformation,
     TupleTypeInformation,
@@ -99,6 +100,10 @@ class Distributed(Placed):
             raise ConfigurationError(
                 f"project() keeps parts of tuples or rows, and the elements of this stream are {element_type.ddl!r}: "
                 "declare output_type at the operator before it."
+            )
+        if isinstance(element_type, ChangelogTypeInformation):
+            raise ConfigurationError(
+                f"project() would lose the kinds of {element_type.ddl!r}: use map(), and return rows of the same kind."
             )
         places = range(len(element_type.types))
         if not field_indexes or any(type(index) is not int or index not in places for index in field_indexes):

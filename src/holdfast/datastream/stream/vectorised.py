@@ -156,23 +156,25 @@ class BatchOperations:
         return isinstance(self.get_type(), OpaqueTypeInformation)
 
     def _best(self, name: str, position: int | str, is_better: Callable[[Any, Any], bool]) -> DataStream:
+        self._refuse_changes(f"{name}()")
         if not self._is_untyped:
             position = self._fields(is_part=True)[0].index(self._column(position, name, is_part=True)[0])
         return self._apply("reduce", ChooseReduceFunction(name, position, is_better), None)
 
     def _accumulated(self, name: str, position: int | str, combine: Callable[[Any, Any], Any]) -> DataStream:
+        self._refuse_changes(f"{name}()")
         if isinstance(position, bool) or not isinstance(position, int | str):
             raise ConfigurationError(f"{name}() takes the position of a part, or its name, not {position!r}.")
         return self._apply("reduce", AccumulateReduceFunction(name, position, combine), None)
 
     def _replacing(self, function: BatchFunction, name: str) -> DataStream:
-        self._refuse_changes(name)
+        self._refuse_changes(f"{name}()")
         if isinstance(self.get_type(), TupleTypeInformation):
             function = InTuples(function)
         return self._operator(self._batches(function, self.get_type()), name)
 
     def _adding(self, function: BatchFunction, name: str, added: TypeInformation) -> DataStream:
-        self._refuse_changes(f"{name}, made of columns,")
+        self._refuse_changes(f"the column {name!r}")
         names, types = self._fields()
         if name in names:
             raise ConfigurationError(f"There is a column {name!r} already; give the result another name: name='...'.")
