@@ -10,6 +10,7 @@ import re
 import shutil
 import subprocess
 import sys
+import zipfile
 from functools import cache
 from pathlib import Path
 
@@ -76,6 +77,13 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     [made] = directory.glob("*.whl")
     return made
+
+
+def test_the_wheel_has_all_files_of_the_web_page(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        packed = {name for name in archive.namelist() if "/rest/page/static/" in name and "licenses" not in name}
+    files = (ROOT / "src" / "holdfast" / "rest" / "page" / "static").iterdir()
+    assert packed == {file.relative_to(ROOT / "src").as_posix() for file in files}
 
 
 @pytest.mark.parametrize("which", ["oldest", "newest"])

@@ -49,6 +49,7 @@ EPOCHS: Final = named(
             "total": integer(0),
             "repeated": integer(0),
             "rows": integer(0),
+            "sources": array(record({"id": STRING, "behind": told("Records that no epoch has read yet.", integer(0))})),
             "epochs": array(PROGRESS),
         }
     ),

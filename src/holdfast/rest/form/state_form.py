@@ -52,6 +52,7 @@ ROWS: Final = named(
     "StateRows",
     record(
         {
+            "checkpoint": integer(1),
             "columns": array(record({"name": STRING, "type": STRING})),
             "rows": array(mapping(STRING)),
             "read": integer(0),
@@ -76,6 +77,7 @@ LARGEST: Final = named(
     "LargestKeys",
     record(
         {
+            "checkpoint": integer(1),
             "keys": integer(0),
             "rows": integer(0),
             "bytes": integer(0),

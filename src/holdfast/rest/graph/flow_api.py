@@ -25,13 +25,14 @@ class FlowApi:
         """The recent epochs of a job, oldest first, or with ?since=TIME those that began later."""
         since = request.query.get("since", 0)
         recent = [epoch.to_dict() for epoch in self._master.progress.recent if epoch.started > since]
-        numbers = self._master.metrics.numbers
+        numbers, pending = self._master.metrics.numbers, self._master.job.engine.pending_records()
         return Answer(
             {
                 "now": self._master.job.clock.now_ms(),
                 "total": numbers.epochs,
                 "repeated": numbers.repeated,
                 "rows": numbers.rows,
+                "sources": [{"id": uid, "behind": records} for uid, records in pending.items()],
                 "epochs": recent,
             }
         )

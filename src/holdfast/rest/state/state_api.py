@@ -83,31 +83,32 @@ class StateApi:
         uid, name = request.path["uid"], request.path["state"]
         start, limit = request.query.get("start", 0), request.query.get("limit", 100)
         with self._reading():
-            _, checkpoint = snapshot_of(self._master, _number(request.path["snapshotid"]))
+            snapshot, checkpoint = snapshot_of(self._master, _number(request.path["snapshotid"]))
             reader = SavepointReader(None, checkpoint)
             kind = reader.states(uid).get(name)
             if kind in _OPERATOR_STATE:
-                return Answer(_of_subtasks(reader, uid, name, kind))
+                return Answer({"checkpoint": snapshot.id, **_of_subtasks(reader, uid, name, kind)})
             if "key" in request.query:
                 keys = keys_meant(reader, uid, request.query["key"])
                 found = StateRows(reader.state_table(uid, name, keys=keys))
                 rows = found.all()
-                return Answer({"columns": found.columns, "rows": rows, "read": len(rows), "cut": False, "next": None})
+                told = {"columns": found.columns, "rows": rows, "read": len(rows), "cut": False, "next": None}
+                return Answer({"checkpoint": snapshot.id, **told})
             found = StateRows(reader.state_table(uid, name))
             conditions = conditions_in(request.query.get("where", ""))
             scanned = found.scan(conditions, request.query.get("contains", ""), start, max(1, limit))
-            return Answer({"columns": found.columns, **scanned})
+            return Answer({"checkpoint": snapshot.id, "columns": found.columns, **scanned})
 
     @serves("GET", f"{_STATE}/largest", form.LARGEST)
     def largest(self, request: Request) -> Answer:
         """The largest keys and key groups."""
         uid, name = request.path["uid"], request.path["state"]
         with self._reading():
-            _, checkpoint = snapshot_of(self._master, _number(request.path["snapshotid"]))
+            snapshot, checkpoint = snapshot_of(self._master, _number(request.path["snapshotid"]))
             reader = SavepointReader(None, checkpoint)
             if reader.states(uid).get(name) in _OPERATOR_STATE:
                 raise RefusedError(400, f"State {name!r:.80} belongs to subtasks, and has no keys.")
-            return Answer(StateRows(reader.state_table(uid, name)).largest())
+            return Answer({"checkpoint": snapshot.id, **StateRows(reader.state_table(uid, name)).largest()})
 
     @contextmanager
     def _reading(self) -> Iterator[None]:

@@ -90,6 +90,7 @@ class LocalEngine(Engine):
         self._source_tasks = source_tasks
         self._amnesia = amnesia
         self._interceptor = interceptor or (lambda stage, partition: None)
+        self._next = 0
 
     def prepare(self, job: JobDescriptor, positions: Mapping[str, Any] | None, token: int, rules: InputRules) -> None:
         self.reship(job)

@@ -1,5 +1,7 @@
 // Elements made of plain values. Every text goes in as a text node, so names with markup in them are only text.
 
+// Set by the code that made an element, or by who looks at it.
+const KEPT = ["style", "open"];
 const SVG = "http://www.w3.org/2000/svg";
 
 const handlers = new WeakMap();
@@ -58,9 +60,11 @@ function merged(now, next) {
   }
   // What keeps something of its own is named, and only exchanged for what has another name.
   if (now.dataset.own !== undefined || next.dataset.own !== undefined) return now.dataset.own === next.dataset.own;
-  for (const { name } of [...now.attributes]) if (name !== "style" && !next.hasAttribute(name)) now.removeAttribute(name);
+  for (const { name } of [...now.attributes]) {
+    if (!KEPT.includes(name) && !next.hasAttribute(name)) now.removeAttribute(name);
+  }
   for (const { name, value } of [...next.attributes]) {
-    if (name !== "style" && now.getAttribute(name) !== value) now.setAttribute(name, value);
+    if (!KEPT.includes(name) && now.getAttribute(name) !== value) now.setAttribute(name, value);
   }
   if (now.style.cssText !== next.style.cssText) now.style.cssText = next.style.cssText;
   for (const type of Object.keys(handlers.get(now) || {})) listen(now, type, undefined);

@@ -86,6 +86,7 @@ export class EpochsTab {
       ["Rows", count(told.rows), "read from sources"],
       last && ["Rows a second", time ? brief((1000 * rows) / time) : NONE, `over the last ${recent.length} epochs`],
       last && ["Time of an epoch", duration(time / recent.length), "mean of the same"],
+      ...told.sources.map((source) => ["Source is behind", `${count(source.behind)} rows`, h("span", { class: "cut", title: source.id }, source.id)]),
       last && ["Sources are at", h("span", { class: "cut", title: last.position }, last.position)],
       last && ["Watermark", moment(last.watermark), last.watermark === null ? "no event time" : `${duration(Math.max(0, told.now - last.watermark))} behind the clock`],
     ]);

@@ -85,6 +85,7 @@ export class JobView {
         progress && ["Rows a second", brief(progress.rows_per_second), "in the last epoch"],
         progress && ["State", bytes(progress.state_bytes), "in run files"],
         ["Failures", count(job.restarts), job["tries-in-a-row"] ? `${job["tries-in-a-row"]} in a row` : job.restarts ? "a checkpoint has completed since" : "none"],
+        job["taken-over"] && ["Taken over", moment(job["taken-over"]), "from a job manager that led before"],
         job.processes !== undefined && ["Processes", count(job.processes), "started by the job manager"],
       ]),
       job["last-failure"] && (job["tries-in-a-row"] || this.isOver)

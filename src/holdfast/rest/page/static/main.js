@@ -65,7 +65,9 @@ function showHeader() {
       "div",
       { class: "row" },
       manager
-        ? h("span", { class: "note" }, manager.leader ? "leading job manager " : "job manager standing by ", h("code", null, `${manager.host}:${manager.pid}`))
+        ? h("span", { class: "note" }, manager.leader ? "leading job manager " : "job manager standing by ", h("code", null, `${manager.host}:${manager.pid}`),
+            manager["leads-since"] ? `, since ${moment(manager["leads-since"])}` : null,
+            manager["jobs-taken-over"] ? `, jobs taken over: ${manager["jobs-taken-over"]}` : null)
         : null,
       hasToken()
         ? h("button", { type: "button", class: "quiet small", onclick: () => { forgetToken(); location.reload(); } }, "Log out")

@@ -50,7 +50,9 @@ export class StateTab {
       this.followed = (other) => other === wanted;
     }
     const id = this.snapshot.value || LATEST;
-    if (!this.held || id === LATEST || String(this.held.id) !== id) this.held = await get(`${this.view.path}/state/${part(id)}`);
+    const newest = this.snapshots.find((one) => one.type === "CHECKPOINT");
+    const number = id === LATEST ? newest?.id : Number(id);
+    if (!this.held || this.held.id !== number) this.held = await get(`${this.view.path}/state/${part(id)}`);
     this.showStates();
     const chosen = wanted?.uid && this.held.states.find((one) => one.uid === wanted.uid && one.state === wanted.state);
     if (!chosen) {
@@ -148,7 +150,10 @@ class Explorer {
     const key = this.key.value;
     return this.show("Looking up …", async () => {
       const answer = await get(this.path + query({ key }) + (key === "" ? "?key=" : ""));
-      return answer.rows.length ? this.rows(answer) : h("p", { class: "empty" }, "This key has no state in the checkpoint.");
+      const where = `checkpoint ${answer.checkpoint}`;
+      return answer.rows.length
+        ? [this.rows(answer), h("p", { class: "note" }, `From ${where}.`)]
+        : h("p", { class: "empty" }, `This key has no state in ${where}.`);
     });
   }
 
@@ -164,7 +169,7 @@ class Explorer {
         h(
           "div",
           { class: "row" },
-          h("p", { class: "note" }, `${count(answer.rows.length)} shown of ${count(answer.read)} read${answer.cut ? "; there are more in these key groups: narrow the scan" : ""}.`),
+          h("p", { class: "note" }, `${count(answer.rows.length)} shown of ${count(answer.read)} read${answer.cut ? "; there are more in these key groups: narrow the scan" : ""}, checkpoint ${answer.checkpoint}.`),
           more !== null ? h("button", { type: "button", class: "quiet", onclick: () => this.scan(more) }, `Go on at key group ${more}`) : null,
         ),
       ];
@@ -189,7 +194,7 @@ class Explorer {
       const mean = found.bytes / Math.max(1, found.groups);
       return [
         facts([
-          ["Keys", count(found.keys)],
+          ["Keys", count(found.keys), `in checkpoint ${found.checkpoint}`],
           ["Rows", count(found.rows)],
           ["Bytes", bytes(found.bytes), "of keys and values, as they are in memory"],
           ["Key groups", count(found.groups), found.stopped_at === null ? "all read" : `read up to ${found.stopped_at}: the rest would take too long`],
