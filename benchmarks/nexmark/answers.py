@@ -52,8 +52,9 @@ ANSWERS: Final[dict[str, str]] = {
     f"from ({_BEST}) w join auction a on a.id = w.auction",
     "q10": f"select auction, bidder, price, date_time, extra, {_DAY} as dt, "
     "strftime(make_timestamp_ms(date_time), '%H:%M') as hm from bid",
-    "q11": "select bidder, count(*) as bid_count, min(date_time) as starts, max(date_time) + 10000 as ends from ("
-    "select *, sum(is_new) over (partition by bidder order by date_time rows unbounded preceding) as session from ("
+    "q11": "select bidder, min(date_time) as window_start, max(date_time) + 10000 as window_end, "
+    "count(*) as bid_count from (select *, "
+    "sum(is_new) over (partition by bidder order by date_time rows unbounded preceding) as session from ("
     "select *, case when date_time - lag(date_time) over w <= 10000 then 0 else 1 end as is_new from bid "
     "window w as (partition by bidder order by date_time))) group by bidder, session",
     "q12": "select bidder, 0 as window_start, 10000 as window_end, count(*) as bid_count from bid group by bidder",

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from benchmarks.nexmark.query import Query, of, timed
-from holdfast.common import Row, Time
-from holdfast.datastream import AggregateFunction, DataStream, ProcessWindowFunction
+from holdfast.common import Time
+from holdfast.datastream import DataStream
 from holdfast.datastream.window import (
     BatchAggregateFunction,
     CountAggregate,
@@ -120,35 +120,10 @@ def new_sellers(streams: Mapping[str, DataStream]) -> DataStream:
     return found.map(lambda row: (row.id, row.name, row.window_start), "id bigint, name string, starts bigint")
 
 
-class Counted(AggregateFunction):
-    """How many there are."""
-
-    def create_accumulator(self) -> int:
-        return 0
-
-    def add(self, value: Any, accumulator: int) -> int:
-        return accumulator + 1
-
-    def get_result(self, accumulator: int) -> int:
-        return accumulator
-
-    def merge(self, a: int, b: int) -> int:
-        return a + b
-
-
-class WithWindow(ProcessWindowFunction):
-    """A count together with its key and window."""
-
-    def process(self, key: Any, context: Any, elements: Any) -> Iterator[Any]:
-        window = context.window()
-        yield Row(key, next(iter(elements)), window.start, window.end)
-
-
 def user_sessions(streams: Mapping[str, DataStream]) -> DataStream:
     """q11: how many bids a bidder makes in a session, which ends after ten seconds without one."""
     sessions = timed(streams["bid"]).key_by("bidder").window(EventTimeSessionWindows.with_gap(TEN_SECONDS))
-    output = "bidder bigint, bid_count bigint, starts bigint, ends bigint"
-    return sessions.aggregate(Counted(), WithWindow(), Types.LONG(), output).uid("sessions")
+    return sessions.aggregate_batches(bid_count=CountAggregate()).uid("sessions")
 
 
 def processing_time(streams: Mapping[str, DataStream]) -> DataStream:
@@ -184,6 +159,6 @@ WINDOWS: Final = [
         },
         new_sellers,
     ),
-    Query("q11", {"bid": of("bid", "bidder bigint, date_time bigint")}, user_sessions, by_columns=False),
+    Query("q11", {"bid": of("bid", "bidder bigint, date_time bigint")}, user_sessions),
     Query("q12", {"bid": of("bid", "bidder bigint")}, processing_time),
 ]

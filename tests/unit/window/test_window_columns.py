@@ -31,6 +31,7 @@ from holdfast.datastream.window import (
     MaxAggregate,
     MeanAggregate,
     MinAggregate,
+    ProcessingTimeSessionWindows,
     SlidingEventTimeWindows,
     SlidingProcessingTimeWindows,
     SumAggregate,
@@ -135,6 +136,13 @@ ASSIGNERS: dict[str, WindowAssigner[Any, Any]] = {
 }
 
 
+SESSIONS: dict[str, WindowAssigner[Any, Any]] = {
+    "sessions": EventTimeSessionWindows.with_gap(MS(5)),
+    "long sessions": EventTimeSessionWindows.with_gap(MS(12)),
+}
+"""Which session takes a late element depends by element on which came first, so these are compared without them."""
+
+
 def both(stream: DataStream, assigner: WindowAssigner[Any, Any], place: Path) -> None:
     """Writes what comes by columns and by element, with late rows."""
     keyed = stream.key_by(["sensor", "place"])
@@ -184,7 +192,7 @@ def test_by_columns_is_as_by_element(
 @given(
     drawn=st.lists(st.tuples(rows, st.integers(0, 15)), max_size=30),
     cuts=st.lists(st.integers(0, 30), max_size=5),
-    name=st.sampled_from(sorted(ASSIGNERS)),
+    name=st.sampled_from(sorted(ASSIGNERS | SESSIONS)),
     fails=st.sets(st.integers(0, 30), max_size=2),
     stops=st.integers(0, 5),
     parallelism=st.tuples(st.integers(1, 3), st.integers(1, 3)),
@@ -211,7 +219,11 @@ def test_by_columns_is_as_by_element_over_failures_and_rescalings(
 
     for before_end, subtasks in zip((True, False), parallelism, strict=True):
         program = Program()
-        both(program.source("rows", ROW).assign_timestamps_and_watermarks(late_by(15)), ASSIGNERS[name], place)
+        both(
+            program.source("rows", ROW).assign_timestamps_and_watermarks(late_by(15)),
+            (ASSIGNERS | SESSIONS)[name],
+            place,
+        )
         given_ = inputs[: min(stops, len(inputs) - 1)] if before_end else inputs
         ends = not before_end
         run(program, place / "job", given_, RESTARTING, parallelism=subtasks, is_bounded=ends, interceptor=strike)
@@ -220,6 +232,29 @@ def test_by_columns_is_as_by_element_over_failures_and_rescalings(
 
 
 READING = "sensor string, at bigint, n bigint"
+
+
+def test_a_late_row_counts_if_its_session_goes_on_and_goes_aside_otherwise(place: Path) -> None:
+    program, late = Program(), OutputTag("late", READING)
+    stream = program.source("rows", READING).assign_timestamps_and_watermarks(late_by(0))
+    sessions = stream.key_by("sensor").window(EventTimeSessionWindows.with_gap(MS(10))).side_output_late_data(late)
+    sums = sessions.aggregate_batches(n=SumAggregate("n"), first=FirstAggregate("at")).uid("sums")
+    sums.sink_to(ParquetFileSink(place / "out")).uid("out")
+    sums.get_side_output(late).sink_to(ParquetFileSink(place / "late")).uid("late")
+    batches = [
+        [("a", 100, 1), ("a", 95, 2), ("b", 60, 4), ("b", 101, 8)],
+        # The watermark is 100: 88 meets the session that is open, 79 and 70 one that was over before, 50 nobody.
+        [("a", 88, 16), ("a", 79, 32), ("b", 70, 64), ("a", 50, 128)],
+        [("a", 120, 256)],
+    ]
+    run(program, place / "job", epochs("rows", batches), is_bounded=True)
+    assert sorted(ledger.read(place / "out")) == [
+        ("a", 79, 110, 1 + 2 + 16 + 32, 100),
+        ("a", 120, 130, 256, 120),
+        ("b", 60, 70, 4, 60),
+        ("b", 101, 111, 8, 101),
+    ]
+    assert sorted(ledger.read(place / "late")) == [("a", 50, 128), ("b", 70, 64)]
 
 
 @pytest.mark.parametrize(
@@ -304,7 +339,7 @@ def test_what_does_not_go_by_columns_is_refused(place: Path) -> None:
         pass
 
     wrong: list[tuple[Any, str]] = [
-        (lambda: keyed.window(EventTimeSessionWindows.with_gap(5)).aggregate_batches(n=count), "of one size"),
+        (lambda: keyed.window(ProcessingTimeSessionWindows.with_gap(5)).aggregate_batches(n=count), "of one size"),
         (lambda: keyed.window(Own(10)).aggregate_batches(n=count), "of one size"),
         (lambda: keyed.count_window(3).aggregate_batches(n=count), r"use aggregate\(\)"),
         (lambda: keyed.window(ten).trigger(CountTrigger.of(1)).aggregate_batches(n=count), "default trigger"),

@@ -290,7 +290,8 @@ class WindowedStream(_Windowed):
 
         Raises:
             ConfigurationError: An aggregate does not fit the columns; or the windows are not tumbling or sliding ones
-                of time, with the default trigger, without evictor and allowed lateness.
+                of time, or sessions of event time with one gap, with the default trigger, without evictor and allowed
+                lateness.
         """
         return self._by_columns(aggregates)
 
@@ -349,7 +350,8 @@ class AllWindowedStream(_Windowed):
 
         Raises:
             ConfigurationError: An aggregate does not fit the columns; or the windows are not tumbling or sliding ones
-                of time, with the default trigger, without evictor and allowed lateness.
+                of time, or sessions of event time with one gap, with the default trigger, without evictor and allowed
+                lateness.
         """
         return self._by_columns(aggregates)
 

@@ -182,6 +182,11 @@ class _SessionsOfOneGap(_Sessions[T]):
     def __init__(self, session_gap: Any) -> None:
         self._session_gap = milliseconds(session_gap, f"the gap of {type(self).__name__}", least=1)
 
+    @property
+    def gap(self) -> int:
+        """Milliseconds without an element that end a session."""
+        return self._session_gap
+
     def assign_windows(
         self, element: T, timestamp: int, context: WindowAssigner.WindowAssignerContext
     ) -> Collection[TimeWindow]:

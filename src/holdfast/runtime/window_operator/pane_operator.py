@@ -20,7 +20,7 @@ from holdfast.errors import ConfigurationError
 from holdfast.runtime.function.user_function import Function, OutputTag
 from holdfast.runtime.graph.stream_graph import KeySpec
 from holdfast.runtime.operator.vectorised_groups import Groups
-from holdfast.runtime.window.time_window_assigner import FIXED_WINDOWS
+from holdfast.runtime.window.time_window_assigner import FIXED_WINDOWS, EventTimeSessionWindows
 from holdfast.runtime.window.window import TimeWindow
 from holdfast.runtime.window.window_assigner import WindowAssigner
 from holdfast.runtime.window_operator.batch_aggregate import BatchAggregateFunction, CountAggregate
@@ -111,6 +111,7 @@ class PaneOperator(Function):
         aggregates: By the names of their columns.
         input_type: Of the rows.
         keys: Names and types of the columns of the key; none for a stream without keys.
+        is_sessions: Whether the size is that of the gap which ends a session.
         late_data_tag: Where rows go whose windows are all over; None drops them.
 
     Raises:
@@ -128,9 +129,11 @@ class PaneOperator(Function):
         keys: Mapping[str, TypeInformation],
         *,
         is_event_time: bool,
+        is_sessions: bool = False,
         late_data_tag: OutputTag | None = None,
     ) -> None:
         self.panes = panes
+        self.is_sessions = is_sessions
         self.is_event_time = is_event_time
         self.input_type = input_type
         self.keys = dict(keys)
@@ -206,10 +209,11 @@ def operator_by_columns(
             f"{where} takes aggregates by the names of their columns, for instance n=CountAggregate(), not "
             f"{wrong[0] if wrong else 'none'!r}."
         )
-    if not isinstance(assigner, FIXED_WINDOWS) or type(assigner) not in FIXED_WINDOWS:
+    is_sessions = type(assigner) is EventTimeSessionWindows
+    if type(assigner) not in FIXED_WINDOWS and not is_sessions:
         raise ConfigurationError(
-            f"{where} is for windows of one size and time, and not for {assigner!r}: use aggregate(), which goes by "
-            "element."
+            f"{where} is for windows of one size and for sessions of event time with one gap, and not for "
+            f"{assigner!r}: use aggregate(), which goes by element."
         )
     if not isinstance(element_type, RowTypeInformation):
         raise ConfigurationError(
@@ -229,13 +233,19 @@ def operator_by_columns(
                 "key_by()."
             )
         keys = {"key": key.key_type}
-    fixed = assigner.fixed()
-    assert fixed is not None
+    fixed = (assigner.gap, assigner.gap, 0) if isinstance(assigner, EventTimeSessionWindows) else _fixed(assigner)
     return PaneOperator(
         Panes(*fixed),
         aggregates,
         element_type,
         keys,
         is_event_time=assigner.is_event_time(),
+        is_sessions=is_sessions,
         late_data_tag=late_data_tag,
     )
+
+
+def _fixed(assigner: Any) -> tuple[int, int, int]:
+    fixed: tuple[int, int, int] | None = assigner.fixed()
+    assert fixed is not None
+    return fixed

@@ -27,7 +27,7 @@ from holdfast.runtime.window_operator.window_task import WINDOW_TIMERS
 from holdfast.state.timer.timer_service import InternalTimer
 from holdfast.types.conversion.arrow import batch_to_elements
 
-_MOST_PARTS: Final = 64
+MOST_PARTS: Final = 64
 _LEAST: Final = -(2**63)
 _GREATEST: Final = 2**63 - 1
 _ROWS_OF_AN_EPOCH: Final = 2**36
@@ -97,13 +97,12 @@ class PaneSubtask(OperatorSubtask):
             batch, slots, panes = batch.take(pa.array(rows)), slots[rows], panes[rows]
         if not len(slots):
             return
-        arrival = np.arange(len(slots)) + (self.info.epoch * _ROWS_OF_AN_EPOCH + self._rows)
-        self._rows += len(slots)
+        arrival = self._arrival(len(slots))
         groups = Groups(_codes(slots, panes))
         first = groups.first_rows
         columns = self._guarded("aggregating a batch", lambda: self._operator.accumulate(batch, groups, arrival))
         self._parts.append(_Part(slots[first], panes[first], columns))
-        if len(self._parts) >= _MOST_PARTS:
+        if len(self._parts) >= MOST_PARTS:
             self._parts = [self._together(self._parts)]
 
     def close(self, watermark: int, now: int) -> tuple[pa.RecordBatch, list[int | None]]:
@@ -131,6 +130,11 @@ class PaneSubtask(OperatorSubtask):
         taken, self._late_stamps = self._late_stamps, []
         tag = self._operator.late_data_tag
         return {tag.tag_id: taken} if tag is not None and taken else {}
+
+    def _arrival(self, count: int) -> Numbers:
+        """Return numbers for so many rows, greater than those of all before."""
+        self._rows += count
+        return np.arange(self._rows - count, self._rows) + self.info.epoch * _ROWS_OF_AN_EPOCH
 
     def _times(self, count: int, stamps: Stamps | None) -> Numbers:
         if not self._operator.is_event_time:
@@ -183,13 +187,17 @@ class PaneSubtask(OperatorSubtask):
                 for old, fresh in zip(columns, part.columns, strict=True)
             ]
         if not len(owners):
-            return pa.RecordBatch.from_pylist([], schema=self._operator.output_type.arrow_schema), []
+            return self._nothing()
         groups = Groups(_codes(owners, numbers))
         columns = self._operator.merge(columns, groups)
         owners, numbers = owners[groups.first_rows], numbers[groups.first_rows]
         order = np.argsort(numbers, kind="stable")
         results = self._operator.results([column.take(pa.array(order)) for column in columns])
-        return self._as_batch(owners[order], numbers[order], results)
+        ends = self._panes.ends(numbers[order]) + 1
+        return self._as_batch(owners[order], ends - self._panes.size, ends, results)
+
+    def _nothing(self) -> tuple[pa.RecordBatch, list[int | None]]:
+        return pa.RecordBatch.from_pylist([], schema=self._operator.output_type.arrow_schema), []
 
     def _windows_of(self, panes: Numbers, since: Numbers, limit: int) -> tuple[Numbers, Numbers]:
         """Return positions among some panes, and for each a window that has the pane and ends by now.
@@ -215,7 +223,7 @@ class PaneSubtask(OperatorSubtask):
         return self._windows_of(part.panes, np.full(len(part), since, np.int64), limit)
 
     def _as_batch(
-        self, owners: Numbers, numbers: Numbers, results: list[pa.Array]
+        self, owners: Numbers, starts: Numbers, ends: Numbers, results: list[pa.Array]
     ) -> tuple[pa.RecordBatch, list[int | None]]:
         backend, schema = self.backend, self._operator.output_type.arrow_schema
         assert backend is not None
@@ -228,11 +236,10 @@ class PaneSubtask(OperatorSubtask):
         parts = list(zip(*keys, strict=True)) if len(types) > 1 else [keys]
         taken = pa.array(places)
         columns = [kind.to_array(list(part)).take(taken) for kind, part in zip(types.values(), parts, strict=False)]
-        ends = self._panes.ends(numbers)
-        columns += [pa.array(ends + 1 - self._panes.size), pa.array(ends + 1)]
+        columns += [pa.array(starts), pa.array(ends)]
         columns += [result.cast(schema.field(len(columns) + at).type) for at, result in enumerate(results)]
         assert schema.names[len(types) : len(types) + 2] == [START, END]
-        return pa.RecordBatch.from_arrays(columns, schema=schema), ends.tolist()
+        return pa.RecordBatch.from_arrays(columns, schema=schema), (ends - 1).tolist()
 
     def _keep(self, part: _Part, limit: int) -> None:
         """Write the panes that have a window that is not over into state, and set a timer for those that are new."""

@@ -12,6 +12,7 @@ from holdfast.runtime.function.user_function import OutputTag
 from holdfast.runtime.graph.stream_graph import OperatorSpec
 from holdfast.runtime.operator import GroupedSubtask, OperatorSubtask, StampedSubtask, Stamps, SubtaskContext
 from holdfast.runtime.window_operator.pane_subtask import PaneSubtask
+from holdfast.runtime.window_operator.session_subtask import SessionSubtask
 from holdfast.runtime.window_operator.window_task import WindowTask
 
 
@@ -107,7 +108,7 @@ def subtask_kind(spec: OperatorSpec, *, is_stamped: bool) -> Callable[..., Opera
     if spec.shape == "window":
         return partial(WindowSubtask, is_stamped=is_stamped)
     if spec.shape == "panes":
-        return PaneSubtask
+        return SessionSubtask if spec.function.is_sessions else PaneSubtask
     if spec.shape == "groups":
         return GroupedSubtask
     return StampedSubtask if is_stamped else OperatorSubtask
