@@ -36,6 +36,8 @@ from deltalake import DeltaTable  # noqa: E402
 
 from holdfast.queryable import QueryableStateClient  # noqa: E402
 from holdfast.queryable.wire.errors import QueryError  # noqa: E402
+from holdfast.testing import KafkaServer  # noqa: E402
+from holdfast.testing.server.kafka import kafka_jars  # noqa: E402
 
 PATIENCE = 900.0
 EPOCHS = 8
@@ -237,8 +239,8 @@ def main() -> int:
     if arguments.broker:
         code = run(arguments.broker, work, arguments.payments, arguments.query_port)
     else:
-        from holdfast.testing import KafkaServer
-
+        if kafka_jars() is None:
+            raise SystemExit("there are no jars of a Kafka broker: run scripts/kafka_jars.py, or name one by --broker")
         with KafkaServer(work / "kafka") as server:
             code = run(server.bootstrap_servers, work, arguments.payments, arguments.query_port)
     print(f"{'Done' if code == 0 else 'FAILED'} in {time.monotonic() - started:.0f} s.")

@@ -1,17 +1,20 @@
-"""The ledger on a standalone cluster of two hosts: speculation, and a host that goes away."""
+"""A standalone cluster of two hosts: speculation, a host that goes away, and packages that travel with the job."""
 
 from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
+import sysconfig
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import pyarrow.dataset as ds
 import pytest
 
 from tests.spark.test_ledger_stories import Story
@@ -108,3 +111,94 @@ def test_a_host_goes_away_in_the_middle(tmp_path: Path, cluster: Cluster) -> Non
     os.killpg(cluster.processes[-1].pid, signal.SIGKILL)
     assert process.wait(timeout=180) == 0, (tmp_path / "log").read_text()[-4000:]
     story.audit()
+
+
+PACKED = """
+import os
+import sys
+
+import holdfast
+from holdfast.datastream import KeyedProcessFunction, ParquetFileSink, StreamExecutionEnvironment
+from holdfast.datastream.state import ValueStateDescriptor
+
+
+class Count(KeyedProcessFunction):
+    def open(self, runtime_context):
+        self.count = runtime_context.get_state(ValueStateDescriptor("count", "bigint", 0))
+
+    def process_element(self, row, ctx):
+        self.count.update(self.count.value() + 1)
+        yield row.value, self.count.value(), holdfast.__file__, os.getcwd()
+
+
+texts, output, checkpoints = sys.argv[1:]
+options = {"execution.checkpointing.dir": checkpoints, "execution.trigger": "available-now"}
+env = StreamExecutionEnvironment.get_execution_environment(options)
+words = env.from_dataframe(env.spark.readStream.text(texts)).uid("words")
+counted = words.key_by("value").process(Count(), "word string, n bigint, holdfast string, place string").uid("count")
+counted.sink_to(ParquetFileSink(output)).uid("out")
+env.execute("packed")
+"""
+"""Counts words, and says where Holdfast came from and in which executor's directory."""
+
+
+def environment_without_holdfast(place: Path) -> Path:
+    """A Python that has what this one has, but for what is installed there by a link, as Holdfast is."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", place], check=True)
+    [own] = place.glob("lib/python*/site-packages")
+    (own / "others.pth").write_text(sysconfig.get_path("purelib"))
+    python = place / "bin" / "python"
+    asked = subprocess.run([python, "-c", "import holdfast"], capture_output=True, cwd=place, check=False)
+    assert asked.returncode, "Holdfast is installed, so this shows nothing"
+    return python
+
+
+def packed_environment(place: Path) -> tuple[Path, Path]:
+    """What the README says: an environment of the wheel and what it needs, and the archive that venv-pack makes."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", place / "env"], check=True)
+    python = place / "env" / "bin" / "python"
+    wheels, archive = place / "wheels", place / "env.tar.gz"
+    pip = [sys.executable, "-m", "pip"]
+    subprocess.run([*pip, "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", wheels, ROOT], check=True)
+    [wheel] = wheels.iterdir()
+    subprocess.run([*pip, "--python", python, "install", "-q", wheel, "venv-pack", "setuptools<81"], check=True)
+    subprocess.run([python.with_name("venv-pack"), "-q", "-p", place / "env", "-o", archive], check=True)
+    return python, archive
+
+
+@pytest.mark.parametrize("form", ["zip", "venv-pack"])
+def test_what_a_job_needs_travels_with_spark_submit(tmp_path: Path, cluster: Cluster, form: str) -> None:
+    import pyspark
+
+    if form == "zip":
+        driver = environment_without_holdfast(tmp_path / "driver")
+        package = shutil.make_archive(str(tmp_path / "holdfast"), "zip", ROOT / "src", "holdfast")
+        travels, worker, origin = ["--py-files", package], str(driver), "holdfast.zip"
+    else:
+        driver, archive = packed_environment(tmp_path)
+        travels, worker, origin = ["--archives", f"{archive}#env"], "./env/bin/python", "/env/lib/"
+    (tmp_path / "packed.py").write_text(PACKED)
+    texts, out = tmp_path / "texts", tmp_path / "out"
+    texts.mkdir()
+    words = [f"w{n % 20}" for n in range(200)]
+    (texts / "a.txt").write_text("\n".join(words))
+
+    home = Path(pyspark.__file__).parent
+    leaves = {
+        name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "PYSPARK", "VIRTUAL"))
+    }
+    places = [str(texts), str(out), str(tmp_path / "checkpoints")]
+    submitted = subprocess.run(
+        [str(home / "bin" / "spark-submit"), "--master", cluster.url, "--conf", "spark.executor.memory=512m",
+         *travels, str(tmp_path / "packed.py"), *places],
+        env={**leaves, "SPARK_HOME": str(home), "PYSPARK_DRIVER_PYTHON": str(driver), "PYSPARK_PYTHON": worker,
+             "SPARK_LOCAL_IP": "127.0.0.1"},
+        cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, timeout=400,
+    )  # fmt: skip
+    assert submitted.returncode == 0, submitted.stdout[-6000:]
+    rows = ds.dataset(out, format="parquet").to_table().to_pylist()
+    assert sorted((row["word"], row["n"]) for row in rows) == sorted(
+        (f"w{n}", i) for n in range(20) for i in range(1, 11)
+    )
+    assert all(origin in row["holdfast"] for row in rows), rows[0]
+    assert {re.search(r"work-([\d.]+)", row["place"])[1] for row in rows} == {"127.0.0.2", "127.0.0.3"}  # type: ignore[index]
