@@ -119,6 +119,21 @@ def test_the_plot_of_the_readme_is_that_of_the_results() -> None:
     assert script("readme_plot.py")["main"](["--check"]) == 0, "run: python scripts/readme_plot.py"
 
 
+def test_the_plot_of_nexmark_has_a_bar_for_each_engine_of_a_query() -> None:
+    printed = [
+        {"query": query, "engine": engine, "events_per_second": rate}
+        for query, engine, rate in (("q5", "holdfast", 200.0), ("q5", "flink-sql", 400.0), ("q11", "holdfast", 100.0))
+    ]
+    results = "# Nexmark\n\n```json\n" + "\n".join(map(json.dumps, printed)) + "\n```\n"
+
+    drawn = ElementTree.fromstring(script("nexmark_plot.py")["plot"](results))
+
+    texts = [element.text for element in drawn.iter() if element.tag.endswith("text")]
+    assert {"q5", "q11", "Holdfast", "Flink SQL"} <= set(texts)
+    bars = [float(element.get("height", 0)) for element in drawn.iter() if element.tag.endswith("rect")][-3:]
+    assert bars[0] * 2 == bars[1] == bars[2] * 4
+
+
 def test_the_plot_shows_every_engine_and_every_size_of_the_last_runs() -> None:
     engines = [{"engine": "holdfast", "rows_per_second": 271_828.1}, {"engine": "floor", "rows_per_second": 314_159.2}]
     sizes = [

@@ -23,7 +23,7 @@ def interpreter(cache: Path) -> str:
 def _euro(stream: Any) -> Any:
     from pyflink.common import Types
 
-    kind = Types.ROW([Types.LONG(), Types.LONG(), Types.DOUBLE(), Types.LONG(), Types.STRING()])
+    kind = Types.TUPLE([Types.LONG(), Types.LONG(), Types.DOUBLE(), Types.LONG(), Types.STRING()])
     return stream.map(lambda row: (row[0], row[1], 0.908 * row[2], row[5], row[6]), output_type=kind)
 
 
