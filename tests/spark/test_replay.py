@@ -45,10 +45,10 @@ env.execute("words")
 """
 
 
-def holdfast(*arguments: str) -> subprocess.CompletedProcess[str]:
+def holdfast(*arguments: str, typed: str = "") -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
     command = [sys.executable, "-c", "from holdfast.cli import main; main()", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=280)
+    return subprocess.run(command, input=typed, capture_output=True, text=True, env=environment, timeout=280)
 
 
 def tree(root: Path) -> dict[str, Any]:
@@ -80,3 +80,12 @@ def test_the_epoch_of_yesterday_is_told_again_and_nothing_is_written(tmp_path: P
     assert any("count" in line and "changed" in line and line.rstrip().endswith("2") for line in told)
     assert any("timer of processing time" in line and "added" in line for line in told)
     assert tree(tmp_path) == before
+
+    stopping = tmp_path / "stopping.py"
+    stopping.write_text(
+        PROGRAM.replace("        yield row", "        row.value == 'kelp' and breakpoint()\n        yield row")
+    )
+    debugged = holdfast("replay", str(first), str(stopping), "--pdb", "--", str(tmp_path), typed="p n\n!n = 77\nc\n")
+    assert debugged.returncode == 0, debugged.stderr
+    assert "(Pdb) 2" in debugged.stdout
+    assert "77" in debugged.stdout.splitlines()[-1]

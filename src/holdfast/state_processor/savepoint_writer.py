@@ -12,6 +12,7 @@ import pyarrow as pa
 from holdfast.checkpoint.document.completed_checkpoint import CompletedCheckpoint, pointer_for
 from holdfast.checkpoint.document.metadata import (
     CLAIMED,
+    EVENT_TIME,
     PREVIOUS_EPOCH,
     TARGETS,
     CheckpointMetadata,
@@ -283,7 +284,8 @@ class SavepointWriter:
             return self._new_document()
         base = self._base.metadata
         names = self._names()
-        extra = {name: value for name, value in base.extra.items() if name != CLAIMED} | {PREVIOUS_EPOCH: 0}
+        unfit = {CLAIMED, EVENT_TIME} if self._renamed else {CLAIMED}  # event time is told by uids
+        extra = {name: value for name, value in base.extra.items() if name not in unfit} | {PREVIOUS_EPOCH: 0}
         if TARGETS in extra:
             extra[TARGETS] = {names.get(uid, uid): target for uid, target in base.extra[TARGETS].items()}
         document = replace(

@@ -7,8 +7,10 @@ from typing import Any
 
 from holdfast.checkpoint.document.metadata import encode
 from holdfast.checkpoint.recovery.replay import AGAIN, RecordedClock, replay_of
+from holdfast.common import Duration, WatermarkStrategy
 from holdfast.datastream.functions import KeyedProcessFunction
 from holdfast.kernel.clock import ManualClock
+from holdfast.kernel.watermark import MIN_WATERMARK as MIN
 from holdfast.spark.input.offset_log import PlannedLine, rearranged
 from holdfast.state import ValueStateDescriptor
 from tests.stories import journal, tidiness
@@ -72,6 +74,43 @@ def test_an_epoch_has_its_rows_its_state_and_its_time_again(place: Path) -> None
         assert rows(out) == [row for row in rows(place / "out") if row[2] == again.recorded]
         assert rows(out)
     assert {path: path.read_bytes() for path in (place / "job").rglob("*") if path.is_file()} == before
+
+
+class Late(KeyedProcessFunction):
+    def process_element(self, row: Any, ctx: Any) -> Any:
+        yield row.word, row.at, ctx.timer_service().current_watermark()
+
+
+READINGS = [[("kelp", 1000), ("rock", 5000)], [("kelp", 2000)], [("rock", 9000)], [("kelp", 3000)]]
+
+
+def timed(out: Path) -> Program:
+    program = Program()
+    strategy = WatermarkStrategy.for_bounded_out_of_orderness(Duration.of_millis(100)).with_timestamp_assigner(
+        lambda row, recorded: row.at
+    )
+    stamped = program.source("in", "word string, at bigint").assign_timestamps_and_watermarks(strategy).uid("stamped")
+    told = stamped.key_by("word").process(Late(), "word string, at bigint, watermark bigint").uid("late")
+    told.sink_to(Journal(out)).uid("out")
+    return program
+
+
+def test_event_time_goes_on_from_where_it_was_and_begins_anew_for_a_job(place: Path) -> None:
+    options = {"execution.checkpointing.num-retained": 10}
+    run(timed(place / "out"), place / "job", epochs("in", READINGS), options, clock=Striding(0))
+    retained = tidiness.retained(tidiness.job_directory(place / "job"))
+    seen = {row[1]: row[2] for row in rows(place / "out")}
+    assert seen == {1000: MIN, 5000: MIN, 2000: 4899, 9000: 4899, 3000: 8899}
+    for number, checkpoint in enumerate(retained[:-1], 1):
+        start = place / f"start-{number}"
+        start.mkdir()
+        (start / "_metadata").write_bytes(encode(replay_of(checkpoint).metadata))
+        for name, path in (("again", str(start)), ("job", checkpoint.path)):
+            out = place / f"{name}-{number}"
+            settings = {"execution.state-recovery.path": path}
+            run(timed(out), place / "scratch", epochs("in", READINGS[: number + 1]), settings, name=out.name)
+            [(_, at)] = READINGS[number]  # a job commits what the checkpoint had staged, too
+            assert [row[2] for row in rows(out) if row[1] == at] == [seen[at] if name == "again" else MIN]
 
 
 def test_after_the_newest_checkpoint_nobody_knows_the_time(place: Path) -> None:

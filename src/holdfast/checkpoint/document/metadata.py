@@ -33,6 +33,10 @@ FORMAT_VERSION: Final = 1
 PREVIOUS_EPOCH: Final = "previous_epoch"
 TARGETS: Final = "targets"
 CLAIMED: Final = "claimed"
+EVENT_TIME: Final = "event_time"
+EVENT_TIME_AGAIN: Final = "event_time_again"
+"""Event time as it was, for a replay; a job that is restored begins it anew."""
+_OF_EVENT_TIME: Final = ("watermarks", "reached", "heard")
 
 
 @dataclass(frozen=True)
@@ -93,7 +97,8 @@ class CheckpointMetadata:
         properties: Kind of snapshot, as JSON.
         master_states: State of the master hooks.
         extra: What else the job master needs, as JSON: `previous_epoch` is that of the checkpoint before,
-            `targets` identifies those of sinks, by uid, `claimed` is a savepoint that the job has still to delete.
+            `targets` identifies those of sinks, by uid, `claimed` is a savepoint that the job has still to delete,
+            `event_time` how far event time was after the epoch.
     """
 
     job_id: str
@@ -184,7 +189,9 @@ def decode(data: bytes, path: str) -> CheckpointMetadata:
     )
     reader.end()
     previous, targets = metadata.extra.get(PREVIOUS_EPOCH, 0), metadata.extra.get(TARGETS, {})
-    if type(previous) is not int or type(targets) is not dict or not _is_claim(metadata.extra.get(CLAIMED)):
+    times = (metadata.extra.get(EVENT_TIME), metadata.extra.get(EVENT_TIME_AGAIN))
+    is_known = _is_claim(metadata.extra.get(CLAIMED)) and all(map(_is_event_time, times))
+    if type(previous) is not int or type(targets) is not dict or not is_known:
         raise reader.wrong(f"extra is {reprlib.repr(metadata.extra)}")
     return metadata
 
@@ -194,6 +201,16 @@ def _is_claim(value: Any) -> bool:
         return True
     return (
         type(value) is dict and value.keys() == {"path", "digest"} and all(type(part) is str for part in value.values())
+    )
+
+
+def _is_event_time(value: Any) -> bool:
+    if value is None:
+        return True
+    return (
+        type(value) is dict
+        and set(value) <= set(_OF_EVENT_TIME)
+        and all(type(part) is dict and all(type(time) is int for time in part.values()) for part in value.values())
     )
 
 

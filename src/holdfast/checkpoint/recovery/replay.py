@@ -2,7 +2,8 @@
 
 Paths in the document are absolute, so nothing is copied, and what it starts from belongs to nobody. Output that was
 staged and the targets of sinks are left out: who runs an epoch again commits nothing. If the checkpoint of the next
-epoch is still there, what it recorded is used again: its processing time, and which rows its batch had.
+epoch is still there, what it recorded is used again: its processing time, and which rows its batch had. Event time goes
+on from where it was after the checkpoint.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from holdfast.checkpoint.document.completed_checkpoint import CompletedCheckpoint
-from holdfast.checkpoint.document.metadata import CLAIMED, TARGETS, CheckpointMetadata
+from holdfast.checkpoint.document.metadata import CLAIMED, EVENT_TIME, EVENT_TIME_AGAIN, TARGETS, CheckpointMetadata
 from holdfast.checkpoint.recovery.retained import load, root_of
 from holdfast.errors import HoldfastError
 from holdfast.kernel.clock import SystemClock
@@ -73,7 +74,9 @@ def replay_of(checkpoint: CompletedCheckpoint) -> Replay:
             start = recorded - 1
         else:
             now = recorded
-    extra = {name: value for name, value in metadata.extra.items() if name not in (CLAIMED, TARGETS)}
+    extra = {name: value for name, value in metadata.extra.items() if name not in (CLAIMED, TARGETS, EVENT_TIME)}
+    if EVENT_TIME in metadata.extra:
+        extra[EVENT_TIME_AGAIN] = metadata.extra[EVENT_TIME]
     operators = tuple(
         replace(
             operator,

@@ -6,7 +6,7 @@ import runpy
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import click
@@ -24,6 +24,7 @@ from holdfast.cli.table import moment
 from holdfast.datastream.environment.launch import Program, ProgramPlanned, launching, planning
 from holdfast.datastream.sinks.printing import PrintSink
 from holdfast.errors import ConfigurationError
+from holdfast.kernel.debugger import DebuggerServer
 from holdfast.runtime.graph.stream_graph import SinkNode
 from holdfast.runtime.job.job import Job
 from holdfast.runtime.job.progress import EpochProgress
@@ -51,16 +52,26 @@ _WITHOUT_CONSEQUENCE = {
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
 @click.option("--epochs", type=click.IntRange(1), default=1, show_default=True, help="How many epochs.")
 @click.option("--key", metavar="KEY", help="Show how the state of this key changes: a text, or JSON for other keys.")
+@click.option("--pdb", "is_debugged", is_flag=True, help="Stop in pdb where a function fails or calls breakpoint().")
 @where_option
 def replay(
-    path: str, script: Path, args: tuple[str, ...], epochs: int, key: str | None, properties: tuple[str, ...]
+    path: str,
+    script: Path,
+    args: tuple[str, ...],
+    epochs: int,
+    key: str | None,
+    is_debugged: bool,
+    properties: tuple[str, ...],
 ) -> None:
     """Runs the epochs after CHECKPOINT once more and prints what they emit; ARGS after -- are SCRIPT's own.
 
     Nothing is written but in a temporary directory: sinks print, the job's directory is only read, and sources are read
     from the recorded positions. If the next checkpoint is still there, the first epoch has exactly its rows and its
-    processing time; otherwise it has what the sources have now, and the time after the checkpoint's. The watermark
-    begins anew, as it does at each start.
+    processing time; otherwise it has what the sources have now, and the time after the checkpoint's. Event time goes
+    on from the watermarks after the checkpoint.
+
+    With --pdb a breakpoint() of the program stops in pdb, in this terminal, and so does an exception of a function.
+    That needs a local master of Spark, whose workers are on this machine.
     """
     with errors_to_exit_codes(), _scratch() as scratch:
         log_to_stderr()
@@ -80,7 +91,8 @@ def replay(
         options.validate()
         when = "an unknown time" if again.recorded is None else moment(again.recorded)
         click.echo(f"epoch {checkpoint.metadata.epoch + 1} of {checkpoint.metadata.job_name!r}, at {when}", err=True)
-        with launching(options), as_main_program(script, args):
+        debugger = DebuggerServer(str(scratch / "pdb")) if is_debugged else nullcontext()
+        with debugger, launching(options), as_main_program(script, args):
             after = _run(_planned(script), again, epochs)
         if key is not None:
             show_state_of_key(SavepointReader(None, checkpoint), SavepointReader(None, after), key)
@@ -121,6 +133,12 @@ def _run(program: Program, again: Replay, epochs: int) -> CompletedCheckpoint:
     """
     from holdfast.spark.launch import job_on_spark
 
+    master_of_spark = program.session.sparkContext.master
+    if DebuggerServer.is_listening() and not master_of_spark.startswith("local"):
+        raise ConfigurationError(
+            f"--pdb needs a local master of Spark, whose workers are on this machine, not {master_of_spark!r}: let "
+            "the program make such a session."
+        )
     for node in program.graph.of(SinkNode):
         node.sink = PrintSink(node.element_type, node.identity)
     clock = RecordedClock(again.now)

@@ -16,7 +16,7 @@ from holdfast.checkpoint.config.options import TOLERABLE_FAILED
 from holdfast.checkpoint.coordination.coordinator import CheckpointCoordinator
 from holdfast.checkpoint.coordination.wiring import Wiring
 from holdfast.checkpoint.document.completed_checkpoint import CompletedCheckpoint
-from holdfast.checkpoint.document.metadata import CLAIMED, PREVIOUS_EPOCH, TARGETS, CheckpointMetadata
+from holdfast.checkpoint.document.metadata import CLAIMED, EVENT_TIME, PREVIOUS_EPOCH, TARGETS, CheckpointMetadata
 from holdfast.checkpoint.protocol.pending_checkpoint import PendingCheckpoint
 from holdfast.checkpoint.statistics.tracker import CheckpointStatsTracker
 from holdfast.errors import (
@@ -363,7 +363,9 @@ class EpochCheckpoints:
         self._sweeper.sweep(live, self._committing.sweep, now=now)
 
     def _metadata(self, checkpoint_id: int, epochs: EpochRunner) -> CheckpointMetadata:
-        extra = {TARGETS: self.targets} if self.targets else {}
+        extra: dict[str, Any] = {TARGETS: self.targets} if self.targets else {}
+        if epochs.event_time:
+            extra[EVENT_TIME] = epochs.event_time
         if self._claim is not None:
             extra[CLAIMED] = self._claim.to_json()
         return CheckpointMetadata(

@@ -9,7 +9,13 @@ from typing import Any, Final
 
 from holdfast.checkpoint.config.options import CLAIM_MODE, IGNORE_UNCLAIMED_STATE, RECOVERY_PATH, RecoveryClaimMode
 from holdfast.checkpoint.document.completed_checkpoint import CompletedCheckpoint
-from holdfast.checkpoint.document.metadata import CLAIMED, TARGETS, CheckpointMetadata, OperatorMetadata
+from holdfast.checkpoint.document.metadata import (
+    CLAIMED,
+    EVENT_TIME_AGAIN,
+    TARGETS,
+    CheckpointMetadata,
+    OperatorMetadata,
+)
 from holdfast.checkpoint.recovery import retained as recovery
 from holdfast.checkpoint.recovery.adoption import adopt
 from holdfast.checkpoint.recovery.claim import Claim
@@ -48,6 +54,7 @@ class Restored:
         retained: The checkpoints that the register names and that can be read.
         source: What the statistics say of the checkpoint, None for a fresh start.
         claim: A savepoint that the job is to delete, None if there is none.
+        event_time: How far event time was, None if it begins anew.
     """
 
     checkpoint_id: int | None = None
@@ -67,6 +74,7 @@ class Restored:
     retained: tuple[CompletedCheckpoint, ...] = ()
     source: RestoredStats | None = None
     claim: Claim | None = None
+    event_time: Mapping[str, Mapping[str, int]] | None = None
 
 
 def is_fresh(configuration: Configuration) -> bool:
@@ -206,6 +214,7 @@ def _restored(metadata: CheckpointMetadata, job: Job, lineage: str) -> Restored:
         targets=metadata.extra.get(TARGETS, {}),
         positions=metadata.source_positions,
         master_states=metadata.master_states,
+        event_time=metadata.extra.get(EVENT_TIME_AGAIN),
         allow_non_restored=job.configuration.get(IGNORE_UNCLAIMED_STATE),
         rules=_input_rules(job.configuration),
     )

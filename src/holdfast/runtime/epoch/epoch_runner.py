@@ -70,6 +70,7 @@ class EpochRunner:
         versions: State version of each keyed operator.
         compaction: Merges runs beside the epochs; None leaves them as they are.
         operator_states: Operator state that the attempt begins with; None for none.
+        event_time: How far event time was, for an epoch that is run again; None to begin it anew.
     """
 
     def __init__(
@@ -83,6 +84,7 @@ class EpochRunner:
         versions: Mapping[str, StateVersion],
         compaction: Compaction | None = None,
         operator_states: OperatorStates | None = None,
+        event_time: Mapping[str, Mapping[str, int]] | None = None,
     ) -> None:
         self._engine = engine
         self._directory = directory
@@ -90,7 +92,7 @@ class EpochRunner:
         self._clock = clock
         self.operator_states = operator_states or OperatorStates(plan)
         self._follows = False
-        self._event_time = EventTimeKeeper()
+        self._event_time = EventTimeKeeper(event_time)
         self.replan(plan)
         self.epoch = epoch
         self.processing_time = processing_time
@@ -164,6 +166,11 @@ class EpochRunner:
 
     def _now(self) -> EpochTime:
         return EpochTime(self.epoch, self.processing_time)
+
+    @property
+    def event_time(self) -> Mapping[str, Any]:
+        """How far event time is, as JSON; empty in a job without event time."""
+        return self._event_time.to_json()
 
     @property
     def watermarks(self) -> Mapping[str, int]:

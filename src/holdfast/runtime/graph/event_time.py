@@ -9,7 +9,7 @@ A clock *per partition* is one whose tasks each read one partition of a source. 
 tasks have reported as their greatest, and of several epochs the greatest of these. Its tasks report the negative of
 their greatest timestamp, so that everybody on the way merges all clocks alike.
 
-Nothing of this is in a checkpoint: after a restart event time begins anew, as in Flink.
+After a restart event time begins anew, as in Flink. A checkpoint records it all the same, for who runs an epoch again.
 """
 
 from __future__ import annotations
@@ -99,12 +99,22 @@ class EventTime:
 
 
 class EventTimeKeeper:
-    """Event time of one job attempt, from epoch to epoch."""
+    """Event time of one job attempt, from epoch to epoch.
 
-    def __init__(self) -> None:
-        self._watermarks: dict[str, int] = {}
-        self._reached: dict[str, int] = {}
-        self._heard: dict[str, int] = {}
+    Args:
+        recorded: What `to_json` returned after an earlier epoch; None to begin anew.
+    """
+
+    def __init__(self, recorded: Mapping[str, Mapping[str, int]] | None = None) -> None:
+        known = recorded or {}
+        self._watermarks: dict[str, int] = dict(known.get("watermarks", {}))
+        self._reached: dict[str, int] = dict(known.get("reached", {}))
+        self._heard: dict[str, int] = dict(known.get("heard", {}))
+
+    def to_json(self) -> dict[str, dict[str, int]]:
+        """Return how far event time is; empty in a job without event time."""
+        parts = {"watermarks": self._watermarks, "reached": self._reached, "heard": self._heard}
+        return {name: dict(part) for name, part in parts.items() if part}
 
     def begin(self, clocks: Mapping[str, WatermarkClock], processing_time: int, *, is_over: bool) -> EventTime:
         """Event time for the tasks of an epoch."""

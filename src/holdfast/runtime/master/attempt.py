@@ -92,6 +92,7 @@ class JobAttempt(EpochDriver):
             versions,
             self._compaction,
             OperatorStates(self._plan, restored.operators),
+            restored.event_time,
         )
 
     def _compile(self, parallelism: Mapping[str, int]) -> JobPlan:

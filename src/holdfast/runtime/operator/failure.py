@@ -6,10 +6,15 @@ import traceback
 from typing import Any
 
 from holdfast.errors import UserFunctionError
+from holdfast.kernel import debugger
 
 
 def user_error(error: Exception, uid: str, key: Any, epoch: int, doing: str) -> UserFunctionError:
-    """The error for a user function that raised: operator, key and epoch first, the user's traceback last."""
+    """The error for a user function that raised: operator, key and epoch first, the user's traceback last.
+
+    Where a debugger listens, it looks at the error first.
+    """
+    debugger.post_mortem(error)
     where = "" if key is None else f" for key {key!r}"
     text = "".join(traceback.format_exception(error))
     return UserFunctionError(
