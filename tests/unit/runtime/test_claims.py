@@ -1,4 +1,4 @@
-"""A savepoint that is claimed goes when a checkpoint has taken its place, whenever somebody dies, and nothing else."""
+"""A snapshot that is claimed goes when a checkpoint has taken its place, whenever somebody dies, and nothing else."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from holdfast.checkpoint.recovery import disposal
+from holdfast.checkpoint.recovery import claimed_checkpoint, disposal
 from holdfast.checkpoint.recovery.retained import load
-from holdfast.errors import ConfigurationError, HoldfastError, StorageError
+from holdfast.errors import ConfigurationError, FencedError, HoldfastError, StorageError
 from holdfast.kernel import fault
 from holdfast.kernel.clock import ManualClock
 from holdfast.state import ValueStateDescriptor
 from holdfast.state_processor import OperatorTransformation, SavepointWriter
+from holdfast.storage.file_system.scheme import LocalFileSystem
+from holdfast.storage.register.file_register import FileRegister
 from tests.stories import journal, tidiness
 from tests.stories.functions import Numbering
 from tests.stories.journal import Journal
@@ -24,6 +26,7 @@ from tests.stories.local import Program, epochs, run
 PATH = "execution.state-recovery.path"
 CLAIM = {"execution.state-recovery.claim-mode": "CLAIM"}
 WORDS = [["kelp", "rock"], ["kelp"], ["ü", "rock"]]
+MORE = [*WORDS, ["kelp"]]
 EXPECTED = [("kelp", 6), ("kelp", 7), ("rock", 8), ("rock", 9), ("ü", 1)]
 
 
@@ -125,15 +128,118 @@ def test_a_savepoint_of_the_job_says_nothing_of_what_the_job_owes(place: Path) -
     assert "claimed" not in load(copy).metadata.extra
 
 
-def test_a_checkpoint_of_another_job_and_a_link_cannot_be_claimed(place: Path) -> None:
+def test_a_link_cannot_be_claimed(place: Path) -> None:
     path = savepoint(place)
     (place / "link").symlink_to(path)
     with pytest.raises((ConfigurationError, HoldfastError), match="link"):
         start(place, place / "link")
-    start(place, path, {})
-    other = tidiness.retained(tidiness.job_directory(place / "job"))[-1].path
-    with pytest.raises(HoldfastError, match="share its files"):
-        start(place, other, name="other")
-    # Its own it owns anyway, and deletes it when later ones have subsumed it.
-    start(place, other, words=[*WORDS, ["kelp"]])
+    assert load(str(path)).metadata.is_savepoint
+
+
+def other(place: Path) -> list[Any]:
+    """What another job retains, oldest first."""
+    start(place, savepoint(place), {}, name="other")
+    return list(tidiness.retained(tidiness.job_directory(place / "other")))
+
+
+def runs_of(*checkpoints: Any) -> set[str]:
+    return {Path(run.path).name for one in checkpoints for each in one.metadata.operators for run in each.runs}
+
+
+def test_a_checkpoint_of_another_job_goes_and_what_others_need_stays(place: Path) -> None:
+    *others, newest = other(place)
+    needed = runs_of(*others)
+    start(place, newest.path, words=[*MORE, ["rock"]])
+    assert ("kelp", 8) in rows(place)
+    assert not Path(newest.path).exists()
+    shared = {path.name for path in (Path(newest.path).parent / "shared").iterdir()}
+    assert needed and needed <= shared
+    only_its_own = runs_of(newest) - needed
+    assert only_its_own and not only_its_own & shared
+    left = tidiness.retained(tidiness.job_directory(place / "other"))
+    assert [one.checkpoint_id for one in left] == [one.checkpoint_id for one in others]
+    assert "claimed" not in tidiness.retained(tidiness.job_directory(place / "job"))[-1].metadata.extra
+    start(place, left[-1].path, {}, name="third", words=MORE)  # it is whole
+    assert ("kelp", 8) in rows(place, "third")
+    tidiness.inspect(place / "job")
+
+
+@pytest.mark.parametrize("where", ["run.write", "metadata.write", "pointer.write", "notify", "subsume.delete"])
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_whoever_dies_with_a_claimed_checkpoint_is_followed_by_one_who_goes_on(
+    place: Path, when: str, where: str
+) -> None:
+    newest = other(place)[-1]
+    fault.install(f"{when}:{where}=raise")
+    if where == "subsume.delete":
+        start(place, newest.path, words=MORE)  # no reason to fail: it is tried again
+        fault.clear()
+        start(place, None, words=[*MORE, ["rock"]])
+    else:
+        with pytest.raises(HoldfastError):
+            start(place, newest.path, words=MORE)
+        assert load(newest.path).checkpoint_id == newest.checkpoint_id
+        fault.clear()
+        start(place, newest.path, words=MORE)
+    assert not Path(newest.path).exists()
+    assert ("kelp", 8) in rows(place)
+    tidiness.retained(tidiness.job_directory(place / "other"))
+
+
+def test_who_dies_while_deleting_a_checkpoint_is_followed_by_one_who_ends_it(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    newest = other(place)[-1]
+
+    def dies(*_: Any) -> None:
+        raise StorageError("the power is off")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(claimed_checkpoint, "_delete", dies)
+        start(place, newest.path, words=MORE)
+    assert Path(newest.path).exists()
+    start(place, None, words=[*MORE, ["rock"]])
+    assert not Path(newest.path).exists()
+
+
+def test_a_job_that_was_led_meanwhile_has_taken_its_checkpoint_back(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    newest = other(place)[-1]
+
+    def dies(*_: Any) -> None:
+        raise StorageError("the power is off")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("holdfast.checkpoint.recovery.claim.give_up", dies)
+        start(place, newest.path, words=MORE)
+    start(place, None, {}, name="other", words=[*MORE, ["kelp"]])
+    start(place, None, words=[*MORE, ["rock"]])
+    again = tidiness.retained(tidiness.job_directory(place / "other"))[-1]
+    assert again.checkpoint_id > newest.checkpoint_id
+    tidiness.inspect(place / "other")
+
+
+def test_a_driver_of_the_job_whose_checkpoint_is_claimed_is_fenced(place: Path) -> None:
+    newest = other(place)[-1]
+    lease = FileRegister(LocalFileSystem(), str(Path(newest.path).parent / "register")).raise_token(
+        "a driver that runs"
+    )
+    start(place, newest.path, words=MORE)
+    with pytest.raises(FencedError):
+        lease.check()
+
+
+def test_a_checkpoint_that_its_job_does_not_retain_cannot_be_claimed(place: Path) -> None:
+    newest = other(place)[-1]
+    copy = place / "copied" / Path(newest.path).name
+    shutil.copytree(newest.path, copy)
+    with pytest.raises(HoldfastError, match="does not retain it"):
+        start(place, copy)
+
+
+def test_its_own_checkpoint_a_job_owns_anyway(place: Path) -> None:
+    start(place, savepoint(place), {})
+    own = tidiness.retained(tidiness.job_directory(place / "job"))[-1].path
+    start(place, own, words=MORE)
     assert rows(place)[2] == ("kelp", 8)

@@ -230,7 +230,7 @@ CLAIM_MODE: Final = ClaimModeOption(
     RecoveryClaimMode,
     RecoveryClaimMode.NO_CLAIM,
     "To whom the snapshot of execution.state-recovery.path belongs from then on. NO_CLAIM: to you; the job needs it no "
-    "more after its first checkpoint. CLAIM: a savepoint to the job, which deletes it then.",
+    "more after its first checkpoint. CLAIM: to the job, which deletes it then, and fences the job of a checkpoint.",
     deprecated_keys=("execution.savepoint-restore-mode",),
 )
 CHECKPOINTS_HISTORY: Final = ConfigOption(

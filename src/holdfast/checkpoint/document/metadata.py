@@ -15,6 +15,7 @@ consists of, by paths relative to the job directory (of a savepoint: to its own 
 
 from __future__ import annotations
 
+import re
 import reprlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -36,6 +37,7 @@ CLAIMED: Final = "claimed"
 EVENT_TIME: Final = "event_time"
 EVENT_TIME_AGAIN: Final = "event_time_again"
 """Event time as it was, for a replay; a job that is restored begins it anew."""
+_HEX_JOB: Final = re.compile("[0-9a-f]{32}")
 _OF_EVENT_TIME: Final = ("watermarks", "reached", "heard")
 
 
@@ -97,7 +99,7 @@ class CheckpointMetadata:
         properties: Kind of snapshot, as JSON.
         master_states: State of the master hooks.
         extra: What else the job master needs, as JSON: `previous_epoch` is that of the checkpoint before,
-            `targets` identifies those of sinks, by uid, `claimed` is a savepoint that the job has still to delete,
+            `targets` identifies those of sinks, by uid, `claimed` is a snapshot that the job has still to delete,
             `event_time` how far event time was after the epoch.
     """
 
@@ -200,7 +202,10 @@ def _is_claim(value: Any) -> bool:
     if value is None:
         return True
     return (
-        type(value) is dict and value.keys() == {"path", "digest"} and all(type(part) is str for part in value.values())
+        type(value) is dict
+        and value.keys() in ({"path", "digest"}, {"path", "digest", "job", "owner"})
+        and all(type(part) is str for part in value.values())
+        and _HEX_JOB.fullmatch(value.get("job", "0" * 32)) is not None
     )
 
 

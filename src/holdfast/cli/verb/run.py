@@ -25,7 +25,7 @@ from holdfast.runtime.job.options import START_FRESH
 @click.option(
     "--claim-mode",
     metavar="MODE",
-    help="Who owns the snapshot of -s: NO_CLAIM, the default, you; CLAIM, the job, which deletes a savepoint then.",
+    help="Who owns the snapshot of -s: NO_CLAIM, the default, you; CLAIM, the job, which deletes it then.",
 )
 @click.option("--fresh", is_flag=True, help="Start without state, although there are checkpoints of the job.")
 def run(

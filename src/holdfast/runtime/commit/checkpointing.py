@@ -249,15 +249,15 @@ class EpochCheckpoints:
             logger.debug("the coordinator's end: %s", error)
 
     def _settle_claim(self) -> None:
-        """Deletes the savepoint that the job has claimed, since a checkpoint of its own has completed."""
+        """Deletes the snapshot that the job has claimed, since a checkpoint of its own has completed."""
         if self._claim is None:
             return
         try:
             self._claim.settle()
         except HoldfastError as error:
-            logger.warning("the claimed savepoint could not be deleted, which is tried again: %s", error)
+            logger.warning("the claimed snapshot could not be deleted, which is tried again: %s", error)
         else:
-            logger.info("the claimed savepoint %r is not needed any more and was deleted", self._claim.path)
+            logger.info("the claimed snapshot %r is not needed any more", self._claim.path)
             self._claim = None
 
     def _mark_notified(self, checkpoint_id: int) -> None:

@@ -19,8 +19,10 @@ from holdfast.checkpoint.document.metadata import (
 from holdfast.checkpoint.recovery import retained as recovery
 from holdfast.checkpoint.recovery.adoption import adopt
 from holdfast.checkpoint.recovery.claim import Claim
+from holdfast.checkpoint.recovery.claimed_checkpoint import directory_of_job
 from holdfast.checkpoint.statistics.tracker import RestoredStats
 from holdfast.errors import ConfigurationError, HoldfastError
+from holdfast.ha.services.job_register import is_elsewhere
 from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.ids import new_nonce
 from holdfast.runtime.commit.restore import under_present_uids
@@ -53,7 +55,7 @@ class Restored:
         rules: What the user has said about inputs that do not fit.
         retained: The checkpoints that the register names and that can be read.
         source: What the statistics say of the checkpoint, None for a fresh start.
-        claim: A savepoint that the job is to delete, None if there is none.
+        claim: A snapshot that the job is to delete, None if there is none.
         event_time: How far event time was, None if it begins anew.
     """
 
@@ -132,7 +134,7 @@ def restore(job: Job, lease: Lease, *, is_first: bool) -> Restored:
     if is_asked and path is not None:
         found_there = recovery.load(path)
         is_claimed = options.get(CLAIM_MODE) is RecoveryClaimMode.CLAIM
-        claim = Claim.of(found_there, job.directory) if is_claimed else None
+        claim = _claimed(found_there, job) if is_claimed else None
         metadata = adopt(found_there, job.directory, lease.token)
         start = _restored(metadata, job, _incarnation_for(request, state))
         return replace(
@@ -168,6 +170,15 @@ def restore(job: Job, lease: Lease, *, is_first: bool) -> Restored:
         source=_statistics(retained[-1], job),
         claim=Claim.from_json(metadata.extra[CLAIMED]) if metadata.extra.get(CLAIMED) else None,
     )
+
+
+def _claimed(snapshot: CompletedCheckpoint, job: Job) -> Claim | None:
+    if not snapshot.metadata.is_savepoint and is_elsewhere(directory_of_job(snapshot)):
+        raise ConfigurationError(
+            f"{snapshot.path!r} cannot be claimed: the register of its job is in a coordination store, and only who "
+            "leads that job may delete there. Take a savepoint of it and claim that, or start with NO_CLAIM."
+        )
+    return Claim.of(snapshot, job.directory)
 
 
 def _has_happened(

@@ -113,7 +113,8 @@ class EventTimeKeeper:
 
     def to_json(self) -> dict[str, dict[str, int]]:
         """Return how far event time is; empty in a job without event time."""
-        parts = {"watermarks": self._watermarks, "reached": self._reached, "heard": self._heard}
+        watermarks = {uid: time for uid, time in self._watermarks.items() if time != MIN_WATERMARK}
+        parts = {"watermarks": watermarks, "reached": self._reached, "heard": self._heard}
         return {name: dict(part) for name, part in parts.items() if part}
 
     def begin(self, clocks: Mapping[str, WatermarkClock], processing_time: int, *, is_over: bool) -> EventTime:
