@@ -1,9 +1,10 @@
-"""How fast state is made, read and copied: no Spark, one process.
+"""How fast state is made, read and copied: one process, and with --spark tasks that read it as a DataFrame.
 
-Usage: python benchmarks/state_processor.py [--keys N] [--rounds N] [--directory DIR] [--json]
+Usage: python benchmarks/state_processor.py [--keys N] [--rounds N] [--directory DIR] [--spark] [--json]
 
 - `bootstrap`: a Parquet file of keys (text) and values (whole numbers) becomes a savepoint.
 - `read`: that state becomes an Arrow table. With several runs, because that is how it lies after some epochs.
+- `dataframe`: half of its keys, as a DataFrame of Spark with two cores that goes to Spark's sink for nothing.
 - `edit`: one key in a hundred is changed, in a copy of the savepoint.
 - `copy`: a changed copy of the savepoint with one operator renamed. Beside it `cp -r` of the same bytes and `sync`.
 
@@ -53,6 +54,11 @@ def read(path: str) -> int:
     return int(SavepointReader.read(None, path).read_keyed_state("count", "count", columns=["key", "value"]).num_rows)
 
 
+def read_frame(spark: Any, path: str, groups: range) -> None:
+    frame = SavepointReader.read(spark, path).read_keyed_state("count", "count", key_groups=groups)
+    frame.write.format("noop").mode("overwrite").save()
+
+
 def edit(path: str, table: pa.Table, target: Path) -> str:
     return SavepointWriter.from_existing_savepoint(None, path).update_state("count", "count", table).write(str(target))
 
@@ -80,7 +86,7 @@ def measured(work: Callable[[Path], Any], place: Path, rounds: int) -> tuple[flo
     return statistics.median(seconds), statistics.median(of_cores)
 
 
-def measure(place: Path, keys: int, rounds: int) -> Iterator[dict[str, Any]]:
+def measure(place: Path, keys: int, rounds: int, spark: Any = None) -> Iterator[dict[str, Any]]:
     source = history(place, keys)
 
     def told(what: str, entries: int, times: tuple[float, float]) -> dict[str, Any]:
@@ -97,6 +103,11 @@ def measure(place: Path, keys: int, rounds: int) -> Iterator[dict[str, Any]]:
     yield told("bootstrap", keys, measured(lambda target: bootstrap(source, target), place, rounds))
     path = bootstrap(source, place / "savepoint")
     yield told("read", keys, measured(lambda _: read(path), place, rounds))
+    if spark is not None:
+        half = range(64)
+        rows = SavepointReader.read(None, path).read_keyed_state("count", "count", columns=["key"], key_groups=half)
+        read_frame(spark, path, half)  # workers start
+        yield told("dataframe", rows.num_rows, measured(lambda _: read_frame(spark, path, half), place, rounds))
     changed = SavepointReader.read(None, path).read_keyed_state("count", "count", columns=["key", "value"])
     some = changed.take(np.arange(0, keys, 100))
     yield told("edit", some.num_rows, measured(lambda target: edit(path, some, target), place, rounds))
@@ -111,10 +122,16 @@ def main() -> None:
     parser.add_argument("--keys", type=int, default=10_000_000)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--directory", help="Where files go; a temporary directory without it.")
+    parser.add_argument("--spark", action="store_true", help="Measure DataFrames, too.")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
+    spark = None
+    if arguments.spark:
+        from pyspark.sql import SparkSession
+
+        spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
     with tempfile.TemporaryDirectory(prefix="holdfast-state-", dir=arguments.directory) as directory:
-        for row in measure(Path(directory), arguments.keys, arguments.rounds):
+        for row in measure(Path(directory), arguments.keys, arguments.rounds, spark):
             if arguments.json:
                 print(json.dumps(row), flush=True)
             else:
