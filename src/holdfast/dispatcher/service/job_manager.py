@@ -45,9 +45,11 @@ from holdfast.ha.services.factory import create_high_availability_services
 from holdfast.ha.services.options import HA_TYPE, ha_type
 from holdfast.kernel.clock import SystemClock
 from holdfast.kernel.configuration import Configuration
+from holdfast.kernel.ids import new_nonce
 from holdfast.queryable.server.server_settings import parse_ports
 from holdfast.queryable.wire.tls import server_context
 from holdfast.rest.embedded import bounds_from
+from holdfast.rest.metric.otlp import reporter_from
 from holdfast.rest.server import RestServer
 from holdfast.runtime.job.rest_options import REST_PORT, REST_REQUEST_TIMEOUT
 
@@ -80,6 +82,7 @@ class JobManager(LeaderContender):
         self._news: queue.Queue[tuple[str, str]] = queue.Queue()
         self._term: Term | None = None
         self._session: uuid.UUID | None = None
+        self._api = JobManagerApi(self.term, self._clock)
         self._bearer = secrets.token_urlsafe(32)
         self.url = ""
         if self._kind == "embedded":
@@ -104,11 +107,14 @@ class JobManager(LeaderContender):
         if self._kind == "none":
             book.clear("")  # the lock of the directory says that whoever has left something there is gone
         server = self._rest_server()
+        reporter = reporter_from(self._configuration, self._api.own_samples, {"service.instance.id": new_nonce()})
         self._spares = SpareProcesses(self._configuration.get(options.SPARE_PROCESSES), self._command, self._directory)
         self._services = create_high_availability_services(self._configuration, self._executor)
         elections: list[LeaderElection] = []
         try:
             self.url = self._reached_at(server.start())
+            if reporter is not None:
+                reporter.start()
             _log.info("job manager %d is at %s, works in %s", os.getpid(), self.url, self._directory)
             elections = [
                 self._services.get_dispatcher_leader_election(),
@@ -121,6 +127,7 @@ class JobManager(LeaderContender):
             for close in (
                 self._spares.close,
                 server.close,
+                *([] if reporter is None else [reporter.close]),
                 *(election.close for election in elections),
                 self._services.close,
                 book.withdraw,
@@ -257,7 +264,7 @@ class JobManager(LeaderContender):
             body_bytes=max(bounds.body_bytes, configuration.get(options.MAX_SUBMISSION)),
         )
         ports = parse_ports(configuration.get(REST_PORT))
-        return RestServer(JobManagerApi(self.term, self._clock), self._bearer, ports, bounds, host, tls)
+        return RestServer(self._api, self._bearer, ports, bounds, host, tls)
 
     def _reached_at(self, url: str) -> str:
         name = self._configuration.get(options.REST_ADDRESS)

@@ -140,20 +140,24 @@ class JobManagerApi(Routes):
     @serves("GET", "/metrics", STRING, media_type="text/plain")
     def metrics(self, request: Request) -> Answer:
         """All numbers of this process and of the jobs that it leads, as Prometheus reads them."""
+        term, samples = self._term(), self.own_samples()
+        for entry in [] if term is None else term.dispatcher.jobs():
+            if entry.phase is Phase.RUNNING and term is not None:
+                samples += _samples_of(term, entry.job_id)
+        return exposition(samples)
+
+    def own_samples(self) -> list[Sample]:
+        """The numbers of this process, without those of its jobs."""
         term = self._term()
         entries = [] if term is None else term.dispatcher.jobs()
-        samples = [
+        return [
             metric.MANAGER_IS_LEADER.of(int(term is not None)),
             *(
                 metric.MANAGER_JOBS.of(sum(entry.status == status for entry in entries), status=status)
                 for status in _STATUSES
             ),
+            *(metric.MANAGER_PROCESSES.of(entry.start, job_id=str(entry.job_id)) for entry in entries),
         ]
-        for entry in entries:
-            samples.append(metric.MANAGER_PROCESSES.of(entry.start, job_id=str(entry.job_id)))
-            if entry.phase is Phase.RUNNING and term is not None:
-                samples += _samples_of(term, entry.job_id)
-        return exposition(samples)
 
     @serves("GET", "/jobs", job_form.JOBS)
     def jobs(self, request: Request) -> Answer:

@@ -87,6 +87,19 @@ REST_METRICS_TOKEN_FILE: Final = ConfigOption[str | None](
     "process. It is good for nothing else.",
 )
 
+OTLP_ENDPOINT: Final = ConfigOption[str | None](
+    "metrics.reporter.otel.exporter.endpoint",
+    str,
+    None,
+    "Where an OpenTelemetry collector takes metrics by OTLP over HTTP, such as http://collector:4318/v1/metrics. "
+    "Headers and certificates are taken from the environment, as OTEL_EXPORTER_OTLP_HEADERS and _CERTIFICATE. Needs "
+    "the extra 'otel'.",
+)
+
+OTLP_INTERVAL: Final = ConfigOption(
+    "metrics.reporter.otel.interval", DurationType, 10_000, "How long it is between two reports to that collector."
+)
+
 EXCEPTION_HISTORY: Final = ConfigOption(
     "web.exception-history-size",
     int,

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from holdfast.errors import HoldfastError
 from holdfast.kernel.configuration import Configuration
 from holdfast.runtime.job.query_options import ENABLE
-from holdfast.runtime.job.rest_options import REST_ENABLE
+from holdfast.runtime.job.rest_options import OTLP_ENDPOINT, REST_ENABLE
 
 if TYPE_CHECKING:
     from holdfast.runtime.master.job_master import JobMaster
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 _QUERY_SERVER: Final = "holdfast.queryable.server.embedded:EmbeddedQueryServer"
 _REST_SERVER: Final = "holdfast.rest.embedded:EmbeddedRestServer"
+_REPORTER: Final = "holdfast.rest.metric.otlp:EmbeddedOtlpReporter"
 
 
 class JobObserver(ABC):
@@ -83,6 +84,8 @@ def observers_for(configuration: Configuration) -> list[JobObserver]:
     names = [_QUERY_SERVER] if configuration.get(ENABLE) else []
     if configuration.get(REST_ENABLE):
         names.append(_REST_SERVER)
+    if configuration.get(OTLP_ENDPOINT) is not None:
+        names.append(_REPORTER)
     return [_load(name) for name in names]
 
 
