@@ -55,7 +55,8 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
 
 @pytest.fixture
 def alone(tmp_path: Path) -> Iterator[Cluster]:
-    cluster = Cluster.without_elections(tmp_path)
+    own = {"jobstore.max-capacity": "50", "jobmanager.max-submission-size": "1 mb", "cleanup-strategy.type": "none"}
+    cluster = Cluster.without_elections(tmp_path, **own)  # which commands get, too, and no job
     yield cluster
     cluster.close()
 

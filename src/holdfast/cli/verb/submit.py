@@ -17,7 +17,18 @@ from holdfast.rest.client import RestError
 
 _LOOK_SECONDS: Final = 0.5
 _TAIL: Final = 64 * 1024
-_OF_THE_CLUSTER: Final = ("high-availability.", "kubernetes.", "s3.", "process.", "rest.")
+_OF_THE_CLUSTER: Final = (
+    "high-availability.",
+    "kubernetes.",
+    "s3.",
+    "process.",
+    "rest.",
+    "jobmanager.",
+    "jobstore.",
+    "job-result-store.",
+    "cleanup-strategy.",
+)
+"""Of these a job manager looks at its own."""
 
 
 @click.command()
