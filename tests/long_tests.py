@@ -88,6 +88,7 @@ LONG = (
     f"{CHANGES}[lost:sink.commit",
     "tests/spark/test_examples.py::test_a_sink_of_ones_own_writes_each_line_once",
     "tests/spark/test_flights_queries.py",
+    "tests/spark/test_from_spark.py::test_what_spark_counts_and_has_seen_goes_on_in_reductions_that_are_built_in",
     "tests/spark/test_installed_wheel_stories.py",
     f"{LEDGER}::test_a_damaged_input_file_ends_the_job_by_name",
     f"{LEDGER}::test_a_killed_executor_of_two[2-ledger-kill-executor]",

@@ -360,6 +360,7 @@ def test_sources_that_do_not_fit_are_refused(spark: Any, logs: Logs, tmp_path: P
     (logs.path / "sources/0/1").unlink()
     with pytest.raises(StateError, match="has no entry 1"):
         query.source_positions({"days": there})
+    logs.read_file(0, 1, "1.parquet")
     (logs.path / "offsets/1").unlink()
     with pytest.raises(StateError, match="has batch 2 and not the one before"):
         SparkQueryReader.read(spark, str(logs.path)).source_positions({"days": there})
