@@ -19,8 +19,7 @@ from holdfast.state_processor.flink.keyed_state import (
     TIMERS,
     FlinkRows,
     FlinkState,
-    read_rows,
-    read_states,
+    SubtaskState,
 )
 from holdfast.state_processor.flink.operator_state import (
     BROADCAST,
@@ -49,10 +48,14 @@ class OperatorReader:
         self._files = files
 
     @cached_property
+    def _subtasks(self) -> list[SubtaskState]:
+        return [SubtaskState(handle, *self._files.read(handle.stream)) for handle in self.operator.keyed]
+
+    @cached_property
     def _keyed(self) -> dict[str, FlinkState]:
         found: dict[str, FlinkState] = {}
-        for handle in self.operator.keyed:
-            for state in read_states(*self._files.read(handle.stream)):
+        for subtask in self._subtasks:
+            for state in subtask.states:
                 known = found.setdefault(state.name, state)
                 if known.kind != state.kind or known.has_stamps != state.has_stamps:
                     raise StateError(f"State {state.name!r} is another one in each subtask of {self.operator.label!r}.")
@@ -186,9 +189,8 @@ class OperatorReader:
 
     def _rows(self, state: FlinkState) -> FlinkRows:
         rows = FlinkRows.empty()
-        for handle in self.operator.keyed:
-            data, path = self._files.read(handle.stream)
-            rows.extend(read_rows(handle, data, path, state.name, self.operator.max_parallelism))
+        for subtask in self._subtasks:
+            rows.extend(subtask.rows(state.name, self.operator.max_parallelism))
         return rows
 
     def _keys(self, rows: FlinkRows, state: FlinkState, key_type: Any) -> dict[str, pa.Array]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Final
 
 from holdfast.errors import StateError
@@ -90,40 +91,57 @@ class _Meta:
     states: tuple[FlinkState, ...]
 
 
-def read_states(data: bytes, path: str) -> tuple[FlinkState, ...]:
-    """Return what states are in the keyed state of a subtask.
+class SubtaskState:
+    """The keyed state of one subtask, which is gone through once for all of its states.
+
+    Args:
+        handle: Where its key groups begin.
+        data: Its bytes.
+        path: Where they are from.
+
+    Attributes:
+        states: What states there are.
 
     Raises:
         CorruptFileError: It is damaged.
         StateError: It has a serializer whose snapshot this release does not know.
     """
-    return _meta(DataInput(data, path)).states
 
+    def __init__(self, handle: KeyGroupsHandle, data: bytes, path: str) -> None:
+        self._handle = handle
+        self._data = data
+        self._path = path
+        self._meta = _meta(DataInput(data, path))
+        self.states = self._meta.states
 
-def read_rows(handle: KeyGroupsHandle, data: bytes, path: str, name: str, max_parallelism: int) -> FlinkRows:
-    """Return the rows of one state in the keyed state of a subtask.
+    @cached_property
+    def _entries(self) -> list[list[tuple[int, bytes, bytes]]]:
+        """Of each state its entries: key group, key and value."""
+        found: list[list[tuple[int, bytes, bytes]]] = [[] for _ in self.states]
+        for group, offset in enumerate(self._handle.offsets, self._handle.first_key_group):
+            if offset != 0:
+                for position, key, value in _entries(self._data, offset, self._path, self._meta):
+                    found[position].append((group, key, value))
+        return found
 
-    Raises:
-        CorruptFileError: It is damaged.
-        StateError: The state is not there or cannot be read; says why.
-    """
-    meta = _meta(DataInput(data, path))
-    found = [position for position, state in enumerate(meta.states) if state.name == name]
-    rows = FlinkRows.empty()
-    if not found:
+    def rows(self, name: str, max_parallelism: int) -> FlinkRows:
+        """Return the rows of one state; none if it is not there.
+
+        Raises:
+            CorruptFileError: The subtask's state is damaged.
+            StateError: The state cannot be read; says why.
+        """
+        rows = FlinkRows.empty()
+        found = [position for position, state in enumerate(self.states) if state.name == name]
+        if not found:
+            return rows
+        state = self.states[found[0]]
+        if state.problem is not None:
+            raise StateError(f"State {name!r} in file {self._path!r} cannot be read. {state.problem}")
+        decoder = _Decoder(state, max_parallelism, self._path)
+        for group, key, value in self._entries[found[0]]:
+            decoder.decode(group, key, value, rows)
         return rows
-    state = meta.states[found[0]]
-    if state.problem is not None:
-        raise StateError(f"State {name!r} in file {path!r} cannot be read. {state.problem}")
-    wanted, decoder = found[0], _Decoder(state, max_parallelism, path)
-    for offset_of_group, offset in enumerate(handle.offsets):
-        if offset == 0:
-            continue
-        group = handle.first_key_group + offset_of_group
-        for position, key, value in _entries(data, offset, path, meta):
-            if position == wanted:
-                decoder.decode(group, key, value, rows)
-    return rows
 
 
 def _meta(source: DataInput) -> _Meta:
