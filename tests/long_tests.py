@@ -179,6 +179,7 @@ LONG = (
     f"{MANAGER}::test_a_leader_that_sleeps",
     f"{MANAGER}::test_a_new_job_that_cannot_begin",
     f"{MANAGER}::test_a_process_that_is_killed",
+    f"{MANAGER}::test_a_spare_process_that_cannot_get_ready",
     "tests/spark/test_submitted_jobs.py",
     "tests/services/test_output_in_object_store.py::TestOutputInABucket",
     "tests/services/test_job_managers.py::test_the_other_job_manager_goes_on_and_nothing_is_left_in_the_store[kubernetes]",

@@ -237,6 +237,18 @@ def test_a_process_that_is_killed_is_started_again(tmp_path: Path, alone: Cluste
     assert alone.jobs()[job.id]["restarts"] == 1
 
 
+def test_a_spare_process_that_cannot_get_ready_is_not_missed(
+    tmp_path: Path, alone: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPARK_HOME", str(tmp_path / "nowhere"))
+    alone.start("-Djobmanager.spare-processes=1")
+    alone.says(0, "a spare process has ended before it was ready")
+    job = Job(tmp_path, alone)
+    job.submit()
+    job.add(0)
+    job.sees(TEXTS[0])
+
+
 def test_nobody_is_answered_without_the_token_and_nothing_hostile_is_taken(tmp_path: Path, alone: Cluster) -> None:
     alone.start()
     alone.says(0, "leads, in session")
