@@ -1,0 +1,435 @@
+"""The web page as people use it, in a real browser on jobs that run: look at everything, steer, and break things."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.dispatcher.protocol.job_entry import JobEntry, Phase
+from holdfast.dispatcher.service.job_manager_api import JobManagerApi
+from holdfast.kernel.backoff import restart_strategy_from
+from holdfast.kernel.clock import SystemClock
+from holdfast.kernel.configuration import Configuration
+from holdfast.kernel.ids import JobID
+from holdfast.rest.server import RestServer
+from holdfast.runtime.epoch.epoch_runner import EpochResult
+from holdfast.runtime.exchange.barrier import Barrier, EpochReport, StepReport
+from tests.browser import chromium, visitor
+from tests.stories.cluster import Cluster
+from tests.stories.process import ROOT
+from tests.stories.served import Running, until
+
+pytestmark = [pytest.mark.services, pytest.mark.timeout(240)]
+
+TABS = ("Graph", "Epochs", "Checkpoints", "State", "Exceptions", "Configuration")
+EVIL = '<img src=x onerror="alert(1)"><b>bold</b>'
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with chromium() as started:
+        yield started
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[..., Running]]:
+    begun: list[Running] = []
+
+    def start(name: str = "words", **options: Any) -> Running:
+        savepoints = {"execution.checkpointing.savepoint-dir": str(tmp_path / "savepoints")}
+        begun.append(Running(tmp_path, name, **savepoints, **options))
+        return begun[-1]
+
+    yield start
+    for job in begun:
+        job.end()
+
+
+def log_in(page: Any, job: Running, place: str = "") -> None:
+    address = job.client.address
+    page.goto(f"{address.url}/{place}")
+    page.get_by_label("Bearer token").fill(address.bearer_token)
+    page.keyboard.press("Enter")
+    page.get_by_role("heading", level=1, name=job.master.job.name, exact=True).wait_for()
+
+
+def tab(page: Any, name: str) -> None:
+    page.get_by_role("navigation", name="About the job").get_by_role("link", name=name).click()
+
+
+def cells(page: Any, table: str) -> list[list[str]]:
+    rows = page.get_by_role("region", name=table).locator("tbody tr")
+    rows.first.wait_for()
+    return [row.locator("th, td").all_inner_texts() for row in rows.all()]
+
+
+def test_every_page_shows_what_the_job_does(browser: Any, start: Callable[..., Running]) -> None:
+    job = start(**{"s3.secret-key": "sesame"})
+    job.say("sand", "silt", "kelp")
+    until(lambda: job.client.get("epochs")["total"] == 2)
+    with visitor(browser) as page:
+        log_in(page, job)
+        assert page.get_by_text("RUNNING", exact=True).first.is_visible()
+        assert [cells(page, "What has flowed")[0][at] for at in (0, 1, 2, 3)] == [
+            "collection",
+            "keyed_process",
+            "by key",
+            "3",
+        ]
+        page.get_by_role("region", name="Graph of the job").get_by_role("link", name="keyed_process").click()
+        subtasks = cells(page, "Subtasks, the busiest first")
+        assert sorted(row[0] for row in subtasks) == ["0", "1"]
+        assert sum(int(row[1]) for row in subtasks) == 5
+
+        tab(page, "Epochs")
+        assert [row[0] for row in cells(page, "The newest epochs")] == ["2", "1"]
+        page.locator(".uplot canvas").nth(2).wait_for()
+        job.say("late")
+        page.get_by_role("region", name="The newest epochs").get_by_role("rowheader", name="3").wait_for()
+
+        tab(page, "Checkpoints")
+        assert [row[:3] for row in cells(page, "Checkpoints and savepoints")][-1] == ["1", "checkpoint", "COMPLETED"]
+        page.get_by_role("link", name="2", exact=True).click()
+        [held] = cells(page, "Sizes by state")
+        assert held[:4] == ["count", "count", "value", "5"]
+        page.get_by_label("Between").select_option("1")
+        page.get_by_label("and", exact=True).select_option("3")
+        page.get_by_role("button", name="Compare").click()
+        differing = cells(page, "What differs between 1 and 3")
+        assert ["count", "count", "changed", "rows", "2", "5", "+3"] in differing
+
+        tab(page, "State")
+        page.get_by_role("region", name="States").get_by_role("link", name="count").click()
+        assert len(cells(page, "Rows of count")) == 5
+        page.get_by_label("Key", exact=True).fill("kelp")
+        page.keyboard.press("Enter")
+        page.get_by_role("region", name="Rows of count").get_by_text("silt").wait_for(state="detached")
+        [[key, _, value]] = cells(page, "Rows of count")
+        assert (key, value) == ("kelp", "2")
+
+
+def test_a_question_comes_before_each_action_and_its_outcome_after(
+    browser: Any, start: Callable[..., Running], tmp_path: Path
+) -> None:
+    job = start()
+    with visitor(browser) as page:
+        log_in(page, job)
+        for name in ("Savepoint", "Rescale", "Stop", "Cancel"):
+            page.get_by_role("button", name=name, exact=True).click()
+            page.get_by_role("dialog").get_by_role("button", name="Back").click()
+            page.get_by_role("dialog").wait_for(state="detached")
+        assert job.client.get("checkpoints")["counts"]["total"] == 1, "nothing has happened yet"
+
+        page.get_by_role("button", name="Savepoint", exact=True).click()
+        page.get_by_label("Directory").fill("not/absolute")
+        page.get_by_role("button", name="Take a savepoint").click()
+        page.get_by_role("status").get_by_text("absolute").wait_for()
+        page.get_by_role("button", name="Savepoint", exact=True).click()
+        page.get_by_role("button", name="Take a savepoint").click()
+        told = page.get_by_role("status").get_by_text("Savepoint: /").inner_text()
+        assert (Path(told.removeprefix("Savepoint: ")) / "_metadata").exists()
+
+        page.get_by_role("button", name="Rescale", exact=True).click()
+        page.get_by_label("count").fill("0")
+        page.get_by_role("button", name="Rescale", exact=True).last.click()
+        page.get_by_role("alert").get_by_text("at least 1").wait_for()
+        page.get_by_label("count").fill("5")
+        page.get_by_role("button", name="Rescale", exact=True).last.click()
+        page.get_by_role("status").get_by_text("Rescaled: count to 5").wait_for()
+        assert job.client.parallelism() == {"count": 5}
+
+        page.get_by_role("button", name="Stop", exact=True).click()
+        page.get_by_label("Directory").fill(str(tmp_path / "elsewhere"))
+        page.get_by_role("button", name="Stop with a savepoint").click()
+        told = page.get_by_role("status").get_by_text("Stopped. Savepoint: ").inner_text()
+        assert str(tmp_path / "elsewhere") in told
+        job.thread.join(30)
+        assert job.master.status.value == "SUSPENDED"
+
+
+def test_a_job_is_cancelled(browser: Any, start: Callable[..., Running]) -> None:
+    job = start()
+    with visitor(browser) as page:
+        log_in(page, job)
+        page.get_by_role("button", name="Cancel", exact=True).click()
+        page.get_by_role("button", name="Cancel the job").click()
+        page.get_by_role("status").get_by_text("is being cancelled").wait_for()
+        job.thread.join(30)
+        assert job.master.status.value == "CANCELED"
+
+
+def test_a_job_that_dies_while_one_looks_is_told_of_and_what_was_seen_stays(
+    browser: Any, start: Callable[..., Running]
+) -> None:
+    job = start()
+    with visitor(browser) as page:
+        log_in(page, job)
+        cells(page, "What has flowed")
+        job.say("poison")
+        job.thread.join(30)
+        assert job.master.status.value == "FAILED"
+        banner = page.get_by_role("alert").get_by_text("does not answer")
+        banner.wait_for()
+        assert "What you see is from" in banner.inner_text()
+        assert cells(page, "What has flowed")[0][:2] == ["collection", "keyed_process"]
+        page.get_by_role("button", name="Savepoint", exact=True).click()
+        page.get_by_role("button", name="Take a savepoint").click()
+        page.get_by_role("status").get_by_text("does not answer").wait_for()
+
+
+def test_a_failure_is_shown_with_the_traceback_of_the_function(browser: Any, start: Callable[..., Running]) -> None:
+    job = start(**{"restart-strategy.type": "fixed-delay", "restart-strategy.fixed-delay.delay": "4 s",
+                   "restart-strategy.fixed-delay.attempts": 1000000})  # fmt: skip
+    job.say("poison")
+    with visitor(browser) as page:
+        log_in(page, job)
+        page.get_by_role("link", name="Last failure").click()
+        text = page.locator("pre").first.inner_text()
+        assert 'raise ValueError("this word is poison")' in text
+        assert text.splitlines()[-1] == "ValueError: this word is poison"
+        page.get_by_text("operator count").first.wait_for()
+        job.engine.inputs[1] = {"words": ["sand"]}
+        until(lambda: job.client.get()["tries-in-a-row"] == 0)
+        page.get_by_role("link", name="Last failure").wait_for(state="detached")
+
+
+def test_names_with_markup_in_them_are_only_names(browser: Any, start: Callable[..., Running]) -> None:
+    job = start(EVIL)
+    job.say(EVIL)
+    until(lambda: job.client.get("epochs")["total"] == 2)
+    with visitor(browser) as page:
+        log_in(page, job)
+        for name in TABS:
+            tab(page, name)
+            page.locator(".tab > *").first.wait_for()
+        tab(page, "State")
+        page.get_by_role("region", name="States").get_by_role("link", name="count").click()
+        assert EVIL in [row[0] for row in cells(page, "Rows of count")]
+        page.get_by_role("button", name="Cancel", exact=True).click()
+        assert EVIL in page.get_by_role("dialog").inner_text()
+        assert page.locator("img").count() == 1, "the sign of Holdfast"
+        assert page.locator("main b, dialog b").count() == 0
+
+
+def test_the_token_is_asked_for_until_it_is_right_and_goes_with_the_tab(
+    browser: Any, start: Callable[..., Running]
+) -> None:
+    job = start()
+    url, token = job.client.address.url, job.client.address.bearer_token
+    with visitor(browser) as page:
+        page.goto(url)
+        page.get_by_label("Bearer token").fill("wrong")
+        page.keyboard.press("Enter")
+        page.get_by_text("was not right").wait_for()
+        page.keyboard.press("Escape")
+        page.get_by_label("Bearer token").fill(token)
+        page.keyboard.press("Enter")
+        page.get_by_role("heading", level=1, name="words").wait_for()
+        assert token not in page.url
+        assert page.evaluate("document.cookie + JSON.stringify(localStorage)") == "{}"
+        page.reload()
+        page.get_by_role("heading", level=1, name="words").wait_for()
+        page.get_by_role("button", name="Log out").click()
+        page.get_by_label("Bearer token").wait_for()
+    with visitor(browser) as page:
+        page.goto(url)
+        page.get_by_label("Bearer token").wait_for()
+
+
+def test_everything_is_reached_with_the_keyboard_and_the_focus_is_seen(
+    browser: Any, start: Callable[..., Running]
+) -> None:
+    job = start()
+    with visitor(browser) as page:
+        log_in(page, job)
+        cells(page, "What has flowed")
+        page.reload()
+        cells(page, "What has flowed")
+        reached: list[str] = []
+        for _ in range(40):
+            page.keyboard.press("Tab")
+            name, outline = page.evaluate(
+                "() => { const on = document.activeElement; const style = getComputedStyle(on);"
+                " return [on.innerText.split('\\n')[0], `${style.outlineStyle} ${style.outlineWidth}`]; }"
+            )
+            if name == "Skip to the content" and reached:
+                break
+            assert outline.startswith("solid 2px") or name == "", (name, outline)
+            reached.append(name)
+        for wanted in (
+            "Skip to the content",
+            "Holdfast",
+            "Savepoint",
+            "Rescale",
+            "Stop",
+            "Cancel",
+            *TABS,
+            "keyed_process",
+        ):
+            assert wanted in reached, reached
+
+        page.get_by_role("button", name="Cancel", exact=True).focus()
+        page.keyboard.press("Enter")
+        assert page.evaluate("document.activeElement.innerText") == "Back", "Enter again does no harm"
+        for _ in range(5):
+            page.keyboard.press("Tab")
+            assert page.evaluate(
+                "document.activeElement === document.body || !!document.activeElement.closest('dialog')"
+            )
+        page.keyboard.press("Escape")
+        page.get_by_role("dialog").wait_for(state="detached")
+        assert page.evaluate("document.activeElement.innerText") == "Cancel", "the focus is where it was"
+        page.wait_for_timeout(2500)
+        assert page.evaluate("document.activeElement.innerText") == "Cancel", "what comes meanwhile leaves it there"
+        assert job.master.status.value == "RUNNING"
+
+
+CONTRAST = """() => {
+  const light = ([r, g, b]) => [r, g, b].map((part) => part / 255)
+    .map((part) => (part <= 0.03928 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4))
+    .reduce((sum, part, at) => sum + part * [0.2126, 0.7152, 0.0722][at], 0);
+  const parts = (colour) => colour.match(/[0-9.]+/g).map(Number);
+  const behind = (element) => {
+    for (let at = element; at; at = at.parentElement) {
+      const found = parts(getComputedStyle(at).backgroundColor);
+      if (found.length === 3 || found[3] === 1) return found;
+    }
+    return [255, 255, 255];
+  };
+  const faint = [];
+  for (const element of document.querySelectorAll("body *")) {
+    const own = [...element.childNodes].some((node) => node.nodeType === 3 && node.data.trim());
+    if (!own || !element.checkVisibility() || element.closest("svg, .uplot, :disabled, .unseen")) continue;
+    const [one, other] = [light(parts(getComputedStyle(element).color)), light(behind(element))].sort((a, b) => b - a);
+    const ratio = (one + 0.05) / (other + 0.05);
+    const what = `${element.tagName}.${element.className} ${ratio.toFixed(2)}: ${element.innerText.slice(0, 40)}`;
+    if (ratio < 4.5) faint.push(what);
+  }
+  return [light(behind(document.body)), faint];
+}"""
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_page_is_light_or_dark_as_the_system_is_and_can_be_read(
+    browser: Any, start: Callable[..., Running], scheme: Any
+) -> None:
+    job = start()
+    with visitor(browser, color_scheme=scheme) as page:
+        log_in(page, job)
+        for name in TABS:
+            tab(page, name)
+            page.locator(".tab > *").first.wait_for()
+            page.wait_for_timeout(300)
+            lightness, faint = page.evaluate(CONTRAST)
+            assert (lightness > 0.5) == (scheme == "light")
+            assert faint == [], name
+        page.get_by_role("button", name="Stop", exact=True).click()
+        assert page.evaluate(CONTRAST)[1] == []
+
+
+def test_a_thousand_subtasks_are_shown(browser: Any, start: Callable[..., Running]) -> None:
+    job = start()
+    # As after an epoch of so many tasks, which would take a minute in one process.
+    reports = [StepReport("count", subtask, records_in=subtask % 7, busy=1000 * subtask) for subtask in range(1000)]
+    barriers = tuple(Barrier(1, report.subtask, "attempt", (report,)) for report in reports)
+    told: Any = None
+    job.master.flow.take(EpochResult(told, EpochReport((barriers,)), 3000))
+    with visitor(browser) as page:
+        log_in(page, job)
+        graph = page.get_by_role("region", name="Graph of the job")
+        graph.get_by_text("1,000 subtasks").first.wait_for()
+        graph.get_by_role("link", name="keyed_process").click()
+        shown = cells(page, "Subtasks, the busiest first")
+        assert [row[0] for row in shown] == [str(subtask) for subtask in range(999, 949, -1)]
+        assert page.locator(".bars").first.locator("rect").count() == 1000
+        page.get_by_role("button", name="Show 950 more").click()
+        page.wait_for_function("document.querySelectorAll('.subtasks tbody tr').length === 1000")
+        rows = page.evaluate(
+            "[...document.querySelectorAll('.subtasks tbody tr')].map((row) => row.cells[1].innerText)"
+        )
+        assert sum(map(int, rows)) == sum(report.records_in for report in reports) + 2
+
+
+class Led:
+    """What a dispatcher knows of two hundred jobs."""
+
+    is_ready = True
+    session, since = "session", 1_700_000_000_000
+
+    def __init__(self) -> None:
+        restarts = restart_strategy_from(Configuration({}), SystemClock())
+        phases = [*[Phase.RUNNING] * 3, Phase.STARTING]
+        self.entries = [
+            JobEntry(
+                JobID.from_name(name), name, None, restarts, restarts, 1_700_000_000_000 + number, phases[number % 4]
+            )
+            for number, name in enumerate(f"job {number}" for number in range(200))
+        ]
+        self.entries[-1].was_taken_over = True
+        self.dispatcher = self.stores = self.processes = self
+
+    def jobs(self) -> list[JobEntry]:
+        return self.entries
+
+
+def test_two_hundred_jobs_are_listed_and_found(browser: Any) -> None:
+    led: Any = Led()
+    server = RestServer(JobManagerApi(lambda: led), "sesame")
+    url = server.start()
+    try:
+        with visitor(browser) as page:
+            page.goto(url)
+            page.get_by_label("Bearer token").fill("sesame")
+            page.keyboard.press("Enter")
+            page.get_by_text("200 of 200 jobs, 150 running").wait_for()
+            assert len(cells(page, "Jobs")) == 200
+            page.get_by_text(re.compile("^leading job manager .* jobs taken over: 1$")).wait_for()
+            page.get_by_label("Filter").fill("job 19")
+            page.get_by_text("11 of 200 jobs").wait_for()
+            page.get_by_label("State").select_option("INITIALIZING")
+            page.get_by_text("4 of 200 jobs").wait_for()
+            assert [row[0] for row in cells(page, "Jobs")] == ["job 199", "job 195", "job 191", "job 19"]
+            led.is_ready = False
+            page.get_by_role("alert").get_by_text("leader election").wait_for()
+            assert len(cells(page, "Jobs")) == 4, "what was seen stays"
+    finally:
+        server.close()
+
+
+def test_a_job_manager_has_the_same_page_for_jobs_in_processes_of_their_own(browser: Any, tmp_path: Path) -> None:
+    cluster = Cluster.without_elections(tmp_path)
+    try:
+        cluster.start()
+        cluster.says(0, "leads, in session")
+        inputs, output = tmp_path / "in", tmp_path / "out"
+        inputs.mkdir()
+        (inputs / "0.txt").write_text("kelp sand kelp")
+        program = ROOT / "tests" / "programs" / "submitted_words.py"
+        cluster.run("submit", program, "-Dpipeline.name=words", "--", inputs, output)
+        [address] = (tmp_path / "manager" / "rest").iterdir()
+        said = json.loads(address.read_text())
+        with visitor(browser) as page:
+            page.goto(said["url"])
+            page.get_by_label("Bearer token").fill(said["bearer_token"])
+            page.keyboard.press("Enter")
+            page.get_by_role("region", name="Jobs").get_by_role("link", name="words").click()
+            page.get_by_role("heading", level=1, name="words").wait_for()
+            cells(page, "What has flowed")
+            tab(page, "Epochs")
+            cells(page, "The newest epochs")
+            tab(page, "State")
+            cells(page, "States")
+            page.get_by_role("button", name="Stop", exact=True).click()
+            page.get_by_label("Directory").fill(str(tmp_path / "savepoints"))
+            page.get_by_role("button", name="Stop with a savepoint").click()
+            told = page.get_by_role("status").get_by_text("Stopped. Savepoint: ").inner_text()
+            assert str(tmp_path / "savepoints") in told
+            page.get_by_text("SUSPENDED", exact=True).first.wait_for()
+            assert page.get_by_role("button", name="Savepoint", exact=True).is_disabled()
+    finally:
+        cluster.close()
