@@ -158,11 +158,16 @@ class QueryStates:
         folder = f"state/{operator.operator_id}"
         found = {name for name in self._logs.folder.names(folder) if name.isdecimal()}
         missing = [number for number in range(operator.partitions) if str(number) not in found]
-        if missing:
+        if missing and not self._is_of_all_rows(operator):
             raise StateError(
                 f"{self._logs.folder.path}/{folder} has no folder {missing[0]}, but the state is in "
                 f"{operator.partitions} partitions: the checkpoint is not whole, copy it again."
             )
+
+    def _is_of_all_rows(self, operator: QueryOperator) -> bool:
+        """Whether an aggregation groups by nothing: then its state is in one partition, whatever Spark says."""
+        key = self._load(operator).schema[KEY].dataType if operator.name == _AGGREGATE else None
+        return isinstance(key, StructType) and not key.fields
 
     def frame(self, operator: QueryOperator, state: QueryState) -> DataFrame:
         """A state as a frame: `key`, a struct, and what its kind has.
