@@ -15,6 +15,7 @@ _SUBTASKS: Final = (
 )
 
 _OF_A_JOB: Final[dict[str, str]] = {
+    "GET /jobs/metrics": "Numbers of all jobs are at /metrics, those of one at /jobs/:jobid/metrics.",
     "GET /jobs/:jobid/accumulators": (
         "Functions have no accumulators. Count with the metrics group of the runtime context, and look at "
         "/jobs/:jobid/metrics."
@@ -42,6 +43,7 @@ ABSENT: Final[dict[str, str]] = {
     **_OF_A_JOB,
     "POST /jobs": _ONE_JOB,
     "GET /jobmanager/*": _ONE_JOB,
+    "POST /jobmanager/*": _ONE_JOB,
     "GET /overview": _ONE_JOB,
     "GET /config": _ONE_JOB,
     "GET /applications*": _ONE_JOB,
@@ -51,9 +53,16 @@ ABSENT: Final[dict[str, str]] = {
 """By method and path; `*` stands for anything, also for nothing. They are answered with 501."""
 
 _LOGS: Final = "A job manager logs to where its process was told to; the log of a job is at /jobs/:jobid/log."
+_DISPOSAL: Final = "`holdfast savepoint --dispose PATH` deletes a savepoint; it needs no job, and no job manager."
 _APPLICATIONS: Final = "A program is one job: look at /jobs."
 ABSENT_OF_JOB_MANAGERS: Final[dict[str, str]] = {
     **_OF_A_JOB,
+    "POST /savepoint-disposal": _DISPOSAL,
+    "GET /savepoint-disposal/*": _DISPOSAL,
+    "GET /config": "It is what Flink's page asks for; the one here has nothing that could be configured.",
+    "GET /jobmanager/config": "It has the options that it was started with; those of a job are at /jobs/:jobid/config.",
+    "GET /jobmanager/environment": "There is no JVM; the version of Holdfast is at /overview.",
+    "GET /jobmanager/metrics": "Its numbers are at /metrics.",
     "GET /jobmanager/log*": _LOGS,
     "GET /jobmanager/stdout": _LOGS,
     "GET /jobmanager/thread-dump": "The process is not a JVM: `py-spy dump` shows what its threads do.",

@@ -167,6 +167,9 @@ def test_without_elections_one_job_manager_runs_jobs_on_its_host(tmp_path: Path,
     assert failed["last_failure"].startswith("JobExecutionError: job 'other' failed")
     assert "state: FAILED" in alone.run("info", other.id)
     assert "this word is poison" in alone.run("logs", other.id)
+    result = asked(tmp_path / "manager", f"jobs/{other.id}/execution-result")["job-execution-result"]
+    assert (result["application-status"], result["failure-cause"]["class"]) == ("FAILED", "JobExecutionError")
+    assert asked(tmp_path / "manager", f"jobs/{job.id}/execution-result") == {"status": {"id": "IN_PROGRESS"}}
     shown = metrics(tmp_path / "manager")
     assert f'holdfast_job_rows_in_total{{job_id="{job.id}",job_name="words"}} 3.0' in shown
     assert 'holdfast_jobmanager_jobs{status="FAILED"} 1.0' in shown
@@ -190,12 +193,20 @@ def ready(cluster: Cluster, number: int) -> int:
         return int(answer.status)
 
 
-def metrics(working_directory: Path) -> str:
+def got(working_directory: Path, path: str) -> str:
     (file,) = (working_directory / "rest").glob("*.json")
     address = json.loads(file.read_text())
     shown = {"Authorization": f"Bearer {address['bearer_token']}"}
-    with urllib.request.urlopen(urllib.request.Request(f"{address['url']}/metrics", headers=shown)) as answer:
+    with urllib.request.urlopen(urllib.request.Request(f"{address['url']}/{path}", headers=shown)) as answer:
         return str(answer.read().decode())
+
+
+def metrics(working_directory: Path) -> str:
+    return got(working_directory, "metrics")
+
+
+def asked(working_directory: Path, path: str) -> Any:
+    return json.loads(got(working_directory, path))
 
 
 def test_a_new_job_that_cannot_begin_fails_and_one_that_is_taken_over_is_tried_again(

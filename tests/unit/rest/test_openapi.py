@@ -18,8 +18,10 @@ from typing import Any
 import pytest
 import schemathesis
 
+from holdfast.dispatcher.service.job_manager_api import JobManagerApi
+from holdfast.rest.answer import RefusedError
 from holdfast.rest.client import RestClient
-from holdfast.rest.route.routes import Routes
+from holdfast.rest.route.routes import Routes, UnknownPathError
 from holdfast.rest.server import routes_of
 from tests.stories.cluster import Cluster
 from tests.stories.process import ROOT
@@ -28,6 +30,92 @@ from tests.stories.served import Running
 SCHEMATHESIS = Path(sys.executable).with_name("schemathesis")
 HOOKS = Path(__file__).parents[2] / "stories" / "schemathesis_hooks.py"
 ENDS_THE_JOB = ("patch-jobs-jobid", "post-jobs-jobid-stop")
+ENDING = ("checkpoints", "savepoints")
+"""What is asked for here with an empty body, and may be."""
+FLINK = """\
+DELETE /cluster
+GET /config
+GET /datasets
+GET /datasets/delete/:triggerid
+DELETE /datasets/:datasetid
+GET /jars
+POST /jars/upload
+DELETE /jars/:jarid
+GET /jars/:jarid/plan
+POST /jars/:jarid/plan
+POST /jars/:jarid/run
+POST /jars/:jarid/run-application
+GET /jobmanager/config
+GET /jobmanager/environment
+GET /jobmanager/logs
+GET /jobmanager/logs/:log
+GET /jobmanager/metrics
+GET /jobmanager/profiler
+POST /jobmanager/profiler
+GET /jobmanager/thread-dump
+GET /jobs
+POST /jobs
+GET /jobs/metrics
+GET /jobs/overview
+GET /jobs/:jobid
+GET /jobs/:jobid/accumulators
+GET /jobs/:jobid/checkpoints
+POST /jobs/:jobid/checkpoints
+GET /jobs/:jobid/checkpoints/config
+GET /jobs/:jobid/checkpoints/details/:checkpointid
+GET /jobs/:jobid/checkpoints/details/:checkpointid/subtasks/:vertexid
+GET /jobs/:jobid/checkpoints/:triggerid
+PATCH /jobs/:jobid/clientHeartbeat
+GET /jobs/:jobid/config
+POST /jobs/:jobid/coordinators/:operatorid
+GET /jobs/:jobid/exceptions
+GET /jobs/:jobid/execution-result
+GET /jobs/:jobid/jobmanager/config
+GET /jobs/:jobid/jobmanager/environment
+GET /jobs/:jobid/jobmanager/log-url
+GET /jobs/:jobid/metrics
+GET /jobs/:jobid/plan
+PATCH /jobs/:jobid/rescaling
+GET /jobs/:jobid/rescaling/:triggerid
+GET /jobs/:jobid/rescales/config
+GET /jobs/:jobid/rescales/overview
+GET /jobs/:jobid/rescales/summary
+GET /jobs/:jobid/rescales/history
+GET /jobs/:jobid/rescales/details/:rescaleuuid
+GET /jobs/:jobid/resource-requirements
+PUT /jobs/:jobid/resource-requirements
+POST /jobs/:jobid/savepoints
+GET /jobs/:jobid/savepoints/:triggerid
+GET /jobs/:jobid/status
+GET /jobs/:jobid/taskmanagers/:taskmanagerid/log-url
+GET /jobs/:jobid/vertices/:vertexid
+GET /jobs/:jobid/vertices/:vertexid/accumulators
+GET /jobs/:jobid/vertices/:vertexid/backpressure
+GET /jobs/:jobid/vertices/:vertexid/flamegraph
+GET /jobs/:jobid/vertices/:vertexid/jm-operator-metrics
+GET /jobs/:jobid/vertices/:vertexid/metrics
+GET /jobs/:jobid/vertices/:vertexid/subtasks/accumulators
+GET /jobs/:jobid/vertices/:vertexid/subtasks/metrics
+GET /jobs/:jobid/vertices/:vertexid/subtasks/:subtaskindex
+GET /jobs/:jobid/vertices/:vertexid/subtasks/:subtaskindex/attempts/:attempt
+GET /jobs/:jobid/vertices/:vertexid/subtasks/:subtaskindex/metrics
+GET /jobs/:jobid/vertices/:vertexid/subtasktimes
+GET /jobs/:jobid/vertices/:vertexid/taskmanagers
+GET /jobs/:jobid/vertices/:vertexid/watermarks
+GET /overview
+POST /savepoint-disposal
+GET /savepoint-disposal/:triggerid
+GET /taskmanagers
+GET /taskmanagers/metrics
+GET /taskmanagers/:taskmanagerid
+GET /taskmanagers/:taskmanagerid/logs
+GET /taskmanagers/:taskmanagerid/metrics
+GET /taskmanagers/:taskmanagerid/thread-dump
+POST /taskmanagers/:taskmanagerid/profiler
+GET /applications/overview
+GET /applications/:applicationid
+POST /applications/:applicationid/cancel"""
+"""Those of Flink 2.3 that end no job."""
 CONFIGURATION = """
 [parameters]
 "path.jobid" = "{job}"
@@ -196,6 +284,25 @@ def test_every_path_says_what_it_takes_and_answers(tmp_path: Path) -> None:
         names = {f"{method.upper()} {path}" for path, item in shown["paths"].items() for method in item}
         assert names == {f"{route.method} {braced(route.path)}" for route in routes.served}
         assert "Spark runs the tasks" in shown["x-absent"]["GET /taskmanagers*"]
+    finally:
+        job.end()
+
+
+def test_every_path_of_flink_is_served_or_answered_with_the_reason(tmp_path: Path) -> None:
+    job = Running(tmp_path)
+    parts = {"jobid": job.client.job_id, "checkpointid": "1", "triggerid": "a"}
+    try:
+        for routes in (routes_of(job.master), JobManagerApi(lambda: None)):
+            for target in FLINK.split("\n"):
+                method, path = target.split(" ")
+                concrete = re.sub(r":([a-z]+)", lambda found: parts.get(found[1], "0"), path)
+                try:
+                    answer = routes.answer(method, concrete, {})
+                except RefusedError as error:
+                    assert not isinstance(error, UnknownPathError), target
+                    assert str(error), target
+                else:
+                    assert method == "GET" or concrete.endswith(ENDING), (target, answer)
     finally:
         job.end()
 

@@ -93,7 +93,7 @@ class JobManagerApi(Routes):
         own = {(route.method, route.path) for route in self.served}
         for api in (JobApi, FlowApi, StateApi, CheckpointApi, RescaleApi):
             for _, route in declared(api):
-                if (route.method, route.path) not in own:
+                if "jobid" in route.parameters and (route.method, route.path) not in own:
                     self.serve(route.bound(self._asked_of_process(route)))
         self.add_absent(ABSENT_OF_JOB_MANAGERS)
 
@@ -210,6 +210,23 @@ class JobManagerApi(Routes):
     def status(self, request: Request) -> Answer:
         """The state of a job."""
         return Answer({"status": self._entry(request.path["jobid"]).status})
+
+    @serves("GET", "/jobs/:jobid/execution-result", job_form.RESULT)
+    def execution_result(self, request: Request) -> Answer:
+        """How a job has ended, if it has."""
+        result = self._entry(request.path["jobid"]).result
+        if result is None:
+            return Answer({"status": {"id": "IN_PROGRESS"}})
+        told: dict[str, Any] = {
+            "id": str(result.job_id),
+            "application-status": result.application_status.name,
+            "accumulator-results": {},
+            "net-runtime": result.net_runtime,
+        }
+        cause = result.failure_cause
+        if cause is not None:
+            told["failure-cause"] = {"class": cause.type_name, "message": cause.message}
+        return Answer({"status": {"id": "COMPLETED"}, "job-execution-result": told})
 
     @serves("PATCH", "/jobs/:jobid", job_form.NOTHING, status=202, query=form.CANCEL_QUERY, refusals=(409,))
     def cancel(self, request: Request) -> Answer:
