@@ -111,6 +111,22 @@ def test_every_page_shows_what_the_job_does(browser: Any, start: Callable[..., R
         page.get_by_role("region", name="Rows of count").get_by_text("silt").wait_for(state="detached")
         [[key, _, value]] = cells(page, "Rows of count")
         assert (key, value) == ("kelp", "2")
+        page.get_by_label("Where", exact=True).fill("value < 2 and key != rock")
+        page.get_by_role("button", name="Scan").click()
+        page.get_by_text("3 shown of 5 read").wait_for()
+        assert sorted(row[0] for row in cells(page, "Rows of count")) == ["late", "sand", "silt"]
+        page.get_by_label("Where", exact=True).fill("value is large")
+        page.get_by_role("button", name="Scan").click()
+        page.get_by_text("is no condition").wait_for()
+        page.get_by_role("button", name="Largest keys and key groups").click()
+        assert len(cells(page, "Largest keys")) == 5
+        assert 1 <= len(cells(page, "Largest key groups")) <= 5
+
+        tab(page, "Exceptions")
+        page.get_by_text("Nothing has failed").wait_for()
+        tab(page, "Configuration")
+        assert ["s3.secret-key", "******"] in cells(page, "Options")
+        assert "sesame" not in page.content()
 
 
 def test_a_question_comes_before_each_action_and_its_outcome_after(
