@@ -208,7 +208,7 @@ def test_schemathesis_finds_nothing_that_is_not_as_the_document_says(tmp_path: P
 @pytest.mark.long
 @pytest.mark.timeout(240)
 def test_nor_does_it_find_any_such_thing_in_a_job_manager(tmp_path: Path) -> None:
-    cluster = Cluster.without_elections(tmp_path)
+    cluster = Cluster.without_elections(tmp_path, **savepoints(tmp_path))
     try:
         cluster.start()
         cluster.says(0, "leads, in session")
