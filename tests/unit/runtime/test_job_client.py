@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -101,3 +104,24 @@ def test_a_checkpoint_is_never_one_that_was_complete_before_it_was_asked_for(pla
     RUNNING[:] = [master(program, place / "job", epochs("in", [["kelp"], ["rock"]]))]
     RUNNING[0].run()
     assert ASKED[0].result(0) == 2
+
+
+def test_a_second_sigterm_in_the_middle_of_the_first_one_does_not_wait_for_it_for_ever(
+    client: JobClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a service manager and a job manager send them, to all processes and to each."""
+    held = threading.Lock()
+    stop = client.stop
+
+    def stop_and_hear_another() -> None:
+        assert held.acquire(timeout=SECONDS), "the second signal waits for what the first one holds"
+        os.kill(os.getpid(), signal.SIGTERM)
+        stop()
+        held.release()
+
+    monkeypatch.setattr(client, "stop", stop_and_hear_another)
+    before = signal.getsignal(signal.SIGTERM)
+    threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGTERM)).start()
+    assert client.run_to_end().value == "SUSPENDED"
+    assert client.was_interrupted
+    assert signal.getsignal(signal.SIGTERM) is before

@@ -106,6 +106,7 @@ def test_of_any_two_simple_types_one_follows_the_other_only_if_every_value_is_ke
 def every_type():
     parts = {"element_type": Types.LONG(), "element_type_info": Types.LONG()}
     more = {
+        "CHANGELOG": (["a"], [Types.INT()]),
         "ROW": ([Types.INT()],),
         "ROW_NAMED": (["a"], [Types.INT()]),
         "TUPLE": ([Types.INT()],),

@@ -228,6 +228,8 @@ class JobClient:
             return
 
         def stop(number: int, frame: FrameType | None) -> None:
+            # Service managers send several, and a second one in the middle of this would wait for locks held here.
+            signal.signal(signal.SIGTERM, lambda number, frame: None)
             logger.info("SIGTERM: the job ends after the current epoch")
             self._master.control.is_interrupted = True
             self.stop()
