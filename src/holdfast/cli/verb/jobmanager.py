@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
+import threading
 from types import FrameType
 
 import click
@@ -29,7 +30,8 @@ def jobmanager(properties: tuple[str, ...]) -> None:
         manager = JobManager(options, [sys.executable, "-m", "holdfast.cli.submitted"])
 
         def stop(number: int, frame: FrameType | None) -> None:
-            manager.stop()
+            # In a thread: what a signal interrupts may hold the lock that this needs, another signal included.
+            threading.Thread(target=manager.stop).start()
 
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, stop)

@@ -214,7 +214,8 @@ def _share(part: str | None, key_groups: str | None) -> Share:
 def _until_interrupted() -> threading.Event:
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: stop.set())
+        # In a thread: what a signal interrupts may hold the lock that this needs.
+        signal.signal(number, lambda *_: threading.Thread(target=stop.set).start())
     return stop
 
 
