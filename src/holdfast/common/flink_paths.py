@@ -28,6 +28,35 @@ LAZY: Final = {name: place for names in COMMON.values() for name, place in names
 """Names that `holdfast.common` has too."""
 
 
+_RESTARTS: Final = "set the options restart-strategy.*"
+REFUSED: Final[Mapping[str, str]] = {
+    "ConfigOptions": "set options by their names, in a dict, a Configuration or with -D",
+    "InputDependencyConstraint": "tasks are scheduled by Spark",
+    "InputFormat": "it is a class of Java; env.from_source() takes a Source, env.from_dataframe() what Spark reads",
+    "RestartStrategies": _RESTARTS,
+    "RestartStrategyConfiguration": _RESTARTS,
+    "AssignerWithPeriodicWatermarksWrapper": "it is a class of Java; subclass WatermarkGenerator",
+}
+"""Names of `pyflink.common` that are not here, and why, or what to use."""
+
+REFUSED_MODULES: Final[Mapping[str, Mapping[str, str]]] = {
+    "input_dependency_constraint": {"InputDependencyConstraint": REFUSED["InputDependencyConstraint"]},
+    "io": {"InputFormat": REFUSED["InputFormat"]},
+    "restart_strategy": dict.fromkeys(("RestartStrategies", "RestartStrategyConfiguration"), _RESTARTS),
+}
+"""Modules of `pyflink.common` that are not here, by the names that programs import from them."""
+
+
+def refused(name: str, instead: Mapping[str, str]) -> None:
+    """Tell who imports a name of PyFlink why it is not here.
+
+    Raises:
+        ImportError: It is one of them.
+    """
+    if name in instead:
+        raise ImportError(f"PyFlink's {name!r} is not in Holdfast: {instead[name]}.")
+
+
 def found(place: str) -> Any:
     """Return what stands at `module:name`."""
     module, _, name = place.partition(":")
@@ -37,15 +66,17 @@ def found(place: str) -> Any:
 class PathModule(ModuleType):
     """A module that has its names from elsewhere."""
 
-    def __init__(self, name: str, places: Mapping[str, str]) -> None:
+    def __init__(self, name: str, places: Mapping[str, str], instead: Mapping[str, str] | None = None) -> None:
         super().__init__(
             name, f"Names of PyFlink's {name.replace('holdfast', 'pyflink', 1)}, which stand elsewhere here."
         )
         self.__all__ = sorted(places)
         self._places = places
+        self._instead = instead or {}
 
     def __getattr__(self, name: str) -> Any:
         if name not in self._places:
+            refused(name, self._instead)
             raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
         return found(self._places[name])
 
@@ -53,9 +84,18 @@ class PathModule(ModuleType):
         return self.__all__
 
 
-def register(package: str, paths: Mapping[str, Mapping[str, str]]) -> None:
-    """Make modules of a package importable; one that has a file of its own is left alone."""
-    for name, places in paths.items():
-        module = PathModule(f"{package}.{name}", places)
+def register(
+    package: str, paths: Mapping[str, Mapping[str, str]], refusals: Mapping[str, Mapping[str, str]] | None = None
+) -> None:
+    """Make modules of a package importable; one that has a file of its own is left alone.
+
+    Args:
+        package: Its name.
+        paths: Modules, and where their names stand.
+        refusals: Modules, and why names of theirs are not here.
+    """
+    instead = refusals or {}
+    for name in {**paths, **instead}:
+        module = PathModule(f"{package}.{name}", paths.get(name, {}), instead.get(name))
         if sys.modules.setdefault(module.__name__, module) is module:
             setattr(sys.modules[package], name, module)

@@ -52,11 +52,15 @@ class Time:
 class Duration:
     """Makes lengths of time: `Duration.of_seconds(10)`."""
 
-    of_millis = Time.milliseconds
     of_seconds = Time.seconds
     of_minutes = Time.minutes
     of_hours = Time.hours
     of_days = Time.days
+
+    @staticmethod
+    def of_millis(millis: int) -> TimeSpan:
+        """So many milliseconds."""
+        return TimeSpan(milliseconds=millis)
 
     @staticmethod
     def of_nanos(nanos: int) -> TimeSpan:

@@ -3,17 +3,19 @@
 Importing this package needs no pyspark; executing a job does.
 """
 
+from typing import Any
+
 from holdfast.checkpoint.storage.checkpoint_storage import (
     CheckpointStorage,
     FileSystemCheckpointStorage,
     JobManagerCheckpointStorage,
 )
-from holdfast.common.flink_paths import register
+from holdfast.common.flink_paths import refused, register
 from holdfast.datastream.async_data_stream import AsyncDataStream
 from holdfast.datastream.checkpoint_config import CheckpointConfig, CheckpointingMode, ExternalizedCheckpointCleanup
 from holdfast.datastream.environment.result import CollectedElements, JobExecutionResult
 from holdfast.datastream.environment.stream_execution_environment import StreamExecutionEnvironment
-from holdfast.datastream.flink_paths import DATASTREAM
+from holdfast.datastream.flink_paths import DATASTREAM, REFUSED, REFUSED_MODULES
 from holdfast.datastream.functions import (
     AggregateFunction,
     AllWindowFunction,
@@ -42,6 +44,7 @@ from holdfast.datastream.functions import (
     MapFunction,
     MasterTriggerRestoreHook,
     OutputTag,
+    Partitioner,
     ProcessAllWindowFunction,
     ProcessFunction,
     ProcessJoinFunction,
@@ -74,12 +77,14 @@ from holdfast.datastream.sinks import (
     WriterContext,
     WriterInitContext,
 )
+from holdfast.datastream.slot_sharing_group import MemorySize, SlotSharingGroup
 from holdfast.datastream.state_backend import (
     ColumnarStateBackend,
     EmbeddedRocksDBStateBackend,
     FsStateBackend,
     HashMapStateBackend,
     MemoryStateBackend,
+    PredefinedOptions,
     StateBackend,
 )
 from holdfast.datastream.stream.broadcast import BroadcastConnectedStream, BroadcastStream
@@ -159,10 +164,13 @@ __all__ = [
     "KeyedStream",
     "MapFunction",
     "MasterTriggerRestoreHook",
+    "MemorySize",
     "MemoryStateBackend",
     "MergingWindowAssigner",
     "OutputTag",
     "ParquetFileSink",
+    "Partitioner",
+    "PredefinedOptions",
     "PrintSink",
     "ProcessAllWindowFunction",
     "ProcessFunction",
@@ -180,6 +188,7 @@ __all__ = [
     "RuntimeExecutionMode",
     "Sink",
     "SinkWriter",
+    "SlotSharingGroup",
     "StateBackend",
     "StreamExecutionEnvironment",
     "TimeDomain",
@@ -197,4 +206,10 @@ __all__ = [
 ]
 
 ExternalizedCheckpointRetention = ExternalizedCheckpointCleanup
-register(__name__, DATASTREAM)
+register(__name__, DATASTREAM, REFUSED_MODULES)
+
+
+def __getattr__(name: str) -> Any:
+    """Names that PyFlink has here and that Holdfast has not."""
+    refused(name, REFUSED)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

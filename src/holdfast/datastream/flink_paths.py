@@ -23,6 +23,7 @@ DATASTREAM: Final[Mapping[str, Mapping[str, str]]] = {
         **_from(f"{_STREAM}.data_stream", ("DataStream", "DataStreamSink")),
         **_from(f"{_STREAM}.keyed_stream", ("KeyedStream",)),
         **_from(f"{_STREAM}.connected", ("ConnectedStreams",)),
+        **_from(f"{_STREAM}.windowed", ("WindowedStream", "AllWindowedStream")),
         **_from(f"{_STREAM}.broadcast", ("BroadcastStream", "BroadcastConnectedStream")),
         "CloseableIterator": "holdfast.datastream.environment.result:CollectedElements",
     },
@@ -38,3 +39,43 @@ DATASTREAM: Final[Mapping[str, Mapping[str, str]]] = {
     "timerservice": _from(_USER, ("TimerService",)),
 }
 """Modules of `holdfast.datastream`, and where their names stand."""
+
+_SOURCE: Final = "it is a class of Java; env.from_source() takes a Source, env.from_dataframe() what Spark reads"
+_SINK: Final = "it is a class of Java; sink_to() takes a Sink"
+_SPARK: Final = "env.from_dataframe() takes what Spark's connector reads, for_each_epoch() writes with it"
+_KAFKA: Final = "KafkaSource and KafkaSink take its place"
+
+REFUSED: Final[Mapping[str, str]] = {
+    "SourceFunction": _SOURCE,
+    "SinkFunction": _SINK,
+    "CustomStateBackend": "the option state.backend.type takes the class path of a StateBackendFactory",
+    "CustomCheckpointStorage": (
+        "the option execution.checkpointing.storage takes the class path of a CheckpointStorageFactory"
+    ),
+}
+"""Names of `pyflink.datastream` that are not here, and why, or what to use."""
+
+REFUSED_MODULES: Final[Mapping[str, Mapping[str, str]]] = {
+    "checkpoint_storage": {"CustomCheckpointStorage": REFUSED["CustomCheckpointStorage"]},
+    "connectors.cassandra": dict.fromkeys(("CassandraSink", "ClusterBuilder", "MapperOptions"), _SPARK),
+    "connectors.dynamic_kafka": dict.fromkeys(("DynamicKafkaSource",), "KafkaSource reads one cluster"),
+    "connectors.elasticsearch": dict.fromkeys(
+        ("ElasticsearchEmitter", "Elasticsearch6SinkBuilder", "Elasticsearch7SinkBuilder", "ElasticsearchSink"), _SPARK
+    ),
+    "connectors.hybrid_source": dict.fromkeys(
+        ("HybridSource", "HybridSourceBuilder"), "make an input of each and union() them; both are read from the start"
+    ),
+    "connectors.jdbc": dict.fromkeys(
+        ("JdbcSink", "JdbcConnectionOptions", "JdbcExecutionOptions"),
+        "DatabaseSink of holdfast.datastream.connectors.database writes to PostgreSQL and SQLite exactly once",
+    ),
+    "connectors.kinesis": dict.fromkeys(
+        ("FlinkKinesisConsumer", "KinesisStreamsSink", "KinesisFirehoseSink", "PartitionKeyGenerator"), _SPARK
+    ),
+    "connectors.pulsar": dict.fromkeys(("PulsarSource", "PulsarSink", "StartCursor", "StopCursor"), _SPARK),
+    "connectors.rabbitmq": dict.fromkeys(("RMQConnectionConfig", "RMQSource", "RMQSink"), _SPARK),
+    "formats.orc": dict.fromkeys(
+        ("OrcBulkWriters",), "FileSink writes Parquet and Arrow (holdfast.datastream.formats), for_each_epoch() ORC"
+    ),
+}
+"""Modules of `pyflink.datastream` that are not here, or not whole, by the names that programs import from them."""

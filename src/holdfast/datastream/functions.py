@@ -30,6 +30,7 @@ from holdfast.runtime.function.user_function import (
     KeySelector,
     MapFunction,
     OutputTag,
+    Partitioner,
     ProcessFunction,
     ReduceFunction,
     RichFilterFunction,
@@ -48,7 +49,7 @@ from holdfast.runtime.window.window_function import (
     ProcessWindowFunction,
     WindowFunction,
 )
-from holdfast.state.declaration.api import FunctionInitializationContext, FunctionSnapshotContext
+from holdfast.state.declaration.api import FunctionInitializationContext, FunctionSnapshotContext, KeyedStateStore
 
 __all__ = [
     "AggregateFunction",
@@ -78,9 +79,11 @@ __all__ = [
     "KeyedBroadcastProcessFunction",
     "KeyedCoProcessFunction",
     "KeyedProcessFunction",
+    "KeyedStateStore",
     "MapFunction",
     "MasterTriggerRestoreHook",
     "OutputTag",
+    "Partitioner",
     "ProcessAllWindowFunction",
     "ProcessFunction",
     "ProcessJoinFunction",

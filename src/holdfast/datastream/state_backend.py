@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from typing import Any
+from enum import Enum
+from typing import Any, NoReturn
 
 from holdfast.checkpoint.config.options import CHECKPOINT_STORAGE, CHECKPOINTS_DIRECTORY
 from holdfast.errors import ConfigurationError
@@ -18,9 +19,19 @@ __all__ = [
     "FsStateBackend",
     "HashMapStateBackend",
     "MemoryStateBackend",
+    "PredefinedOptions",
     "StateBackend",
     "options_of",
 ]
+
+
+class PredefinedOptions(Enum):
+    """How Flink tunes RocksDB for a kind of disk; accepted, and of no effect on the columnar backend."""
+
+    DEFAULT = 0
+    SPINNING_DISK_OPTIMIZED = 1
+    SPINNING_DISK_OPTIMIZED_HIGH_MEM = 2
+    FLASH_SSD_OPTIMIZED = 3
 
 
 class EmbeddedRocksDBStateBackend(ColumnarStateBackend):
@@ -32,6 +43,7 @@ class EmbeddedRocksDBStateBackend(ColumnarStateBackend):
 
     def __init__(self, enable_incremental_checkpointing: bool | None = None) -> None:
         super().__init__()
+        self._predefined = PredefinedOptions.DEFAULT
         logger.info("EmbeddedRocksDBStateBackend: there is no RocksDB here; the columnar backend serves it")
 
     def is_incremental_checkpoints_enabled(self) -> bool:
@@ -45,8 +57,34 @@ class EmbeddedRocksDBStateBackend(ColumnarStateBackend):
         """None: there is no database."""
         return None
 
-    def set_number_of_transfer_threads(self, number_of_transfer_threads: int) -> None:
+    def set_number_of_transfer_threads(self, number_of_transfering_threads: int) -> None:
         """Accepted: nothing is transferred at a checkpoint."""
+
+    def get_number_of_transfer_threads(self) -> int:
+        """0: nothing is transferred at a checkpoint."""
+        return 0
+
+    def set_predefined_options(self, options: PredefinedOptions) -> None:
+        """Accepted: there is no RocksDB to be tuned."""
+        self._predefined = options
+
+    def get_predefined_options(self) -> PredefinedOptions:
+        """What was set."""
+        return self._predefined
+
+    def set_options(self, options_factory_class_name: str) -> NoReturn:
+        """Refused: a factory of options is a class of Java.
+
+        Raises:
+            ConfigurationError: Always.
+        """
+        raise ConfigurationError(
+            f"set_options({options_factory_class_name!r}) names a class of Java that tunes RocksDB, and there is none "
+            "here: leave it out."
+        )
+
+    def get_options(self) -> None:
+        """None: there is no factory of options."""
 
 
 def options_of(backend: StateBackend) -> dict[str, Any]:

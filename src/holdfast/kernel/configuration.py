@@ -23,10 +23,14 @@ class Configuration:
     is set. If both a current and a deprecated key are set, the current one wins.
     """
 
-    def __init__(self, values: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, other: Configuration | Mapping[str, Any] | None = None) -> None:
         self._values: dict[str, Any] = {}
-        for key, value in (values or {}).items():
-            self.set(key, value)
+        self.add_all(other or {})
+
+    @classmethod
+    def from_dict(cls, map: Mapping[str, Any]) -> Configuration:
+        """Make one of a dictionary."""
+        return cls(map)
 
     @classmethod
     def from_properties(cls, properties: Iterable[str]) -> Configuration:
@@ -74,15 +78,20 @@ class Configuration:
             return self._key_set(option) is not None
         return self._raw(option) is not None
 
-    contains_key = contains
     __contains__ = contains
+
+    def contains_key(self, key: str) -> bool:
+        """Whether a value is set, under this key or another one of the same option."""
+        return self.contains(key)
 
     def remove(self, option: ConfigOption[Any] | str) -> bool:
         """Unset an option under all of its keys and return whether it was set."""
         keys = list(option.keys()) if isinstance(option, ConfigOption) else [option]
         return any([self._values.pop(key, None) is not None for key in keys])  # noqa: C419 - all must be removed
 
-    remove_config = remove
+    def remove_config(self, key: str) -> bool:
+        """Unset a key and return whether it was set."""
+        return self.remove(key)
 
     def to_dict(self) -> dict[str, Any]:
         """Return a copy of the values as they were set."""
@@ -102,11 +111,15 @@ class Configuration:
         result._values.update(self._values)
         return result
 
-    def add_all(self, other: Configuration | Mapping[str, Any], prefix: str = "") -> Configuration:
+    def add_all_to_dict(self, target_dict: dict[str, Any]) -> None:
+        """Put all values into a dictionary."""
+        target_dict.update(self._values)
+
+    def add_all(self, other: Configuration | Mapping[str, Any], prefix: str | None = None) -> Configuration:
         """Set all values of another configuration here, each key after the prefix, and return self."""
         values = other._values if isinstance(other, Configuration) else other
         for key, value in values.items():
-            self.set(prefix + key, value)
+            self.set((prefix or "") + key, value)
         return self
 
     def overriding(self, other: Configuration) -> tuple[Configuration, dict[str, Any]]:
@@ -171,29 +184,29 @@ class Configuration:
         """Set bytes, for a key that is not an option's."""
         return self.set(key, bytes(value))
 
-    def get_string(self, key: str, default: str | None = None) -> str | None:
+    def get_string(self, key: str, default_value: str | None = None) -> str | None:
         """Return a value as text."""
-        return self._get_as(str, key, default)
+        return self._get_as(str, key, default_value)
 
-    def get_integer(self, key: str, default: int | None = None) -> int | None:
+    def get_integer(self, key: str, default_value: int | None = None) -> int | None:
         """Return a value as a whole number."""
-        return self._get_as(int, key, default)
+        return self._get_as(int, key, default_value)
 
     get_long = get_integer
 
-    def get_float(self, key: str, default: float | None = None) -> float | None:
+    def get_float(self, key: str, default_value: float | None = None) -> float | None:
         """Return a value as a number."""
-        return self._get_as(float, key, default)
+        return self._get_as(float, key, default_value)
 
     get_double = get_float
 
-    def get_boolean(self, key: str, default: bool | None = None) -> bool | None:
+    def get_boolean(self, key: str, default_value: bool | None = None) -> bool | None:
         """Return a value as true or false."""
-        return self._get_as(bool, key, default)
+        return self._get_as(bool, key, default_value)
 
-    def get_bytearray(self, key: str, default: bytes | None = None) -> bytearray | None:
+    def get_bytearray(self, key: str, default_value: bytes | None = None) -> bytearray | None:
         """Return bytes that were set with `set_bytearray`."""
-        value = self._values.get(key, default)
+        value = self._values.get(key, default_value)
         return None if value is None else bytearray(value)
 
     def __eq__(self, other: object) -> bool:

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Any
+from typing import Any, NoReturn
 
 from holdfast.errors import ConfigurationError
 
@@ -48,6 +48,93 @@ class ColumnTimestampAssigner(TimestampAssigner):
         return found
 
 
+@dataclass(frozen=True)
+class Watermark:
+    """Nothing comes any more that is as old as this, or older.
+
+    Attributes:
+        timestamp: Milliseconds since 1970.
+    """
+
+    timestamp: int
+
+
+class WatermarkOutput:
+    """Takes what a `WatermarkGenerator` has to say of the elements of one task in one epoch."""
+
+    def __init__(self) -> None:
+        self._greatest: int | None = None
+        self._is_idle = False
+
+    def emit_watermark(self, watermark: Watermark | int) -> None:
+        """Let the watermark of the task be at least this one.
+
+        Raises:
+            TypeError: It is no `Watermark`, and no whole number of milliseconds of 64 bits.
+        """
+        timestamp = watermark.timestamp if isinstance(watermark, Watermark) else watermark
+        if type(timestamp) is not int or not MIN_WATERMARK <= timestamp <= MAX_WATERMARK:
+            raise TypeError(
+                f"emit_watermark() takes a Watermark, milliseconds since 1970 as an int of 64 bits, not {watermark!r}"
+            )
+        self._is_idle = False
+        # The end of time is said by the end of the input, not by a generator.
+        timestamp = min(timestamp, MAX_WATERMARK - 1)
+        if timestamp > MIN_WATERMARK and (self._greatest is None or timestamp > self._greatest):
+            self._greatest = timestamp
+
+    def mark_idle(self) -> None:
+        """Let nobody wait for this task in this epoch, until it emits a watermark again."""
+        self._is_idle = True
+
+    def mark_active(self) -> None:
+        """Take `mark_idle` back."""
+        self._is_idle = False
+
+    @property
+    def reached(self) -> int | None:
+        """The greatest watermark that was emitted; None if there is none, or the task is idle."""
+        return None if self._is_idle else self._greatest
+
+
+class WatermarkGenerator(ABC):
+    """Says how far event time is, from the elements of a task.
+
+    There is one for each task and epoch, so what it keeps in its fields is about one epoch: a task may run again, and
+    elsewhere. What it has emitted is kept: the watermark never goes back. It is handed on at the end of the epoch, the
+    least one of all tasks that have emitted one.
+    """
+
+    @abstractmethod
+    def on_event(self, event: Any, event_timestamp: int, output: WatermarkOutput) -> None:
+        """Looks at an element; it may emit a watermark.
+
+        Args:
+            event: The element.
+            event_timestamp: Its timestamp; the smallest 64-bit number if it has none.
+            output: Takes watermarks.
+        """
+
+    @abstractmethod
+    def on_periodic_emit(self, output: WatermarkOutput) -> None:
+        """Called when the elements of the epoch have been seen, also if there were none; it may emit a watermark."""
+
+
+@dataclass(frozen=True)
+class WatermarkGeneratorContext:
+    """What a generator may know as it is made.
+
+    Attributes:
+        subtask: The task that it is for, from 0.
+        current_watermark: The watermark at the end of the epoch before; the smallest 64-bit number if there is none.
+        processing_time: Of the epoch, in milliseconds since 1970; stands still within it.
+    """
+
+    subtask: int
+    current_watermark: int
+    processing_time: int
+
+
 AssignerLike = TimestampAssigner | Callable[[Any, int], int]
 
 
@@ -61,12 +148,14 @@ class WatermarkStrategy:
         assigner: Tells the timestamps; None leaves them as they are.
         idleness: After how many milliseconds without elements others do not wait for the stream; None for never.
         is_per_partition: Whether event time follows the partition of the source that lags behind most.
+        supplier: Makes the generators of a strategy of one's own.
     """
 
     out_of_orderness: int | None
     assigner: AssignerLike | None = None
     idleness: int | None = None
     is_per_partition: bool = False
+    supplier: Callable[[WatermarkGeneratorContext], WatermarkGenerator] | None = None
 
     @staticmethod
     def for_monotonous_timestamps() -> WatermarkStrategy:
@@ -82,6 +171,39 @@ class WatermarkStrategy:
     def no_watermarks() -> WatermarkStrategy:
         """For streams whose event time does not advance before their end."""
         return WatermarkStrategy(None)
+
+    @staticmethod
+    def for_generator(supplier: Callable[[WatermarkGeneratorContext], WatermarkGenerator]) -> WatermarkStrategy:
+        """For streams whose watermarks a `WatermarkGenerator` of one's own says.
+
+        Args:
+            supplier: Makes a generator for each task and epoch.
+
+        Raises:
+            ConfigurationError: It cannot be called.
+        """
+        if isinstance(supplier, WatermarkGenerator) or not callable(supplier):
+            raise ConfigurationError(
+                "for_generator() takes a function that makes a WatermarkGenerator, since each task has one of its own: "
+                f"lambda context: MyGenerator(), not {supplier!r}."
+            )
+        # A watermark is what was emitted, and not one less than the greatest timestamp.
+        return WatermarkStrategy(-1, is_per_partition=True, supplier=supplier)
+
+    def with_watermark_alignment(
+        self, watermark_group: str, max_allowed_watermark_drift: timedelta, update_interval: timedelta | None = None
+    ) -> NoReturn:
+        """Refused: an epoch is read from all inputs at once, so none runs ahead of another one between epochs.
+
+        Raises:
+            ConfigurationError: Always.
+        """
+        raise ConfigurationError(
+            f"with_watermark_alignment({watermark_group!r}) makes sources wait that are ahead, and here every epoch "
+            "reads all inputs, and event time follows the one that lags: limit what an epoch reads of the one that is "
+            "ahead, with maxOffsetsPerTrigger of Spark's Kafka source, set_max_bytes_per_epoch() of a FileSource and "
+            "their kin."
+        )
 
     def with_timestamp_assigner(self, timestamp_assigner: AssignerLike) -> WatermarkStrategy:
         """The same with a `TimestampAssigner`, or a function of an element and the timestamp that it has."""

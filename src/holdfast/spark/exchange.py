@@ -224,7 +224,9 @@ def _rows_of_sources(epoch_job: EpochJob, stage: Stage, view: str) -> str:
     control = f"cast(null as binary) as {CONTROL}"
     if len(edges) == 1:
         names = ", ".join(name for name, _ in _stamped_fields(epoch_job.sources[0]))
-        return f"select {control}, {_target_of(edges[0], stage)} as {TARGET}, {names} from {view}"
+        copies = _copies_of(edges[0], stage)
+        target = copies[0] if len(copies) == 1 else f"explode(array({', '.join(copies)}))"
+        return f"select {control}, {target} as {TARGET}, {names} from {view}"
     structs = {}
     for position, source in enumerate(epoch_job.sources):
         names = ", ".join(name for name, _ in _stamped_fields(source))
@@ -319,7 +321,7 @@ def _order_of(stage: Stage) -> Iterable[str | Column]:
         if any(edge.broadcast and edge.to_stage == stage.index for edge in edges):
             yield PHASE
         return
-    for edge in edges:
+    for edge in edges if len(edges) > 1 else ():
         if edge.broadcast and edge.to_stage == stage.index:
             yield F.col(edge.name).isNull()
     for edge in edges:

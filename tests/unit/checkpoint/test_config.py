@@ -177,12 +177,12 @@ def test_the_storage_is_what_the_options_say():
     with pytest.raises(ConfigurationError, match="1048576"):
         FileSystemCheckpointStorage("/c", 2 * 1024 * 1024)
     with pytest.raises(ConfigurationError):
-        JobManagerCheckpointStorage(0)
+        JobManagerCheckpointStorage(max_state_size=0)
 
 
 class OwnStorageFactory(CheckpointStorageFactory):
     def create_from_config(self, config):
-        return JobManagerCheckpointStorage(77)
+        return JobManagerCheckpointStorage(max_state_size=77)
 
 
 def test_a_storage_of_ones_own_is_named_by_its_class_path():
@@ -197,7 +197,7 @@ def test_a_storage_of_ones_own_is_named_by_its_class_path():
 
 
 def test_checkpoints_in_memory_are_limited_and_written_once():
-    access = JobManagerCheckpointStorage(2000).create_checkpoint_storage(JOB)
+    access = JobManagerCheckpointStorage(max_state_size=2000).create_checkpoint_storage(JOB)
     place = access.initialize_location_for_checkpoint(1)
     assert place.write_metadata(document(1)) == place.data
     with pytest.raises(AlreadyExistError):

@@ -126,75 +126,80 @@ class CheckpointConfig:
         """Return what checkpoints promise."""
         return self.configuration.get(options.CHECKPOINTING_MODE)
 
-    def set_checkpointing_mode(self, mode: CheckpointingMode) -> Self:
+    def set_checkpointing_mode(self, checkpointing_mode: CheckpointingMode) -> Self:
         """Set what checkpoints promise."""
-        return self._set(options.CHECKPOINTING_MODE, mode)
+        return self._set(options.CHECKPOINTING_MODE, checkpointing_mode)
 
     def get_checkpoint_interval(self) -> int:
         """Return how often checkpoints are taken, in milliseconds; 0 for every epoch."""
         return self.configuration.get(options.CHECKPOINTING_INTERVAL)
 
-    def set_checkpoint_interval(self, milliseconds: int) -> Self:
+    def set_checkpoint_interval(self, checkpoint_interval: int) -> Self:
         """Set how often checkpoints are taken."""
-        if milliseconds < 0:
-            raise ConfigurationError(f"The checkpoint interval is 0 or more milliseconds, not {milliseconds!r}.")
-        return self._set(options.CHECKPOINTING_INTERVAL, milliseconds)
+        if checkpoint_interval < 0:
+            raise ConfigurationError(f"The checkpoint interval is 0 or more milliseconds, not {checkpoint_interval!r}.")
+        return self._set(options.CHECKPOINTING_INTERVAL, checkpoint_interval)
 
     def get_checkpoint_timeout(self) -> int:
         """Return how long a checkpoint may take, in milliseconds."""
         return self.configuration.get(options.CHECKPOINTING_TIMEOUT)
 
-    def set_checkpoint_timeout(self, milliseconds: int) -> Self:
+    def set_checkpoint_timeout(self, checkpoint_timeout: int) -> Self:
         """Set how long a checkpoint may take."""
-        if milliseconds < _MINIMUM:
-            raise ConfigurationError(f"The checkpoint timeout is at least {_MINIMUM} ms, not {milliseconds!r}.")
-        return self._set(options.CHECKPOINTING_TIMEOUT, milliseconds)
+        if checkpoint_timeout < _MINIMUM:
+            raise ConfigurationError(f"The checkpoint timeout is at least {_MINIMUM} ms, not {checkpoint_timeout!r}.")
+        return self._set(options.CHECKPOINTING_TIMEOUT, checkpoint_timeout)
 
     def get_min_pause_between_checkpoints(self) -> int:
         """Return the least time between two checkpoints, in milliseconds."""
         return self.configuration.get(options.MIN_PAUSE)
 
-    def set_min_pause_between_checkpoints(self, milliseconds: int) -> Self:
+    def set_min_pause_between_checkpoints(self, min_pause_between_checkpoints: int) -> Self:
         """Set the least time between two checkpoints."""
-        return self._set(options.MIN_PAUSE, milliseconds)
+        return self._set(options.MIN_PAUSE, min_pause_between_checkpoints)
 
     def get_max_concurrent_checkpoints(self) -> int:
         """Return how many checkpoints may be under way."""
         return self.configuration.get(options.MAX_CONCURRENT_CHECKPOINTS)
 
-    def set_max_concurrent_checkpoints(self, number: int) -> Self:
+    def set_max_concurrent_checkpoints(self, max_concurrent_checkpoints: int) -> Self:
         """Set how many checkpoints may be under way."""
-        if number < 1:
-            raise ConfigurationError(f"At least one checkpoint must be allowed to be under way, not {number!r}.")
-        return self._set(options.MAX_CONCURRENT_CHECKPOINTS, number)
+        if max_concurrent_checkpoints < 1:
+            raise ConfigurationError(
+                f"At least one checkpoint must be allowed to be under way, not {max_concurrent_checkpoints!r}."
+            )
+        return self._set(options.MAX_CONCURRENT_CHECKPOINTS, max_concurrent_checkpoints)
 
     def get_tolerable_checkpoint_failure_number(self) -> int:
         """Return how many checkpoints in a row may fail."""
         return self.configuration.get(options.TOLERABLE_FAILED)
 
-    def set_tolerable_checkpoint_failure_number(self, number: int) -> Self:
+    def set_tolerable_checkpoint_failure_number(self, tolerable_checkpoint_failure_number: int) -> Self:
         """Set how many checkpoints in a row may fail."""
-        if number < 0:
-            raise ConfigurationError(f"The number of tolerable failed checkpoints is 0 or more, not {number!r}.")
-        return self._set(options.TOLERABLE_FAILED, number)
+        if tolerable_checkpoint_failure_number < 0:
+            raise ConfigurationError(
+                f"The number of tolerable failed checkpoints is 0 or more, not {tolerable_checkpoint_failure_number!r}."
+            )
+        return self._set(options.TOLERABLE_FAILED, tolerable_checkpoint_failure_number)
 
     def is_fail_on_checkpointing_errors(self) -> bool:
         """Whether the first failed checkpoint fails the job."""
         return self.get_tolerable_checkpoint_failure_number() == 0
 
-    def set_fail_on_checkpointing_errors(self, fail: bool) -> Self:
+    def set_fail_on_checkpointing_errors(self, fail_on_checkpointing_errors: bool) -> Self:
         """Let the first failed checkpoint fail the job, or none ever; how many may is said more exactly by the number.
 
         `set_tolerable_checkpoint_failure_number` is the current way; a number that was set before stays if it says the
         same.
         """
-        if fail != self.is_fail_on_checkpointing_errors():
-            self.set_tolerable_checkpoint_failure_number(0 if fail else UNLIMITED_TOLERABLE_FAILURE_NUMBER)
+        if fail_on_checkpointing_errors != self.is_fail_on_checkpointing_errors():
+            tolerated = 0 if fail_on_checkpointing_errors else UNLIMITED_TOLERABLE_FAILURE_NUMBER
+            self.set_tolerable_checkpoint_failure_number(tolerated)
         return self
 
-    def set_externalized_checkpoint_retention(self, retention: ExternalizedCheckpointRetention) -> Self:
+    def set_externalized_checkpoint_retention(self, retention_mode: ExternalizedCheckpointRetention) -> Self:
         """Set what becomes of checkpoints when the job ends."""
-        return self._set(options.EXTERNALIZED_RETENTION, retention)
+        return self._set(options.EXTERNALIZED_RETENTION, retention_mode)
 
     enable_externalized_checkpoints = set_externalized_checkpoint_retention
     set_externalized_checkpoint_cleanup = set_externalized_checkpoint_retention
@@ -227,26 +232,26 @@ class CheckpointConfig:
         """Accepted: there are none."""
         return self.enable_unaligned_checkpoints(False)
 
-    def set_force_unaligned_checkpoints(self, force: bool = True) -> Self:
+    def set_force_unaligned_checkpoints(self, force_unaligned_checkpoints: bool = True) -> Self:
         """Refused if forced.
 
         Raises:
             ConfigurationError: It is to be forced.
         """
-        self.configuration.set("execution.checkpointing.unaligned.forced", force)
+        self.configuration.set("execution.checkpointing.unaligned.forced", force_unaligned_checkpoints)
         return self
 
     def is_force_unaligned_checkpoints(self) -> bool:
         """It never is."""
         return False
 
-    def set_aligned_checkpoint_timeout(self, timeout: int | timedelta) -> Self:
+    def set_aligned_checkpoint_timeout(self, alignment_timeout: int | timedelta) -> Self:
         """Accepted and without effect: there is nothing to align.
 
         Args:
-            timeout: In milliseconds, or as a time span.
+            alignment_timeout: In milliseconds, or as a time span.
         """
-        self.configuration.set("execution.checkpointing.aligned-checkpoint-timeout", timeout)
+        self.configuration.set("execution.checkpointing.aligned-checkpoint-timeout", alignment_timeout)
         return self
 
     set_alignment_timeout = set_aligned_checkpoint_timeout

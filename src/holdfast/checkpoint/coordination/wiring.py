@@ -133,7 +133,7 @@ def _storage_of(backend: object, config: CheckpointConfig) -> CheckpointStorage:
     if isinstance(backend, FsStateBackend):
         return FileSystemCheckpointStorage(backend.get_checkpoint_path())
     if isinstance(backend, MemoryStateBackend):
-        return JobManagerCheckpointStorage(backend.get_max_state_size())
+        return JobManagerCheckpointStorage(max_state_size=backend.get_max_state_size())
     return config.resolve_checkpoint_storage()
 
 

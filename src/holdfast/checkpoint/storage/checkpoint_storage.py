@@ -86,29 +86,33 @@ class FileSystemCheckpointStorage(CheckpointStorage):
     """Checkpoints in a directory that all processes of the job share.
 
     Args:
-        checkpoint_directory: Path or URI of the directory of all jobs' checkpoints.
-        file_state_size_threshold: Operator state up to this many bytes is kept in the document, more goes to a file.
+        checkpoint_path: Path or URI of the directory of all jobs' checkpoints.
+        file_state_size_threshold: Operator state up to this many bytes is kept in the document, more goes to a file;
+            None or less than 0 for the default.
         write_buffer_size: Without meaning: a stream is collected as a whole and written at once.
         savepoint_directory: Where savepoints go if none is named.
     """
 
+    MAX_FILE_STATE_THRESHOLD: Final = MAX_INLINE_THRESHOLD
+
     def __init__(
         self,
-        checkpoint_directory: str,
-        file_state_size_threshold: int = -1,
+        checkpoint_path: str,
+        file_state_size_threshold: int | None = None,
         write_buffer_size: int = -1,
         *,
         savepoint_directory: str | None = None,
     ) -> None:
-        if file_state_size_threshold > MAX_INLINE_THRESHOLD:
+        threshold = -1 if file_state_size_threshold is None else file_state_size_threshold
+        if threshold > MAX_INLINE_THRESHOLD:
             raise ConfigurationError(
                 f"The threshold for state in the checkpoint's document is at most {MAX_INLINE_THRESHOLD} bytes, not "
                 f"{file_state_size_threshold!r}."
             )
-        self._fs = file_system_for(checkpoint_directory)
-        self._path = checkpoint_directory
+        self._fs = file_system_for(checkpoint_path)
+        self._path = checkpoint_path
         self._savepoint_directory = savepoint_directory
-        self._threshold = file_state_size_threshold
+        self._threshold = threshold
         self._write_buffer_size = write_buffer_size
 
     def create_checkpoint_storage(self, job_id: JobID, *, create_subdir: bool = True) -> FileCheckpointStorageAccess:
@@ -191,12 +195,19 @@ class JobManagerCheckpointStorage(CheckpointStorage):
     """Checkpoints in the memory of the job master: for tests, gone with the process.
 
     Args:
+        checkpoint_path: Refused: a checkpoint that others can find is that of `FileSystemCheckpointStorage`.
         max_state_size: Largest document in bytes.
     """
 
     DEFAULT_MAX_STATE_SIZE: Final = 5 * 1024 * 1024
 
-    def __init__(self, max_state_size: int = DEFAULT_MAX_STATE_SIZE) -> None:
+    def __init__(self, checkpoint_path: str | None = None, max_state_size: int | None = None) -> None:
+        if checkpoint_path is not None:
+            raise ConfigurationError(
+                f"JobManagerCheckpointStorage({checkpoint_path!r}) would keep checkpoints in the memory of the job "
+                f"master, and only a document in that directory: use FileSystemCheckpointStorage({checkpoint_path!r})."
+            )
+        max_state_size = self.DEFAULT_MAX_STATE_SIZE if max_state_size is None else max_state_size
         if max_state_size < 1:
             raise ConfigurationError(f"The largest state must have at least one byte, not {max_state_size!r}.")
         self._max_state_size = max_state_size
@@ -216,7 +227,7 @@ class JobManagerCheckpointStorage(CheckpointStorage):
         """There is no directory."""
 
     def __repr__(self) -> str:
-        return f"JobManagerCheckpointStorage({self._max_state_size})"
+        return f"JobManagerCheckpointStorage(max_state_size={self._max_state_size})"
 
 
 class MemoryCheckpointStorageAccess(CheckpointStorageAccess):

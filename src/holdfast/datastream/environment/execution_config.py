@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from holdfast.errors import ConfigurationError
 from holdfast.kernel.configuration import Configuration
@@ -18,6 +18,9 @@ class ExecutionConfig:
     What is only kept says how Java serializes or how a task is cancelled. Python objects are pickled or have columns,
     and Spark ends tasks.
     """
+
+    PARALLELISM_DEFAULT: ClassVar = -1
+    PARALLELISM_UNKNOWN: ClassVar = -2
 
     def __init__(self, program: Configuration) -> None:
         self._program = program

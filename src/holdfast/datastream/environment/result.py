@@ -31,6 +31,10 @@ class CollectedElements(Iterator[Any]):
     def __next__(self) -> Any:
         return next(self._elements)
 
+    def next(self) -> Any:
+        """The next element; StopIteration if there is none any more."""
+        return next(self)
+
     def get_job_client(self) -> JobClient:
         """The handle of the running job."""
         return self._client

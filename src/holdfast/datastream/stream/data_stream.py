@@ -30,6 +30,7 @@ from holdfast.runtime.graph.stream_graph import (
     KeyedNode,
     NarrowNode,
     Node,
+    PassNode,
     Shape,
     SideOutputNode,
     SinkNode,
@@ -37,7 +38,6 @@ from holdfast.runtime.graph.stream_graph import (
     UnionNode,
 )
 from holdfast.runtime.window.window_assigner import WindowAssigner
-from holdfast.state.declaration.descriptor import MapStateDescriptor
 from holdfast.types.information.type_information import TypeInformation
 
 if TYPE_CHECKING:
@@ -157,17 +157,6 @@ class DataStream(_Named, Distributed):
     def process(self, func: ProcessLike, output_type: Any = None) -> DataStream:
         """Passes each element with its context to a function that emits any number of others, also to side outputs."""
         return self._apply("process", func, output_type)
-
-    def broadcast(self, *broadcast_state_descriptors: MapStateDescriptor[Any, Any]) -> BroadcastStream:
-        """Gives every element to every subtask of the operator that it is then connected with.
-
-        Args:
-            *broadcast_state_descriptors: The map states that the operator keeps of these elements.
-
-        Raises:
-            ConfigurationError: There is none, one is no `MapStateDescriptor`, or a name comes twice.
-        """
-        return self._environment._other_kinds.broadcast(self, broadcast_state_descriptors)
 
     def join(self, other_stream: DataStream) -> WindowJoin:
         """Pairs elements of two streams in windows: `.where(key1).equal_to(key2).window(assigner).apply(function)`."""
@@ -359,7 +348,9 @@ class DataStream(_Named, Distributed):
 
     def _warn_if_chained(self, what: str) -> None:
         node = self._node
-        if not isinstance(node, KeyedNode) and not (isinstance(node, NarrowNode) and node.operator.has_operator_state):
+        if not isinstance(node, KeyedNode | PassNode) and not (
+            isinstance(node, NarrowNode) and node.operator.has_operator_state
+        ):
             logger.warning(
                 "%s of %r has no effect: it runs inside the tasks of its input; set it on an operator with state",
                 what,

@@ -87,6 +87,22 @@ def check_function(shape: Shape, function: Any, keyed: bool) -> None:
     _check_arity(shape, function, 2 if shape in ("process", "reduce") else 1)
 
 
+def bound_function(where: str, given: Any, kind: type[Any], method: str, arguments: int) -> Callable[..., Any]:
+    """What an operation calls: the method of a function object of a kind, or a plain callable.
+
+    Raises:
+        ConfigurationError: It is neither, or takes another number of arguments.
+    """
+    if isinstance(given, type):
+        raise ConfigurationError(f"{where}() takes an instance, not the class: write {given.__name__}().")
+    if isinstance(given, kind):
+        return getattr(given, method)  # type: ignore[no-any-return]
+    if not callable(given):
+        raise ConfigurationError(f"{where}() takes a {kind.__name__}, or a function, not {_describe(given)}.")
+    _check_arity(where, given, arguments)
+    return given  # type: ignore[no-any-return]
+
+
 def declared_type(output_type: Any, where: str) -> TypeInformation:
     """The type that a program declared: type information, DDL of a type or of columns, an Arrow or a Spark type.
 

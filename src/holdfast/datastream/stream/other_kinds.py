@@ -10,6 +10,7 @@ from holdfast.datastream.stream.connected import ConnectedStreams, WindowJoin
 from holdfast.datastream.stream.data_stream import DataStream
 from holdfast.datastream.stream.interval_join import IntervalJoin
 from holdfast.datastream.stream.keyed_stream import KeyedStream
+from holdfast.datastream.stream.partitioned import partitioned, to_all
 from holdfast.datastream.stream.windowed import AllWindowedStream, WindowedStream
 from holdfast.errors import ConfigurationError
 from holdfast.runtime.function.two_inputs import CoGroupFunction, JoinFunction
@@ -32,6 +33,22 @@ class OtherKinds:
     def broadcast(self, stream: DataStream, descriptors: Sequence[MapStateDescriptor[Any, Any]]) -> BroadcastStream:
         """Give a stream to every subtask."""
         return BroadcastStream(stream, descriptors)
+
+    def partitioned(self, stream: DataStream, partitioner: Any, key_selector: Any) -> DataStream:
+        """Send each element to a subtask that the program chooses.
+
+        Raises:
+            ConfigurationError: The stream is keyed, or one of the two cannot be called so.
+        """
+        return partitioned(stream, partitioner, key_selector)
+
+    def to_all(self, stream: DataStream) -> DataStream:
+        """Send each element to every subtask.
+
+        Raises:
+            ConfigurationError: The stream is keyed.
+        """
+        return to_all(stream)
 
     def interval_join(self, stream: KeyedStream, other: KeyedStream) -> IntervalJoin:
         """Join two keyed streams by time.

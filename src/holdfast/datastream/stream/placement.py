@@ -1,16 +1,19 @@
 """Where elements are processed, as a PyFlink program may say it: what acts here, and what has nothing to act on.
 
 Operators without keys run inside the tasks of their input, which Spark balances; keyed operators get their elements by
-key. So there is no channel between two operators whose partitioning or buffers could be chosen.
+key. So there is no channel between two operators whose partitioning or buffers could be chosen, unless a program makes
+one: with `partition_custom`, or `broadcast`.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NoReturn, Self
+from typing import TYPE_CHECKING, Any, NoReturn, Self, cast, overload
 
 from holdfast.errors import ConfigurationError
+from holdfast.runtime.function.user_function import KeySelectorLike, Partitioner
+from holdfast.state.declaration.descriptor import MapStateDescriptor
 from holdfast.types.information.type_information import (
     ChangelogTypeInformation,
     RowTypeInformation,
@@ -20,6 +23,8 @@ from holdfast.types.information.type_information import (
 )
 
 if TYPE_CHECKING:
+    from holdfast.datastream.environment.stream_execution_environment import StreamExecutionEnvironment
+    from holdfast.datastream.stream.broadcast import BroadcastStream
     from holdfast.datastream.stream.data_stream import DataStream
 
 
@@ -53,6 +58,8 @@ class Placed:
 class Distributed(Placed):
     """What is said of the way of a stream to the next operator."""
 
+    _environment: StreamExecutionEnvironment
+
     @abstractmethod
     def get_type(self) -> TypeInformation:
         """Return the type of the elements."""
@@ -81,13 +88,49 @@ class Distributed(Placed):
         """Accepted: a stream that several steps read is made once an epoch."""
         return self
 
-    def partition_custom(self, partitioner: Any, key_selector: Callable[[Any], Any]) -> NoReturn:
-        """Refused: which task processes an element is Spark's business, or that of its key."""
-        raise ConfigurationError(
-            "partition_custom() sends elements to tasks by number, and here operators without keys have no tasks of "
-            "their own: key_by(key_selector) brings the elements of one key together, and transform() has Spark's "
-            "repartition()."
-        )
+    def partition_custom(
+        self, partitioner: Partitioner | Callable[[Any, int], int], key_selector: KeySelectorLike
+    ) -> DataStream:
+        """Sends each element to the subtask that `partitioner(key, number of subtasks)` names.
+
+        The steps after it, up to the next `key_by`, run there. There are as many subtasks as `set_parallelism` of the
+        returned stream says. `open` of the two is not called.
+
+        Raises:
+            ConfigurationError: The stream is keyed, or one of the two cannot be called so.
+        """
+        return self._environment._other_kinds.partitioned(cast("DataStream", self), partitioner, key_selector)
+
+    @overload
+    def broadcast(self) -> DataStream: ...
+
+    @overload
+    def broadcast(
+        self,
+        broadcast_state_descriptor: MapStateDescriptor[Any, Any],
+        *other_broadcast_state_descriptors: MapStateDescriptor[Any, Any],
+    ) -> BroadcastStream: ...
+
+    def broadcast(
+        self,
+        broadcast_state_descriptor: MapStateDescriptor[Any, Any] | None = None,
+        *other_broadcast_state_descriptors: MapStateDescriptor[Any, Any],
+    ) -> DataStream | BroadcastStream:
+        """Gives every element to every subtask: of the operator that it is connected with, or of the steps after it.
+
+        Args:
+            broadcast_state_descriptor: The map state that the operator that it is then connected with keeps of these
+                elements. Without it the stream goes on, with as many copies as its `set_parallelism` says.
+            *other_broadcast_state_descriptors: Further ones.
+
+        Raises:
+            ConfigurationError: One is no `MapStateDescriptor`, a name comes twice, or the stream is keyed.
+        """
+        kinds = self._environment._other_kinds
+        if broadcast_state_descriptor is None and not other_broadcast_state_descriptors:
+            return kinds.to_all(cast("DataStream", self))
+        given = (broadcast_state_descriptor, *other_broadcast_state_descriptors)
+        return kinds.broadcast(cast("DataStream", self), given)  # type: ignore[arg-type]  # which are looked at there
 
     def project(self, *field_indexes: int) -> DataStream:
         """Keeps some parts of tuples, or columns of rows, in the order in which they are named.

@@ -36,6 +36,7 @@ __all__ = [
     "KeyedProcessFunction",
     "MapFunction",
     "OutputTag",
+    "Partitioner",
     "ProcessFunction",
     "ReduceFunction",
     "RichFilterFunction",
@@ -154,6 +155,14 @@ class KeySelector(Function, ABC):
     @abstractmethod
     def get_key(self, value: Any) -> Any:
         """Returns the key: the same for the same element, always."""
+
+
+class Partitioner(Function, ABC):
+    """Chooses the subtask that gets an element, by its key."""
+
+    @abstractmethod
+    def partition(self, key: Any, num_partitions: int) -> int:
+        """Returns the number of the subtask, from 0 to less than `num_partitions`."""
 
 
 class OutputTag:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from holdfast.errors import ConfigurationError
 from holdfast.kernel.key_group import UPPER_BOUND_MAX_PARALLELISM, default_max_parallelism
 from holdfast.runtime.function.staging import StagingSink
+from holdfast.runtime.graph.chosen_subtask import CHOSEN_TYPE
 from holdfast.runtime.graph.plan import Edge, EpochJob, JobPlan, KeyPlan, Port, SourcePlan, Stage, Step
 from holdfast.runtime.graph.stream_graph import (
     BroadcastNode,
@@ -24,6 +25,7 @@ from holdfast.runtime.graph.stream_graph import (
     KeySpec,
     NarrowNode,
     Node,
+    PassNode,
     SecondInputNode,
     SideOutputNode,
     SinkNode,
@@ -64,7 +66,7 @@ def compile_graph(
     return _Compiler(graph, default_parallelism, default_max, stored_max or {}, parallelism or {}).plan()
 
 
-_StepNode = KeyedNode | NarrowNode | TimestampNode | SinkNode
+_StepNode = KeyedNode | NarrowNode | TimestampNode | PassNode | SinkNode
 
 
 @dataclass(frozen=True)
@@ -179,6 +181,7 @@ class _Compiler:
         stage = self._stage_of(node)
         parallelism, maximum = self._parallelism_of(node) if _is_placed(node) else (0, 0)
         keys = self._key_plans(node, parallelism, maximum)
+        goes_to_all = isinstance(node, PassNode) and node.chooses is None
         ports = []
         producers = list(_producers(node.inputs))
         for producer in producers:
@@ -195,13 +198,13 @@ class _Compiler:
                 element_type=producer.element_type,
                 key=None if producer.broadcast else keys[producer.second is not None],
                 parallelism=parallelism,
-                broadcast=producer.broadcast,
+                broadcast=producer.broadcast or goes_to_all,
                 stamped=self._time.is_stamped(producer.node),
                 second=producer.second is not None,
             )
             self._edges.append(edge)
             ports.append(Port("edge", edge.name))
-        codec = keys[0].codec if keys[0] else None
+        codec = keys[0].codec if keys[0] and isinstance(node, KeyedNode) else None
         step = _step(node, tuple(ports), parallelism, maximum, codec)
         stamped = any(self._time.is_stamped(producer.node) for producer in producers)
         firsts = [producer.second for producer in producers].count(None)
@@ -235,6 +238,9 @@ class _Compiler:
             names, key_type = _key_columns(node.name, key, element)
             return KeyPlan(key, key_codec_for(key_type, names), parallelism, maximum)
 
+        if isinstance(node, PassNode) and node.chooses is not None:
+            chosen = KeySpec(selector=node.chooses.among(parallelism, maximum).get_key, key_type=CHOSEN_TYPE)
+            return planned(chosen, node.element_type), None
         if not isinstance(node, KeyedNode):
             return None, None
         seconds = [planned(o.key, o.element_type) for o in node.inputs if isinstance(o, SecondInputNode) and o.key]
@@ -270,7 +276,9 @@ def _begins_epoch_job(node: Node) -> bool:
 
 def _is_placed(node: Node) -> bool:
     """Whether its subtasks have numbers: elements reach them through an exchange."""
-    return isinstance(node, KeyedNode) or (isinstance(node, NarrowNode) and node.operator.has_operator_state)
+    if isinstance(node, NarrowNode):
+        return node.operator.has_operator_state
+    return isinstance(node, KeyedNode | PassNode)
 
 
 def _producers(inputs: Iterable[Node]) -> Iterable[_Producer]:
@@ -319,6 +327,9 @@ def _step(
     if isinstance(node, TimestampNode):
         types = (node.element_type, node.element_type)
         return Step(node.identity, node.name, "timestamps", ports, *types, strategy=node.strategy)
+    if isinstance(node, PassNode):
+        types = (node.element_type, node.element_type)
+        return Step(node.identity, node.name, "pass", ports, *types, parallelism=parallelism, max_parallelism=maximum)
     return Step(
         uid=node.identity,
         name=node.name,

@@ -89,7 +89,8 @@ class Step:
     """An operator or a sink as it runs in the tasks of one stage, or what stages elements for a later epoch job.
 
     Attributes:
-        parallelism: Number of subtasks of an operator with state; 0 for a step that runs in every task.
+        parallelism: Number of subtasks of an operator with state, or of what elements are sent to by number; 0 for a
+            step that runs in every task.
         strategy: Of a step that assigns timestamps.
         clocks: The steps that assign the timestamps by which its event time advances; none if it does not.
         stamped: Whether its elements have event times.
@@ -98,7 +99,7 @@ class Step:
 
     uid: str
     name: str
-    kind: Literal["keyed", "narrow", "timestamps", "sink", "staging"]
+    kind: Literal["keyed", "narrow", "timestamps", "pass", "sink", "staging"]
     inputs: tuple[Port, ...]
     input_type: TypeInformation
     output_type: TypeInformation

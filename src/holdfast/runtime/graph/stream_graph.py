@@ -20,6 +20,7 @@ from holdfast.kernel.key_group import MAX_PARALLELISM
 from holdfast.kernel.watermark import WatermarkStrategy
 from holdfast.runtime.function.splits import SplitInput
 from holdfast.runtime.function.user_function import CheckpointedFunction
+from holdfast.runtime.graph.chosen_subtask import ChosenSubtask
 from holdfast.runtime.graph.structure import StructuredStep, identities
 from holdfast.state.declaration.descriptor import MapStateDescriptor
 from holdfast.types.information.type_information import TypeInformation
@@ -178,6 +179,17 @@ class KeyedNode(Node):
     @property
     def keeps_state(self) -> bool:
         return True
+
+
+@dataclass(eq=False, kw_only=True)
+class PassNode(Node):
+    """Hands on all elements in subtasks with numbers: each in one that a function chooses, or all in all of them.
+
+    Attributes:
+        chooses: What chooses; None if every subtask gets every element.
+    """
+
+    chooses: ChosenSubtask | None = None
 
 
 @dataclass(eq=False, kw_only=True)

@@ -25,6 +25,7 @@ from holdfast.runtime.graph.stream_graph import (
     NarrowNode,
     Node,
     OperatorSpec,
+    PassNode,
     SecondInputNode,
     SideOutputNode,
     SinkNode,
@@ -51,6 +52,7 @@ _KINDS: Final[dict[type[Node], str]] = {
     FrameTransformNode: "transform",
     TimestampNode: "timestamps",
     UnionNode: "union",
+    PassNode: "partition",
     BroadcastNode: "broadcast",
     SecondInputNode: "second input",
     SideOutputNode: "side output",
@@ -127,7 +129,7 @@ def _described(node: Node, step: Step | None, backend: StateBackend, configurati
     has_state = step is not None and bool(step.parallelism)
     states: tuple[DeclaredState, ...] = ()
     problem = None
-    if step is not None and has_state:
+    if step is not None and step.operator is not None and has_state:
         try:
             states = tuple(_states(step, backend, configuration))
         except Exception as error:

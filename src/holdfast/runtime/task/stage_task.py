@@ -26,6 +26,7 @@ from holdfast.runtime.graph.event_time import greatest
 from holdfast.runtime.graph.plan import Edge, Port, SourcePlan
 from holdfast.runtime.task.garbage_collection import collect_young, paused_garbage_collection
 from holdfast.runtime.task.identity import TaskIdentity
+from holdfast.runtime.task.passing_step import PassingRun
 from holdfast.runtime.task.reading_step import ReadingRun
 from holdfast.runtime.task.record_writer import RecordWriter
 from holdfast.runtime.task.step import KeyedRun, OperatorRun, StepRun
@@ -144,6 +145,9 @@ class StageTask:
             return
         consumer = self._consumer_of(edge)
         consumer.meter.came(edge.name, arrival.batch)
+        if isinstance(consumer, PassingRun):
+            self._emit(consumer, consumer.meter.timed(consumer.accept, _elements_of(edge, arrival.batch)))
+            return
         if edge.broadcast:
             assert isinstance(consumer, OperatorRun)
             chunk = _chunk(edge, edge.origin.name, arrival.batch)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from holdfast.errors import CorruptFileError, HoldfastError, NotExistError
 from holdfast.kernel.key_group import range_of
+from holdfast.kernel.watermark import WatermarkGeneratorContext
 from holdfast.runtime.exchange.descriptor import EpochDescriptor
 from holdfast.runtime.function.sink import WriterInitContext, owner_of
 from holdfast.runtime.graph.plan import Step
 from holdfast.runtime.operator import SubtaskInfo
+from holdfast.runtime.task.generated_step import GeneratedRun
 from holdfast.runtime.task.identity import TaskIdentity
 from holdfast.runtime.task.operator_state import TaskSnapshotStore, inline_limit
+from holdfast.runtime.task.passing_step import PassingRun
 from holdfast.runtime.task.queryable_names import QueryableNames
 from holdfast.runtime.task.reading_step import ReadingRun
 from holdfast.runtime.task.sink_step import SinkRun, StageRun
@@ -35,10 +38,16 @@ def create_step(
         return run(step, _writer_context(job, epoch, identity, step, tasks), epoch)
     if step.operator is not None and step.operator.shape == "splits":
         return ReadingRun(step, identity.partition)
+    if step.strategy is not None and step.strategy.supplier is not None:
+        before = epoch.event_time.before(step.uid)
+        context = WatermarkGeneratorContext(identity.partition, before, epoch.processing_time)
+        return GeneratedRun(step, step.strategy, context, epoch.epoch)
     if step.strategy is not None:
         return TimestampRun(step, step.strategy, identity.partition, epoch.epoch)
     if step.parallelism and identity.partition >= step.parallelism:
         return None
+    if step.kind == "pass":
+        return PassingRun(step, identity.partition)
     info = SubtaskInfo(
         uid=step.uid,
         name=step.name,

@@ -12,7 +12,17 @@ from typing import Any
 from holdfast.errors import ConfigurationError
 
 
-class ReduceFunction(ABC):
+class _Opened:
+    """What a function may do before its first call and after its last one; states themselves call neither."""
+
+    def open(self, runtime_context: Any) -> None:
+        """Prepares the function."""
+
+    def close(self) -> None:
+        """Releases what `open` took."""
+
+
+class ReduceFunction(_Opened, ABC):
     """Combines two elements into one of the same type."""
 
     @abstractmethod
@@ -20,7 +30,7 @@ class ReduceFunction(ABC):
         """Returns the combination of what there is (`value1`) with a new element (`value2`)."""
 
 
-class AggregateFunction(ABC):
+class AggregateFunction(_Opened, ABC):
     """Collects elements in an accumulator, from which a result of another type may be taken at any time."""
 
     @abstractmethod

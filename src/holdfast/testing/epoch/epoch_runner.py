@@ -254,7 +254,7 @@ def exchange(layout: EdgeLayout | PackedLayout, batches: Iterable[pa.RecordBatch
     if isinstance(layout, PackedLayout):
         return [_by_phase(part) for part in placed]
     order = [path for edge in layout.edges if edge.key for path in _order_paths(layout, edge)]
-    first = [edge.name for edge in layout.edges if edge.broadcast]
+    first = [edge.name for edge in layout.edges if edge.broadcast and not layout.flat]
     return [_sorted(part, first, order) for part in placed] if order or first else placed
 
 

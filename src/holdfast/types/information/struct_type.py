@@ -109,6 +109,10 @@ class StructTypeInformation(TypeInformation):
         """Whether all elements of a class have their values in the order of the fields."""
         return issubclass(kind, (tuple, list))
 
+    def get_field_index(self, field_name: str) -> int:
+        """Return the position of a field; -1 if there is none of this name."""
+        return self.names.index(field_name) if field_name in self.names else -1
+
     def get_field_names(self) -> list[str]:
         """Return the names of the fields."""
         return list(self.names)
