@@ -9,7 +9,15 @@ from holdfast.errors import ConfigurationError, IllegalConfigurationError, Illeg
 from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.ids import JobID, JobVertexID, OperatorID
 from holdfast.kernel.option import ConfigOption
-from holdfast.kernel.watermark import ColumnTimestampAssigner, TimestampAssigner, WatermarkStrategy
+from holdfast.kernel.watermark import (
+    ColumnTimestampAssigner,
+    TimestampAssigner,
+    Watermark,
+    WatermarkGenerator,
+    WatermarkGeneratorContext,
+    WatermarkOutput,
+    WatermarkStrategy,
+)
 from holdfast.types.encoder import Encoder
 from holdfast.types.information.type_information import TypeInformation, Types
 from holdfast.types.row import Row
@@ -41,6 +49,10 @@ __all__ = [
     "TypeSerializerSchemaCompatibility",
     "TypeSerializerSnapshot",
     "Types",
+    "Watermark",
+    "WatermarkGenerator",
+    "WatermarkGeneratorContext",
+    "WatermarkOutput",
     "WatermarkStrategy",
 ]
 

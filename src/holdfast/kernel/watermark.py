@@ -117,7 +117,7 @@ class WatermarkGenerator(ABC):
 
     @abstractmethod
     def on_periodic_emit(self, output: WatermarkOutput) -> None:
-        """Called when the elements of the epoch have been seen, also if there were none; it may emit a watermark."""
+        """Called when a task has seen its elements of the epoch; it may emit a watermark."""
 
 
 @dataclass(frozen=True)

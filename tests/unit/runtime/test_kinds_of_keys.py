@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import struct
 from collections import Counter
-from datetime import UTC, date, datetime, timedelta, timezone
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -47,6 +49,9 @@ UNTYPED: list[list[Any]] = [
     [0.0, -0.0], [0], [False], [NAN, OTHER_NAN], [""], [b""], ["ä"],
     [date(2024, 1, 1)], [()], [("a",)], [("a", None)], [("a", (1, 2.0))], [("a", (1, 2))], [("a", 1, 2)],
     [2**100], [-(2**100)],
+    [datetime(2024, 1, 1)], [datetime(2024, 1, 1, 12, tzinfo=UTC), datetime(2024, 1, 1, 17, tzinfo=EAST)], [time(1)],
+    [timedelta(days=1), timedelta(hours=24)], [UUID(int=1)], [["a"]], [["a", 1]], [[]],
+    [{"a": 1, "b": [2]}, {"b": [2], "a": 1}], [{}], [{1, 2}, frozenset([2, 1])], [("a", {"b": {3}})],
 ]  # fmt: skip
 
 
@@ -94,6 +99,20 @@ def test_keys_of_selectors_with_a_type(place: Path, declared: str) -> None:
 
 def test_keys_of_selectors_without_a_type_tell_kinds_apart(place: Path) -> None:
     judge(place, UNTYPED, lambda pair: pair[0], None, None)
+
+
+@dataclass(frozen=True)
+class Place:
+    """A key with fields."""
+
+    city: str
+    block: int | None
+
+
+def test_instances_of_a_dataclass_are_keys_where_the_type_is_declared(place: Path) -> None:
+    groups: list[list[Any]] = [[Place("a", 1), Place("a", 1)], [Place("a", None)], [Place("", 1)]]
+    found = judge(place, groups, lambda pair: pair[0], Place, None)
+    assert {look for _, _, look in found} == {repr(one) for one, *_ in groups}
 
 
 def test_composite_keys_in_columns(place: Path) -> None:

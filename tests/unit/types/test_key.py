@@ -3,6 +3,7 @@
 Spark itself judges the hash in tests/spark/test_key_hash.py; the golden vectors here were printed by Spark 4.3.0.
 """
 
+import dataclasses
 import json
 import math
 import pickle
@@ -16,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.errors import ConfigurationError, CorruptFileError, NullKeyError, OutputTypeError
+from holdfast.types.conversion.convert import to_type
 from holdfast.types.conversion.ddl import parse_schema, parse_type
 from holdfast.types.information.type_information import RowTypeInformation, Types
 from holdfast.types.key.key_codec import codec_from_json, key_codec_for
@@ -195,13 +197,59 @@ def test_what_cannot_be_a_key_is_refused_with_the_reason(ddl, reason):
         key_codec_for(parse_type(ddl))
 
 
-def test_pickled_values_are_no_keys():
+def test_pickles_are_no_keys():
     with pytest.raises(ConfigurationError, match="Declare the type"):
-        key_codec_for(Types.PICKLED_BYTE_ARRAY())
-    with pytest.raises(OutputTypeError, match="set"):
-        key_codec_for(None).dict_key({1})
+        key_codec_for(Types.ROW([Types.PICKLED_BYTE_ARRAY()]))
+    # On its own it says that the type is not declared.
+    assert key_codec_for(Types.PICKLED_BYTE_ARRAY()) == key_codec_for(None)
+    with pytest.raises(OutputTypeError, match="object"):
+        key_codec_for(None).dict_key({"a": object()})
     with pytest.raises(OutputTypeError):
         key_codec_for(Types.LONG()).dict_key("x")
+
+
+@dataclasses.dataclass
+class Place:
+    city: str
+    point: tuple[int, int]
+
+
+@dataclasses.dataclass
+class Named:
+    id: int
+    name: str = dataclasses.field(compare=False)
+
+
+@dataclasses.dataclass(eq=False)
+class Itself:
+    id: int
+
+
+@dataclasses.dataclass
+class Loosely:
+    id: int
+
+    def __eq__(self, other):
+        return abs(self.id - other.id) < 2
+
+
+def test_instances_of_a_dataclass_are_keys_by_their_fields():
+    codec = key_codec_for(to_type(Place))
+    one, same, other = Place("Oslo", (1, 2)), Place("Oslo", (1, 2)), Place("Oslo", (2, 1))
+    assert codec.dict_key(one) == codec.dict_key(same) != codec.dict_key(other)
+    assert codec.user_key(codec.dict_key(one)) == one
+    assert codec.decode(codec.canonical_bytes(codec.dict_key(other))) == codec.dict_key(other)
+    # Who has only the file sees rows.
+    assert codec_from_json(codec.to_json()).user_key(codec.dict_key(one)) == ("Oslo", (1, 2))
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [(Named, r"\['name'\] do not take part in =="), (Itself, "== of its own"), (Loosely, "== of its own")],
+)
+def test_a_dataclass_that_compares_otherwise_is_no_key(kind, reason):
+    with pytest.raises(ConfigurationError, match=reason):
+        key_codec_for(to_type(kind))
 
 
 def test_names_given_win_over_those_of_the_type():

@@ -3,8 +3,11 @@
 import contextlib
 import math
 import re
-from datetime import UTC, date, datetime, time, timedelta
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
+from enum import Enum
+from uuid import UUID
 
 import pytest
 from hypothesis import given
@@ -13,6 +16,17 @@ from hypothesis import strategies as st
 from holdfast.types.information.tagged import TaggedValueError, decode, encode, encode_key
 from holdfast.types.row import Row
 from tests.unit.types.type_strategies import DURATIONS, TEXTS
+
+
+class Color(Enum):
+    RED = 1
+
+
+@dataclass
+class Point:
+    x: int
+    y: int
+
 
 KEY_ATOMS = st.one_of(
     st.none(),
@@ -24,12 +38,26 @@ KEY_ATOMS = st.one_of(
     st.dates(),
     st.decimals(allow_nan=False, allow_infinity=False),
 )
-KEYS = st.recursive(KEY_ATOMS, lambda inner: st.lists(inner, max_size=3).map(tuple), max_leaves=6)
-HASHABLE = st.one_of(KEY_ATOMS, st.datetimes(), st.datetimes(timezones=st.just(UTC)), st.times(), DURATIONS)
+HASHABLE = st.one_of(KEY_ATOMS, st.datetimes(), st.datetimes(timezones=st.just(UTC)), st.times(), DURATIONS, st.uuids())
+KEYS = st.recursive(
+    HASHABLE,
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3).map(tuple),
+        st.lists(inner, max_size=3),
+        st.dictionaries(HASHABLE, inner, max_size=3),
+        st.frozensets(HASHABLE, max_size=3),
+        st.sets(HASHABLE, max_size=3),
+    ),
+    max_leaves=6,
+)
 VALUES = st.recursive(
     HASHABLE,
     lambda inner: st.one_of(
-        st.lists(inner, max_size=3), st.lists(inner, max_size=3).map(tuple), st.dictionaries(TEXTS, inner, max_size=3)
+        st.lists(inner, max_size=3),
+        st.lists(inner, max_size=3).map(tuple),
+        st.dictionaries(TEXTS, inner, max_size=3),
+        st.sets(TEXTS, max_size=3),
+        st.frozensets(TEXTS, max_size=3),
     ),
     max_leaves=6,
 )
@@ -51,10 +79,26 @@ def exact(value):
     return type(value).__name__, str(value) if isinstance(value, Decimal) else value
 
 
+def same_members(ones, others) -> bool:
+    """Whether each has its like on the other side, in any order."""
+    rest = list(others)
+    for one in ones:
+        at = next((at for at, other in enumerate(rest) if same_key(one, other)), None)
+        if at is None:
+            return False
+        del rest[at]
+    return not rest
+
+
 def same_key(one, other) -> bool:
     """The oracle: equal, and of the same kinds; one NaN, one zero."""
-    if isinstance(one, tuple) and isinstance(other, tuple):
-        return len(one) == len(other) and all(map(same_key, one, other))
+    for kind in (tuple, list):
+        if isinstance(one, kind) and isinstance(other, kind):
+            return len(one) == len(other) and all(map(same_key, one, other))
+    if isinstance(one, dict) and isinstance(other, dict):
+        return same_members(list(one.items()), list(other.items()))
+    if isinstance(one, (set, frozenset)) and isinstance(other, (set, frozenset)):
+        return same_members(list(one), list(other))
     if type(one) is not type(other):
         return False
     if isinstance(one, float) and math.isnan(one):
@@ -96,6 +140,17 @@ def test_keys_have_the_same_bytes_exactly_if_they_are_the_same(one, other):
         ((), None, False),
         (("a", "bc"), ("ab", "c"), False),
         ((("a",), "b"), ("a", ("b",)), False),
+        ([1, 2], (1, 2), False),
+        ([1, 2], [2, 1], False),
+        ({"a": 1, "b": 2}, {"b": 2, "a": 1}, True),
+        ({"a": 1}, {"a": 1, "b": 2}, False),
+        ({1, 2}, frozenset([2, 1]), True),
+        ({1}, {True}, False),
+        (datetime(2020, 1, 1, 12, tzinfo=UTC), datetime(2020, 1, 1, 14, tzinfo=timezone(timedelta(hours=2))), True),
+        (datetime(2020, 1, 1, tzinfo=UTC), datetime(2020, 1, 1), False),
+        (datetime(2020, 1, 1), date(2020, 1, 1), False),
+        (UUID(int=7), UUID(int=7).bytes, False),
+        (timedelta(days=1), timedelta(hours=24), True),
     ],
 )
 def test_which_keys_are_the_same(one, other, same):
@@ -105,16 +160,13 @@ def test_which_keys_are_the_same(one, other, same):
 @pytest.mark.parametrize(
     "value",
     [
-        datetime(2020, 1, 1),
-        time(1),
-        timedelta(1),
-        [1],
-        {"a": 1},
-        {1},
         object(),
         1j,
-        (1, [2]),
-        (1, datetime(2020, 1, 1)),
+        [object()],
+        {"a": 1j},
+        time(1, tzinfo=UTC),
+        Color.RED,
+        Point(1, 2),
         "\ud800",
     ],
     ids=without_address,
@@ -125,11 +177,18 @@ def test_what_has_no_canonical_bytes_is_no_key(value):
 
 
 @pytest.mark.parametrize(
-    "value", [{1}, object(), 1j, [object()], time(1, tzinfo=UTC), timedelta.max], ids=without_address
+    "value", [{1j}, object(), 1j, [object()], time(1, tzinfo=UTC), timedelta.max], ids=without_address
 )
 def test_what_is_not_plain_is_no_value(value):
     with pytest.raises(TaggedValueError):
         encode(value)
+
+
+def test_it_is_said_what_to_do_with_a_value_that_is_no_key():
+    with pytest.raises(TaggedValueError, match="Take its name or its value"):
+        encode_key(Color.RED)
+    with pytest.raises(TaggedValueError, match=r"key_type=Point in key_by\(\)"):
+        encode_key((1, Point(1, 2)))
 
 
 def test_depth_is_bounded():

@@ -214,8 +214,8 @@ class DataStream(_Named, Distributed):
                 "WatermarkStrategy.for_bounded_out_of_orderness(Duration.of_seconds(5)), not "
                 f"{watermark_strategy!r}."
             )
-        has_clock = watermark_strategy.out_of_orderness is not None
-        if has_clock and watermark_strategy.assigner is None and not _has_timestamps(self._node):
+        needs_times = watermark_strategy.out_of_orderness is not None and watermark_strategy.supplier is None
+        if needs_times and watermark_strategy.assigner is None and not _has_timestamps(self._node):
             logger.warning(
                 "the elements of %r have no timestamps, and the watermark strategy has no assigner: event time stands "
                 "still until the stream ends; call with_timestamp_assigner() on the strategy",

@@ -9,7 +9,6 @@ from holdfast.runtime.exchange.descriptor import EpochDescriptor
 from holdfast.runtime.function.sink import WriterInitContext, owner_of
 from holdfast.runtime.graph.plan import Step
 from holdfast.runtime.operator import SubtaskInfo
-from holdfast.runtime.task.generated_step import GeneratedRun
 from holdfast.runtime.task.identity import TaskIdentity
 from holdfast.runtime.task.operator_state import TaskSnapshotStore, inline_limit
 from holdfast.runtime.task.passing_step import PassingRun
@@ -17,7 +16,7 @@ from holdfast.runtime.task.queryable_names import QueryableNames
 from holdfast.runtime.task.reading_step import ReadingRun
 from holdfast.runtime.task.sink_step import SinkRun, StageRun
 from holdfast.runtime.task.step import KeyedRun, OperatorRun, StepRun
-from holdfast.runtime.task.timestamp_step import TimestampRun
+from holdfast.runtime.task.timestamp_step import GeneratedRun, TimestampRun
 from holdfast.runtime.task.worker import LoadedJob
 from holdfast.runtime.window_operator.window_subtask import subtask_kind
 from holdfast.state.backend import OperatorStateBackend

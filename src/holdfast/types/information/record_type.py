@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from holdfast.errors import OutputTypeError
+from holdfast.errors import ConfigurationError, OutputTypeError
 from holdfast.types.information.abstract_type import Compatibility, TypeInformation, nested_error, register_type
 from holdfast.types.information.atom import with_nulls
 from holdfast.types.information.field_migration import (
@@ -175,6 +175,24 @@ class DataclassTypeInformation(RecordTypeInformation):
             return [getattr(value, name) for name in self.names]
         raise self.mismatch(value, f"an instance of the dataclass {self.name!r} is needed")
 
+    def check_equality(self) -> None:
+        """See that two instances are equal exactly if all of their fields are: only then they can be keys.
+
+        Raises:
+            ConfigurationError: The class compares otherwise.
+        """
+        kind = self.dataclass
+        if kind is None:
+            return
+        ignored = [field.name for field in dataclasses.fields(kind) if not field.compare]
+        code = getattr(kind.__eq__, "__code__", None)
+        if ignored or code is None or code.co_filename != _GENERATED.__code__.co_filename:
+            raise ConfigurationError(
+                f"Keys cannot be {kind.__qualname__}: "
+                + (f"its fields {ignored!r} do not take part in ==. " if ignored else "it has an == of its own. ")
+                + "Key by a tuple of what makes two of them equal."
+            )
+
     def with_types(self, types: Sequence[TypeInformation]) -> DataclassTypeInformation:
         """Return the same with other types of the fields."""
         return DataclassTypeInformation(self.name, self.names, types, self.defaults, self.dataclass)
@@ -249,6 +267,9 @@ class AvroRecordTypeInformation(RecordTypeInformation):
         fields = (self.name, self.names, self.types, dict(self.defaults), dict(self.aliases), self.former_names)
         return AvroRecordTypeInformation, fields
 
+
+_GENERATED: Final = dataclasses.make_dataclass("_Plain", ["field"]).__eq__
+"""An == that was made for a dataclass; where its code is from tells it from one that a program has written."""
 
 _under_way: Final[list[type[Any]]] = []
 

@@ -2,9 +2,10 @@
 
 It serves two purposes. As the form of **values** it keeps what Python can tell apart. As the form of **keys** it is
 canonical: values that are to be the same key have the same bytes. Kinds are told apart (``1``, ``True``, ``1.0`` and
-``Decimal(1)`` are four keys), but ``0.0`` is ``-0.0``, every NaN is the same, and ``Decimal("1.0")`` is
-``Decimal("1.00")``. Keys are None, bool, int, float, str, bytes, date, Decimal and tuples of them; anything else is
-refused, because two equal values of another class need not have equal bytes.
+``Decimal(1)`` are four keys), but ``0.0`` is ``-0.0``, every NaN is the same, ``Decimal("1.0")`` is
+``Decimal("1.00")``, an instant is the same in every time zone, the entries of a dict and the elements of a set have no
+order, and a set is the frozenset of the same elements. Anything else is refused as a key, because two equal values of
+another class need not have equal bytes.
 
 Each value is a tag of one byte and its content; content of variable length begins with its length as a varint.
 """
@@ -15,7 +16,9 @@ import struct
 from collections.abc import Callable
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
+from enum import Enum
 from typing import Any, Final
+from uuid import UUID
 
 _DOUBLE: Final = struct.Struct(">d")
 _DATE: Final = struct.Struct(">i")
@@ -44,7 +47,7 @@ def encode_key(value: Any) -> bytes:
 
 
 def encode(value: Any) -> bytes:
-    """Return the bytes of a plain value: those of keys, and datetime, time, timedelta, list and dict.
+    """Return the bytes of a plain value, of the same classes as keys.
 
     Raises:
         TaggedValueError: The value, or a part of it, is of another class.
@@ -82,19 +85,22 @@ def _write(value: Any, out: bytearray, canonical: bool, depth: int) -> None:
             raise TaggedValueError(_refusal(value, canonical))
     if depth > _MAX_DEPTH:
         raise TaggedValueError(f"A value is nested more than {_MAX_DEPTH} levels deep.")
-    if canonical and writer in _NOT_IN_KEYS:
-        raise TaggedValueError(_refusal(value, canonical))
     writer(value, out, canonical, depth)
 
 
 def _refusal(value: Any, canonical: bool) -> str:
-    allowed = "None, bool, int, float, str, bytes, date, Decimal and tuples of them"
-    if not canonical:
-        allowed = "datetime, time, timedelta, list, dict, " + allowed
-    what = "key" if canonical else "value"
+    kind = type(value)
+    if isinstance(value, Enum):
+        instead = "Take its name or its value"
+    elif hasattr(kind, "__dataclass_fields__"):
+        instead = f"Declare the type: key_type={kind.__name__} in key_by()" if canonical else "Declare the type"
+    else:
+        instead = "Convert it, or declare the type"
     return (
-        f"{value!r:.200} of class {type(value).__name__!r} cannot be (part of) a {what} without a declared type. "
-        f"Possible are {allowed}. Convert it, or declare the type."
+        f"{value!r:.200} of class {kind.__name__!r} cannot be (part of) a {'key' if canonical else 'value'} without a "
+        "declared type: whether two of them are equal cannot be told from bytes. Possible are None, bool, int, float, "
+        "str, bytes, date, datetime, time, timedelta, Decimal, UUID, and tuples, lists, sets and dicts of them. "
+        f"{instead}."
     )
 
 
@@ -194,9 +200,29 @@ def _write_list(value: list[Any], out: bytearray, canonical: bool, depth: int) -
 def _write_dict(value: dict[Any, Any], out: bytearray, canonical: bool, depth: int) -> None:
     out += b"m"
     _varint(len(value), out)
+    entries = []
     for key, item in value.items():
-        _write(key, out, canonical, depth + 1)
-        _write(item, out, canonical, depth + 1)
+        entry = bytearray()
+        _write(key, entry, canonical, depth + 1)
+        _write(item, entry, canonical, depth + 1)
+        entries.append(entry)
+    out += b"".join(sorted(entries) if canonical else entries)
+
+
+def _write_set(value: set[Any] | frozenset[Any], out: bytearray, canonical: bool, depth: int) -> None:
+    out += b"f" if canonical or isinstance(value, frozenset) else b"S"
+    _varint(len(value), out)
+    elements = []
+    for item in value:
+        element = bytearray()
+        _write(item, element, canonical, depth + 1)
+        elements.append(element)
+    out += b"".join(sorted(elements))
+
+
+def _write_uuid(value: UUID, out: bytearray, canonical: bool, depth: int) -> None:
+    out += b"u"
+    out += value.bytes
 
 
 # In this order for instances of subclasses: bool before int, datetime before date.
@@ -216,8 +242,10 @@ _WRITERS: Final[dict[type, Callable[[Any, bytearray, bool, int], None]]] = {
     list: _write_list,
     dict: _write_dict,
     bytearray: _write_bytes,
+    UUID: _write_uuid,
+    frozenset: _write_set,
+    set: _write_set,
 }
-_NOT_IN_KEYS: Final = frozenset({_write_datetime, _write_time, _write_timedelta, _write_list, _write_dict})
 
 
 def _read_varint(data: bytes, at: int) -> tuple[int, int]:
@@ -270,6 +298,10 @@ def _read(data: bytes, at: int) -> tuple[Any, int]:
         return tuple(items), at
     if tag == ord("l"):
         return _read_items(data, at)
+    collected = _COLLECTED.get(tag)
+    if collected is not None:
+        items, at = _read_items(data, at)
+        return collected(items), at
     raise ValueError(f"unknown tag {tag}")
 
 
@@ -286,7 +318,9 @@ _FIXED: Final[dict[int, tuple[struct.Struct, Callable[[Any], Any]]]] = {
     ord("z"): (_LONG, lambda micros: _EPOCH_UTC + timedelta(microseconds=micros)),
     ord("h"): (_LONG, _time_of_day),
     ord("e"): (_LONG, lambda micros: timedelta(microseconds=micros)),
+    ord("u"): (struct.Struct("16s"), lambda content: UUID(bytes=content)),
 }
+_COLLECTED: Final[dict[int, Callable[[list[Any]], Any]]] = {ord("f"): frozenset, ord("S"): set}
 _VARIABLE: Final[dict[int, Callable[[bytes], Any]]] = {
     ord("i"): lambda content: int.from_bytes(content, "big", signed=True),
     ord("s"): lambda content: content.decode(),

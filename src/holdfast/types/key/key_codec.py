@@ -27,9 +27,10 @@ from holdfast.errors import ConfigurationError, CorruptFileError, NullKeyError, 
 from holdfast.kernel.malformed import MALFORMED
 from holdfast.types.information import tagged
 from holdfast.types.information.atom import with_nulls
-from holdfast.types.information.record_type import RecordTypeInformation
+from holdfast.types.information.record_type import DataclassTypeInformation, RecordTypeInformation
 from holdfast.types.information.type_information import (
     CollatedStringTypeInformation,
+    PickledTypeInformation,
     RowTypeInformation,
     StructTypeInformation,
     TypeInformation,
@@ -224,12 +225,13 @@ class CompositeKeyCodec(KeyCodec):
         return [self.decode(data) for data in array.to_pylist()]
 
     def user_key(self, dict_key: Any) -> Any:
-        """Return a Row or a tuple."""
+        """Return a Row, a tuple or an instance of the dataclass."""
         values = [None if key is None else part.user_key(key) for part, key in zip(self._parts, dict_key, strict=True)]
-        return tuple.__new__(self.key_type.row_type, values)
+        kind = self.key_type
+        return kind.make(values) if isinstance(kind, RecordTypeInformation) else tuple.__new__(kind.row_type, values)
 
     def dict_key(self, user_value: Any) -> Any:
-        """Check a Row, tuple, list or dict and convert it."""
+        """Check a Row, tuple, list, dict or instance of the dataclass and convert it."""
         if user_value is None:
             raise NullKeyError
         values = self.key_type.arrange(user_value)
@@ -344,13 +346,14 @@ def key_codec_for(key_type: TypeInformation | None, names: tuple[str, ...] = ())
     """Return the codec of keys.
 
     Args:
-        key_type: The type of the key: a row or tuple for several columns; None for keys without a declared type.
+        key_type: The type of the key: a row or tuple for several columns; None, or pickled, for keys without a declared
+            type, which are kept in their tagged form and never as pickles.
         names: Names of the key's columns, which a user sees in the Row of a composite key; those of the type if empty.
 
     Raises:
         ConfigurationError: Keys cannot have this type; the message says why.
     """
-    if key_type is None:
+    if key_type is None or isinstance(key_type, PickledTypeInformation):
         return TaggedKeyCodec()
     if isinstance(key_type, RowTypeInformation) and names and tuple(names) != key_type.names:
         key_type = RowTypeInformation(names, key_type.types)
@@ -373,7 +376,9 @@ def _declared(key_type: TypeInformation) -> AtomicKeyCodec | CompositeKeyCodec:
             f"Keys cannot be {key_type}: texts that are equal under this collation have different hashes. "
             "Key by a normalised text, for instance lower(column), or cast it to STRING COLLATE UTF8_BINARY."
         )
-    if isinstance(key_type, RecordTypeInformation):
+    if isinstance(key_type, DataclassTypeInformation):
+        key_type.check_equality()
+    elif isinstance(key_type, RecordTypeInformation):
         raise ConfigurationError(f"Keys cannot be {key_type}: key by its fields, or by a Row or tuple of them.")
     if isinstance(key_type, StructTypeInformation):
         return CompositeKeyCodec(key_type)
