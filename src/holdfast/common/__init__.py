@@ -3,7 +3,12 @@
 from typing import Any
 
 from holdfast.common import flink_paths
-from holdfast.common.serialization import DeserializationSchema, SerializationSchema, SimpleStringSchema
+from holdfast.common.serialization import (
+    ByteArraySchema,
+    DeserializationSchema,
+    SerializationSchema,
+    SimpleStringSchema,
+)
 from holdfast.common.time import Duration, Instant, Time
 from holdfast.errors import ConfigurationError, IllegalConfigurationError, IllegalConfigurationException
 from holdfast.kernel.configuration import Configuration
@@ -25,6 +30,7 @@ from holdfast.types.row_kind import RowKind
 from holdfast.types.serializer import TypeSerializer, TypeSerializerSchemaCompatibility, TypeSerializerSnapshot
 
 __all__ = [
+    "ByteArraySchema",
     "ColumnTimestampAssigner",
     "ConfigOption",
     "Configuration",

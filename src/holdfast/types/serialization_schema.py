@@ -54,6 +54,21 @@ class DeserializationSchema(ABC):
         """The type of the elements."""
 
 
+class ByteArraySchema(SerializationSchema, DeserializationSchema):
+    """Bytes as they are."""
+
+    def serialize(self, element: Any) -> bytes:
+        if not isinstance(element, bytes | bytearray):
+            raise TypeError(f"ByteArraySchema writes bytes, not {type(element).__name__}: map the stream first")
+        return bytes(element)
+
+    def deserialize(self, message: bytes) -> bytes:
+        return message
+
+    def get_produced_type(self) -> TypeInformation:
+        return Types.BINARY()
+
+
 class SimpleStringSchema(SerializationSchema, DeserializationSchema):
     """Strings as text.
 

@@ -1,4 +1,4 @@
-"""Comma-separated values as an input, under PyFlink's name."""
+"""Comma-separated values as an input, and rows of them, under PyFlink's names."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.csv as pc
 
+from holdfast.datastream.formats.csv_row import CsvRowDeserializationSchema, CsvRowSerializationSchema
 from holdfast.datastream.formats.input_file import InputFile
 from holdfast.datastream.formats.input_format import RowFormat
 from holdfast.datastream.formats.text_lines import StreamFormat, can_split_text, line_blocks, lines_of
 from holdfast.errors import ConfigurationError
 from holdfast.runtime.job.engine import InputError
+
+__all__ = ["CsvReaderFormat", "CsvRowDeserializationSchema", "CsvRowSerializationSchema"]
 
 
 class CsvReaderFormat(RowFormat, StreamFormat):
