@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import ModuleType
 from typing import Any, Final
 
@@ -57,6 +57,21 @@ def refused(name: str, instead: Mapping[str, str]) -> None:
         raise ImportError(f"PyFlink's {name!r} is not in Holdfast: {instead[name]}.")
 
 
+def refusing(module: str, instead: Mapping[str, str]) -> Callable[[str], Any]:
+    """Return the `__getattr__` of a module that has not all names of PyFlink's.
+
+    Args:
+        module: Its name.
+        instead: Why names are not there, or what to use.
+    """
+
+    def missing(name: str) -> Any:
+        refused(name, instead)
+        raise AttributeError(f"module {module!r} has no attribute {name!r}")
+
+    return missing
+
+
 def found(place: str) -> Any:
     """Return what stands at `module:name`."""
     module, _, name = place.partition(":")
@@ -98,4 +113,6 @@ def register(
     for name in {**paths, **instead}:
         module = PathModule(f"{package}.{name}", paths.get(name, {}), instead.get(name))
         if sys.modules.setdefault(module.__name__, module) is module:
-            setattr(sys.modules[package], name, module)
+            parent, _, last = module.__name__.rpartition(".")
+            if parent in sys.modules:
+                setattr(sys.modules[parent], last, module)

@@ -3,14 +3,12 @@
 Importing this package needs no pyspark; executing a job does.
 """
 
-from typing import Any
-
 from holdfast.checkpoint.storage.checkpoint_storage import (
     CheckpointStorage,
     FileSystemCheckpointStorage,
     JobManagerCheckpointStorage,
 )
-from holdfast.common.flink_paths import refused, register
+from holdfast.common.flink_paths import refusing, register
 from holdfast.datastream.async_data_stream import AsyncDataStream
 from holdfast.datastream.checkpoint_config import CheckpointConfig, CheckpointingMode, ExternalizedCheckpointCleanup
 from holdfast.datastream.environment.result import CollectedElements, JobExecutionResult
@@ -208,8 +206,4 @@ __all__ = [
 ExternalizedCheckpointRetention = ExternalizedCheckpointCleanup
 register(__name__, DATASTREAM, REFUSED_MODULES)
 
-
-def __getattr__(name: str) -> Any:
-    """Names that PyFlink has here and that Holdfast has not."""
-    refused(name, REFUSED)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = refusing(__name__, REFUSED)

@@ -25,6 +25,7 @@ DATASTREAM: Final[Mapping[str, Mapping[str, str]]] = {
         **_from(f"{_STREAM}.connected", ("ConnectedStreams",)),
         **_from(f"{_STREAM}.windowed", ("WindowedStream", "AllWindowedStream")),
         **_from(f"{_STREAM}.broadcast", ("BroadcastStream", "BroadcastConnectedStream")),
+        "CachedDataStream": f"{_STREAM}.data_stream:DataStream",
         "CloseableIterator": "holdfast.datastream.environment.result:CollectedElements",
     },
     "execution_mode": _from("holdfast.runtime.job.options", ("RuntimeExecutionMode",)),
@@ -43,7 +44,6 @@ DATASTREAM: Final[Mapping[str, Mapping[str, str]]] = {
 _SOURCE: Final = "it is a class of Java; env.from_source() takes a Source, env.from_dataframe() what Spark reads"
 _SINK: Final = "it is a class of Java; sink_to() takes a Sink"
 _SPARK: Final = "env.from_dataframe() takes what Spark's connector reads, for_each_epoch() writes with it"
-_KAFKA: Final = "KafkaSource and KafkaSink take its place"
 
 REFUSED: Final[Mapping[str, str]] = {
     "SourceFunction": _SOURCE,
@@ -53,7 +53,31 @@ REFUSED: Final[Mapping[str, str]] = {
         "the option execution.checkpointing.storage takes the class path of a CheckpointStorageFactory"
     ),
 }
-"""Names of `pyflink.datastream` that are not here, and why, or what to use."""
+"""Names of `pyflink.datastream` and of its functions that are not here, and why, or what to use."""
+
+_BULK: Final = (
+    "FileSink.for_bulk_format() takes BulkWriterFactory.parquet(), .arrow() or .csv() of connectors.file_system"
+)
+_AVRO: Final = "GenericRecordAvroTypeInfo(schema) is the type of dicts, and files are Parquet, Arrow, CSV or JSON lines"
+REFUSED_FORMATS: Final[Mapping[str, str]] = {
+    "AvroBulkWriters": _BULK,
+    "AvroInputFormat": _AVRO,
+    "AvroParquetReaders": "ParquetColumnarRowInputFormat reads the same files as rows",
+    "AvroParquetWriters": _BULK,
+    "CsvBulkWriters": _BULK,
+    "CsvSchema": "CsvReaderFormat.for_schema() takes DDL or Types.ROW_NAMED(), with header= and delimiter=",
+    "CsvSchemaBuilder": "CsvReaderFormat.for_schema() takes DDL or Types.ROW_NAMED(), with header= and delimiter=",
+    "ParquetBulkWriters": _BULK,
+}
+"""The same of `formats`."""
+
+REFUSED_OF_KAFKA: Final[Mapping[str, str]] = {
+    "FlinkKafkaConsumer": "KafkaSource takes its place, with env.from_source()",
+    "FlinkKafkaProducer": "KafkaSink takes its place, with stream.sink_to()",
+    "KafkaTopicSelector": "set_topic() of the serialization schema takes the name of a topic",
+    "Semantic": "set_delivery_guarantee() takes a DeliveryGuarantee",
+}
+"""The same of `connectors.kafka`."""
 
 REFUSED_MODULES: Final[Mapping[str, Mapping[str, str]]] = {
     "checkpoint_storage": {"CustomCheckpointStorage": REFUSED["CustomCheckpointStorage"]},

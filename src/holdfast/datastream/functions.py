@@ -1,6 +1,8 @@
 """The functions that programs subclass, and the contexts that they are given."""
 
 from holdfast.checkpoint.coordination.master_hook import MasterTriggerRestoreHook, WithMasterCheckpointHook
+from holdfast.common.flink_paths import refusing
+from holdfast.datastream.flink_paths import REFUSED
 from holdfast.runtime.function.async_function import AsyncFunction, AsyncRetryPredicate, AsyncRetryStrategy
 from holdfast.runtime.function.broadcast import (
     BaseBroadcastProcessFunction,
@@ -102,3 +104,5 @@ __all__ = [
     "WindowFunction",
     "WithMasterCheckpointHook",
 ]
+
+__getattr__ = refusing(__name__, REFUSED)

@@ -7,6 +7,8 @@ from enum import Enum
 from typing import Any, NoReturn
 
 from holdfast.checkpoint.config.options import CHECKPOINT_STORAGE, CHECKPOINTS_DIRECTORY
+from holdfast.common.flink_paths import refusing
+from holdfast.datastream.flink_paths import REFUSED
 from holdfast.errors import ConfigurationError
 from holdfast.state import ColumnarStateBackend, FsStateBackend, HashMapStateBackend, MemoryStateBackend, StateBackend
 from holdfast.state.declaration.options import STATE_BACKEND
@@ -23,6 +25,8 @@ __all__ = [
     "StateBackend",
     "options_of",
 ]
+
+__getattr__ = refusing(__name__, REFUSED)
 
 
 class PredefinedOptions(Enum):

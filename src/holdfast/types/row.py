@@ -10,10 +10,14 @@ from __future__ import annotations
 from collections import _tuplegetter  # type: ignore[attr-defined]
 from collections.abc import Iterable, Sequence
 from itertools import repeat
-from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self, cast
 
 from holdfast.types.row_kind import RowKind
 
+_NO_CHANGE = (
+    "row{} cannot be: a Row does not change, because state and other steps may hold the same one. Make another one, "
+    "Row(**{{**row.as_dict(), 'name': value}}) or Row(*values)."
+)
 _new = tuple.__new__
 _get = tuple.__getitem__
 
@@ -23,7 +27,8 @@ class Row(tuple[Any, ...]):
 
     ``row.a``, ``row["a"]`` and ``row[0]`` read a field. A field whose name is that of a method of this class
     (`as_dict`, `make` and so on) is read by ``row["as_dict"]`` only; one named ``count`` or ``index`` hides the
-    method of tuples. As in PyFlink, ``Row("a", "b")`` may be called to make rows with these names.
+    method of tuples. ``"a" in row`` asks for a field where they have names, otherwise for a value. As in PyFlink,
+    ``Row("a", "b")`` may be called to make rows with these names.
 
     A row of a stream of changes has a kind, which is no field: rows that differ only in it are equal.
     """
@@ -79,6 +84,19 @@ class Row(tuple[Any, ...]):
             raise TypeError(f"set_row_kind() takes a RowKind, not {row_kind!r}.")
         self.__class__ = row_class(type(self)._names, row_kind)
 
+    def set_field_names(self, field_names: Iterable[str]) -> None:
+        """Give the fields names, or other names.
+
+        Raises:
+            TypeError: There are not as many names as fields, a name comes twice, or one is no text.
+        """
+        names = tuple(field_names)
+        if len(names) != len(self):
+            raise TypeError(
+                f"{self!r} has {len(self)} fields, and set_field_names() got {len(names)} names: {names!r}."
+            )
+        self.__class__ = row_class(names, type(self)._kind)
+
     def as_dict(self, recursive: bool = False) -> dict[str, Any]:
         """Return the values by name.
 
@@ -92,6 +110,13 @@ class Row(tuple[Any, ...]):
         if not names and len(self):
             raise TypeError(f"{self!r} has no field names.")
         return dict(zip(names, map(_plain, self) if recursive else self, strict=True))
+
+    def __contains__(self, item: object) -> bool:
+        names = type(self)._names
+        return item in names if names else tuple.__contains__(self, item)
+
+    def __setitem__(self, key: Any, value: Any) -> NoReturn:
+        raise TypeError(_NO_CHANGE.format(f"[{key!r}] = {value!r:.40}"))
 
     def get_fields_by_names(self, names: Iterable[str]) -> list[Any]:
         """Return the values of some fields, in the order asked for."""

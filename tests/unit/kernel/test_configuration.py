@@ -208,6 +208,34 @@ def test_the_getters_and_setters_of_pyflink():
         configuration.get_integer("free.text")
 
 
+@pytest.mark.parametrize(
+    ("key", "instead"),
+    [
+        ("taskmanager.memory.process.size", "spark.executor.memory"),
+        ("python.requirements", "spark.archives"),
+        ("pipeline.jars", "spark.jars"),
+        ("python.client.executable", "the Python that runs the program"),
+        ("table.exec.state.ttl", "Spark SQL"),
+        ("slot.request.timeout", "spark.executor.cores"),
+        ("pipeline.global-job-parameters", "pipeline.global-job-parameters.<name>"),
+    ],
+)
+def test_an_option_of_flink_that_means_nothing_here_is_refused_with_what_to_use(key, instead):
+    with pytest.raises(ConfigurationError, match=f"'{key}' has no meaning here: .*{instead}"):
+        Configuration({key: "1"}).validate()
+
+
+def test_values_are_asked_for_and_handed_on_by_pyflinks_names():
+    configuration = Configuration.from_dict({"test.number": 1}).set_boolean("free.bool", True)
+    assert configuration.get_integer(key="absent", default_value=7) == 7
+    assert configuration.get_boolean(key="free.bool", default_value=False) is True
+    target = {"before": 0}
+    configuration.add_all_to_dict(target)
+    assert target == {"before": 0, "test.number": 1, "free.bool": True}
+    assert Configuration(other=configuration) == configuration
+    assert configuration.remove_config(key="free.bool") and not configuration.contains_key(key="free.bool")
+
+
 def test_copies_are_independent():
     one = Configuration({"test.number": 1})
     other = one.clone().add_all({"b": 2}, "a.")

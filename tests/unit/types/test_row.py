@@ -42,6 +42,22 @@ def test_a_missing_field_is_named_with_those_there_are():
     assert not hasattr(row, "b")
 
 
+def test_names_are_given_to_a_row_and_asked_for():
+    row = Row(1, "a")
+    assert 1 in row and "id" not in row
+    row.set_field_names(["id", "name"])
+    assert row == Row(id=1, name="a") and row.as_dict() == {"id": 1, "name": "a"}
+    assert "id" in row and "a" not in row, "as in PyFlink: of a row with names they are asked for"
+    row.set_field_names(("key", "name"))
+    assert row.key == 1 and pickle.loads(pickle.dumps(row)).key == 1
+    with pytest.raises(TypeError, match=r"has 2 fields, and set_field_names.. got 1 names"):
+        row.set_field_names(["id"])
+    with pytest.raises(TypeError, match="distinct"):
+        row.set_field_names(["id", "id"])
+    with pytest.raises(TypeError, match=r"row\[0\] = 2 cannot be: a Row does not change.*Make another one"):
+        row[0] = 2
+
+
 def test_a_row_is_immutable():
     row = Row(a=1)
     with pytest.raises(AttributeError):

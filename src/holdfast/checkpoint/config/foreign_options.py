@@ -69,8 +69,10 @@ REFUSED: Final = (
 )
 
 
-def _harmless(key: str, kind: Any, default: Any, description: str, reason: str) -> HarmlessOption[Any]:
-    return HarmlessOption(key, kind, default, description, reason=reason)
+def _harmless(
+    key: str, kind: Any, default: Any, description: str, reason: str, *deprecated: str
+) -> HarmlessOption[Any]:
+    return HarmlessOption(key, kind, default, description, deprecated_keys=deprecated, reason=reason)
 
 
 _NO_QUEUES: Final = "What shares a task shares it without queues, and hands on the same objects."
@@ -78,7 +80,14 @@ _PYTHON: Final = "Functions run in Spark's Python workers, which take whole batc
 
 HARMLESS: Final = (
     _harmless("pipeline.object-reuse", bool, False, "Whether chained operators share objects.", _NO_QUEUES),
-    _harmless("pipeline.operator-chaining.enabled", bool, True, "Whether operators share tasks.", _NO_QUEUES),
+    _harmless(
+        "pipeline.operator-chaining.enabled",
+        bool,
+        True,
+        "Whether operators share tasks.",
+        _NO_QUEUES,
+        "pipeline.operator-chaining",
+    ),
     _harmless(
         "pipeline.auto-watermark-interval",
         DurationType,
@@ -91,6 +100,14 @@ HARMLESS: Final = (
         DurationType,
         100,
         "How long a buffer waits.",
+        "Elements cross an exchange when the stage above it has ended.",
+        "execution.buffer-timeout",
+    ),
+    _harmless(
+        "execution.buffer-timeout.enabled",
+        bool,
+        True,
+        "Whether buffers wait.",
         "Elements cross an exchange when the stage above it has ended.",
     ),
     _harmless("python.execution-mode", str, "process", "Where functions run.", _PYTHON),

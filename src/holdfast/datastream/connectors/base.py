@@ -6,12 +6,15 @@ from abc import ABC, abstractmethod
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
+from holdfast.runtime.function.sink import Sink
 from holdfast.runtime.function.splits import SplitInput
 from holdfast.runtime.function.user_function import FlatMapLike, ProcessFunction
 from holdfast.types.information.type_information import TypeInformation
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["DeliveryGuarantee", "Sink", "Source"]
 
 
 class Source(ABC):

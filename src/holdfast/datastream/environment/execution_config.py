@@ -144,6 +144,42 @@ class ExecutionConfig:
             "to be pickled; sinks that write columns refuse those that are."
         )
 
+    def is_force_kryo_enabled(self) -> bool:
+        """What was set; without effect, because no element is an object of Java."""
+        return bool(self._kept.get("force-kryo", False))
+
+    def enable_force_kryo(self) -> Self:
+        """Kept, without effect: no element is an object of Java."""
+        return self._keep("force-kryo", True)
+
+    def disable_force_kryo(self) -> Self:
+        """Kept, without effect: no element is an object of Java."""
+        return self._keep("force-kryo", False)
+
+    def is_force_avro_enabled(self) -> bool:
+        """What was set; without effect, because no element is an object of Java."""
+        return bool(self._kept.get("force-avro", False))
+
+    def enable_force_avro(self) -> Self:
+        """Kept, without effect: no element is an object of Java."""
+        return self._keep("force-avro", True)
+
+    def disable_force_avro(self) -> Self:
+        """Kept, without effect: no element is an object of Java."""
+        return self._keep("force-avro", False)
+
+    def get_default_kryo_serializer_classes(self) -> dict[str, str]:
+        """None are registered: no element is an object of Java."""
+        return {}
+
+    def get_registered_kryo_types(self) -> list[str]:
+        """None are registered: no element is an object of Java."""
+        return []
+
+    def get_registered_pojo_types(self) -> list[str]:
+        """None are registered: no element is an object of Java."""
+        return []
+
     def is_use_snapshot_compression(self) -> bool:
         """What was set; without effect, because runs are written as Arrow's columns."""
         return bool(self._kept.get("snapshot-compression", False))

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from holdfast.common.flink_paths import refusing
+from holdfast.datastream.flink_paths import REFUSED_FORMATS
 from holdfast.types.conversion.avro import avro_type
 from holdfast.types.information.record_type import AvroRecordTypeInformation
 
 __all__ = ["AvroSchema", "GenericRecordAvroTypeInfo", "avro_type"]
+
+__getattr__ = refusing(__name__, REFUSED_FORMATS)
 
 
 class AvroSchema:

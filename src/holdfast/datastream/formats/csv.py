@@ -8,6 +8,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.csv as pc
 
+from holdfast.common.flink_paths import refusing
+from holdfast.datastream.flink_paths import REFUSED_FORMATS
 from holdfast.datastream.formats.csv_row import CsvRowDeserializationSchema, CsvRowSerializationSchema
 from holdfast.datastream.formats.input_file import InputFile
 from holdfast.datastream.formats.input_format import RowFormat
@@ -16,6 +18,8 @@ from holdfast.errors import ConfigurationError
 from holdfast.runtime.job.engine import InputError
 
 __all__ = ["CsvReaderFormat", "CsvRowDeserializationSchema", "CsvRowSerializationSchema"]
+
+__getattr__ = refusing(__name__, REFUSED_FORMATS)
 
 
 class CsvReaderFormat(RowFormat, StreamFormat):

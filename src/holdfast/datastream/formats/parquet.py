@@ -8,8 +8,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from holdfast.common.flink_paths import refusing
+from holdfast.datastream.flink_paths import REFUSED_FORMATS
 from holdfast.datastream.formats.input_file import InputFile
 from holdfast.datastream.formats.input_format import ROWS, BulkFormat, RowFormat
+
+__getattr__ = refusing(__name__, REFUSED_FORMATS)
 
 
 class ParquetColumnarRowInputFormat(RowFormat, BulkFormat):

@@ -132,6 +132,13 @@ class Distributed(Placed):
         given = (broadcast_state_descriptor, *other_broadcast_state_descriptors)
         return kinds.broadcast(cast("DataStream", self), given)  # type: ignore[arg-type]  # which are looked at there
 
+    def add_sink(self, sink_func: Any) -> NoReturn:
+        """Refused: a `SinkFunction` is a class of Java."""
+        raise ConfigurationError(
+            f"add_sink({sink_func!r:.80}) takes a SinkFunction, a class of Java: sink_to() takes a Sink "
+            "(ParquetFileSink, FileSink, KafkaSink, DeltaSink, IcebergSink, DatabaseSink, or one of your own)."
+        )
+
     def project(self, *field_indexes: int) -> DataStream:
         """Keeps some parts of tuples, or columns of rows, in the order in which they are named.
 

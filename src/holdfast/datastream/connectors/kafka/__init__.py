@@ -1,5 +1,6 @@
 """Kafka in and out, without a jar; needs the extra `kafka`. The names are PyFlink's."""
 
+from holdfast.common.flink_paths import refusing
 from holdfast.datastream.connectors.base import DeliveryGuarantee
 from holdfast.datastream.connectors.kafka.kafka_sink import KafkaSink, KafkaSinkBuilder
 from holdfast.datastream.connectors.kafka.kafka_source import DEAD_LETTER, KafkaSource, KafkaSourceBuilder
@@ -13,6 +14,7 @@ from holdfast.datastream.connectors.kafka.record_serialization import (
     KafkaRecordSerializationSchema,
     KafkaRecordSerializationSchemaBuilder,
 )
+from holdfast.datastream.flink_paths import REFUSED_OF_KAFKA
 
 __all__ = [
     "DEAD_LETTER",
@@ -28,3 +30,5 @@ __all__ = [
     "KafkaSourceBuilder",
     "KafkaTopicPartition",
 ]
+
+__getattr__ = refusing(__name__, REFUSED_OF_KAFKA)
