@@ -18,6 +18,10 @@ import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from holdfast.common.flink_paths import REFUSED as COMMON
+from holdfast.datastream.flink_paths import REFUSED as DATASTREAM
+from holdfast.datastream.flink_paths import REFUSED_FORMATS, REFUSED_MODULES, REFUSED_OF_KAFKA
+
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "from-pyflink.md"
 FOLDERS = ("pyflink/common/", "pyflink/datastream/")
 CLASSES = (
@@ -43,28 +47,23 @@ CLASSES = (
     "Row",
     "Types",
     "AsyncDataStream",
+    "ReduceFunction",
+    "AggregateFunction",
+    "KeyedProcessFunction",
+    "ProcessWindowFunction",
+    "Trigger",
+    "EmbeddedRocksDBStateBackend",
+    "FileSystemCheckpointStorage",
 )
 """Whose methods programs call; of functions and windows the names of the classes are enough."""
 
 REASONS = {
-    "Row.set_field_names": "a row is a tuple and does not change; `Row('a', 'b')(1, 2)` has names",
-    "DataStream.add_sink": "a `SinkFunction` is a class of Java; `sink_to` takes sinks",
-    "KeyedStream.add_sink": "a `SinkFunction` is a class of Java; `sink_to` takes sinks",
-    "WatermarkStrategy.with_watermark_alignment": "an epoch is read from all inputs at once",
-    "SourceFunction": "a class of Java; `from_source` takes a `Source`",
-    "SinkFunction": "a class of Java; `sink_to` takes a `Sink`",
-    "Partitioner": "operators without keys have no tasks of their own to choose among",
-    "SlotSharingGroup": "resources are those of Spark's executors",
-    "MemorySize": "resources are those of Spark's executors",
-    "CustomStateBackend": "the option `state.backend.type` takes the class path of a factory",
-    "CustomCheckpointStorage": "a class of Java",
-    "PredefinedOptions": "there is no RocksDB; the columnar backend stands for it",
-    "InputFormat": "a class of Java; `from_source` takes a `Source`",
-    "InputDependencyConstraint": "Flink's scheduler, which is Spark's here",
-    "RestartStrategies": "the options `restart-strategy.*`",
-    "RestartStrategyConfiguration": "the options `restart-strategy.*`",
-    "AssignerWithPeriodicWatermarksWrapper": "a class of Java",
-    "ConfigOptions": "options are set by their names",
+    **COMMON,
+    **DATASTREAM,
+    **REFUSED_FORMATS,
+    **REFUSED_OF_KAFKA,
+    "Configuration.parse_list_value": "a helper of PyFlink's own",
+    "BulkWriterFactory": "it is in `connectors.file_system`",
 }
 """Why a name is not here, or what takes its place."""
 
@@ -74,7 +73,8 @@ INTRODUCTION = """\
 This page is generated from the two APIs: `python scripts/pyflink_page.py WHEEL`, where the wheel is that of
 apache-flink {version}. What differs in behaviour is told in the [guide](guide.md#coming-from-pyflink).
 
-A program comes over by replacing `pyflink` with `holdfast` in its imports. Module paths are PyFlink's.
+A program comes over by replacing `pyflink` with `holdfast` in its imports. Module paths are PyFlink's. Who imports a
+name that is not here is told so, in the words of these tables.
 """
 
 
@@ -101,12 +101,26 @@ class Pyflink:
     def methods(self, name: str) -> Iterator[str]:
         """The public methods of a class, those of its bases included."""
         node = self.classes[name]
-        for base in node.bases:
-            if isinstance(base, ast.Name) and base.id in self.classes:
-                yield from self.methods(base.id)
+        for base in self._bases(node):
+            yield from self.methods(base)
         for member in node.body:
             if isinstance(member, ast.FunctionDef) and not member.name.startswith(("_", "get_java", "j_")):
                 yield member.name
+
+    def _bases(self, node: ast.ClassDef) -> list[str]:
+        names = [base.value if isinstance(base, ast.Subscript) else base for base in node.bases]
+        return [name.id for name in names if isinstance(name, ast.Name) and name.id in self.classes]
+
+    def arguments(self, name: str, method: str) -> list[str]:
+        """What a method of a class, or of its bases, takes beside the object."""
+        node = self.classes[name]
+        for member in reversed(node.body):  # the last of those that overload each other
+            if isinstance(member, ast.FunctionDef) and member.name == method:
+                names = [argument.arg for argument in (*member.args.posonlyargs, *member.args.args)]
+                names = names[1:] if names[:1] in (["self"], ["cls"]) else names
+                return names + ([f"*{member.args.vararg.arg}"] if member.args.vararg else [])
+        base = next(base for base in self._bases(node) if method in set(self.methods(base)))
+        return self.arguments(base, method)
 
 
 def ours(module: str, name: str) -> object | None:
@@ -120,7 +134,8 @@ def ours(module: str, name: str) -> object | None:
 def page(wheel: Path) -> str:
     """The text of the page."""
     theirs = Pyflink(wheel)
-    parts = [INTRODUCTION.format(version=theirs.version), *exported(theirs), *members(theirs)]
+    parts = [INTRODUCTION.format(version=theirs.version), *exported(theirs), *elsewhere(), *members(theirs)]
+    parts += keywords(theirs)
     return "\n".join(parts) + "\n"
 
 
@@ -142,13 +157,78 @@ def exported(theirs: Pyflink) -> Iterator[str]:
 def members(theirs: Pyflink) -> Iterator[str]:
     """Which methods of the classes that programs call are here."""
     yield "## Methods\n"
-    yield "| class | of PyFlink's | not here |\n|---|---:|---|"
+    yield "| class | of PyFlink's | not here, or refused |\n|---|---:|---|"
     for name in CLASSES:
         found = next((ours(module, name) for module in places(theirs, name) if ours(module, name)), None)
         methods = sorted(set(theirs.methods(name)))
         missing = [method for method in methods if not (inspect.isclass(found) and hasattr(found, method))]
         told = [f"`{m}`" + (f" ({REASONS[f'{name}.{m}']})" if f"{name}.{m}" in REASONS else "") for m in missing]
-        yield f"| `{name}` | {len(methods) - len(missing)} of {len(methods)} | {'; '.join(told)} |"
+        refusals = {m: reason for m in methods if (reason := refusal(found, m))}
+        told += [f"`{m}` ({reason})" for m, reason in refusals.items()]
+        here = len(methods) - len(missing) - len(refusals)
+        yield f"| `{name}` | {here} of {len(methods)} | {'; '.join(told)} |"
+    yield ""
+
+
+def refusal(kind: object, method: str) -> str | None:
+    """Why a method refuses to do anything, by the first sentence of its docstring; None if it does something."""
+    said = inspect.getdoc(getattr(kind, method, None)) or ""
+    first = said.splitlines()[0] if said else ""
+    return first.removesuffix(".").replace("Refused", "refused", 1) if first.startswith("Refused") else None
+
+
+def elsewhere() -> Iterator[str]:
+    """Connectors and formats of PyFlink that something else stands for."""
+    yield "Connectors and formats that are not here:\n"
+    yield "| PyFlink's | |\n|---|---|"
+    for module, names in REFUSED_MODULES.items():
+        if module.startswith(("connectors.", "formats.")):
+            yield f"| `{module}` | {next(iter(names.values()))} |"
+    for table in (REFUSED_OF_KAFKA, REFUSED_FORMATS):
+        yield from (f"| `{name}` | {reason} |" for name, reason in table.items())
+    yield ""
+
+
+def keywords(theirs: Pyflink) -> Iterator[str]:
+    """Arguments that have another name here, which matters to who passes them by name."""
+    yield "## Arguments\n"
+    told = [
+        f"| `{name}.{method}` | {listed(wanted)} | {listed(found)} |"
+        for name in CLASSES
+        for method, wanted, found in differing(theirs, name)
+    ]
+    if told:
+        yield "These have other names here, which matters if they are passed by name:\n"
+        yield "| method | PyFlink's | here |\n|---|---|---|"
+        yield from told
+    else:
+        yield "All arguments of these methods have PyFlink's names, in PyFlink's order."
+
+
+def differing(theirs: Pyflink, name: str) -> Iterator[tuple[str, list[str], list[str]]]:
+    """The methods of a class that take arguments of other names, with these."""
+    kind = next((ours(module, name) for module in places(theirs, name) if ours(module, name)), None)
+    for method in sorted(set(theirs.methods(name))):
+        member = getattr(kind, method, None)
+        if not callable(member):
+            continue
+        wanted, found = theirs.arguments(name, method), of_ours(member)
+        if found is not None and wanted != ["*args"] and found[: len(wanted)] != wanted:
+            yield method, wanted, found
+
+
+def of_ours(member: object) -> list[str] | None:
+    """The arguments of a method here; None if it takes any."""
+    parameters = list(inspect.signature(member).parameters.values())  # type: ignore[arg-type]
+    if any(p.kind is p.VAR_KEYWORD for p in parameters):
+        return None
+    names = [f"*{p.name}" if p.kind is p.VAR_POSITIONAL else p.name for p in parameters]
+    return names[1:] if names[:1] == ["self"] else names
+
+
+def listed(names: list[str]) -> str:
+    """Names with commas."""
+    return ", ".join(f"`{name}`" for name in names)
 
 
 def places(theirs: Pyflink, name: str) -> list[str]:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from holdfast.common import Row, Types
-from holdfast.datastream import BroadcastProcessFunction, KeyedProcessFunction, MapFunction
+from holdfast.datastream import BroadcastProcessFunction, KeyedProcessFunction, MapFunction, ReduceFunction
 from holdfast.datastream.state import ListStateDescriptor, MapStateDescriptor
 from holdfast.errors import ConfigurationError
 from holdfast.testing import OperatorHarness
@@ -93,7 +93,7 @@ def test_what_has_nothing_to_act_on_is_accepted_and_the_stream_stays_as_it_is() 
         (lambda: keyed.shuffle(), "go where their keys belong"),
         (lambda: keyed.rescale(), "go where their keys belong"),
         (lambda: keyed.forward(), "go where their keys belong"),
-        (lambda: stream.partition_custom(None, lambda row: row.k), r"key_by\(key_selector\)"),
+        (lambda: stream.add_sink("a function of Java"), r"sink_to\(\) takes a Sink"),
         (lambda: stream.set_uid_hash("00"), "known by its uid"),
         (lambda: stream.print().set_parallelism(0), "must be a whole number"),
     ):
@@ -131,11 +131,120 @@ def test_names_stand_where_pyflink_has_them() -> None:
             module = importlib.import_module(f"{package}.{path}")
             for name in places:
                 assert getattr(module, name) is not None
-                assert name == "CloseableIterator" or hasattr(importlib.import_module(package), name), name
+                inner = ("CloseableIterator", "CachedDataStream", "AllWindowedStream")
+                assert name in inner or hasattr(importlib.import_module(package), name), name
             with pytest.raises(AttributeError):
                 _ = module.Nothing
     with pytest.raises(ImportError, match=r"no Table API.*Spark SQL"):
         exec("from holdfast.table import StreamTableEnvironment")
+
+
+@pytest.mark.parametrize(
+    ("line", "instead"),
+    [
+        ("from holdfast.datastream import SourceFunction", "takes a Source"),
+        ("from holdfast.datastream.functions import SinkFunction", r"sink_to\(\) takes a Sink"),
+        ("from holdfast.datastream.state_backend import CustomStateBackend", "state.backend.type"),
+        ("from holdfast.datastream.checkpoint_storage import CustomCheckpointStorage", "CheckpointStorageFactory"),
+        ("from holdfast.datastream.connectors.jdbc import JdbcSink", "DatabaseSink"),
+        ("from holdfast.datastream.connectors.kafka import FlinkKafkaConsumer", "KafkaSource"),
+        ("from holdfast.datastream.connectors.kinesis import FlinkKinesisConsumer", r"from_dataframe\(\)"),
+        ("from holdfast.datastream.formats.csv import CsvSchema", "DDL"),
+        ("from holdfast.datastream.formats.parquet import ParquetBulkWriters", r"BulkWriterFactory.parquet\(\)"),
+        ("from holdfast.datastream.formats.orc import OrcBulkWriters", r"for_each_epoch\(\)"),
+        ("from holdfast.common import RestartStrategies", r"restart-strategy\."),
+        ("from holdfast.common.restart_strategy import RestartStrategies", r"restart-strategy\."),
+    ],
+)
+def test_a_name_that_is_not_here_is_refused_with_what_to_use(line: str, instead: str) -> None:
+    with pytest.raises(ImportError, match=f"is not in Holdfast: .*{instead}"):
+        exec(line)
+
+
+def test_keywords_are_spelled_as_pyflink_spells_them() -> None:
+    from holdfast.common import Duration
+    from holdfast.datastream import (
+        CheckpointConfig,
+        CheckpointingMode,
+        EmbeddedRocksDBStateBackend,
+        FileSystemCheckpointStorage,
+        JobManagerCheckpointStorage,
+        PredefinedOptions,
+        SlotSharingGroup,
+    )
+
+    config = CheckpointConfig()
+    config.set_checkpointing_mode(checkpointing_mode=CheckpointingMode.EXACTLY_ONCE)
+    config.set_checkpoint_interval(checkpoint_interval=5000).set_checkpoint_timeout(checkpoint_timeout=6000)
+    config.set_min_pause_between_checkpoints(min_pause_between_checkpoints=10)
+    config.set_max_concurrent_checkpoints(max_concurrent_checkpoints=2)
+    config.set_tolerable_checkpoint_failure_number(tolerable_checkpoint_failure_number=3)
+    config.set_aligned_checkpoint_timeout(alignment_timeout=Duration.of_millis(millis=7))
+    assert (config.get_checkpoint_interval(), config.get_checkpoint_timeout()) == (5000, 6000)
+    assert (config.get_max_concurrent_checkpoints(), config.get_tolerable_checkpoint_failure_number()) == (2, 3)
+    config.set_checkpoint_storage(FileSystemCheckpointStorage(checkpoint_path="/tmp/x", file_state_size_threshold=None))
+    with pytest.raises(ConfigurationError, match=r"use FileSystemCheckpointStorage\('/tmp/x'\)"):
+        JobManagerCheckpointStorage(checkpoint_path="/tmp/x")
+    backend = EmbeddedRocksDBStateBackend(enable_incremental_checkpointing=True)
+    backend.set_predefined_options(options=PredefinedOptions.FLASH_SSD_OPTIMIZED)
+    assert backend.get_predefined_options() is PredefinedOptions.FLASH_SSD_OPTIMIZED
+    with pytest.raises(ConfigurationError, match="a class of Java that tunes RocksDB"):
+        backend.set_options("Options")
+    group = SlotSharingGroup.builder("g").set_cpu_cores(1.5).set_task_heap_memory_mb(64).build()
+    memory = group.get_task_heap_memory()
+    assert memory is not None and (memory.get_bytes(), memory.get_mebi_bytes()) == (64 << 20, 64)
+    stream = Program().source("pairs", "k string, n bigint")
+    assert stream.slot_sharing_group(group) is stream
+    assert stream.broadcast(broadcast_state_descriptor=RULES).descriptors == (RULES,)
+    assert stream.map(lambda row: row).set_description(description="n").get_name() == "n"
+
+
+def test_types_are_made_by_the_classes_of_pyflink_too() -> None:
+    from holdfast.common.typeinfo import BasicTypeInfo, ListTypeInfo, MapTypeInfo, RowTypeInfo, SqlTimeTypeInfo
+
+    named = RowTypeInfo([BasicTypeInfo.STRING_TYPE_INFO(), BasicTypeInfo.LONG_TYPE_INFO()], ["k", "n"])
+    assert named == Types.ROW_NAMED(["k", "n"], [Types.STRING(), Types.LONG()])
+    assert RowTypeInfo([SqlTimeTypeInfo.DATE()]) == Types.ROW([Types.SQL_DATE()])
+    assert isinstance(named, RowTypeInfo) and not isinstance(Types.STRING(), RowTypeInfo)
+    assert (named.get_field_index("n"), named.get_field_index("x")) == (1, -1)
+    assert ListTypeInfo(Types.INT()) == Types.LIST(Types.INT())
+    assert MapTypeInfo(Types.STRING(), Types.INT()) == Types.MAP(Types.STRING(), Types.INT())
+
+
+class Least(ReduceFunction):
+    """Says to its base that it is opened, as PyFlink's programs do."""
+
+    def open(self, runtime_context: Any) -> None:
+        super().open(runtime_context)
+        self.is_open = True
+
+    def reduce(self, value1: Any, value2: Any) -> Any:
+        assert self.is_open
+        return min(value1, value2)
+
+
+def test_a_reduce_function_is_opened() -> None:
+    with OperatorHarness(Least(), key_by=lambda n: n % 2, output_type="bigint") as harness:
+        assert harness.process_elements([4, 2, 3, 6]) == [4, 2, 3, 2]
+
+
+def test_a_key_of_map_state_may_be_what_is_not_declared() -> None:
+    class Seen(KeyedProcessFunction):
+        def open(self, runtime_context: Any) -> None:
+            pickled = Types.PICKLED_BYTE_ARRAY()
+            self.seen = runtime_context.get_map_state(MapStateDescriptor("seen", pickled, pickled))
+
+        def process_element(self, value: Any, ctx: Any) -> Iterator[Any]:
+            self.seen[value] = (self.seen[value] or 0) + 1
+            yield self.seen[value]
+
+    for backend in ("hashmap", "columnar"):
+        with OperatorHarness(Seen(), key_by=lambda value: 0, backend=backend) as harness:
+            counts = [harness.process_element(value) for value in (["a"], ("a",), {"x": {1}}, ["a"], {"x": {1}})]
+            assert counts == [[1], [1], [1], [2], [2]]
+            snapshot = harness.snapshot(1)
+        with OperatorHarness.restore([snapshot], Seen(), key_by=lambda value: 0, backend=backend) as harness:
+            assert harness.process_element({"x": {1}}) == [3]
 
 
 def test_settings_act_or_are_refused_with_what_to_use() -> None:
