@@ -50,18 +50,21 @@ PACKAGES = {
         CheckpointStorageLocation CheckpointStorageLocationReference CheckpointStreamFactory AcknowledgeCheckpoint
         DeclineCheckpoint CheckpointFailureReason CompletedCheckpoint CompletedCheckpointStore CheckpointIDCounter
         CheckpointFailureManager FileSystemCheckpointStorage JobManagerCheckpointStorage""",
-    "holdfast.common": "Configuration IllegalConfigurationError JobID JobVertexID OperatorID Types Row RowKind",
+    "holdfast.common": """
+        Configuration IllegalConfigurationError JobID JobVertexID OperatorID Types Row RowKind ByteArraySchema
+        WatermarkGenerator WatermarkGeneratorContext WatermarkOutput Watermark WatermarkStrategy""",
     "holdfast.datastream": """
         CheckpointedFunction RichMapFunction RichFlatMapFunction RichFilterFunction RichReduceFunction MapFunction
         FlatMapFunction FilterFunction ReduceFunction KeySelector KeyedProcessFunction ProcessFunction
         BroadcastProcessFunction KeyedBroadcastProcessFunction AggregateFunction FoldFunction
-        StreamExecutionEnvironment DataStream KeyedStream JobClient Sink SinkWriter Committer ParquetFileSink""",
+        StreamExecutionEnvironment DataStream KeyedStream JobClient Sink SinkWriter Committer ParquetFileSink
+        Partitioner SlotSharingGroup MemorySize PredefinedOptions""",
     "holdfast.datastream.connectors.database": "DatabaseSink",
     "holdfast.datastream.connectors.delta": "DeltaSink",
     "holdfast.datastream.connectors.file_system": """
         BucketAssigner BulkFormat FileSink FileSource OutputFileConfig RollingPolicy StreamFormat""",
     "holdfast.datastream.formats.arrow": "ArrowInputFormat",
-    "holdfast.datastream.formats.csv": "CsvReaderFormat",
+    "holdfast.datastream.formats.csv": "CsvReaderFormat CsvRowDeserializationSchema CsvRowSerializationSchema",
     "holdfast.datastream.formats.json": "JsonLinesFormat JsonRowDeserializationSchema JsonRowSerializationSchema",
     "holdfast.datastream.formats.parquet": "ParquetColumnarRowInputFormat",
     "holdfast.datastream.connectors.iceberg": "IcebergSink",
