@@ -1,4 +1,4 @@
-"""Avro records as elements and state, under PyFlink's names; see `holdfast.types.conversion.avro`."""
+"""Avro records as elements and state, and rows of them, under PyFlink's names; see `holdfast.types.conversion.avro`."""
 
 from __future__ import annotations
 
@@ -6,10 +6,17 @@ from pathlib import Path
 
 from holdfast.common.flink_paths import refusing
 from holdfast.datastream.flink_paths import REFUSED_FORMATS
+from holdfast.datastream.formats.avro_row import AvroRowDeserializationSchema, AvroRowSerializationSchema
 from holdfast.types.conversion.avro import avro_type
 from holdfast.types.information.record_type import AvroRecordTypeInformation
 
-__all__ = ["AvroSchema", "GenericRecordAvroTypeInfo", "avro_type"]
+__all__ = [
+    "AvroRowDeserializationSchema",
+    "AvroRowSerializationSchema",
+    "AvroSchema",
+    "GenericRecordAvroTypeInfo",
+    "avro_type",
+]
 
 __getattr__ = refusing(__name__, REFUSED_FORMATS)
 

@@ -1,0 +1,103 @@
+"""Rows from and to the binary form of Avro: what is written is read back, and bytes of others are one clear error."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from datetime import UTC, date, datetime, time
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.common import Row, Types
+from holdfast.datastream.formats.avro import AvroRowDeserializationSchema, AvroRowSerializationSchema
+from holdfast.errors import ConfigurationError
+
+
+def record(*fields: tuple[str, Any], name: str = "Sale") -> dict[str, Any]:
+    return {"type": "record", "name": name, "fields": [{"name": field, "type": kind} for field, kind in fields]}
+
+
+EVERYTHING = json.dumps(
+    record(
+        ("id", "long"),
+        ("n", "int"),
+        ("name", ["null", "string"]),
+        ("ratio", "double"),
+        ("ok", "boolean"),
+        ("raw", "bytes"),
+        ("price", {"type": "bytes", "logicalType": "decimal", "precision": 10, "scale": 2}),
+        ("day", {"type": "int", "logicalType": "date"}),
+        ("clock", {"type": "int", "logicalType": "time-millis"}),
+        ("at", {"type": "long", "logicalType": "timestamp-millis"}),
+        ("kind", {"type": "enum", "name": "Kind", "symbols": ["KELP", "ROCK"]}),
+        ("code", {"type": "fixed", "name": "Code", "size": 2}),
+        ("tags", {"type": "array", "items": "string"}),
+        ("sizes", {"type": "map", "values": "int"}),
+        ("place", record(("city", "string"), ("rank", "int"), name="Place")),
+        ("stops", {"type": "array", "items": "Place"}),
+    )
+)
+OSLO = Row(city="Oslo", rank=1)
+ROW = Row(
+    id=-(2**62), n=7, name=None, ratio=0.5, ok=True, raw=b"\x00\xff", price=Decimal("-1.50"), day=date(2026, 11, 1),
+    clock=time(5, 15), at=datetime(2026, 11, 1, 5, tzinfo=UTC), kind="ROCK", code=b"ab", tags=["a", ""],
+    sizes={"x": 1}, place=OSLO, stops=[OSLO, Row(city="", rank=-1)],
+)  # fmt: skip
+
+
+def pair(schema: str) -> tuple[AvroRowSerializationSchema, AvroRowDeserializationSchema]:
+    """What writes, and what reads, after a way through pickle."""
+    both = (
+        AvroRowSerializationSchema(avro_schema_string=schema),
+        AvroRowDeserializationSchema(avro_schema_string=schema),
+    )
+    writes, reads = pickle.loads(pickle.dumps(both))
+    return writes, reads
+
+
+def test_a_row_of_every_type_comes_back() -> None:
+    writes, reads = pair(EVERYTHING)
+    found = reads.deserialize(writes.serialize(ROW))
+    assert found == ROW and found.place.city == "Oslo" and isinstance(found.stops[1], Row)
+    assert reads.get_produced_type().adopt(ROW) == ROW
+
+
+def test_bytes_are_those_of_avros_specification() -> None:
+    writes, reads = pair(json.dumps(record(("n", "long"), ("word", "string"))))
+    assert writes.serialize((-64, "foo")) == b"\x7f\x06foo"
+    assert reads.deserialize(b"\x80\x01\x02a") == (64, "a")
+    assert reads.get_produced_type() == Types.ROW_NAMED(["n", "word"], [Types.LONG(), Types.STRING()])
+
+
+@given(st.binary(max_size=40))
+def test_bytes_of_others_are_a_row_or_a_value_error(message: bytes) -> None:
+    writes, reads = pair(json.dumps(record(("n", "long"), ("words", {"type": "array", "items": "string"}))))
+    try:
+        row = reads.deserialize(message)
+    except ValueError as error:
+        assert "it is no Avro of" in str(error)
+    else:
+        assert reads.deserialize(writes.serialize(row)) == row
+
+
+def test_what_does_not_fit_is_told() -> None:
+    writes, reads = pair(EVERYTHING)
+    with pytest.raises(ValueError, match="1 bytes are too many"):
+        reads.deserialize(writes.serialize(ROW) + b"\x00")
+    with pytest.raises(ValueError, match="no record of the Avro schema"):
+        writes.serialize((None, *ROW[1:]))
+    kind = list(ROW._names).index("kind")
+    with pytest.raises(ValueError, match="no record of the Avro schema"):
+        writes.serialize((*ROW[:kind], "SAND", *ROW[kind + 1 :]))
+    for wrong, reason in (
+        ({"record_class": "org.example.Sale"}, "a class of Java"),
+        ({"avro_schema_string": "{"}, "no JSON"),
+        ({"avro_schema_string": '{"type": "record", "name": "Empty", "fields": []}'}, "has no fields"),
+        ({"avro_schema_string": json.dumps(record(("x", ["int", "string"])))}, "2 types beside null"),
+    ):
+        with pytest.raises(ConfigurationError, match=reason):
+            AvroRowDeserializationSchema(**wrong)
