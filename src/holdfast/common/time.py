@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
+
+from holdfast.types.instant import Instant
+
+__all__ = ["Duration", "Instant", "Time", "TimeSpan"]
 
 
 class TimeSpan(timedelta):
@@ -66,32 +69,3 @@ class Duration:
     def of_nanos(nanos: int) -> TimeSpan:
         """So many nanoseconds, less what is below a microsecond."""
         return TimeSpan(microseconds=nanos // 1000)
-
-
-@dataclass(frozen=True)
-class Instant:
-    """A point in time, as PyFlink has it. Elements of `Types.INSTANT` are datetimes here; `to_datetime` makes one.
-
-    Attributes:
-        seconds: Since 1970-01-01 UTC.
-        nanos: Nanoseconds after that.
-    """
-
-    seconds: int
-    nanos: int
-
-    @staticmethod
-    def of_epoch_milli(epoch_milli: int) -> Instant:
-        """The point of so many milliseconds since 1970."""
-        return Instant(epoch_milli // 1000, epoch_milli % 1000 * 1_000_000)
-
-    def to_epoch_milli(self) -> int:
-        """Milliseconds since 1970."""
-        return self.seconds * 1000 + self.nanos // 1_000_000
-
-    def to_datetime(self) -> datetime:
-        """The same as a datetime in UTC, to the microsecond."""
-        return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=self.seconds, microseconds=self.nanos // 1000)
-
-    def __repr__(self) -> str:
-        return f"Instant<{self.seconds}, {self.nanos}>"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -245,6 +246,16 @@ def test_a_key_of_map_state_may_be_what_is_not_declared() -> None:
             snapshot = harness.snapshot(1)
         with OperatorHarness.restore([snapshot], Seen(), key_by=lambda value: 0, backend=backend) as harness:
             assert harness.process_element({"x": {1}}) == [3]
+
+
+def test_an_instant_is_emitted_as_the_datetime_that_it_is() -> None:
+    from holdfast.common import Instant
+
+    at = Instant.of_epoch_milli(1_500)
+    with OperatorHarness(lambda value: at, output_type=Types.INSTANT()) as harness:
+        assert harness.process_element(1) == [datetime(1970, 1, 1, 0, 0, 1, 500_000, UTC)]
+    with OperatorHarness(lambda value: (at, 1), output_type="at timestamp, n int") as harness:
+        assert harness.process_element(1) == [(at.to_datetime(), 1)]
 
 
 def test_settings_act_or_are_refused_with_what_to_use() -> None:

@@ -17,6 +17,8 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
+from holdfast.types.instant import Instant
+
 _NONE: Final = type(None)
 _EPOCH_UTC: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -150,6 +152,8 @@ def _day(value: Any) -> date:
 
 
 def _instant(value: Any) -> datetime:
+    if isinstance(value, Instant):
+        return value.to_datetime()
     if not isinstance(value, datetime):
         raise TypeError("a datetime is needed")
     return (value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)).replace(fold=0)
