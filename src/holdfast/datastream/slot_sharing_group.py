@@ -11,15 +11,15 @@ __all__ = ["MemorySize", "SlotSharingGroup"]
 
 @total_ordering
 @dataclass(frozen=True)
-class MemorySize:
+class SlotMemory:
     """A number of bytes."""
 
     bytes_size: int
 
     @staticmethod
-    def of_mebi_bytes(mebi_bytes: int) -> MemorySize:
+    def of_mebi_bytes(mebi_bytes: int) -> SlotMemory:
         """So many times 1024 * 1024 bytes."""
-        return MemorySize(mebi_bytes << 20)
+        return SlotMemory(mebi_bytes << 20)
 
     def get_bytes(self) -> int:
         """The number."""
@@ -42,10 +42,13 @@ class MemorySize:
         return self.bytes_size >> 40
 
     def __lt__(self, other: Any) -> bool:
-        return self.bytes_size < other.bytes_size if isinstance(other, MemorySize) else NotImplemented
+        return self.bytes_size < other.bytes_size if isinstance(other, SlotMemory) else NotImplemented
 
     def __str__(self) -> str:
         return f"{self.bytes_size} bytes"
+
+
+MemorySize = SlotMemory
 
 
 @dataclass(frozen=True)
@@ -54,9 +57,9 @@ class SlotSharingGroup:
 
     name: str
     cpu_cores: float | None = None
-    task_heap_memory: MemorySize | None = None
-    task_off_heap_memory: MemorySize | None = None
-    managed_memory: MemorySize | None = None
+    task_heap_memory: SlotMemory | None = None
+    task_off_heap_memory: SlotMemory | None = None
+    managed_memory: SlotMemory | None = None
     external_resources: dict[str, float] = field(default_factory=dict, hash=False)
 
     @staticmethod
@@ -72,15 +75,15 @@ class SlotSharingGroup:
         """Cores, if they were set."""
         return self.cpu_cores
 
-    def get_task_heap_memory(self) -> MemorySize | None:
+    def get_task_heap_memory(self) -> SlotMemory | None:
         """Heap, if it was set."""
         return self.task_heap_memory
 
-    def get_task_off_heap_memory(self) -> MemorySize | None:
+    def get_task_off_heap_memory(self) -> SlotMemory | None:
         """Memory outside of the heap, if it was set."""
         return self.task_off_heap_memory
 
-    def get_managed_memory(self) -> MemorySize | None:
+    def get_managed_memory(self) -> SlotMemory | None:
         """Managed memory, if it was set."""
         return self.managed_memory
 
@@ -99,29 +102,29 @@ class SlotSharingGroupBuilder:
         """Set the number of cores."""
         return self._with(cpu_cores=cpu_cores)
 
-    def set_task_heap_memory(self, task_heap_memory: MemorySize) -> SlotSharingGroupBuilder:
+    def set_task_heap_memory(self, task_heap_memory: SlotMemory) -> SlotSharingGroupBuilder:
         """Set the heap."""
         return self._with(task_heap_memory=task_heap_memory)
 
     def set_task_heap_memory_mb(self, task_heap_memory_mb: int) -> SlotSharingGroupBuilder:
         """Set the heap, in units of 1024 * 1024 bytes."""
-        return self._with(task_heap_memory=MemorySize.of_mebi_bytes(task_heap_memory_mb))
+        return self._with(task_heap_memory=SlotMemory.of_mebi_bytes(task_heap_memory_mb))
 
-    def set_task_off_heap_memory(self, task_off_heap_memory: MemorySize) -> SlotSharingGroupBuilder:
+    def set_task_off_heap_memory(self, task_off_heap_memory: SlotMemory) -> SlotSharingGroupBuilder:
         """Set the memory outside of the heap."""
         return self._with(task_off_heap_memory=task_off_heap_memory)
 
     def set_task_off_heap_memory_mb(self, task_off_heap_memory_mb: int) -> SlotSharingGroupBuilder:
         """Set the memory outside of the heap, in units of 1024 * 1024 bytes."""
-        return self._with(task_off_heap_memory=MemorySize.of_mebi_bytes(task_off_heap_memory_mb))
+        return self._with(task_off_heap_memory=SlotMemory.of_mebi_bytes(task_off_heap_memory_mb))
 
-    def set_managed_memory(self, managed_memory: MemorySize) -> SlotSharingGroupBuilder:
+    def set_managed_memory(self, managed_memory: SlotMemory) -> SlotSharingGroupBuilder:
         """Set the managed memory."""
         return self._with(managed_memory=managed_memory)
 
     def set_managed_memory_mb(self, managed_memory_mb: int) -> SlotSharingGroupBuilder:
         """Set the managed memory, in units of 1024 * 1024 bytes."""
-        return self._with(managed_memory=MemorySize.of_mebi_bytes(managed_memory_mb))
+        return self._with(managed_memory=SlotMemory.of_mebi_bytes(managed_memory_mb))
 
     def set_external_resource(self, name: str, value: float) -> SlotSharingGroupBuilder:
         """Set something else by name."""

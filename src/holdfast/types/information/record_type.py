@@ -65,6 +65,14 @@ class RecordTypeInformation(StructTypeInformation):
     def make(self, items: Sequence[Any]) -> Any:
         """Return a record with the values of its fields in order, which are adopted."""
 
+    def check_equality(self) -> None:
+        """See that two records are equal exactly if all of their fields are: only then they can be keys.
+
+        Raises:
+            ConfigurationError: They are not.
+        """
+        raise ConfigurationError(f"Keys cannot be {self}: key by its fields, or by a Row or tuple of them.")
+
     def is_in_order(self, kind: type) -> bool:
         """Records are no sequences."""
         return False
@@ -176,11 +184,7 @@ class DataclassTypeInformation(RecordTypeInformation):
         raise self.mismatch(value, f"an instance of the dataclass {self.name!r} is needed")
 
     def check_equality(self) -> None:
-        """See that two instances are equal exactly if all of their fields are: only then they can be keys.
-
-        Raises:
-            ConfigurationError: The class compares otherwise.
-        """
+        """See that the class compares all of its fields, and nothing else."""
         kind = self.dataclass
         if kind is None:
             return

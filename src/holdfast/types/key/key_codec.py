@@ -27,7 +27,7 @@ from holdfast.errors import ConfigurationError, CorruptFileError, NullKeyError, 
 from holdfast.kernel.malformed import MALFORMED
 from holdfast.types.information import tagged
 from holdfast.types.information.atom import with_nulls
-from holdfast.types.information.record_type import DataclassTypeInformation, RecordTypeInformation
+from holdfast.types.information.record_type import RecordTypeInformation
 from holdfast.types.information.type_information import (
     CollatedStringTypeInformation,
     PickledTypeInformation,
@@ -346,8 +346,7 @@ def key_codec_for(key_type: TypeInformation | None, names: tuple[str, ...] = ())
     """Return the codec of keys.
 
     Args:
-        key_type: The type of the key: a row or tuple for several columns; None, or pickled, for keys without a declared
-            type, which are kept in their tagged form and never as pickles.
+        key_type: The type of the key: a row or tuple for several columns; None, or pickled, if it is not declared.
         names: Names of the key's columns, which a user sees in the Row of a composite key; those of the type if empty.
 
     Raises:
@@ -376,10 +375,8 @@ def _declared(key_type: TypeInformation) -> AtomicKeyCodec | CompositeKeyCodec:
             f"Keys cannot be {key_type}: texts that are equal under this collation have different hashes. "
             "Key by a normalised text, for instance lower(column), or cast it to STRING COLLATE UTF8_BINARY."
         )
-    if isinstance(key_type, DataclassTypeInformation):
+    if isinstance(key_type, RecordTypeInformation):
         key_type.check_equality()
-    elif isinstance(key_type, RecordTypeInformation):
-        raise ConfigurationError(f"Keys cannot be {key_type}: key by its fields, or by a Row or tuple of them.")
     if isinstance(key_type, StructTypeInformation):
         return CompositeKeyCodec(key_type)
     return AtomicKeyCodec(key_type)
