@@ -18,7 +18,7 @@ from holdfast.datastream import (
     Partitioner,
     RichMapFunction,
 )
-from holdfast.datastream.state import MapStateDescriptor
+from holdfast.datastream.state import MapStateDescriptor, ValueStateDescriptor
 from holdfast.errors import ConfigurationError, JobExecutionError
 from holdfast.runtime.job.engine import EngineError
 from tests.stories import ledger
@@ -97,6 +97,32 @@ def test_other_subtasks_are_chosen_among_when_the_job_goes_on_with_more_of_them(
     first, then = NAMES[:4], NAMES[4:]
     expected = [(name, len(name) % 2, 2) for name in first] + [(name, len(name) % 5, 5) for name in then]
     assert sorted(ledger.read(tmp_path / "out")) == sorted(expected)
+
+
+class Count(KeyedProcessFunction):
+    """Numbers the elements of a key."""
+
+    def open(self, runtime_context: Any) -> None:
+        self.count = runtime_context.get_state(ValueStateDescriptor("count", "bigint"))
+
+    def process_element(self, value: Any, ctx: Any) -> Iterator[Any]:
+        self.count.update((self.count.value() or 0) + 1)
+        yield value.name, self.count.value()
+
+
+def test_a_program_may_gain_such_a_step_and_lose_it_between_two_runs(tmp_path: Path) -> None:
+    epochs = [{"names": [("a",), ("bb",)]}] * 3
+    for read, is_placed in ((1, False), (2, True), (3, False)):
+        program = Program()
+        names: Any = program.source("names", "name string")
+        if is_placed:
+            names = names.partition_custom(ByLength(), Length()).set_parallelism(3)
+        counts = names.key_by("name").process(Count(), "name string, n bigint").uid("count")
+        counts.sink_to(ParquetFileSink(str(tmp_path / "out"))).uid("out")
+        program.run(tmp_path / "checkpoints", epochs[:read])
+        documents = sorted((tmp_path / "checkpoints").glob("**/_metadata"))
+        assert "partition" not in documents[-1].read_text()
+    assert sorted(ledger.read(tmp_path / "out")) == [(name, n) for name in ("a", "bb") for n in (1, 2, 3)]
 
 
 class Waits(KeyedProcessFunction):

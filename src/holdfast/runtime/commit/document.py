@@ -30,6 +30,7 @@ def operators_of(epochs: EpochRunner, staged: Mapping[str, Sequence[Entry]]) -> 
             subtasks=epochs.operator_states.to_json(step.uid),
         )
         for step in epochs.plan.stateful_steps()
+        if step.kind != "pass"
     ]
     operators += [
         OperatorMetadata(
