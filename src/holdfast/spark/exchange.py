@@ -224,8 +224,9 @@ def _rows_of_sources(epoch_job: EpochJob, stage: Stage, view: str) -> str:
     control = f"cast(null as binary) as {CONTROL}"
     if len(edges) == 1:
         names = ", ".join(name for name, _ in _stamped_fields(epoch_job.sources[0]))
-        copies = _copies_of(edges[0], stage)
-        target = copies[0] if len(copies) == 1 else f"explode(array({', '.join(copies)}))"
+        targets_of_one = _copies_of(edges[0], stage)
+        several = len(targets_of_one) > 1
+        target = f"explode(array({', '.join(targets_of_one)}))" if several else targets_of_one[0]
         return f"select {control}, {target} as {TARGET}, {names} from {view}"
     structs = {}
     for position, source in enumerate(epoch_job.sources):
