@@ -178,7 +178,7 @@ def test_a_connection_that_makes_no_sense_is_refused_where_it_is_written() -> No
     job = Program()
     events, rules = job.source("events", EVENT), job.source("rules", RULE)
     with pytest.raises(ConfigurationError, match="MapStateDescriptor"):
-        rules.broadcast()
+        rules.broadcast("rules")  # type: ignore[call-overload]
     with pytest.raises(ConfigurationError, match="different names"):
         rules.broadcast(RULES, RULES)
     with pytest.raises(ConfigurationError, match=r"none of the two is broadcast: .* connect\(rules.broadcast"):
