@@ -35,6 +35,9 @@ LONG_QUERIES = ("q3", "q6", "q7", "q9", "q11", "q12", "q15", "q17", "q20")
 CHANGES = "tests/unit/datastream/test_changes.py::test_killed_at_any_step_the_tables_end_as_the_changes_say"
 """Killed at each step of a commit into three tables; `make test` has those before and after a sink's own commit."""
 
+BUCKET = "tests/services/test_tables_in_object_store.py"
+"""Tables in a store that fails at each single request; `make test` has one table, and what only a store does."""
+
 LONG = (
     "tests/contract/test_compaction.py::TestEverythingCompacted::test_timers_end_as_in_a_plain_set",
     f"tests/contract/test_compaction.py::TestHistoriesWithCompactions::{HISTORIES}",
@@ -182,5 +185,12 @@ LONG = (
     f"{MANAGER}::test_a_spare_process_that_cannot_get_ready",
     "tests/spark/test_submitted_jobs.py",
     "tests/services/test_output_in_object_store.py::TestOutputInABucket",
+    f"{BUCKET}::TestDeltaInABucket",
+    f"{BUCKET}::TestIcebergInABucket",
+    f"{BUCKET}::test_a_catalog_of_glue",
+    f"{BUCKET}::test_a_store_that_goes_away_at_any_request_of_a_commit_shows_each_row_once[Delta-puts]",
+    f"{BUCKET}::test_a_store_that_goes_away_at_any_request_of_a_commit_shows_each_row_once[Iceberg",
+    f"{BUCKET}::test_a_task_that_fails_at_any_request_leaves_nothing[Delta-refused]",
+    f"{BUCKET}::test_a_task_that_fails_at_any_request_leaves_nothing[Iceberg",
     "tests/services/test_job_managers.py::test_the_other_job_manager_goes_on_and_nothing_is_left_in_the_store[kubernetes]",
 )

@@ -13,6 +13,7 @@ import polars
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, Schema, write_deltalake
+from deltalake.table import TableMerger
 
 from holdfast.datastream.connectors.delta import DeltaSink
 from holdfast.errors import ConfigurationError, JobExecutionError
@@ -117,6 +118,70 @@ def test_others_may_write_between_look_and_commit(tmp_path: Path, monkeypatch: p
     assert [row for row in words(tmp_path / "t") if row[0] == "kelp"] == [("kelp", 1), ("kelp", 2)]
 
 
+def test_others_may_change_the_table_between_look_and_merge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A merge has read what the others have changed, so it is refused and done anew on what is there now."""
+    stage = prepared(DeltaSink(tmp_path / "t", key="word", create_table=True), tmp_path / "staged")
+    stage.commit(stage.write(1, [("kelp", 1), ("rock", 1)]))
+    looked, overtaken = DeltaTable.transaction_version, []
+
+    def look_and_be_overtaken(table: DeltaTable, application: str) -> int | None:
+        answer = looked(table, application)
+        if len(overtaken) < 2:
+            others = (
+                lambda: write_deltalake(tmp_path / "t", pa.table({"word": ["other"], "n": [0]}), mode="append"),
+                lambda: DeltaTable(tmp_path / "t").delete("word = 'rock'"),
+            )
+            overtaken.append(others[len(overtaken)]())
+        return answer
+
+    monkeypatch.setattr(DeltaTable, "transaction_version", look_and_be_overtaken)
+    stage.commit(stage.write(2, [("kelp", 2), ("sand", 2)]), is_recovered=True)
+    assert len(overtaken) == 2
+    assert words(tmp_path / "t") == [("kelp", 2), ("other", 0), ("sand", 2)]
+
+
+@pytest.mark.parametrize("key", ["", "word"])
+def test_an_answer_that_is_lost_is_found_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str) -> None:
+    stage = prepared(DeltaSink(tmp_path / "t", key=[key] if key else (), create_table=True), tmp_path / "staged")
+    place: Any = TableMerger if key else DeltaTable
+    name = "execute" if key else "create_write_transaction"
+    write, lost = getattr(place, name), []
+
+    def lose(*arguments: Any, **settings: Any) -> Any:
+        write(*arguments, **settings)
+        lost.append(True)
+        raise OSError("the answer is lost")
+
+    monkeypatch.setattr(place, name, lose)
+    for epoch in (1, 2):
+        entries = stage.write(epoch, [("kelp", epoch)])
+        stage.commit(entries)
+        stage.commit(entries, is_recovered=True)
+    assert len(lost) == 2
+    assert words(tmp_path / "t") == ([("kelp", 2)] if key else [("kelp", 1), ("kelp", 2)])
+
+
+@pytest.mark.parametrize("key", ["", "word"])
+def test_the_number_outlives_compaction_clean_up_of_the_log_and_vacuum(tmp_path: Path, key: str) -> None:
+    stage = prepared(DeltaSink(tmp_path / "t", key=[key] if key else (), create_table=True), tmp_path / "staged")
+    table = DeltaTable(tmp_path / "t")
+    table.alter.set_table_properties({"delta.logRetentionDuration": "interval 0 seconds"})
+    epochs = [stage.write(epoch, [("kelp", epoch)]) for epoch in (1, 2, 3, 4)]
+    for entries in epochs[:3]:
+        stage.commit(entries)
+    table = DeltaTable(tmp_path / "t")
+    table.optimize.compact()
+    table.create_checkpoint()
+    table.cleanup_metadata()
+    table.vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False, full=True)
+    log = sorted(file.name for file in (tmp_path / "t" / "_delta_log").glob("*.json"))
+    assert f"{1:020d}.json" not in log, "the versions of the first epochs are gone, what they said is not"
+    for entries in epochs[:3]:
+        stage.commit(entries, is_recovered=True)
+    stage.commit(epochs[3])
+    assert words(tmp_path / "t") == [("kelp", epoch) for epoch in ([4] if key else [1, 2, 3, 4])]
+
+
 def test_a_file_that_is_gone_or_cut_is_refused_before_it_breaks_the_table(tmp_path: Path) -> None:
     sink, place = DeltaSink(tmp_path / "t", create_table=True), tmp_path / "staged"
     place.mkdir()
@@ -168,6 +233,15 @@ def test_columns_are_added_when_that_is_asked_for(tmp_path: Path) -> None:
     run(DeltaSink(tmp_path / "t", add_columns=True), tmp_path, wider, *rows)
     run(DeltaSink(tmp_path / "t"), tmp_path, COUNTS, [], [], [("sand", 3)])
     assert words(tmp_path / "t") == [("kelp", 1, None), ("rock", 2, "sea"), ("sand", 3, None)]
+
+
+def test_columns_are_added_to_a_table_with_a_key_that_is_partitioned(tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"key": "word", "partition_by": "n"}
+    run(DeltaSink(tmp_path / "t", create_table=True, **settings), tmp_path, COUNTS, [("kelp", 1), ("rock", 1)])
+    wider = "word string, n bigint, place string"
+    rows = [("kelp", 1, "x"), ("rock", 1, "x")], [("rock", 2, "sea"), ("sand", 1, "sky")]
+    run(DeltaSink(tmp_path / "t", add_columns=True, **settings), tmp_path, wider, *rows)
+    assert words(tmp_path / "t") == [("kelp", 1, None), ("rock", 2, "sea"), ("sand", 1, "sky")]
 
 
 @pytest.mark.parametrize(
@@ -251,11 +325,12 @@ def test_a_stream_that_does_not_go_with_the_sink_is_refused(
 ) -> None:
     with pytest.raises(ConfigurationError, match=message):
         EpochProgram().source("in", columns).sink_to(DeltaSink(tmp_path / "t", **settings))
-    with pytest.raises(ConfigurationError, match="object stores"):
-        DeltaSink("s3://bucket/t")
+    with pytest.raises(ConfigurationError, match="No file system for scheme 'gs'"):
+        DeltaSink("gs://bucket/t")
 
 
 def prepared(sink: DeltaSink, staging: Path) -> SinkStage:
+    staging.mkdir(exist_ok=True)
     stage = SinkStage(sink, staging, COUNTS, incarnation=INCARNATION)
     sink.check_input(stage.type)
     stage.prepare()

@@ -136,8 +136,32 @@ def test_others_may_write_between_look_and_commit(
     assert warehouse.rows() == [("kelp", 1), ("other", 0), ("other", 0)]
 
 
-def test_the_number_outlives_the_expiry_of_snapshots(warehouse: Warehouse, tmp_path: Path) -> None:
-    stage = prepared(warehouse, tmp_path / "staged")
+def test_others_may_change_the_table_between_look_and_put(
+    warehouse: Warehouse, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is written anew was read before the others have changed it, so it is read again."""
+    stage = prepared(warehouse, tmp_path / "staged", key="word")
+    stage.commit(stage.write(1, [("kelp", 1), ("rock", 1)]))
+    begin, overtaken = Table.transaction, []
+
+    def be_overtaken(table: Table) -> Any:
+        transaction = begin(table)
+        if len(overtaken) < 2:
+            overtaken.append(True)
+            if len(overtaken) == 1:
+                warehouse.table().append(pa.table({"word": ["other"], "n": [0]}))
+            else:
+                warehouse.table().delete("word = 'rock'")
+        return transaction
+
+    monkeypatch.setattr(Table, "transaction", be_overtaken)
+    stage.commit(stage.write(2, [("kelp", 2), ("sand", 2)]))
+    assert warehouse.rows() == [("kelp", 2), ("other", 0), ("sand", 2)]
+
+
+@pytest.mark.parametrize("key", ["", "word"])
+def test_the_number_outlives_the_expiry_of_snapshots(warehouse: Warehouse, tmp_path: Path, key: str) -> None:
+    stage = prepared(warehouse, tmp_path / "staged", key=[key] if key else ())
     epochs = [stage.write(epoch, [("kelp", epoch)]) for epoch in (1, 2, 3)]
     for entries in epochs:
         stage.commit(entries)
@@ -146,7 +170,7 @@ def test_the_number_outlives_the_expiry_of_snapshots(warehouse: Warehouse, tmp_p
     assert len(warehouse.table().snapshots()) == 1
     for entries in epochs:
         stage.commit(entries, is_recovered=True)
-    assert warehouse.rows() == [("kelp", 1), ("kelp", 2), ("kelp", 3)]
+    assert warehouse.rows() == ([("kelp", 3)] if key else [("kelp", 1), ("kelp", 2), ("kelp", 3)])
 
 
 def test_a_file_that_is_gone_or_cut_is_refused_before_it_breaks_the_table(warehouse: Warehouse, tmp_path: Path) -> None:
@@ -172,6 +196,25 @@ def test_columns_are_added_when_that_is_asked_for(warehouse: Warehouse, tmp_path
     run(warehouse.sink(add_columns=True), tmp_path, wider, *rows)
     run(warehouse.sink(), tmp_path, COUNTS, [], [], [("sand", 3)])
     assert warehouse.rows() == [("kelp", 1, None), ("rock", 2, "sea"), ("sand", 3, None)]
+
+
+def test_columns_are_added_to_a_table_with_a_key_that_is_partitioned(warehouse: Warehouse, tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"key": "word", "partition_by": "n"}
+    run(warehouse.sink(create_table=True, **settings), tmp_path, COUNTS, [("kelp", 1), ("rock", 1)])
+    wider = "word string, n bigint, place string"
+    rows = [("kelp", 1, "x"), ("rock", 1, "x")], [("rock", 2, "sea"), ("sand", 1, "sky")]
+    run(warehouse.sink(add_columns=True, **settings), tmp_path, wider, *rows)
+    assert warehouse.rows() == [("kelp", 1, None), ("rock", 2, "sea"), ("sand", 1, "sky")]
+
+
+def test_a_table_made_anew_where_a_dropped_one_was_takes_the_rows_of_a_new_job(
+    warehouse: Warehouse, tmp_path: Path
+) -> None:
+    """The catalog forgets a table that is dropped, and its directory does not."""
+    run(warehouse.sink(create_table=True), tmp_path, COUNTS, [("kelp", 1)])
+    warehouse.catalog().drop_table("db.t")
+    run(warehouse.sink(create_table=True), tmp_path / "another", COUNTS, [("rock", 1)])
+    assert warehouse.rows() == [("rock", 1)]
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,9 @@ from __future__ import annotations
 
 import reprlib
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
-from typing import Any, Final
+from typing import Any, BinaryIO, Final, NamedTuple
 
 from holdfast.datastream.sinks.output_files import STAGED_SUFFIX
 from holdfast.errors import ConfigurationError, NotExistError, StorageError
@@ -30,6 +31,18 @@ from holdfast.storage.job.naming import FileName
 FOLDER: Final = "_holdfast"
 IDENTITY: Final = "identity"
 FINAL_SUFFIX: Final = ".parquet"
+
+
+class DataFile(NamedTuple):
+    """A file that may be given to a table.
+
+    Attributes:
+        name: Relative to the directory of the table.
+        modified_at: When it was last written, in milliseconds since 1970.
+    """
+
+    name: str
+    modified_at: int
 
 
 class TableDirectory:
@@ -46,8 +59,13 @@ class TableDirectory:
 
     def write_identity(self, identity: str) -> None:
         """Says in the directory which table this is. Blocks."""
-        if self._identity() != identity:
-            self._fs.write_atomic(self._identity_path, f"{identity}\n".encode())
+        found = self._identity()
+        if found == identity:
+            return
+        if found is not None:
+            # Of a table that was dropped, and whose directory another one has got: who writes into that one is told.
+            self._fs.delete(self._identity_path)
+        self._fs.write_atomic(self._identity_path, f"{identity}\n".encode())
 
     def require_identity(self, identity: str) -> None:
         """Makes sure, in a task, that the directory is that of the table. Blocks.
@@ -71,38 +89,46 @@ class TableDirectory:
         name = context.file_name(STAGED_SUFFIX)
         committable = {**committable, "path": self.path, "staged": f"{folder}/{name}"}
         check = partial(self.require_identity, committable["identity"])
-        return ParquetStaging(join(self.path, folder), name, committable, file_format, check)
+        return ParquetStaging(join(self.path, folder), name, committable, file_format, check, self.open_staged)
 
-    def publish(self, requests: Sequence[CommitRequest]) -> list[str]:
+    def open_staged(self, committable: dict[str, Any]) -> AbstractContextManager[BinaryIO]:
+        """Opens a file for what a task stages."""
+        return self._fs.open_output(join(self.path, committable["staged"]))
+
+    def publish(self, requests: Sequence[CommitRequest]) -> list[DataFile]:
         """Gives the staged files of an epoch the names under which the table gets them; those that have them keep them.
 
         Returns:
-            The names, relative to the directory.
+            The files, in the order of the requests.
 
         Raises:
             ConfigurationError: A file is not there, or not whole.
         """
-        staged = [str(request.committable["staged"]) for request in requests]
-        final = [f"{name.removesuffix(STAGED_SUFFIX)}{FINAL_SUFFIX}" for name in staged]
-        self._fs.move_all([(join(self.path, a), join(self.path, b)) for a, b in zip(staged, final, strict=True)])
-        for request, name in zip(requests, final, strict=True):
-            self._require_whole(request, join(self.path, name))
-        return final
+        self.take([str(request.committable["staged"]) for request in requests])
+        return [self.whole_file(request) for request in requests]
 
-    def modified_at(self, name: str) -> int:
-        """When a file was last written, in milliseconds since 1970."""
-        return self._fs.status(join(self.path, name)).mtime
+    def take(self, staged: Sequence[str]) -> None:
+        """Takes staged files out of the reach of sweeps; those that are out of it stay so."""
+        self._fs.move_all([(join(self.path, name), join(self.path, published_name(name))) for name in staged])
 
     def sweep(self, context: CommitterInitContext, is_dead: Callable[[FileName], bool]) -> int:
         """Deletes staged files of dead attempts; what the table may name has another suffix and stays."""
         swept = 0
         for incarnation in context.incarnations:
-            folder = join(self.path, _folder_of(incarnation, context.owner))
-            for listed in self._fs.list_names(folder):
+            folder = _folder_of(incarnation, context.owner)
+            for listed in self.staged_names(folder):
                 found = FileName.parse(listed)
                 if found is not None and STAGED_SUFFIX in listed and is_dead(found):
-                    swept += self._fs.delete_in(folder, listed)
+                    swept += self.discard(folder, listed)
         return swept
+
+    def staged_names(self, folder: str) -> list[str]:
+        """The names of what is staged in a folder, and maybe of what was."""
+        return self._fs.list_names(join(self.path, folder))
+
+    def discard(self, folder: str, name: str) -> bool:
+        """Removes what a dead attempt has staged under a name in a folder; returns whether it was there."""
+        return self._fs.delete_in(join(self.path, folder), name)
 
     def _identity(self) -> str | None:
         try:
@@ -110,10 +136,18 @@ class TableDirectory:
         except NotExistError:
             return None
 
-    def _require_whole(self, request: CommitRequest, path: str) -> None:
+    def whole_file(self, request: CommitRequest) -> DataFile:
+        """The file of a request under its last name.
+
+        Raises:
+            ConfigurationError: It is not there, or not whole.
+        """
         committable = request.committable
+        name = published_name(committable["staged"])
+        path = join(self.path, name)
         try:
-            size = self._fs.status(path).size
+            found = self._fs.status(path)
+            size: int | None = found.size
         except NotExistError:
             size = None
         if size != committable["bytes"]:
@@ -124,6 +158,7 @@ class TableDirectory:
                 "hosts, or somebody has changed the file. Nothing of its epoch was committed. Bring the file to its "
                 "place, and start the job again."
             )
+        return DataFile(name, found.mtime)
 
 
 def target_of(sink: str, requests: Sequence[CommitRequest]) -> tuple[str, str]:
@@ -150,6 +185,11 @@ def target_of(sink: str, requests: Sequence[CommitRequest]) -> tuple[str, str]:
             "Start from a checkpoint that nobody has changed (-s PATH)."
         ) from error
     return target
+
+
+def published_name(staged: str) -> str:
+    """The name under which a table gets a staged file."""
+    return f"{staged.removesuffix(STAGED_SUFFIX)}{FINAL_SUFFIX}"
 
 
 def _folder_of(incarnation: str, owner: str) -> str:

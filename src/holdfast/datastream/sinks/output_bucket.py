@@ -17,7 +17,7 @@ store has dropped the upload: that is refused by name.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, BinaryIO, Final, TypeVar
@@ -36,6 +36,7 @@ _VERSION: Final = 1
 _REQUESTS: Final = 16
 """So many are sent at once: each is a journey to the store and back."""
 _T = TypeVar("_T")
+_Item = TypeVar("_Item")
 
 
 class OutputBucket(OutputDirectory):
@@ -62,7 +63,7 @@ class OutputBucket(OutputDirectory):
 
     def missing(self, files: StagedFiles) -> list[str]:
         """The staged files whose uploads are not there."""
-        sizes = self._of_each(files, lambda file: self._uploads.size(join(self.path, file.final), file.upload))
+        sizes = of_each(files, lambda file: self._uploads.size(join(self.path, file.final), file.upload))
         return [file.staged for file, size in zip(files, sizes, strict=True) if size is None]
 
     def move(self, files: StagedFiles) -> None:
@@ -71,8 +72,8 @@ class OutputBucket(OutputDirectory):
         Raises:
             ConfigurationError: One is not, and the object neither.
         """
-        self._of_each(files, self._complete)
-        self._of_each(files, lambda file: self._fs.delete(join(self.path, file.staged)))
+        of_each(files, self._complete)
+        of_each(files, lambda file: self._fs.delete(join(self.path, file.staged)))
 
     def _complete(self, file: StagedFile) -> None:
         target = join(self.path, file.final)
@@ -101,9 +102,11 @@ class OutputBucket(OutputDirectory):
         """Copies an object, which has one name."""
         self._fs.create_exclusive(second, self._fs.read(path))
 
-    def _of_each(self, files: StagedFiles, do: Callable[[StagedFile], _T]) -> list[_T]:
-        with ThreadPoolExecutor(min(_REQUESTS, len(files) or 1), "holdfast-uploads") as pool:
-            return list(pool.map(do, files))
+
+def of_each(items: Iterable[_Item], ask: Callable[[_Item], _T]) -> list[_T]:
+    """What a store answers for each item; several are asked for at once. Blocks."""
+    with ThreadPoolExecutor(_REQUESTS, "holdfast-uploads") as pool:
+        return list(pool.map(ask, items))
 
 
 def output_at(path: str) -> OutputDirectory:

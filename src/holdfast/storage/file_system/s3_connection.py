@@ -59,6 +59,18 @@ def endpoint_of(options: S3Options) -> str | None:
     return options.endpoint or next(filter(None, found), None)
 
 
+def asked_endpoint(bucket: str, options: S3Options) -> str | None:
+    """The URL of the store as clients ask for it that are built on `object_store`: the bucket's host where it has one.
+
+    None for AWS itself.
+    """
+    endpoint = endpoint_of(options)
+    if endpoint is None or options.path_style is not False:
+        return endpoint
+    scheme, _, host = endpoint.partition("://")
+    return f"{scheme}://{bucket}.{host}"
+
+
 def connect(bucket: str, options: S3Options) -> S3Store:
     """Return a client of one bucket; nothing is sent yet.
 
@@ -84,16 +96,12 @@ def connect(bucket: str, options: S3Options) -> S3Store:
         config["secret_access_key"] = options.secret_key
     if options.region is not None:
         config["region"] = options.region
-    if options.endpoint is not None:
-        config["endpoint"] = options.endpoint
+    asked = asked_endpoint(bucket, options)
+    if asked is not None and (options.endpoint is not None or options.path_style is False):
         # Otherwise a variable that names an endpoint for S3 alone would win over the option.
-        config["aws_endpoint_url_s3"] = options.endpoint
+        config["endpoint"] = config["aws_endpoint_url_s3"] = asked
     if options.path_style is not None:
         config["virtual_hosted_style_request"] = not options.path_style
-        if not options.path_style and endpoint is not None:
-            # obstore asks for the host as it is to be called.
-            scheme, _, host = endpoint.partition("://")
-            config["endpoint"] = config["aws_endpoint_url_s3"] = f"{scheme}://{bucket}.{host}"
     try:
         return S3Store(
             bucket,

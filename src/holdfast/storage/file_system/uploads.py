@@ -86,6 +86,27 @@ class Uploads:
                 self._ask("abort_multipart_upload", uri, UploadId=upload)
             raise
 
+    @contextmanager
+    def open_object(self, uri: str) -> Iterator[BinaryIO]:
+        """Opens an object for writing, which is there when the context is left without an error.
+
+        One that fits into a part takes one request, and a larger one is an upload. Nobody else may use the name.
+        """
+        stream = _UploadStream(self, uri)
+        try:
+            yield stream  # type: ignore[misc]
+            if stream.upload is None:
+                self._ask("put_object", uri, Body=stream.rest)
+                return
+            stream.send_rest()
+            if not self.complete(uri, stream.upload):
+                raise StorageError(f"Could not write {uri!r}: its upload is not there any more. It is tried again.")
+        except BaseException:
+            if stream.upload is not None:
+                with suppress(HoldfastError):
+                    self._ask("abort_multipart_upload", uri, UploadId=stream.upload)
+            raise
+
     def _parts(self, uri: str, upload: str) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = []
         marker = 0
@@ -120,13 +141,17 @@ class Uploads:
 
 
 class _UploadStream(io.RawIOBase):
-    """Sends what is written in parts, of which one is held in memory."""
+    """Sends what is written in parts, of which one is held in memory; begins the upload if there is none.
 
-    def __init__(self, uploads: Uploads, uri: str, upload: str) -> None:
+    Attributes:
+        upload: The id of the upload; None as long as there is none.
+    """
+
+    def __init__(self, uploads: Uploads, uri: str, upload: str | None = None) -> None:
         super().__init__()
         self._uploads = uploads
         self._uri = uri
-        self._upload = upload
+        self.upload = upload
         self._buffer = bytearray()
         self._parts = 0
         self._sent = 0
@@ -148,13 +173,20 @@ class _UploadStream(io.RawIOBase):
             self._send(size)
         return len(view)
 
+    @property
+    def rest(self) -> bytes:
+        """What was not sent yet."""
+        return bytes(self._buffer)
+
     def send_rest(self) -> None:
         """Sends what is left as the last part."""
         self._send(len(self._buffer))
 
     def _send(self, size: int) -> None:
+        if self.upload is None:
+            self.upload = self._uploads.begin(self._uri)
         self._parts += 1
-        self._uploads.add(self._uri, self._upload, self._parts, bytes(self._buffer[:size]))
+        self._uploads.add(self._uri, self.upload, self._parts, bytes(self._buffer[:size]))
         self._sent += size
         del self._buffer[:size]
 

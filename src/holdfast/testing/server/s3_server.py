@@ -12,7 +12,7 @@ import threading
 import urllib.request
 from collections.abc import Callable, Iterable
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Literal, Self
 from urllib.parse import quote
 
 from moto.server import ThreadedMotoServer
@@ -34,6 +34,9 @@ class S3Server:
     Attributes:
         requests: What was asked for so far, such as ``"PUT /bucket/name"``.
         is_away: Whether every request is answered with 503, and nothing is carried out.
+        strike: Asked of each request, such as ``"POST /bucket/name?uploads"``, what goes wrong with it: ``"refused"``,
+            it is answered with 503 and not carried out; ``"lost"``, it is carried out and answered with 503; None,
+            nothing. Requests are asked about one at a time.
     """
 
     def __init__(self, *, honours_conditions: bool = True) -> None:
@@ -42,6 +45,7 @@ class S3Server:
         self._lock = threading.Lock()
         self.requests: list[str] = []
         self.is_away = False
+        self.strike: Callable[[str], Literal["refused", "lost"] | None] = _nothing
 
     def __enter__(self) -> Self:
         logging.getLogger("werkzeug").setLevel(logging.ERROR)
@@ -88,12 +92,21 @@ class S3Server:
     def _serialized(self, application: Application) -> Application:
         def serve(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
             with self._lock:
-                self.requests.append(f"{environ['REQUEST_METHOD']} {environ['PATH_INFO']}")
-                if self.is_away:
-                    start_response("503 Service Unavailable", [("Content-Length", "0")])
-                    return []
+                request = f"{environ['REQUEST_METHOD']} {environ['PATH_INFO']}"
+                self.requests.append(request)
+                query = environ.get("QUERY_STRING")
+                stricken = "refused" if self.is_away else self.strike(f"{request}?{query}" if query else request)
                 if not self._honours_conditions:
                     environ.pop("HTTP_IF_NONE_MATCH", None)
+                if stricken == "lost":
+                    list(application(environ, lambda *_: None))
+                if stricken is not None:
+                    start_response("503 Service Unavailable", [("Content-Length", "0")])
+                    return []
                 return list(application(environ, start_response))
 
         return serve
+
+
+def _nothing(_request: str) -> None:
+    return None

@@ -25,12 +25,13 @@ import pyarrow as pa
 
 from holdfast.datastream.connectors.delta import delta_table
 from holdfast.datastream.connectors.row_changes import ChangeColumns, last_of_each_key
-from holdfast.datastream.connectors.table_directory import TableDirectory, target_of
+from holdfast.datastream.connectors.table_bucket import table_at
+from holdfast.datastream.connectors.table_directory import target_of
 from holdfast.datastream.sinks.task_owned import staged_rows
 from holdfast.errors import HoldfastError, NotExistError, StorageError
 from holdfast.kernel.secret import shown_error
 from holdfast.runtime.function.sink import CommitRequest, Committer, CommitterInitContext
-from holdfast.storage.file_system.scheme import file_system_for, join
+from holdfast.storage.file_system.scheme import file_system_for, join, local_path
 
 TRIES: Final = 5
 """Against other writers, before the job pauses between the tries."""
@@ -121,17 +122,16 @@ def _add(table: delta_table.Table, path: str, requests: Sequence[CommitRequest],
     Raises:
         ConfigurationError: One is not there, or not whole.
     """
-    directory = TableDirectory(path)
     actions = [
         delta_table.deltalake().transaction.AddAction(
-            path=name,
+            path=file.name,
             size=request.committable["bytes"],
             partition_values=request.committable["partition"],
-            modification_time=directory.modified_at(name),
+            modification_time=file.modified_at,
             data_change=True,
             stats=json.dumps({"numRecords": request.committable["rows"]}),
         )
-        for request, name in zip(requests, directory.publish(requests), strict=True)
+        for request, file in zip(requests, table_at(path).publish(requests), strict=True)
     ]
     columns = list(table.metadata().partition_columns)
     table.create_write_transaction(
@@ -140,12 +140,14 @@ def _add(table: delta_table.Table, path: str, requests: Sequence[CommitRequest],
 
 
 def _make_durable(path: str, since: int) -> None:
-    """Makes sure that what was committed outlives the machine: the client does not wait for the disk.
+    """Makes sure that what was committed outlives the machine: the client does not wait for a disk.
 
     Args:
         path: Of the table.
         since: The version from which on.
     """
+    if local_path(path) is None:
+        return
     fs, log = file_system_for(path), join(path, "_delta_log")
     for name in fs.list_names(log):
         number = name.removesuffix(".json")

@@ -19,14 +19,14 @@ import pyarrow as pa
 from holdfast.datastream.connectors.delta import delta_table
 from holdfast.datastream.connectors.delta.delta_committer import DeltaCommitter
 from holdfast.datastream.connectors.row_changes import ChangeColumns, columns_of
-from holdfast.datastream.connectors.table_directory import TableDirectory
+from holdfast.datastream.connectors.table_bucket import table_at
 from holdfast.datastream.sinks.output_files import absolute
 from holdfast.datastream.sinks.partitioned import PartitionedStaging, Values
 from holdfast.datastream.sinks.task_owned import sweep_task_owned
 from holdfast.errors import ConfigurationError, OutputTypeError
 from holdfast.runtime.function.sink import BatchSinkWriter, Committer, CommitterInitContext, Sink, WriterInitContext
 from holdfast.runtime.function.staging import ParquetFormat, ParquetStaging, require_columns
-from holdfast.storage.file_system.scheme import local_path
+from holdfast.storage.file_system.scheme import file_system_for, local_path
 from holdfast.storage.job.naming import FileName
 from holdfast.types.conversion.arrow import element_schema
 from holdfast.types.information.type_information import TypeInformation
@@ -36,7 +36,8 @@ class DeltaSink(Sink):
     """Writes a stream into a Delta table, exactly once: it adds rows, or with a key merges the last row of each key.
 
     Args:
-        path: The directory of the table, which the driver and every executor have mounted under the same path.
+        path: The directory of the table, which the driver and every executor have mounted under the same path; or
+            `s3://bucket/directory`, in a store that the `s3.*` options reach.
         key: The columns by which rows are put or deleted. Of several rows of one key in an epoch the last counts, so a
             stream should be keyed by these columns before. Without a key rows are added.
         row_kind: A column of the stream that says what a row does, as Flink's `RowKind`: `+I`, `-U`, `+U`, `-D` or 0 to
@@ -47,7 +48,7 @@ class DeltaSink(Sink):
         compression: Of the files that tasks write: `snappy`, `zstd`, `lz4`, `gzip` or `none`.
 
     Raises:
-        ConfigurationError: The path is in an object store, or the arguments do not go together.
+        ConfigurationError: There is no file system for the path, or the arguments do not go together.
     """
 
     def __init__(
@@ -62,13 +63,8 @@ class DeltaSink(Sink):
         compression: str = "snappy",
     ) -> None:
         self.path = absolute(os.fspath(path))
-        local = local_path(self.path)
-        if local is None:
-            raise ConfigurationError(
-                f"DeltaSink does not write to object stores such as {self.path!r} yet: name a directory that the "
-                "driver and every executor have mounted under the same path."
-            )
-        self.path = local
+        file_system_for(self.path)
+        self.path = local_path(self.path) or self.path
         self.changes = ChangeColumns(columns_of(key), row_kind)
         self.partition_by = columns_of(partition_by)
         self.format = ParquetFormat(compression)
@@ -107,7 +103,7 @@ class DeltaSink(Sink):
         if self._schema is not None:
             self._fit(table, self._schema)
         identity = table.metadata().id
-        TableDirectory(self.path).write_identity(identity)
+        table_at(self.path).write_identity(identity)
         needed = delta_table.needed_columns(table)
         return {"path": self.path, "identity": identity, "partition_by": columns, "needed": needed}
 
@@ -121,7 +117,7 @@ class DeltaSink(Sink):
 
     def sweep(self, context: CommitterInitContext, is_dead: Callable[[FileName], bool]) -> int:
         """Deletes staged files of dead attempts."""
-        return sweep_task_owned(context, is_dead) + TableDirectory(self.path).sweep(context, is_dead)
+        return sweep_task_owned(context, is_dead) + table_at(self.path).sweep(context, is_dead)
 
     def stage(self, context: WriterInitContext, values: Values) -> ParquetStaging:
         """A writer of one partition, or of rows that are to be merged."""
@@ -132,7 +128,7 @@ class DeltaSink(Sink):
             return ParquetStaging(context.staging_dir, name, committable, self.format)
         partition = dict(zip(target["partition_by"], map(delta_table.partition_text, values), strict=True))
         committable = {"identity": target["identity"], "partition": partition}
-        return TableDirectory(self.path).staging(context, committable, self.format)
+        return table_at(self.path).staging(context, committable, self.format)
 
     def _find_or_make(self) -> delta_table.Table:
         table = delta_table.open_table(self.path)

@@ -13,6 +13,9 @@ import pyarrow as pa
 
 from holdfast.errors import ConfigurationError, StorageError
 from holdfast.kernel.secret import shown_error
+from holdfast.storage.file_system.s3_connection import asked_endpoint
+from holdfast.storage.file_system.s3_options import current_s3_options
+from holdfast.storage.file_system.scheme import local_path
 
 Table = Any
 """A `deltalake.DeltaTable`: one version of a table, from which a commit starts."""
@@ -59,9 +62,36 @@ def open_table(path: str) -> Table | None:
     """
     library = deltalake()
     try:
-        return library.DeltaTable(path) if library.DeltaTable.is_deltatable(path) else None
+        # Not `is_deltatable`, which lets no other thread run while it asks a store.
+        return library.DeltaTable(path, storage_options=_storage_options(path))
+    except library.exceptions.TableNotFoundError:
+        return None
     except Exception as error:
         raise StorageError(f"The Delta table {path!r} cannot be read: {shown_error(error)}") from error
+
+
+def _storage_options(path: str) -> dict[str, str] | None:
+    """What the client is told of an object store; None for a directory."""
+    if local_path(path) is not None:
+        return None
+    options, bucket = current_s3_options(), path.removeprefix("s3://").partition("/")[0]
+    endpoint = asked_endpoint(bucket, options)
+    # A version is a file that nobody else has made. A variable may say otherwise, so this says it last.
+    found = {"aws_conditional_put": "etag", "max_retries": str(options.max_retries)}
+    if endpoint is not None:
+        found |= {"aws_endpoint_url": endpoint, "aws_allow_http": str(endpoint.startswith("http://")).lower()}
+    if options.path_style is not None:
+        found["aws_virtual_hosted_style_request"] = str(not options.path_style).lower()
+    keys = {
+        "aws_access_key_id": options.access_key,
+        "aws_secret_access_key": options.secret_key,
+        "aws_region": options.region,
+    }
+    return found | {name: value for name, value in keys.items() if value is not None}
+
+
+def _cause(path: str) -> str:
+    return "the directory is not mounted" if local_path(path) is not None else "somebody has removed it"
 
 
 def require_table(path: str, identity: str | None) -> Table:
@@ -73,8 +103,8 @@ def require_table(path: str, identity: str | None) -> Table:
     table = open_table(path)
     if table is None:
         raise StorageError(
-            f"There is no Delta table at {path!r}: probably the directory is not mounted. Nothing was committed; bring "
-            "it back, and the job goes on."
+            f"There is no Delta table at {path!r}: probably {_cause(path)}. Nothing was committed; bring it back, and "
+            "the job goes on."
         )
     found = table.metadata().id
     if identity is not None and found != identity:
@@ -95,7 +125,11 @@ def make_table(path: str, schema: pa.Schema, partition_by: Sequence[str]) -> Tab
     library = deltalake()
     try:
         library.DeltaTable.create(
-            path, library.Schema.from_arrow(schema), mode="ignore", partition_by=list(partition_by)
+            path,
+            library.Schema.from_arrow(schema),
+            mode="ignore",
+            partition_by=list(partition_by),
+            storage_options=_storage_options(path),
         )
     except Exception as error:
         if open_table(path) is None:

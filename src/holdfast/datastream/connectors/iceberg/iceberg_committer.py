@@ -25,7 +25,8 @@ import pyarrow as pa
 
 from holdfast.datastream.connectors.iceberg.iceberg_table import RETRIES, Place, Table, directory_of
 from holdfast.datastream.connectors.row_changes import ChangeColumns, last_of_each_key
-from holdfast.datastream.connectors.table_directory import TableDirectory, target_of
+from holdfast.datastream.connectors.table_bucket import table_at
+from holdfast.datastream.connectors.table_directory import target_of
 from holdfast.datastream.sinks.task_owned import staged_rows
 from holdfast.errors import ConfigurationError, HoldfastError, NotExistError, StorageError
 from holdfast.runtime.function.sink import CommitRequest, Committer, CommitterInitContext
@@ -100,7 +101,8 @@ class IcebergCommitter(Committer):
         if "staged" not in first.committable:
             self._put_and_delete(table, {name: str(first.epoch)}, requests)
             return True
-        files = [f"file://{join(path, final)}" for final in TableDirectory(path).publish(requests)]
+        base = path if local_path(path) is None else f"file://{path}"
+        files = [join(base, file.name) for file in table_at(path).publish(requests)]
         with table.transaction() as transaction:
             transaction.set_properties({name: str(first.epoch)})
             # That files are in the table already would be no evidence for what was committed.
@@ -144,7 +146,9 @@ def _epoch(table: Table, name: str) -> int | None:
 
 
 def _make_durable(table: Table) -> None:
-    """Makes sure that what a catalog points to outlives the machine: the library does not wait for the disk."""
+    """Makes sure that what a catalog points to outlives the machine: the library does not wait for a disk."""
+    if local_path(table.location()) is None:
+        return
     snapshot = table.current_snapshot()
     files = [table.metadata_location]
     if snapshot is not None:

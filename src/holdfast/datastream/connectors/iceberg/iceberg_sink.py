@@ -20,7 +20,7 @@ from holdfast.datastream.connectors.iceberg import iceberg_table
 from holdfast.datastream.connectors.iceberg.iceberg_committer import IcebergCommitter
 from holdfast.datastream.connectors.iceberg.iceberg_table import PartitionField, Place
 from holdfast.datastream.connectors.row_changes import ChangeColumns, columns_of
-from holdfast.datastream.connectors.table_directory import TableDirectory
+from holdfast.datastream.connectors.table_bucket import table_at
 from holdfast.datastream.sinks.partitioned import PartitionedStaging, Values
 from holdfast.datastream.sinks.task_owned import sweep_task_owned
 from holdfast.errors import ConfigurationError, OutputTypeError
@@ -39,7 +39,7 @@ class IcebergSink(Sink):
     Args:
         catalog: The name of the catalog. A catalog of SQL finds tables only under the name by which they were made.
         table: `namespace.table`. It must lie in a directory that the driver and every executor have mounted under the
-            same path.
+            same path, or in an object store (`s3://`) that the `s3.*` options reach.
         properties: By which pyiceberg finds the catalog, such as `{"type": "sql", "uri": ..., "warehouse": ...}` or
             `{"type": "rest", "uri": ...}`; what they lack is taken from pyiceberg's own configuration.
         key: The columns by which rows are put or deleted. Of several rows of one key in an epoch the last counts, so a
@@ -133,7 +133,7 @@ class IcebergSink(Sink):
         if self._schema is not None:
             self._fit(place, table, self._schema)
         identity, path = str(table.metadata.table_uuid), iceberg_table.directory_of(table)
-        TableDirectory(path).write_identity(identity)
+        table_at(path).write_identity(identity)
         return {
             "table": place.name,
             "catalog": place.shown,
@@ -155,7 +155,7 @@ class IcebergSink(Sink):
         """Deletes staged files of dead attempts."""
         swept = sweep_task_owned(context, is_dead)
         table = self._known_place().find()
-        below = 0 if table is None else TableDirectory(iceberg_table.directory_of(table)).sweep(context, is_dead)
+        below = 0 if table is None else table_at(iceberg_table.directory_of(table)).sweep(context, is_dead)
         return swept + below
 
     def stage(self, context: WriterInitContext, values: Values) -> ParquetStaging:
@@ -165,7 +165,7 @@ class IcebergSink(Sink):
             name = context.file_name(".parquet")
             committable |= {"path": context.target["path"], "file": name}
             return ParquetStaging(context.staging_dir, name, committable, self.format)
-        return TableDirectory(context.target["path"]).staging(context, committable, self.format)
+        return table_at(context.target["path"]).staging(context, committable, self.format)
 
     def _known_place(self) -> Place:
         assert self._place is not None, "a committer runs in the driver only"

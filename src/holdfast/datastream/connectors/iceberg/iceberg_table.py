@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,7 +12,9 @@ import pyarrow as pa
 
 from holdfast.errors import ConfigurationError, StorageError
 from holdfast.kernel.secret import shown, shown_error
-from holdfast.storage.file_system.scheme import local_path
+from holdfast.storage.file_system.s3_connection import endpoint_of
+from holdfast.storage.file_system.s3_options import current_s3_options
+from holdfast.storage.file_system.scheme import file_system_for, local_path
 
 Table = Any
 """A `pyiceberg.table.Table`: one version of a table, from which a commit starts."""
@@ -151,7 +154,7 @@ class Place:
     def _catalog(self) -> Any:
         from pyiceberg.catalog import load_catalog
 
-        return load_catalog(self.catalog, **self.properties)
+        return load_catalog(self.catalog, **{**_store_properties(), **self.properties})
 
 
 def require_library() -> None:
@@ -169,18 +172,28 @@ def require_library() -> None:
 
 
 def directory_of(table: Table) -> str:
-    """The directory of a table, on a file system that all hosts share.
+    """The directory of a table, on a file system or in an object store that all hosts share.
 
     Raises:
-        ConfigurationError: It is in an object store.
+        ConfigurationError: There is no file system for it.
     """
-    path = local_path(table.location())
-    if path is None:
-        raise ConfigurationError(
-            f"IcebergSink does not write to object stores such as {table.location()!r} yet: use a warehouse in a "
-            "directory that the driver and every executor have mounted under the same path."
-        )
+    location = str(table.location())
+    path = local_path(location) or location
+    file_system_for(path)
     return path.rstrip("/")
+
+
+def _store_properties() -> dict[str, str]:
+    """What the library is told of the object store that `s3.*` options and variables name."""
+    options = current_s3_options()
+    found = {
+        "s3.endpoint": endpoint_of(options),
+        "s3.access-key-id": options.access_key,
+        "s3.secret-access-key": options.secret_key,
+        "s3.region": options.region or os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION"),
+        "s3.force-virtual-addressing": None if options.path_style is None else str(not options.path_style).lower(),
+    }
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def partitions_of(table: Table) -> list[PartitionField]:

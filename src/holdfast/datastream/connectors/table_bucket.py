@@ -1,0 +1,78 @@
+"""Data files of a table in an object store, where a mark says that a file is not the table's yet.
+
+An object cannot be renamed, and need not be: no reader follows its name, only the table's log. So a task writes it
+under its last name, and what a rename says of files, an object beside it says::
+
+    <table>/_holdfast/marks/<incarnation>-<sink>/<name>.staged    before the file is written, as long as it is staged
+                     /<incarnation>-<sink>/<name>.parquet         the file
+
+    marked --write--> staged --take the mark away--> the table's, if the table is told
+      |                 |
+      +-----------------+-- attempt is dead --> the file goes, then the mark
+
+Marks have a folder of their own, because a sweep lists it, and the files of a table are many.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, BinaryIO, Final
+
+from holdfast.datastream.connectors.table_directory import FOLDER, DataFile, TableDirectory, published_name
+from holdfast.datastream.sinks.output_bucket import of_each
+from holdfast.errors import StorageError
+from holdfast.runtime.function.sink import CommitRequest
+from holdfast.storage.file_system.scheme import join, local_path
+from holdfast.storage.file_system.uploads import uploads_for
+
+_MARKS: Final = f"{FOLDER}/marks"
+_TEXT: Final = b"While this is here, the file of the same name is staged and no part of the table.\n"
+
+
+class TableBucket(TableDirectory):
+    """The directory of a table in an object store.
+
+    Args:
+        path: Its URI.
+    """
+
+    @contextmanager
+    def open_staged(self, committable: dict[str, Any]) -> Iterator[BinaryIO]:
+        """Opens an object for what a task stages, which is marked before it is there."""
+        mark, target = self._mark(committable["staged"]), join(self.path, published_name(committable["staged"]))
+        self._fs.write_atomic(mark, _TEXT)
+        with uploads_for(self.path).open_object(target) as file:
+            yield file
+        if not self._fs.exists(mark):
+            # Nobody would find what a task leaves that outlives its attempt.
+            self._fs.delete(target)
+            raise StorageError(f"{target!r} was swept while it was written: its attempt is dead.")
+
+    def publish(self, requests: Sequence[CommitRequest]) -> list[DataFile]:
+        """Takes the marks of files away."""
+        self.take([str(request.committable["staged"]) for request in requests])
+        return of_each(requests, self.whole_file)
+
+    def take(self, staged: Sequence[str]) -> None:
+        """Takes the marks away."""
+        of_each(staged, lambda name: self._fs.delete(self._mark(name)))
+
+    def staged_names(self, folder: str) -> list[str]:
+        """The names of the marks."""
+        return self._fs.list_names(self._mark(folder))
+
+    def discard(self, folder: str, name: str) -> bool:
+        """Removes a file and its mark, and uploads of it."""
+        target = join(self.path, folder, published_name(name))
+        uploads_for(target).abort_all(target)
+        self._fs.delete(target)
+        return self._fs.delete(self._mark(join(folder, name)))
+
+    def _mark(self, staged: str) -> str:
+        return join(self.path, _MARKS, staged.removeprefix(f"{FOLDER}/"))
+
+
+def table_at(path: str) -> TableDirectory:
+    """The directory of a table at an absolute path or URI."""
+    return TableDirectory(path) if local_path(path) is not None else TableBucket(path)
