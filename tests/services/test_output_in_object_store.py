@@ -26,6 +26,7 @@ from holdfast.storage.file_system.s3_connection import S3Options
 from holdfast.storage.file_system.scheme import file_system_for, join
 from holdfast.storage.file_system.uploads import Uploads, uploads_for
 from holdfast.testing import S3Server, SinkBackend, SinkContract
+from holdfast.testing.sink_contract.sink_stage import SinkStage
 from tests.stories.local import RESTARTING, Program, epochs, run
 
 pytestmark = pytest.mark.services
@@ -107,9 +108,10 @@ def go(place: Path, out: str, count: int, options: Any = None, **more: Any) -> N
 
 
 @pytest.fixture(autouse=True)
-def no_faults() -> Iterator[None]:
+def no_faults(server: S3Server) -> Iterator[None]:
     yield
     fault.clear()
+    server.strike = lambda request: None
 
 
 class Bucket(SinkBackend):
@@ -200,6 +202,49 @@ def test_it_dies_between_the_uploads_of_an_epoch(
     go(tmp_path, out, 4)
     assert rows(out) == words(0, 4)
     assert (pending(out), marks(out)) == ([], [])
+
+
+def test_a_mark_whose_answer_is_lost_is_known_again(server: S3Server, out: str, tmp_path: Path) -> None:
+    struck = []
+
+    def lose(request: str) -> Any:
+        if request.startswith("PUT") and request.endswith(".staged"):
+            struck.append(request)
+            return "lost"
+        return None
+
+    server.strike = lose
+    go(tmp_path, out, 3)
+    assert len(struck) >= 3 and rows(out) == words(0, 3)
+    assert (pending(out), marks(out)) == ([], [])
+
+
+@pytest.mark.parametrize("how", ["refused", "lost"])
+def test_a_task_that_fails_at_any_request_leaves_nothing(server: S3Server, out: str, tmp_path: Path, how: Any) -> None:
+    """From one request on the store answers no more; that one may have been carried out. Then the epoch runs again."""
+    stage = SinkStage(ParquetFileSink(out), tmp_path, incarnation="1" * 32)
+    stage.prepare()
+    before = len(server.requests)
+    stage.write(1, [("kelp", 1)], attempt=1)
+    asked = server.requests[before:]
+    stage.sweep(lambda name: True)
+    assert any(request.endswith(".staged") for request in asked)
+    for number in range(len(asked)):
+        left = number
+
+        def strike(request: str) -> Any:
+            nonlocal left
+            left -= 1
+            return None if left >= 0 else how if left == -1 else "refused"
+
+        server.strike = strike
+        with suppress(HoldfastError):
+            stage.write(number + 1, [("failed", number)], attempt=1)
+        server.strike = lambda request: None
+        stage.sweep(lambda name: name.attempt == 1)
+        stage.commit(stage.write(number + 1, [("kelp", number)], attempt=2))
+        assert sorted(rows(out)) == ["kelp"] * (number + 1), f"{how} at {asked[number]}"
+        assert (pending(out), marks(out)) == ([], []), f"{how} at {asked[number]}"
 
 
 def test_a_reader_may_take_objects_of_epochs_that_are_done(out: str, tmp_path: Path) -> None:
