@@ -8,12 +8,13 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.common import ByteArraySchema, Row, Types
 from holdfast.datastream.formats.csv import CsvRowDeserializationSchema, CsvRowSerializationSchema
 from holdfast.errors import ConfigurationError
+from tests.examples import examples
 
 EVERYTHING = """
     id bigint, small tinyint, name string, code char(3), ratio double, single float, price decimal(10, 2), ok boolean,
@@ -52,6 +53,7 @@ def test_a_row_of_every_type_comes_back(delimiter: str, escape: str | None, null
         assert reads.deserialize(writes.serialize(nothing)) == nothing
 
 
+@settings(max_examples=examples(300), deadline=None)
 @given(st.lists(st.text(MARKS, max_size=30), min_size=2, max_size=3), st.sampled_from([None, "\\", "'"]))
 def test_a_text_with_marks_of_csv_comes_back(texts: list[str], escape: str | None) -> None:
     described = Types.ROW([Types.STRING()] * len(texts))
@@ -73,6 +75,13 @@ def test_a_text_with_marks_of_csv_comes_back(texts: list[str], escape: str | Non
 def test_lines_are_those_of_flink(value: tuple[Any, ...], line: bytes) -> None:
     writes, _ = pair("name string, n int")
     assert writes.serialize(value) == line
+
+
+def test_a_quote_is_doubled_and_an_escape_too_where_there_is_one() -> None:
+    writes, reads = pair("name string, n int", escape="\\")
+    assert writes.serialize(('a"\\b', 1)) == b'"a""\\\\b",1\n'
+    assert writes.serialize(("a\\b", 1)) == b'"a\\\\b",1\n'
+    assert reads.deserialize(b'"a\\"b",1') == reads.deserialize(b'"a""b",1') == ('a"b', 1)
 
 
 def test_a_line_may_have_no_end_no_quotes_and_arrays() -> None:

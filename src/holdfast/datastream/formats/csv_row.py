@@ -28,7 +28,7 @@ class _Form:
     Attributes:
         delimiter: Between two values.
         quote: Around a text that has special characters; None if there is none.
-        escape: Before a quote inside of quotes, which is doubled without it.
+        escape: Before a character that stands for itself; a quote inside of quotes may be doubled in any case.
         array: Between the elements of an array.
         null: What stands for no value; None if nothing does.
         line: After each line that is written.
@@ -66,7 +66,7 @@ class _Builder:
         return self._with(quote=_one_character("quote character", c))
 
     def set_escape_character(self, c: str) -> Self:
-        """Set the character before a quote inside of quotes; without it such a quote is doubled."""
+        """Set the character before one that stands for itself; a quote inside of quotes may be doubled in any case."""
         return self._with(escape=_one_character("escape character", c))
 
     def set_null_literal(self, null_literal: str) -> Self:
@@ -133,7 +133,7 @@ class CsvRowDeserializationSchema(DeserializationSchema):
             "delimiter": form.delimiter,
             "quotechar": form.quote,
             "escapechar": form.escape,
-            "doublequote": form.escape is None,
+            "doublequote": True,
             "strict": True,
         }
 
@@ -175,8 +175,8 @@ class CsvRowDeserializationSchema(DeserializationSchema):
 class CsvRowSerializationSchema(SerializationSchema):
     """Lines of CSV of rows; `CsvRowSerializationSchema.Builder(type_info)` begins one.
 
-    A text is quoted if it is longer than 24 characters, or has a character that is not after comma, quote and end of
-    line in Unicode's order, so a space as well: as Flink does it.
+    A text is quoted if it is longer than 24 characters, has the escape character, or one that is not after comma, quote
+    and end of line in Unicode's order, so a space as well: as Flink does it.
     """
 
     class Builder(_Builder):
@@ -235,13 +235,13 @@ class CsvRowSerializationSchema(SerializationSchema):
         quote, escape = self._form.quote, self._form.escape
         if quote is None:
             return text
-        if len(text) <= _LONGEST_UNQUOTED and all(ord(character) >= self._plain_from for character in text):
+        length = len(text) if text.isascii() else len(text.encode("utf-16-le")) // 2
+        has_escape = escape is not None and escape in text
+        if length <= _LONGEST_UNQUOTED and not has_escape and all(ord(c) >= self._plain_from for c in text):
             return text
-        if escape is not None:
-            text = text.replace(escape, escape * 2).replace(quote, escape + quote)
-        else:
-            text = text.replace(quote, quote * 2)
-        return f"{quote}{text}{quote}"
+        # As in Flink a quote is doubled also where there is an escape character.
+        text = text.replace(escape, escape * 2) if escape is not None else text
+        return f"{quote}{text.replace(quote, quote * 2)}{quote}"
 
 
 def _one_character(what: str, given: Any) -> str:
