@@ -7,6 +7,7 @@ import codecs
 import datetime
 import json
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
 
@@ -20,9 +21,13 @@ class Encoder(ABC):
     def encode(self, element: Any) -> bytes:
         """The bytes of an element."""
 
+    def with_text(self, text: Callable[[Any], str]) -> Encoder:
+        """What encodes elements that are shown by `text`: this encoder, unless their text is what it writes."""
+        return self
+
     @staticmethod
     def simple_string_encoder(charset_name: str = "UTF-8") -> Encoder:
-        """What `str` makes of an element, on a line of its own.
+        """The text of an element, on a line of its own: as Flink shows it if it has a declared type, else as `str`.
 
         Raises:
             ConfigurationError: There is no such character set.
@@ -39,15 +44,19 @@ class Encoder(ABC):
 
 
 class _StringEncoder(Encoder):
-    def __init__(self, charset: str) -> None:
+    def __init__(self, charset: str, text: Callable[[Any], str] = str) -> None:
         try:
             codecs.lookup(charset)
         except LookupError as error:
             raise ConfigurationError(f"There is no character set {charset!r}.") from error
         self._charset = charset
+        self._text = text
 
     def encode(self, element: Any) -> bytes:
-        return f"{element}\n".encode(self._charset)
+        return f"{self._text(element)}\n".encode(self._charset)
+
+    def with_text(self, text: Callable[[Any], str]) -> Encoder:
+        return _StringEncoder(self._charset, text)
 
 
 class _JsonEncoder(Encoder):

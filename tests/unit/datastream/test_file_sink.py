@@ -64,6 +64,12 @@ def test_lines_of_text_as_pyflink_writes_them(tmp_path: Path) -> None:
     assert all(file.name.startswith("words-00000000") and file.suffix == ".txt" for file in files_of(out))
 
 
+def test_rows_are_written_as_flink_shows_them(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    run(flat(FileSink.for_row_format(out, Encoder.simple_string_encoder())), tmp_path, COUNTS, [("a", None), ("b", 2)])
+    assert [file.read_text() for file in files_of(out)] == ["+I[a, null]\n+I[b, 2]\n"]
+
+
 def test_json_lines_of_every_type_packed_or_not(tmp_path: Path) -> None:
     columns = "a decimal(10, 2), b binary, c date, d timestamp, e array<string>, f struct<x: bigint>, g boolean"
     moment = datetime.datetime(2026, 11, 24, 7, 30, tzinfo=datetime.UTC)

@@ -15,13 +15,16 @@ from holdfast.runtime.function.sink import CommitRequest, Committer, CommitterIn
 from holdfast.runtime.function.staging import ParquetStaging, read_staged
 from holdfast.storage.job.naming import FileName
 from holdfast.types.conversion.arrow import batch_to_elements
+from holdfast.types.conversion.flink_text import text_of
 from holdfast.types.information.type_information import TypeInformation
 
 SUFFIX: Final = ".printed"
 
 
 class PrintSink(Sink):
-    """Prints each element as `str` shows it, with Flink's prefixes: identifier, and subtask if there are several.
+    """Prints each element as Flink shows it, with its prefixes: identifier, and subtask if there are several.
+
+    Elements of a declared type look as in Java, ``(kelp,1)`` or ``+I[kelp, 1]``, others as `str` shows them.
 
     Args:
         element_type: Type of the stream's elements.
@@ -54,10 +57,11 @@ class _PrintingCommitter(Committer):
 
     def commit(self, requests: Sequence[CommitRequest]) -> None:
         lines: list[str] = []
+        text = text_of(self._type)
         for request, path in zip(requests, staged_paths(self._context, requests), strict=True):
             prefix = self._prefix(request)
             for batch in read_staged([path]).to_batches():
-                lines.extend(f"{prefix}{element}\n" for element in batch_to_elements(batch, self._type))
+                lines.extend(f"{prefix}{text(element)}\n" for element in batch_to_elements(batch, self._type))
         sys.stdout.write("".join(lines))
         sys.stdout.flush()
 

@@ -27,6 +27,7 @@ from holdfast.errors import ConfigurationError
 from holdfast.runtime.function.sink import WriterInitContext
 from holdfast.runtime.function.staging import FileFormat, FormatWriter, require_columns
 from holdfast.types.conversion.arrow import batch_to_elements, element_schema
+from holdfast.types.conversion.flink_text import text_of
 from holdfast.types.encoder import Encoder
 from holdfast.types.information.type_information import TypeInformation
 
@@ -53,8 +54,9 @@ class EncodedFormat:
     def open_writer(self, file: BinaryIO, schema: pa.Schema) -> FormatWriter:
         """A writer of one file."""
         sink, end = compressed(file, self.compression)
-        encode, element_type = self.encoder.encode, self.element_type
+        element_type = self.element_type
         assert element_type is not None, "tasks know the type of the stream"
+        encode = self.encoder.with_text(text_of(element_type)).encode
 
         def write(table: pa.Table) -> None:
             for batch in table.to_batches():
