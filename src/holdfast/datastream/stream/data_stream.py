@@ -230,8 +230,10 @@ class DataStream(_Named, Distributed):
     def union(self, *streams: DataStream) -> DataStream:
         """All elements of this and other streams of the same type, in no particular order.
 
+        A stream that is united with itself comes twice.
+
         Raises:
-            ConfigurationError: A stream has another type, comes from another environment, or is given twice.
+            ConfigurationError: A stream has another type, or comes from another environment.
         """
         nodes = [self._node]
         for stream in streams:
@@ -242,9 +244,9 @@ class DataStream(_Named, Distributed):
                     f"union() takes streams of one type: {self.get_name()!r} has {self.get_type().ddl!r}, "
                     f"{stream.get_name()!r} has {stream.get_type().ddl!r}."
                 )
-            if stream._node in nodes:
-                raise ConfigurationError(f"union() of {stream.get_name()!r} with itself: give each stream once.")
-            nodes.append(stream._node)
+            # A union has each of its inputs once.
+            again = stream._node in nodes
+            nodes.append(DataStream(self._environment, stream._node).filter(_any)._node if again else stream._node)
         if not streams:
             return self
         node = UnionNode(inputs=tuple(nodes), name="union", element_type=self.get_type())
@@ -367,6 +369,10 @@ def _has_timestamps(node: Node) -> bool:
         open_nodes += set(found.inputs) - reached
         reached.update(found.inputs)
     return False
+
+
+def _any(element: Any) -> bool:
+    return True
 
 
 def _checked(value: int, what: str) -> int:
