@@ -194,6 +194,14 @@ def test_the_keys_of_a_broadcast_map_may_get_a_field() -> None:
     assert restored(again.snapshot()).get_broadcast_state(grown).get((2, 1, None)) == 10
 
 
+def test_entries_may_be_a_mapping_or_pairs() -> None:
+    state = DefaultOperatorStateBackend("op").get_broadcast_state(MapStateDescriptor("m", "string", "int"))
+    state.put_all({"a": 1})
+    state.put_all({"b": 2}.items())
+    state.put_all((name, 3) for name in "cd")
+    assert dict(state.items()) == {"a": 1, "b": 2, "c": 3, "d": 3}
+
+
 def test_keys_of_a_broadcast_map_that_would_become_one_are_refused() -> None:
     backend = DefaultOperatorStateBackend("op")
     entries = {Row(1, 2): 10, Row(1, 3): 11}

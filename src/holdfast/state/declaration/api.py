@@ -125,8 +125,8 @@ class MapState(State, WritableMap[K, V]):
         """Sets an entry."""
 
     @abstractmethod
-    def put_all(self, dict_value: Mapping[K, V | None]) -> None:
-        """Sets several entries.
+    def put_all(self, dict_value: Mapping[K, V | None] | Iterable[tuple[K, V | None]]) -> None:
+        """Sets several entries: a mapping, or pairs.
 
         Raises:
             StateError: The mapping is None.
@@ -262,8 +262,8 @@ class BroadcastState(ReadOnlyBroadcastState[K, V], WritableMap[K, V]):
         """Sets an entry."""
 
     @abstractmethod
-    def put_all(self, dict_value: Mapping[K, V | None]) -> None:
-        """Sets several entries."""
+    def put_all(self, dict_value: Mapping[K, V | None] | Iterable[tuple[K, V | None]]) -> None:
+        """Sets several entries: a mapping, or pairs."""
 
     @abstractmethod
     def remove(self, key: K) -> None:

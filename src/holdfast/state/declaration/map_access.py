@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
-from typing import Generic, TypeVar
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Generic, TypeVar
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -51,3 +51,8 @@ class WritableMap(ReadableMap[K, V]):
 
     def __delitem__(self, key: K) -> None:
         self.remove(key)
+
+
+def entries_of(given: Mapping[Any, Any] | Iterable[tuple[Any, Any]]) -> Iterable[tuple[Any, Any]]:
+    """Return the entries of a mapping, or the pairs that are given; PyFlink's `put_all` takes those only."""
+    return given.items() if isinstance(given, Mapping) else given

@@ -7,6 +7,7 @@ from typing import Any, NoReturn
 
 from holdfast.errors import StateError
 from holdfast.state.declaration.api import ListState, MapState
+from holdfast.state.declaration.map_access import entries_of
 from holdfast.state.hashmap.collection_column import REWRITTEN, ListColumn, MapColumn
 from holdfast.state.hashmap.handle import CellHandle
 from holdfast.types.information.type_information import AtomicTypeInformation
@@ -123,11 +124,11 @@ class MapHandle(CellHandle[MapColumn], MapState[Any, Any]):
             value = self.adopt(value)
         self._write(key, value)
 
-    def put_all(self, dict_value: Mapping[Any, Any]) -> None:
+    def put_all(self, dict_value: Mapping[Any, Any] | Iterable[tuple[Any, Any]]) -> None:
         """Set several entries; nothing changes if one of them is refused."""
         if dict_value is None:
             raise StateError(f"The entries for map state {self.descriptor.name!r} are None; an empty map is no error.")
-        checked = [(self._dict_key(key), self.adopt(value)) for key, value in dict_value.items()]
+        checked = [(self._dict_key(key), self.adopt(value)) for key, value in entries_of(dict_value)]
         for key, value in checked:
             self._write(key, value)
 

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from holdfast.errors import StateError
 from holdfast.state.declaration.descriptor import StateDescriptor
+from holdfast.state.declaration.map_access import entries_of
 from holdfast.state.declaration.ttl_config import StateTtlConfig
 from holdfast.state.hashmap.collection_column import REWRITTEN
 from holdfast.state.hashmap.collection_handle import ListHandle, MapHandle
@@ -225,12 +226,12 @@ class ExpiringMapHandle(Expiring, MapHandle):
         """Set an entry."""
         self._write(self._dict_key(key), (self.adopt(value), self._now()))
 
-    def put_all(self, dict_value: Mapping[Any, Any]) -> None:
+    def put_all(self, dict_value: Mapping[Any, Any] | Iterable[tuple[Any, Any]]) -> None:
         """Set several entries; nothing changes if one of them is refused."""
         if dict_value is None:
             raise StateError(f"The entries for map state {self.descriptor.name!r} are None; an empty map is no error.")
         now = self._now()
-        checked = [(self._dict_key(key), (self.adopt(value), now)) for key, value in dict_value.items()]
+        checked = [(self._dict_key(key), (self.adopt(value), now)) for key, value in entries_of(dict_value)]
         for key, pair in checked:
             self._write(key, pair)
 

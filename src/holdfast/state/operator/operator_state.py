@@ -15,6 +15,7 @@ import pyarrow as pa
 from holdfast.errors import HoldfastError, StateError, StateMigrationError
 from holdfast.state.declaration.api import BroadcastState, ListState
 from holdfast.state.declaration.descriptor import ListStateDescriptor, MapStateDescriptor
+from holdfast.state.declaration.map_access import entries_of
 from holdfast.state.layout.value_codec import ValueCodec, value_codec_for
 from holdfast.state.operator.operator_evolution import Reading, reading_of
 from holdfast.state.operator.operator_snapshot import (
@@ -146,11 +147,11 @@ class OperatorBroadcastState(BroadcastState[Any, Any]):
         """Set an entry."""
         self._put([(key, value)])
 
-    def put_all(self, dict_value: Mapping[Any, Any]) -> None:
+    def put_all(self, dict_value: Mapping[Any, Any] | Iterable[tuple[Any, Any]]) -> None:
         """Set several entries; nothing changes if one of them is refused."""
         if dict_value is None:
             raise StateError(f"The entries for {self._gate.name} are None; an empty map is no error.")
-        self._put(dict_value.items())
+        self._put(entries_of(dict_value))
 
     def _put(self, entries: Iterable[tuple[Any, Any]]) -> None:
         gate, keys, codec = self._gate, self._keys, self._codec
