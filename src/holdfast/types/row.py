@@ -151,7 +151,7 @@ class Row(tuple[Any, ...]):
         names, kind = type(self)._names, type(self)._kind
         before = "" if kind is RowKind.INSERT else f"{kind} "
         if not names:
-            return f"{before}Row({', '.join(map(repr, self))})"
+            return f"{before}<Row({', '.join(map(repr, self))})>"
         return f"{before}Row({', '.join(f'{name}={value!r}' for name, value in zip(names, self, strict=False))})"
 
     def __reduce__(self) -> tuple[Any, ...]:

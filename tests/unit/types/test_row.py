@@ -26,7 +26,7 @@ def test_a_row_without_names_is_a_tuple():
     row = Row(1, "a")
     assert row == (1, "a") == Row(x=1, y="a")
     assert hash(row) == hash((1, "a"))
-    assert repr(row) == "Row(1, 'a')"
+    assert repr(row) == "<Row(1, 'a')>"
     with pytest.raises(TypeError, match="no field names"):
         row.as_dict()
 
