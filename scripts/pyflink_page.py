@@ -1,4 +1,4 @@
-"""Writes docs/from-pyflink.md: the names of PyFlink's DataStream API, and which of them are here.
+"""Writes docs/from-pyflink.md: the names of PyFlink's DataStream API, which of them are here, and programs compared.
 
     python scripts/pyflink_page.py WHEEL [--check]
 
@@ -22,7 +22,12 @@ from holdfast.common.flink_paths import REFUSED as COMMON
 from holdfast.datastream.flink_paths import REFUSED as DATASTREAM
 from holdfast.datastream.flink_paths import REFUSED_FORMATS, REFUSED_MODULES, REFUSED_OF_KAFKA
 
-PAGE = Path(__file__).resolve().parent.parent / "docs" / "from-pyflink.md"
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from tests.pyflink_programs import Program, programs  # noqa: E402
+
+PAGE = ROOT / "docs" / "from-pyflink.md"
 FOLDERS = ("pyflink/common/", "pyflink/datastream/")
 CLASSES = (
     "StreamExecutionEnvironment",
@@ -135,7 +140,7 @@ def page(wheel: Path) -> str:
     """The text of the page."""
     theirs = Pyflink(wheel)
     parts = [INTRODUCTION.format(version=theirs.version), *exported(theirs), *elsewhere(), *members(theirs)]
-    parts += keywords(theirs)
+    parts += [*keywords(theirs), *compared(theirs)]
     return "\n".join(parts) + "\n"
 
 
@@ -229,6 +234,30 @@ def of_ours(member: object) -> list[str] | None:
 def listed(names: list[str]) -> str:
     """Names with commas."""
     return ", ".join(f"`{name}`" for name in names)
+
+
+def compared(theirs: Pyflink) -> Iterator[str]:
+    """Programs that were run on both, and what is printed otherwise here."""
+    told = programs()
+    same = [program for program in told if program.reason is None]
+    yield "\n## Programs\n"
+    said = (
+        f"{len(told)} short programs, each about one thing that people ask, were run on PyFlink {theirs.version}; what "
+        f"it printed is [recorded](../tests/programs/pyflink/README.md). With their imports replaced {len(same)} of "
+        "them print the same here, in the order of each key:"
+    )
+    yield textwrap.fill(said, 118, break_on_hyphens=False, break_long_words=False)
+    yield "\n| program | |\n|---|---|"
+    yield from (f"| {linked(program)} | {program.paragraphs[0]} |" for program in same)
+    yield f"\nThe other {len(told) - len(same)} print something else, and mean to:"
+    yield "\n| program | | what differs |\n|---|---|---|"
+    others = (program for program in told if program.reason is not None)
+    yield from (f"| {linked(program)} | {program.paragraphs[0]} | {program.reason} |" for program in others)
+
+
+def linked(program: Program) -> str:
+    """Its name, with a link to it."""
+    return f"[`{program.name}`](../{program.path.relative_to(ROOT)})"
 
 
 def places(theirs: Pyflink, name: str) -> list[str]:
