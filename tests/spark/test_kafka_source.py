@@ -151,6 +151,31 @@ def test_reading_begins_where_it_is_told_to(
         assert sorted(elements) == expected
 
 
+def test_the_group_knows_how_far_a_job_is_when_its_checkpoint_is_complete(
+    spark: Any, broker: KafkaServer, topic: str, tmp_path: Path
+) -> None:
+    produce(broker, topic, ["a", "b"])
+    produce(broker, topic, ["c"], 1)
+    assert run(spark, tmp_path, source(broker, topic).set_group_id(f"of-{topic}").build()) == ["a", "b", "c"]
+    assert committed(broker, topic) == [2, 1]
+    quiet = source(broker, topic).set_group_id(f"of-{topic}").set_property("commit.offsets.on.checkpoint", "false")
+    produce(broker, topic, ["d"])
+    assert run(spark, tmp_path, quiet.build()) == ["a", "b", "c", "d"]
+    assert committed(broker, topic) == [2, 1]
+    whole = source(broker, topic).set_group_id(f"of-{topic}").set_bounded(KafkaOffsetsInitializer.latest())
+    assert run(spark, tmp_path / "whole", whole.build()) == ["a", "b", "c", "d"]
+    assert committed(broker, topic) == [3, 1]
+
+
+def committed(broker: KafkaServer, topic: str) -> list[int]:
+    from confluent_kafka import Consumer, TopicPartition
+
+    consumer = Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": f"of-{topic}"})
+    places = consumer.committed([TopicPartition(topic, number) for number in (0, 1)], timeout=PATIENCE)
+    consumer.close()
+    return [place.offset for place in places]
+
+
 def commit(broker: KafkaServer, topic: str) -> None:
     from confluent_kafka import Consumer, TopicPartition
 

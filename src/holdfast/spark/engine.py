@@ -6,10 +6,10 @@ import logging
 import shutil
 import tempfile
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
@@ -32,15 +32,17 @@ from holdfast.spark.failure import final_failures_told, translate
 from holdfast.spark.frame import arrow_files, map_in_arrow
 from holdfast.spark.input.consumed_file import ConsumedFiles
 from holdfast.spark.input.lag import records_behind
+from holdfast.spark.input.listeners import SourceListeners
 from holdfast.spark.input.positions import QueryDirectory
 from holdfast.spark.input.source import JobFrames, StagedFrames
 from holdfast.spark.query_log import start_with_plain_logs
-from holdfast.spark.session import epoch_settings, limits_bytes, private_session
+from holdfast.spark.session import epoch_settings, in_the_session, limits_bytes, private_session
 from holdfast.spark.trigger import EpochTrigger
 from holdfast.spark.worker import task_function
 from holdfast.storage.job.job_directory import JobDirectory
 
 logger = logging.getLogger(__name__)
+T = TypeVar("T")
 
 
 class SparkEpochInput(EpochInput):
@@ -76,6 +78,7 @@ class SparkEngine(Engine):
         self._broadcast: Any = None
         self._failure: BaseException | None = None
         self._between_batches = threading.Event()
+        self._listeners = SourceListeners()
         self._between_batches.set()
 
     def prepare(self, job: JobDescriptor, positions: Mapping[str, Any] | None, token: int, rules: InputRules) -> None:
@@ -90,6 +93,7 @@ class SparkEngine(Engine):
         goes_back = checkpoints.interval > 0 or checkpoints.tolerable_failures > 0
         self._frames = JobFrames(job.plan, self._session, goes_back=goes_back)
         beginning = self._frames.identities.begin(positions, rules)
+        self._listeners = SourceListeners(job.plan.sources)
         self._consumed.require(self._frames.identities.lines, beginning.streaming, self._session)
         self.reship(job)
         self._unread = beginning.unread
@@ -267,6 +271,12 @@ class SparkEngine(Engine):
     def carries_messages(self) -> bool:
         return limits_bytes(self._user_session)
 
+    def checkpoint_completed(self, positions: Mapping[str, Any]) -> None:
+        self._listeners.tell(positions)
+
+    def carried(self, call: Callable[[], T]) -> Callable[[], T]:
+        return in_the_session(self._user_session, call)
+
     def services(self) -> Mapping[str, Any]:
         return {"read_parquet": self._read_parquet, "spark": self._user_session}
 
@@ -274,6 +284,7 @@ class SparkEngine(Engine):
         return arrow_files(self._user_session).parquet(*paths)
 
     def close(self) -> None:
+        self._listeners.close()
         try:
             if self._query is not None and self._query.isActive:
                 self._query.stop()

@@ -5,7 +5,10 @@ from __future__ import annotations
 import logging
 import os
 import sys
+from collections.abc import Callable
+from typing import TypeVar
 
+from pyspark import inheritable_thread_target
 from pyspark.sql import SparkSession
 
 from holdfast.errors import ConfigurationError
@@ -14,6 +17,7 @@ from holdfast.runtime.job.options import JOB_NAME
 from holdfast.spark.java import ensure_java
 
 logger = logging.getLogger(__name__)
+T = TypeVar("T")
 
 _BATCH_BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
 _NO_LIMIT = str(2**31 - 1)  # the one value for which Spark does not look
@@ -100,3 +104,15 @@ def epoch_settings(session: SparkSession, *, messages: bool = False) -> None:
         session.conf.set(_BATCH_BYTES, _LIMIT_FOR_MESSAGES if messages else _NO_LIMIT)
     for key in _CHECKSUMS:
         session.conf.set(key, "true")
+
+
+def in_the_session(session: SparkSession, call: Callable[[], T]) -> Callable[[], T]:
+    """The call, for another thread: Spark's properties of this thread go with it, and the session is the active one."""
+
+    def made() -> T:
+        jvm = session.sparkContext._jvm
+        SparkSession._get_j_spark_session_class(jvm).setActiveSession(session._jsparkSession)
+        return call()
+
+    carried: Callable[[], T] = inheritable_thread_target(session)(made)
+    return carried

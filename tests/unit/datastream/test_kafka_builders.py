@@ -153,3 +153,22 @@ def test_records_that_cannot_be_read_go_to_a_side_output_as_they_are(tmp_path: P
         KafkaSource.builder().set_dead_letter_output(OutputTag("x", "word string"))
     with pytest.raises(ConfigurationError, match="is for records that a deserializer cannot read"):
         KafkaSource.builder().set_bootstrap_servers("localhost:1").set_topics("a").set_dead_letter_output(tag).build()
+
+
+def test_offsets_are_committed_to_a_group_if_there_is_one_and_nobody_has_said_no() -> None:
+    def listener(group: str | None, **properties: str) -> Any:
+        builder = KafkaSource.builder().set_bootstrap_servers("localhost:1").set_topics("words")
+        if group is not None:
+            builder.set_group_id(group)
+        for name, value in properties.items():
+            builder.set_property(name.replace("_", "."), value)
+        return builder.build().checkpoint_listener()
+
+    assert listener(None) is None
+    assert listener("readers") is not None
+    assert listener("readers", commit_offsets_on_checkpoint="false") is None
+    assert listener(None, commit_offsets_on_checkpoint="false") is None
+    with pytest.raises(ConfigurationError, match="needs set_group_id"):
+        listener(None, commit_offsets_on_checkpoint="true")
+    with pytest.raises(ConfigurationError, match="is true or false, not 'perhaps'"):
+        listener("readers", commit_offsets_on_checkpoint="perhaps")

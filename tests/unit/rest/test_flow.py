@@ -65,7 +65,11 @@ def test_epochs_say_when_they_began_and_where_their_time_went(job: Running) -> N
         parts = epoch["task_ms"], epoch["checkpoint_ms"], epoch["commit_ms"]
         assert sum(parts) <= epoch["duration_ms"] + 1
         assert 0 <= epoch["saving_ms"] <= epoch["function_ms"] <= epoch["task_ms"] + 1
+        [sink] = epoch["sinks"]
+        assert (sink["id"], sink["epoch"]) == ("sink", epoch["epoch"])
+        assert 0 < sink["commit_ms"] <= epoch["commit_ms"] + 1
     assert told["sources"] == [{"id": "words", "behind": 0}]
+    assert told["sinks"] == [{**second["sinks"][0], "pending_rows": 0, "lag_ms": 0}]
     later = job.client.get(f"epochs?since={first['started']}")["epochs"]
     assert [epoch["epoch"] for epoch in later] == [second["epoch"]]
     assert refused(lambda: job.client.get("epochs?since=now")).status == 400

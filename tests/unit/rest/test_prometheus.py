@@ -52,6 +52,14 @@ def test_a_job_is_counted_under_flinks_names_where_flink_has_them(tmp_path: Path
         assert found["flink_taskmanager_job_task_operator_numRecordsIn", "count"] == 5
         assert found["flink_taskmanager_job_task_operator_numRecordsOut", "count"] == 5
         assert found["holdfast_operator_state_bytes", "count"] == found["holdfast_job_state_bytes", ""] > 0
+        assert found["flink_taskmanager_job_task_operator_numRecordsSend", "sink"] == 5
+        assert found["flink_taskmanager_job_task_operator_successfulCommittables", "sink"] >= 2
+        assert found["flink_taskmanager_job_task_operator_pendingCommittables", "sink"] == 0
+        assert found["flink_taskmanager_job_task_operator_numBytesSend", "sink"] > 0
+        assert (
+            0 < found["holdfast_operator_commit_seconds_total", "sink"] < found["holdfast_job_epoch_seconds_total", ""]
+        )
+        assert found["holdfast_operator_commit_lag_seconds", "sink"] == 0
         assert found["holdfast_job_status", "RUNNING"] == 1
         assert found["holdfast_job_status", "FAILED"] == 0
         assert not [name for name, _ in found if "currentOutputWatermark" in name], "no event time, no watermark"
@@ -73,6 +81,7 @@ def test_state_its_cache_and_what_waits_are_counted(tmp_path: Path) -> None:
         assert found["holdfast_operator_busy_seconds_total", "count"] > 0
         assert found[f"{operator}pendingRecords", "words"] == 0
         assert found[f"{operator}currentEmitEventTimeLag", "stamped"] > 1e12, "its timestamps are of 1970"
+        assert found[f"{operator}currentFetchEventTimeLag", "words"] > 1e12
         assert found["holdfast_operator_watermark_lag_seconds", "count"] > 1e9
         assert (found["holdfast_job_is_leader", ""], found["holdfast_job_fencing_token", ""]) == (1, 1)
     finally:

@@ -11,10 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.errors import FencedError, StorageError
+from holdfast.errors import ConfigurationError, FencedError, StorageError
 from holdfast.kernel import fault
 from holdfast.kernel.clock import ManualClock
-from holdfast.runtime.commit.committing import CommitReport, Committing
+from holdfast.runtime.commit.committing import Committing
+from holdfast.runtime.commit.sink_committing import CommitReport
+from holdfast.runtime.commit.sink_numbers import SinkMeter
 from holdfast.runtime.function.sink import (
     BatchSinkWriter,
     CommitRequest,
@@ -224,17 +226,77 @@ def test_a_failure_with_an_unknown_reason_fails_the_job_after_all_other_sinks_we
     assert good.visible == {"2/0"}
 
 
-def test_a_committer_that_was_fenced_stops_everything_at_once() -> None:
-    bad, good = Outside(), Outside()
+@pytest.mark.parametrize("error", [FencedError("a higher token commits"), ConfigurationError("no such table")])
+def test_a_committer_that_knows_that_all_is_over_lets_no_other_sink_begin_a_try_or_an_epoch(error: Exception) -> None:
+    begun, bad, good = threading.Event(), Outside(), Outside()
 
-    def fenced(request: CommitRequest) -> None:
-        raise FencedError("a higher token owns the transactions")
+    def over(request: CommitRequest) -> None:
+        assert begun.wait(10)
+        raise error
 
-    driver = committing({"bad": JournalSink(bad, fenced), "good": JournalSink(good)})
-    with pytest.raises(FencedError):
-        driver.commit(7, {uid: entries((2, 0)) for uid in ("bad", "good")})
+    def later(request: CommitRequest) -> None:
+        begun.set()
+        request.retry_later(ConnectionError("not now"))
 
+    driver = committing({"bad": JournalSink(bad, over), "good": JournalSink(good, later)}, retries=10**9)
+    with pytest.raises(type(error)) as caught:
+        driver.commit(7, {uid: entries((2, 0), (3, 0)) for uid in ("bad", "good")})
+
+    assert caught.value is error
     assert good.visible == set()
+
+
+def test_sinks_commit_side_by_side_and_a_slow_one_holds_up_no_other() -> None:
+    last_of_fast, slow, fast = threading.Event(), Outside(), Outside()
+
+    def wait(request: CommitRequest) -> None:
+        assert last_of_fast.wait(10), "the fast sink is held up by the slow one"
+
+    def tell(request: CommitRequest) -> None:
+        if request.epoch == 3:
+            last_of_fast.set()
+
+    driver = committing({"a slow one": JournalSink(slow, wait), "fast": JournalSink(fast, tell)})
+    report = driver.commit(7, {uid: entries((3, 0), (2, 0)) for uid in ("a slow one", "fast")})
+
+    assert report == CommitReport(committed=4)
+    assert [epoch for epoch, _, _ in slow.journal] == [epoch for epoch, _, _ in fast.journal] == [2, 3]
+
+
+def test_all_commits_of_a_sink_are_made_by_one_thread_which_ends_with_the_attempt() -> None:
+    threads: dict[str, set[threading.Thread]] = {"a": set(), "b": set()}
+
+    def note(uid: str) -> Callable[[CommitRequest], None]:
+        return lambda request: threads[uid].add(threading.current_thread())
+
+    driver = committing({uid: JournalSink(Outside(), note(uid)) for uid in threads})
+    for epoch in range(2, 6):
+        driver.commit(epoch, {"a": entries((epoch, 0)), "b": entries((epoch, 0)) if epoch % 2 else []})
+    driver.close()
+
+    [a], [b] = threads["a"], threads["b"]
+    assert len({a, b, threading.current_thread()}) == 3
+    for thread in (a, b):
+        thread.join(10)
+        assert not thread.is_alive()
+
+
+def test_what_each_sink_has_committed_how_long_that_took_and_what_waits_is_counted() -> None:
+    clock = Impatient()
+    meter = SinkMeter(clock)
+    meter.begin(["away", "out"])
+    away = JournalSink(Outside(), lambda request: request.retry_later(ConnectionError("not now")))
+    output = {uid: [{**entry, "rows": 5} for entry in entries((2, 0), (2, 1), (3, 0))] for uid in ("away", "out")}
+    meter.staged(output)
+    driver = committing({"away": away, "out": JournalSink(Outside())}, retries=2, clock=clock, meter=meter)
+    with pytest.raises(StorageError):
+        driver.commit(7, output)
+
+    out, away_now = meter.numbers["out"], meter.numbers["away"]
+    assert (out.records, out.epochs, out.last_epoch, out.successful, out.pending) == (15, 2, 3, 3, 0)
+    assert out.seconds > 0 and out.lag_ms(clock.now_ms()) == 0
+    assert (away_now.records, away_now.last_epoch, away_now.retried) == (0, None, 6)
+    assert (away_now.pending, away_now.pending_records, away_now.lag_ms(clock.now_ms())) == (3, 15, 300)
 
 
 def test_committables_of_a_sink_that_is_gone_are_never_dropped_silently() -> None:

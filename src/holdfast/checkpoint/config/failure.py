@@ -24,6 +24,21 @@ class FailJobCallback(ABC):
         """Fail the job because of one task."""
 
 
+class RememberedFailure(FailJobCallback):
+    """Remembers that the failures of checkpoints have become too many, for whoever looks."""
+
+    def __init__(self) -> None:
+        self.cause: HoldfastError | None = None
+
+    def fail_job(self, cause: HoldfastError) -> None:
+        """Remember why."""
+        self.cause = cause
+
+    def fail_job_due_to_task_failure(self, cause: HoldfastError, execution_id: str) -> None:
+        """Remember why."""
+        self.cause = cause
+
+
 class CheckpointFailureManager:
     """Counts failed checkpoints and fails the job when there are more in a row than it tolerates.
 

@@ -7,6 +7,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from holdfast.runtime.function.sink import Sink
+from holdfast.runtime.function.source_listener import SourceListener
 from holdfast.runtime.function.splits import SplitInput
 from holdfast.runtime.function.user_function import FlatMapLike, ProcessFunction
 from holdfast.types.information.type_information import TypeInformation
@@ -54,6 +55,13 @@ class Source(ABC):
     def is_partitioned(self) -> bool:
         """Whether each task reads one partition, which is ordered by itself: see `WatermarkStrategy.per_partition`."""
         return False
+
+    def checkpoint_listener(self) -> SourceListener | None:
+        """What is told in the driver of each completed checkpoint, and where the source stands in it; None for nobody.
+
+        Nothing depends on it: a job goes on from its checkpoint.
+        """
+        return None
 
     def decoder(self) -> tuple[FlatMapLike | ProcessFunction, Any] | None:
         """A function from a row to the elements that it stands for, and their type as `output_type` takes it.

@@ -31,6 +31,7 @@ from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.default_log import begin_default_log
 from holdfast.kernel.ids import new_nonce
 from holdfast.kernel.watermark import WatermarkStrategy
+from holdfast.runtime.function.source_listener import SourceListener
 from holdfast.runtime.function.splits import SplitInput
 from holdfast.runtime.graph.stream_graph import FrameTransformNode, Node, SinkNode, SourceNode, StreamGraph
 from holdfast.runtime.job.options import AUTO_GENERATE_UIDS, DEFAULT_PARALLELISM, JOB_ID, JOB_NAME, MAX_PARALLELISM
@@ -177,18 +178,24 @@ class StreamExecutionEnvironment(EnvironmentSettings):
 
         frame = source.create_frame(self.spark)
         element_type, splits = source.element_type(), source.splits()
+        listener = source.checkpoint_listener()
         if splits is not None:
             assert element_type is not None
-            rows = self._rows(frame, element_type_of(frame), source_name, splits)
+            rows = self._rows(frame, element_type_of(frame), source_name, splits, listener)
             return elements_of(source, rows, watermark_strategy, type_info, read_by(splits, rows, element_type))
         if element_type is None:
-            rows = self._rows(frame, element_type_of(frame), source_name)
+            rows = self._rows(frame, element_type_of(frame), source_name, listener=listener)
         else:
-            rows = self._rows(frame.toDF(VALUE_COLUMN), element_type, source_name)
+            rows = self._rows(frame.toDF(VALUE_COLUMN), element_type, source_name, listener=listener)
         return elements_of(source, rows, watermark_strategy, type_info)
 
     def _rows(
-        self, frame: DataFrame, element_type: TypeInformation, name: str, splits: SplitInput | None = None
+        self,
+        frame: DataFrame,
+        element_type: TypeInformation,
+        name: str,
+        splits: SplitInput | None = None,
+        listener: SourceListener | None = None,
     ) -> DataStream:
         from holdfast.spark.frame import is_streaming
         from holdfast.spark.input.description import description_of
@@ -200,6 +207,7 @@ class StreamExecutionEnvironment(EnvironmentSettings):
             is_streaming=is_streaming(frame),
             reads=description_of(frame),
             splits=splits,
+            listener=listener,
         )
         return DataStream(self, node)
 

@@ -24,6 +24,7 @@ from holdfast.runtime.job.status import JobStatus
 _OF_JOB_MANAGERS: Final = ("INITIALIZING", "CANCELLING", "UNKNOWN")
 STATUS: Final = named("JobStatus", choice(*(status.value for status in JobStatus), *_OF_JOB_MANAGERS))
 
+_SINK: Final = {"id": STRING, "epoch": or_none(integer(0)), "commit_ms": NUMBER}
 PROGRESS: Final = named(
     "Progress",
     record(
@@ -38,6 +39,9 @@ PROGRESS: Final = named(
             **dict.fromkeys(("task_ms", "function_ms", "saving_ms"), NUMBER),
             "watermark": or_none(INTEGER),
             "rows_per_second": NUMBER,
+            "sinks": told(
+                "Sinks: the last epoch of each that is committed, and how long that took.", array(record(_SINK))
+            ),
         }
     ),
 )
@@ -50,6 +54,15 @@ EPOCHS: Final = named(
             "repeated": integer(0),
             "rows": integer(0),
             "sources": array(record({"id": STRING, "behind": told("Records that no epoch has read yet.", integer(0))})),
+            "sinks": array(
+                record(
+                    {
+                        **_SINK,
+                        "pending_rows": told("Staged in accepted epochs, and not committed.", integer(0)),
+                        "lag_ms": told("How long the oldest of them waits.", integer(0)),
+                    }
+                )
+            ),
             "epochs": array(PROGRESS),
         }
     ),

@@ -7,6 +7,7 @@ from holdfast.rest.form import flow_form as form
 from holdfast.rest.graph.job_graph import JobGraph
 from holdfast.rest.route.route import serves
 from holdfast.runtime.master.job_master import JobMaster
+from holdfast.runtime.master.job_metrics import lags
 
 
 class FlowApi:
@@ -25,14 +26,15 @@ class FlowApi:
         """The recent epochs of a job, oldest first, or with ?since=TIME those that began later."""
         since = request.query.get("since", 0)
         recent = [epoch.to_dict() for epoch in self._master.progress.recent if epoch.started > since]
-        numbers, pending = self._master.metrics.numbers, self._master.job.engine.pending_records()
+        master = self._master
+        numbers, now = master.metrics.numbers, master.job.clock.now_ms()
         return Answer(
             {
-                "now": self._master.job.clock.now_ms(),
+                "now": now,
                 "total": numbers.epochs,
                 "repeated": numbers.repeated,
                 "rows": numbers.rows,
-                "sources": [{"id": uid, "behind": records} for uid, records in pending.items()],
+                **lags(numbers.sinks, master.job.engine.pending_records(), now),
                 "epochs": recent,
             }
         )

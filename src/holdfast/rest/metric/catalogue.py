@@ -126,6 +126,43 @@ PENDING_RECORDS: Final = MetricEntry(
     "Records that wait in a source to be read, where the source counts them: Kafka does. As of its last batch.",
     OPERATOR,
 )
+FETCH_LAG: Final = MetricEntry(
+    f"{_FLINK_OPERATOR}currentFetchEventTimeLag",
+    "Milliseconds that the newest element of the last epoch was old when it was read, of sources with timestamps.",
+    OPERATOR,
+)
+RECORDS_SENT: Final = MetricEntry(
+    f"{_FLINK_OPERATOR}numRecordsSend", "Elements that a sink has committed: its target shows them.", OPERATOR
+)
+BYTES_SENT: Final = MetricEntry(
+    f"{_FLINK_OPERATOR}numBytesSend", "Bytes of the files in which they were staged, where the sink says it.", OPERATOR
+)
+SEND_TIME: Final = MetricEntry(
+    f"{_FLINK_OPERATOR}currentSendTime", "Milliseconds that a sink took for the commit of its last epoch.", OPERATOR
+)
+COMMITTABLES: Final = {
+    name: MetricEntry(_FLINK_OPERATOR + name, help, OPERATOR)
+    for name, help in {
+        "pendingCommittables": "Committables of a sink that wait, staged in accepted epochs and not committed.",
+        "successfulCommittables": "Committables that a commit has made visible.",
+        "alreadyCommittedCommittables": "Committables of which the target has said that they are there.",
+        "failedCommittables": "Committables that a committer gave up on purpose.",
+        "retriedCommittables": "How often a committable was to be tried again.",
+    }.items()
+}
+SINK_SECONDS: Final = _counter(
+    "holdfast_operator_commit_seconds",
+    "Time that commits of a sink have taken, those that failed and pauses between tries included.",
+    OPERATOR,
+)
+SINK_LAG: Final = MetricEntry(
+    "holdfast_operator_commit_lag_seconds",
+    "How long the oldest output of a sink has waited for its commit since its epoch was accepted, 0 if none waits.",
+    OPERATOR,
+)
+SINK_PENDING: Final = MetricEntry(
+    "holdfast_operator_pending_rows", "Elements that a sink has staged in accepted epochs and not committed.", OPERATOR
+)
 WATERMARK_LAG: Final = MetricEntry(
     "holdfast_operator_watermark_lag_seconds", "How far its watermark is behind the clock.", OPERATOR
 )
@@ -162,6 +199,7 @@ MANAGER_PROCESSES: Final = _counter(
 
 ALL: Final = (
     *FLINK_OF_JOB.values(),
+    *COMMITTABLES.values(),
     *(value for value in list(globals().values()) if isinstance(value, MetricEntry)),
 )
 """All of them, in the order of this file."""

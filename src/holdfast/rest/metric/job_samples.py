@@ -9,6 +9,7 @@ from holdfast.queryable.server.service import QUERIES, REFUSED
 from holdfast.rest.metric import catalogue as metric
 from holdfast.rest.metric.job_numbers import metrics_of
 from holdfast.rest.metric.sample import Sample
+from holdfast.runtime.commit.sink_numbers import SinkNumbers
 from holdfast.runtime.job.status import JobStatus
 from holdfast.runtime.master.job_master import JobMaster
 
@@ -56,7 +57,12 @@ def _of_operators(master: JobMaster, labels: Mapping[str, str]) -> Iterator[Samp
     now = master.job.clock.now_ms()
     for uid, pending in sorted(master.job.engine.pending_records().items()):
         yield metric.PENDING_RECORDS.of(pending, labels, operator_id=uid)
-    for uid, operator in sorted(master.metrics.numbers.operators.items()):
+    numbers = master.metrics.numbers
+    for uid, lag in sorted(numbers.fetch_lags.items()):
+        yield metric.FETCH_LAG.of(lag, labels, operator_id=uid)
+    for uid, sink in numbers.sinks.items():
+        yield from _of_sink(sink, now, {**labels, "operator_id": uid})
+    for uid, operator in sorted(numbers.operators.items()):
         own = {**labels, "operator_id": uid}
         yield metric.RECORDS_IN.of(operator.records_in, own)
         yield metric.RECORDS_OUT.of(operator.records_out, own)
@@ -73,6 +79,25 @@ def _of_operators(master: JobMaster, labels: Mapping[str, str]) -> Iterator[Samp
             yield metric.WATERMARK.of(operator.watermark, own)
             yield metric.WATERMARK_LAG.of((now - operator.watermark) / 1000, own)
         yield from _of_function(operator.own, own)
+
+
+def _of_sink(sink: SinkNumbers, now: int, labels: Mapping[str, str]) -> Iterator[Sample]:
+    yield metric.RECORDS_SENT.of(sink.records, labels)
+    yield metric.BYTES_SENT.of(sink.bytes, labels)
+    if sink.last_epoch is not None:
+        yield metric.SEND_TIME.of(sink.last_ms, labels)
+    counted = {
+        "pendingCommittables": sink.pending,
+        "successfulCommittables": sink.successful,
+        "alreadyCommittedCommittables": sink.already,
+        "failedCommittables": sink.failed,
+        "retriedCommittables": sink.retried,
+    }
+    for name, count in counted.items():
+        yield metric.COMMITTABLES[name].of(count, labels)
+    yield metric.SINK_SECONDS.of(round(sink.seconds, 6), labels)
+    yield metric.SINK_LAG.of(sink.lag_ms(now) / 1000, labels)
+    yield metric.SINK_PENDING.of(sink.pending_records, labels)
 
 
 def _of_function(numbers: Mapping[str, list[Any]], labels: Mapping[str, str]) -> Iterator[Sample]:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from holdfast.checkpoint.config.failure import CheckpointFailureManager, FailJobCallback
+from holdfast.checkpoint.config.failure import CheckpointFailureManager, RememberedFailure
 from holdfast.checkpoint.config.options import TOLERABLE_FAILED
 from holdfast.checkpoint.coordination.coordinator import CheckpointCoordinator
 from holdfast.checkpoint.coordination.wiring import Wiring
@@ -35,6 +35,7 @@ from holdfast.runtime.commit.document import operators_of, short_position
 from holdfast.runtime.commit.master_hooks import add_hooks, restore_hooks
 from holdfast.runtime.commit.output import Output, output_to_commit, stamped
 from holdfast.runtime.commit.savepoints import copied, place_of, try_place
+from holdfast.runtime.commit.sink_numbers import SinkMeter
 from holdfast.runtime.commit.starting_point import Restored
 from holdfast.runtime.commit.sweeping import PacedSweeper
 from holdfast.runtime.epoch.epoch_runner import EpochResult, EpochRunner
@@ -62,6 +63,7 @@ class EpochCheckpoints:
         restored: What the attempt starts from.
         control: Requests of other threads.
         statistics: Where checkpoints are counted.
+        sinks: Where what sinks commit is counted.
     """
 
     def __init__(
@@ -72,6 +74,7 @@ class EpochCheckpoints:
         restored: Restored,
         control: JobControl,
         statistics: CheckpointStatsTracker,
+        sinks: SinkMeter | None = None,
     ) -> None:
         self._job = job
         self._restored = restored
@@ -82,7 +85,7 @@ class EpochCheckpoints:
             )
         self._control = control
         self._lease = lease
-        self._failures = _JobFailure()
+        self._failures = RememberedFailure()
         failures = CheckpointFailureManager(job.configuration.get(TOLERABLE_FAILED), self._failures)
         self._coordinator = CheckpointCoordinator.for_epochs(
             Wiring.of_lease(
@@ -96,6 +99,9 @@ class EpochCheckpoints:
             )
         )
         self._sweeper = PacedSweeper(job, lease)
+        self._sinks = sinks or SinkMeter(job.clock)
+        self._sinks.begin([step.uid for step in plan.sinks()])
+        self._sinks.staged(self._output)
         self._committing = Committing(
             {step.uid: step.sink for step in plan.sinks()},
             job_id=str(job.job_id),
@@ -106,6 +112,8 @@ class EpochCheckpoints:
             is_stopped=lambda: control.cancel_requested,
             incarnations=lease.state.incarnations,
             require_lead=lease.check,
+            carried=job.engine.carried,
+            meter=self._sinks,
         )
         self.targets: Mapping[str, Any] = restored.targets
         self._claim = restored.claim
@@ -180,7 +188,9 @@ class EpochCheckpoints:
             FencedError: Another leader took over.
             CheckpointError: It could not be completed.
         """
-        for uid, entries in stamped(result.committables(), self._restored.lineage).items():
+        output = stamped(result.committables(), self._restored.lineage)
+        self._sinks.staged(output)
+        for uid, entries in output.items():
             self._staged.setdefault(uid, []).extend(entries)
         self._pending = result
         if epoch_input is not None:
@@ -196,6 +206,8 @@ class EpochCheckpoints:
             staged, self._staged = self._staged, {}
             self._committing.commit(checkpoint_id, staged)
             self._mark_notified(checkpoint_id)
+        if self._positions is not None:
+            self._job.engine.checkpoint_completed(self._positions)
         self._settle_claim()
         drained = self._last_result.descriptor.is_last
         for request in self._control.take_requests(among=self._asked, drained=drained):
@@ -381,16 +393,3 @@ class EpochCheckpoints:
             source_positions=self._positions,
             extra={PREVIOUS_EPOCH: self._previous_epoch, **extra},
         )
-
-
-class _JobFailure(FailJobCallback):
-    """Remembers that the failures of checkpoints have become too many."""
-
-    def __init__(self) -> None:
-        self.cause: HoldfastError | None = None
-
-    def fail_job(self, cause: HoldfastError) -> None:
-        self.cause = cause
-
-    def fail_job_due_to_task_failure(self, cause: HoldfastError, execution_id: str) -> None:
-        self.cause = cause

@@ -7,7 +7,7 @@ from typing import Any
 
 from holdfast.checkpoint.document.metadata import OperatorMetadata
 from holdfast.kernel.ids import OperatorID
-from holdfast.runtime.commit.committing import Entry
+from holdfast.runtime.commit.sink_committing import Entry
 from holdfast.runtime.epoch.epoch_runner import EpochRunner
 
 

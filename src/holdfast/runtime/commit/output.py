@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 
 from holdfast.checkpoint.document.metadata import OperatorMetadata
 from holdfast.errors import RestoreError
-from holdfast.runtime.commit.committing import Entry
 from holdfast.runtime.commit.document import committables_of
+from holdfast.runtime.commit.sink_committing import Entry
 from holdfast.runtime.graph.plan import JobPlan
 
 logger = logging.getLogger(__name__)

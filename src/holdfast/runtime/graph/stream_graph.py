@@ -18,6 +18,7 @@ from typing import Any, Final, Literal
 from holdfast.errors import ConfigurationError
 from holdfast.kernel.key_group import MAX_PARALLELISM
 from holdfast.kernel.watermark import WatermarkStrategy
+from holdfast.runtime.function.source_listener import SourceListener
 from holdfast.runtime.function.splits import SplitInput
 from holdfast.runtime.function.user_function import CheckpointedFunction
 from holdfast.runtime.graph.chosen_subtask import ChosenSubtask
@@ -117,6 +118,7 @@ class SourceNode(Node):
     Attributes:
         reads: What it reads, in words that are the same in every run; its uid is derived from them if it has none.
         splits: What plans its epochs, if its elements are the splits that the next step reads.
+        listener: Is told of completed checkpoints.
     """
 
     frame: Any = None
@@ -124,6 +126,7 @@ class SourceNode(Node):
     is_streaming: bool = False
     reads: str = ""
     splits: SplitInput | None = None
+    listener: SourceListener | None = None
 
 
 @dataclass(eq=False, kw_only=True)

@@ -7,16 +7,18 @@ this process without a JVM. The job master, the tasks and everything durable are
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from holdfast.errors import HoldfastError
 from holdfast.runtime.exchange.barrier import Barrier
 from holdfast.runtime.exchange.descriptor import EpochDescriptor, JobDescriptor
 from holdfast.runtime.graph.input_fitting import InputRules
 from holdfast.runtime.graph.plan import SourcePlan
+
+T = TypeVar("T")
 
 
 class EngineError(HoldfastError):
@@ -141,6 +143,17 @@ class Engine(ABC):
     def pending_records(self) -> Mapping[str, int]:
         """How many records wait in each source, by uid, as far as the engine knows. May be asked at any time."""
         return {}
+
+    def checkpoint_completed(self, positions: Mapping[str, Any]) -> None:  # noqa: B027 - most have nobody to tell
+        """A checkpoint is complete and its output committed; sources that wish to know are told. Does not block.
+
+        Args:
+            positions: Where the sources stand in it.
+        """
+
+    def carried(self, call: Callable[[], T]) -> Callable[[], T]:
+        """The call, for another thread: what the engine keeps of the thread that asks goes with it."""
+        return call
 
     @property
     def carries_messages(self) -> bool:

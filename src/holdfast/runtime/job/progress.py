@@ -32,6 +32,8 @@ class EpochProgress:
         function_ms: Of that, how long the busiest task of each stage has worked; the rest is the engine's.
         saving_ms: Of that, for state.
         watermark: The least watermark of all operators, in milliseconds since 1970; None if there is none yet.
+        sinks: For each sink its uid, the last epoch that it has committed, None before the first, and how many
+            milliseconds that took.
     """
 
     epoch: int
@@ -47,6 +49,7 @@ class EpochProgress:
     function_ms: float = 0.0
     saving_ms: float = 0.0
     watermark: int | None = None
+    sinks: tuple[dict[str, Any], ...] = ()
 
     @property
     def rows_per_second(self) -> float:
@@ -55,7 +58,7 @@ class EpochProgress:
 
     def to_dict(self) -> dict[str, Any]:
         """The record as `JobClient.last_progress` gives it."""
-        return {**asdict(self), "rows_per_second": round(self.rows_per_second, 1)}
+        return {**asdict(self), "sinks": list(self.sinks), "rows_per_second": round(self.rows_per_second, 1)}
 
     def line(self) -> str:
         """The record as one line of text."""

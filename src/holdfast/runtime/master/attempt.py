@@ -80,7 +80,7 @@ class JobAttempt(EpochDriver):
         self._stored_max = stored_max_parallelism(job.graph, restored.operators, job.configuration.get(MAX_PARALLELISM))
         self._plan = self._compile(control.parallelism)
         versions = restored_versions(self._plan, restored.operators, restored.allow_non_restored)
-        self._checkpoints = EpochCheckpoints(job, lease, self._plan, restored, control, statistics)
+        self._checkpoints = EpochCheckpoints(job, lease, self._plan, restored, control, statistics, metrics.sinks)
         self._compaction = Compaction(job.directory.path, lease.token, job.configuration)
         self._epochs = EpochRunner(
             self._plan,
@@ -203,6 +203,7 @@ class JobAttempt(EpochDriver):
                 function_ms=round(function_ms, 1),
                 saving_ms=round(saving_ms, 1),
                 watermark=self._epochs.least_watermark,
+                sinks=tuple(sink.to_json(uid) for uid, sink in self._metrics.sinks.numbers.items()),
             )
         )
 

@@ -21,6 +21,7 @@ from holdfast.runtime.job.control import SnapshotRequest
 from holdfast.runtime.job.status import JobExecutionResult, JobStatus
 from holdfast.runtime.master.job_card import card_of
 from holdfast.runtime.master.job_master import JobMaster
+from holdfast.runtime.master.job_metrics import lags
 from holdfast.runtime.master.notebook import is_notebook, show
 from holdfast.storage.job.job_directory import JobDirectory
 
@@ -170,9 +171,13 @@ class JobClient:
 
     @property
     def last_progress(self) -> dict[str, Any] | None:
-        """The record of the newest epoch, None before the first."""
-        recent = self._master.progress.recent
-        return recent[-1].to_dict() if recent else None
+        """The record of the newest epoch, and what waits now in sources and before sinks; None before the first."""
+        master = self._master
+        recent, job = master.progress.recent, master.job
+        if not recent:
+            return None
+        waiting = lags(master.metrics.numbers.sinks, job.engine.pending_records(), job.clock.now_ms())
+        return {**recent[-1].to_dict(), **waiting}
 
     @property
     def recent_progress(self) -> list[dict[str, Any]]:

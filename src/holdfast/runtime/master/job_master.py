@@ -78,7 +78,7 @@ class JobMaster:
         self.progress = progress or ProgressReporter(job.name)
         self.history = JobHistory(job.clock, job.configuration.get(EXCEPTION_HISTORY))
         self.statistics = CheckpointStatsTracker(job.configuration.get(CHECKPOINTS_HISTORY))
-        self.metrics = JobMetrics()
+        self.metrics = JobMetrics(job.clock)
         self.flow = JobFlow()
         self.attempt: JobAttempt | None = None
         self.rest_url: str | None = None

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from holdfast.kernel.clock import Clock
 from holdfast.kernel.watermark import MAX_WATERMARK, MIN_WATERMARK
+from holdfast.runtime.commit.sink_numbers import SinkMeter, SinkNumbers
 from holdfast.runtime.epoch.epoch_runner import EpochResult, EpochRunner
 from holdfast.runtime.function.metric import added
 
@@ -54,6 +57,9 @@ class JobNumbers:
         checkpoint_seconds: Of that, for documents and pointers.
         commit_seconds: Of that, for sinks.
         operators: By uid.
+        sinks: By uid, what they have committed and what waits.
+        fetch_lags: By the uid of an input whose elements have timestamps, how old the newest of the last ones was when
+            they were read, in milliseconds.
     """
 
     epochs: int = 0
@@ -63,12 +69,22 @@ class JobNumbers:
     checkpoint_seconds: float = 0.0
     commit_seconds: float = 0.0
     operators: dict[str, OperatorNumbers] = field(default_factory=dict)
+    sinks: dict[str, SinkNumbers] = field(default_factory=dict)
+    fetch_lags: dict[str, int] = field(default_factory=dict)
 
 
 class JobMetrics:
-    """Counts; safe to read from any thread."""
+    """Counts; safe to read from any thread.
 
-    def __init__(self) -> None:
+    Args:
+        clock: Says since when output waits for its commit.
+
+    Attributes:
+        sinks: Where what sinks commit is counted.
+    """
+
+    def __init__(self, clock: Clock | None = None) -> None:
+        self.sinks = SinkMeter(clock)
         self._lock = threading.Lock()
         self._numbers = JobNumbers()
 
@@ -111,6 +127,7 @@ class JobMetrics:
             before.checkpoint_seconds + times[1],
             before.commit_seconds + times[2],
             operators,
+            fetch_lags={**before.fetch_lags, **_fetch_lags(result, epochs)},
         )
         with self._lock:
             self._numbers = now
@@ -119,4 +136,35 @@ class JobMetrics:
     def numbers(self) -> JobNumbers:
         """The numbers now."""
         with self._lock:
-            return self._numbers
+            numbers = self._numbers
+        return replace(numbers, sinks=self.sinks.numbers)
+
+
+def lags(sinks: Mapping[str, SinkNumbers], behind: Mapping[str, int], now: int) -> dict[str, Any]:
+    """What waits at the ends of a job: records that no epoch has read, and output that is not committed.
+
+    Args:
+        sinks: The sinks by uid.
+        behind: Records that wait in each source that counts them, by uid.
+        now: In milliseconds since 1970.
+    """
+    return {
+        "sources": [{"id": uid, "behind": records} for uid, records in behind.items()],
+        "sinks": [
+            {**sink.to_json(uid), "pending_rows": sink.pending_records, "lag_ms": sink.lag_ms(now)}
+            for uid, sink in sinks.items()
+        ],
+    }
+
+
+def _fetch_lags(result: EpochResult, epochs: EpochRunner) -> dict[str, int]:
+    """How old the newest elements of inputs were, by the steps that give them the timestamps which they came with."""
+    observed, now = result.report.observed(), result.descriptor.processing_time
+    return {
+        port.name: now - observed[step.uid]
+        for stage in epochs.plan.stages
+        for step in stage.steps
+        if step.strategy is not None and step.uid in observed
+        for port in step.inputs
+        if port.kind == "source"
+    }

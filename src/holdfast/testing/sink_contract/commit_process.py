@@ -14,7 +14,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Final
 
-from holdfast.runtime.commit.committing import Entry
+from holdfast.runtime.commit.sink_committing import Entry
 from holdfast.testing.sink_contract.sink_backend import SinkBackend
 from holdfast.testing.sink_contract.sink_stage import SinkStage
 

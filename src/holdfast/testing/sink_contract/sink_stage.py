@@ -12,7 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from holdfast.kernel.clock import ManualClock
-from holdfast.runtime.commit.committing import CommitReport, Committing, Entry
+from holdfast.runtime.commit.committing import Committing
+from holdfast.runtime.commit.sink_committing import CommitReport, Entry
 from holdfast.runtime.function.sink import CommitterInitContext, Sink, WriterContext, WriterInitContext
 from holdfast.storage.job.naming import FileName
 from holdfast.types.conversion.arrow import batch_to_elements, elements_to_batch

@@ -1,7 +1,8 @@
 """`KafkaSource`: topics as streams, without a jar. The names are PyFlink's.
 
 The driver plans ranges of offsets, the tasks of the first stage read them by confluent-kafka. Positions are in
-checkpoints, and nowhere else: no group commits, and none is balanced.
+checkpoints. A group is told of them after each checkpoint, for those who watch it; no job goes on from there, and no
+group is balanced.
 """
 
 from __future__ import annotations
@@ -12,9 +13,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from holdfast.datastream.connectors.base import Source
 from holdfast.datastream.connectors.kafka.client import BOOTSTRAP, KafkaConnection
+from holdfast.datastream.connectors.kafka.group_offsets import GroupOffsets
 from holdfast.datastream.connectors.kafka.offsets_initializer import KafkaOffsetsInitializer, KafkaTopicPartition
 from holdfast.datastream.connectors.kafka.topic_ranges import COLUMNS, TopicRanges, TopicSelection
 from holdfast.errors import ConfigurationError
+from holdfast.runtime.function.source_listener import SourceListener
 from holdfast.runtime.function.user_function import (
     FlatMapFunction,
     FlatMapLike,
@@ -33,6 +36,7 @@ _NAME: Final = "holdfast-kafka"
 _ISOLATION: Final = "isolation.level"
 _DISCOVERY: Final = "partition.discovery.interval.ms"
 _DISCOVERY_MS: Final = 10_000
+_COMMITS: Final = "commit.offsets.on.checkpoint"
 
 
 DEAD_LETTER: Final = f"{COLUMNS}, reason string"
@@ -51,7 +55,9 @@ class KafkaSource(Source):
         is_bounded: bool,
         deserializer: DeserializationSchema | None,
         dead_letters: OutputTag | None = None,
+        commits: bool = False,
     ) -> None:
+        self._commits = commits
         self._ranges = ranges
         self._is_bounded = is_bounded
         self._deserializer = deserializer
@@ -86,6 +92,10 @@ class KafkaSource(Source):
     def is_partitioned(self) -> bool:
         """By partitions of topics, each of which is read by a task of its own."""
         return True
+
+    def checkpoint_listener(self) -> SourceListener | None:
+        """Commits offsets to the group, if there is one and `commit.offsets.on.checkpoint` is not false."""
+        return GroupOffsets(self._ranges) if self._commits else None
 
     def decoder(self) -> tuple[FlatMapLike | ProcessFunction, Any] | None:
         """The deserializer of values, if there is one; what has no value, or for which it returns None, is left out."""
@@ -165,7 +175,11 @@ class KafkaSourceBuilder:
         return self.set_property(BOOTSTRAP, bootstrap_servers)
 
     def set_group_id(self, group_id: str) -> KafkaSourceBuilder:
-        """The group whose committed offsets `committed_offsets()` means; nothing is committed to it."""
+        """The group whose committed offsets `committed_offsets()` means.
+
+        When a checkpoint is complete, its offsets are committed to the group, unless `commit.offsets.on.checkpoint` is
+        `false`. They tell others how far the job is; the job itself goes on from its checkpoint.
+        """
         if not isinstance(group_id, str) or not group_id:
             raise ConfigurationError(f"set_group_id() takes text, not {group_id!r}.")
         self._group = group_id
@@ -249,7 +263,10 @@ class KafkaSourceBuilder:
         return self.set_property("client.id", prefix)
 
     def set_property(self, key: str, value: Any) -> KafkaSourceBuilder:
-        """A property of the consumer, by its name in librdkafka; also `partition.discovery.interval.ms`."""
+        """A property of the consumer, by its name in librdkafka.
+
+        Also `partition.discovery.interval.ms` and `commit.offsets.on.checkpoint`, which are Flink's.
+        """
         if not isinstance(key, str):
             raise ConfigurationError(f"set_property() takes the name of a property, not {key!r}.")
         self._properties[key] = value
@@ -283,6 +300,9 @@ class KafkaSourceBuilder:
             seconds = int(discovery) / 1000
         except ValueError as error:
             raise ConfigurationError(f"{_DISCOVERY} is a number of milliseconds, not {discovery!r}.") from error
+        commits = _flag(_COMMITS, properties.pop(_COMMITS, self._group is not None))
+        if commits and self._group is None:
+            raise ConfigurationError(f"{_COMMITS} needs set_group_id(): offsets are committed to a group.")
         connection = KafkaConnection(properties)
         connection.consumer({"group.id": "holdfast"}, with_all=True).close()  # looks at the properties
         ranges = TopicRanges(
@@ -295,13 +315,20 @@ class KafkaSourceBuilder:
             is_committed=isolation == "read_committed",
             discovery=seconds,
         )
-        return KafkaSource(ranges, self._is_bounded, self._deserializer, self._dead_letters)
+        return KafkaSource(ranges, self._is_bounded, self._deserializer, self._dead_letters, commits)
 
     def _select(self, selection: TopicSelection) -> KafkaSourceBuilder:
         if self._selection is not None:
             raise ConfigurationError("Call one of set_topics(), set_topic_pattern() and set_partitions(), once.")
         self._selection = selection
         return self
+
+
+def _flag(name: str, given: Any) -> bool:
+    text = str(given).lower()
+    if text not in ("true", "false"):
+        raise ConfigurationError(f"{name} is true or false, not {given!r}.")
+    return text == "true"
 
 
 def _initializer(method: str, given: Any) -> KafkaOffsetsInitializer:

@@ -101,7 +101,7 @@ class TopicRanges:
         """
         asked = self._asked()
         asked.require_same(start, self.selection.pattern)
-        begun = _next(start)
+        begun = places_of(start)
         ends = asked.ends(self)
         new = [place for place in asked.places if place not in begun]
         if new:
@@ -143,7 +143,7 @@ class TopicRanges:
         Raises:
             ConfigurationError: Records are gone that were not read.
         """
-        begun, until = _next(start), _next(end)
+        begun, until = places_of(start), places_of(end)
         new = [place for place in until if place not in begun]
         offsets = self._asked().offsets
         first = offsets.beginnings([place for place in until if until[place] > begun.get(place, 0)])
@@ -276,7 +276,8 @@ def _offset(ids: Mapping[str, str], following: Mapping[Place, int]) -> Offset:
     return result
 
 
-def _next(offset: Offset) -> dict[Place, int]:
+def places_of(offset: Offset) -> dict[Place, int]:
+    """What is read next of each partition, by an offset of the stream."""
     return {(topic, int(number)): next_ for topic, said in offset.items() for number, next_ in said["next"].items()}
 
 
