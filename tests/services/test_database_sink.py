@@ -13,6 +13,7 @@ import pytest
 from adbc_driver_postgresql import dbapi as postgres
 from adbc_driver_sqlite import dbapi as sqlite
 
+from holdfast.datastream import OutputTag
 from holdfast.datastream.connectors.database import DatabaseSink
 from holdfast.errors import ConfigurationError, JobExecutionError, StorageError
 from holdfast.testing import EpochProgram, TcpProxy
@@ -80,6 +81,37 @@ def test_the_last_row_of_a_key_is_put(database: Database, tmp_path: Path) -> Non
     sink = DatabaseSink(database.uri, "counts", key="word", create_table=True)
     run(sink, tmp_path, COUNTS, [("kelp", 1), ("rock", 1), ("kelp", 2)], [("kelp", 3), ("sand", 1), ("kelp", 4)])
     assert database.ask("select word, n from counts order by word") == [("kelp", 4), ("rock", 1), ("sand", 1)]
+
+
+def test_what_a_column_refuses_is_told_before_it_is_staged(server: PostgresServer, tmp_path: Path) -> None:
+    database = of_postgres(server)
+    database.ask("create table limited (word varchar(4) not null, small int2, n int4 default 7 not null, free text)")
+    rows = [
+        ("kelp", 1, 2**31 - 1, "x" * 1000),
+        ("kelp  ", -(2**15), -(2**31), None),
+        (None, 1, 1, "no word"),
+        ("seaweed", 1, 1, "long word"),
+        ("kelp", 2**15, 1, "large"),
+        ("kelp", 1, -(2**31) - 1, "small"),
+        ("kelp", None, None, "no n, and a default is for columns that are left out"),
+    ]
+    sink = DatabaseSink(database.uri, "limited")
+    refused: list[Any] = []
+    tag = OutputTag("refused")
+    program = EpochProgram()
+    stream = program.source("in", "word string, small bigint, n bigint, free string")
+    out = stream.sink_to(sink).uid("out").set_dead_letter_output(tag)
+    out.get_side_output(tag).for_each_epoch(lambda rows, epoch: refused.extend(rows.to_pylist())).uid("refused")
+    program.run(tmp_path / "job", [{"in": rows}], source_tasks=1)
+    assert database.ask("select small, n from limited order by n") == [(-(2**15), -(2**31)), (1, 2**31 - 1)]
+    reasons = [letter["reason"].partition("cannot be written: ")[2].partition(": {")[0] for letter in refused]
+    assert reasons == [
+        "'word' is null, and the table says that it never is",
+        "'word' has 7 characters, and the column takes 4",
+        "'small' is 32768, and the column of the table has 16 bits",
+        "'n' is -2147483649, and the column of the table has 32 bits",
+        "'n' is null, and the table says that it never is",
+    ]
 
 
 def test_rows_are_put_and_deleted_as_their_kinds_say(database: Database, tmp_path: Path) -> None:

@@ -58,7 +58,7 @@ PACKAGES = {
         FlatMapFunction FilterFunction ReduceFunction KeySelector KeyedProcessFunction ProcessFunction
         BroadcastProcessFunction KeyedBroadcastProcessFunction AggregateFunction FoldFunction
         StreamExecutionEnvironment DataStream KeyedStream JobClient Sink SinkWriter Committer ParquetFileSink
-        Partitioner SlotSharingGroup MemorySize PredefinedOptions""",
+        Partitioner SlotSharingGroup MemorySize PredefinedOptions RefusedElementError""",
     "holdfast.datastream.connectors.database": "DatabaseSink",
     "holdfast.datastream.connectors.delta": "DeltaSink",
     "holdfast.datastream.connectors.file_system": """
@@ -109,6 +109,7 @@ SIGNATURES = {
 }
 
 MEMBERS = {
+    "holdfast.datastream DataStreamSink": "name uid set_parallelism set_dead_letter_output get_side_output",
     "holdfast.datastream DataStream": """
         map flat_map filter key_by process union transform sink_to for_each_epoch print execute_and_collect uid name""",
     "holdfast.datastream KeyedStream": "process reduce map flat_map filter normalize_changes last_value",

@@ -70,6 +70,7 @@ from holdfast.datastream.sinks import (
     ForEachEpochSink,
     ParquetFileSink,
     PrintSink,
+    RefusedElementError,
     Sink,
     SinkWriter,
     WriterContext,
@@ -87,8 +88,9 @@ from holdfast.datastream.state_backend import (
 )
 from holdfast.datastream.stream.broadcast import BroadcastConnectedStream, BroadcastStream
 from holdfast.datastream.stream.connected import ConnectedStreams
-from holdfast.datastream.stream.data_stream import DataStream, DataStreamSink
+from holdfast.datastream.stream.data_stream import DataStream
 from holdfast.datastream.stream.keyed_stream import KeyedStream
+from holdfast.datastream.stream.placement import DataStreamSink
 from holdfast.datastream.stream.windowed import AllWindowedStream, WindowedStream
 from holdfast.datastream.window import (
     CountWindow,
@@ -175,6 +177,7 @@ __all__ = [
     "ProcessJoinFunction",
     "ProcessWindowFunction",
     "ReduceFunction",
+    "RefusedElementError",
     "RichCoFlatMapFunction",
     "RichCoMapFunction",
     "RichFilterFunction",

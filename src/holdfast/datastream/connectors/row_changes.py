@@ -112,6 +112,13 @@ class ChangeColumns:
                     field=self.row_kind,
                 )
 
+    def puts(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The rows of a batch that are put; of those that delete only the key counts."""
+        if self.row_kind is None:
+            return batch
+        kinds = batch.column(self.row_kind)
+        return batch.filter(pc.invert(pc.is_in(kinds, value_set=_deletes(kinds.type))))
+
     def _is_number(self, schema: pa.Schema) -> bool:
         return bool(pa.types.is_integer(schema.field(self.row_kind).type))
 
@@ -135,14 +142,17 @@ def last_of_each_key(rows: pa.Table, columns: ChangeColumns) -> tuple[pa.Table, 
     if columns.row_kind is None:
         return kept.select(written), kept.select(written).slice(0, 0)
     kinds = kept[columns.row_kind]
-    deletes = _DELETES["string" if _is_word(kinds.type) else "integer"]
-    is_delete = pc.is_in(kinds, value_set=deletes.cast(kinds.type))
+    is_delete = pc.is_in(kinds, value_set=_deletes(kinds.type))
     return kept.filter(pc.invert(is_delete)).select(written), kept.filter(is_delete).select(written)
 
 
 def columns_of(names: str | Sequence[str]) -> tuple[str, ...]:
     """One name or several, as a tuple."""
     return (names,) if isinstance(names, str) else tuple(names)
+
+
+def _deletes(kind_type: pa.DataType) -> pa.Array:
+    return _DELETES["string" if _is_word(kind_type) else "integer"].cast(kind_type)
 
 
 def _is_word(kind_type: pa.DataType) -> bool:

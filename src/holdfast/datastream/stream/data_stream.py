@@ -5,14 +5,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self, overload
 
 from holdfast.datastream.sinks.epoch import ForEachEpochSink
 from holdfast.datastream.sinks.printing import PrintSink
 from holdfast.datastream.stream.operation import check_timestamp_column, key_spec, operator_spec
-from holdfast.datastream.stream.placement import Distributed, Placed
+from holdfast.datastream.stream.placement import DataStreamSink, Distributed, Named, checked_parallelism
 from holdfast.errors import ConfigurationError
-from holdfast.kernel.key_group import MAX_PARALLELISM
 from holdfast.kernel.watermark import WatermarkStrategy
 from holdfast.runtime.function.sink import Sink
 from holdfast.runtime.function.staging import is_pickled
@@ -52,49 +52,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-class _Named:
-    """What streams and sinks have in common: they stand for one step of the program."""
-
-    _node: Node
-
-    def name(self, name: str) -> Self:
-        """Names the step for logs and messages."""
-        self._node.name = name
-        return self
-
-    def set_description(self, description: str) -> Self:
-        """Names the step for logs and messages, as `name` does."""
-        return self.name(description)
-
-    def get_name(self) -> str:
-        """The step's name."""
-        return self._node.name
-
-    def uid(self, uid: str) -> Self:
-        """Identifies the step in checkpoints. State is found again under this uid, wherever the step then stands.
-
-        Raises:
-            ConfigurationError: It is empty.
-        """
-        if not uid:
-            raise ConfigurationError("a uid must not be empty: it names the operator in checkpoints.")
-        self._node.uid = uid
-        return self
-
-
-class DataStreamSink(_Named, Placed):
-    """The end of a stream."""
-
-    def __init__(self, node: SinkNode) -> None:
-        self._node = node
-
-    def set_parallelism(self, parallelism: int) -> Self:
-        """Accepted: a sink runs in the tasks of its input, which decide how many files or writers there are."""
-        self._node.parallelism = _checked(parallelism, "parallelism")
-        return self
-
-
-class DataStream(_Named, Distributed):
+class DataStream(Named, Distributed):
     """A stream of elements of one type.
 
     A stream whose type is a row has named columns and elements of type `Row`. Elements of undeclared type are pickled
@@ -122,13 +80,13 @@ class DataStream(_Named, Distributed):
 
         Other steps run inside the tasks of their input: for them it has no effect, and a warning says so.
         """
-        self._node.parallelism = _checked(parallelism, "parallelism")
+        self._node.parallelism = checked_parallelism(parallelism, "parallelism")
         self._warn_if_chained("parallelism")
         return self
 
     def set_max_parallelism(self, max_parallelism: int) -> Self:
         """Sets the number of key groups of a keyed operator; fixed for the life of its state."""
-        self._node.max_parallelism = _checked(max_parallelism, "max parallelism")
+        self._node.max_parallelism = checked_parallelism(max_parallelism, "max parallelism")
         self._warn_if_chained("max parallelism")
         return self
 
@@ -306,6 +264,9 @@ class DataStream(_Named, Distributed):
     def sink_to(self, sink: Sink) -> DataStreamSink:
         """Ends the stream in a sink; a stream may have several.
 
+        A row that the sink cannot write fails the job, unless `set_dead_letter_output` of what this returns puts it
+        aside.
+
         Raises:
             ConfigurationError: It is no sink, or one that cannot write elements of this type.
         """
@@ -314,7 +275,7 @@ class DataStream(_Named, Distributed):
         sink.check_input(self.get_type())
         node = SinkNode(inputs=(self._node,), name=type(sink).__name__, element_type=self.get_type(), sink=sink)
         self._environment._add_sink(node)
-        return DataStreamSink(node)
+        return DataStreamSink(node, partial(DataStream, self._environment))
 
     def for_each_epoch(self, write: Callable[..., Any]) -> DataStreamSink:
         """Calls `write(df, epoch, incarnation)` in the driver with the rows of each completed epoch, until it returns.
@@ -373,9 +334,3 @@ def _has_timestamps(node: Node) -> bool:
 
 def _any(element: Any) -> bool:
     return True
-
-
-def _checked(value: int, what: str) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_PARALLELISM:
-        raise ConfigurationError(f"{what} must be a whole number from 1 to {MAX_PARALLELISM}, not {value!r}.")
-    return value

@@ -137,6 +137,11 @@ RECORDS_SENT: Final = MetricEntry(
 BYTES_SENT: Final = MetricEntry(
     f"{_FLINK_OPERATOR}numBytesSend", "Bytes of the files in which they were staged, where the sink says it.", OPERATOR
 )
+SEND_ERRORS: Final = MetricEntry(
+    f"{_FLINK_OPERATOR}numRecordsSendErrors",
+    "Elements that a sink could not write and put aside as dead letters, where it does so.",
+    OPERATOR,
+)
 SEND_TIME: Final = MetricEntry(
     f"{_FLINK_OPERATOR}currentSendTime", "Milliseconds that a sink took for the commit of its last epoch.", OPERATOR
 )

@@ -10,6 +10,7 @@ from holdfast.rest.metric import catalogue as metric
 from holdfast.rest.metric.job_numbers import metrics_of
 from holdfast.rest.metric.sample import Sample
 from holdfast.runtime.commit.sink_numbers import SinkNumbers
+from holdfast.runtime.function.sink import SEND_ERRORS
 from holdfast.runtime.job.status import JobStatus
 from holdfast.runtime.master.job_master import JobMaster
 
@@ -78,7 +79,9 @@ def _of_operators(master: JobMaster, labels: Mapping[str, str]) -> Iterator[Samp
         if operator.watermark is not None:
             yield metric.WATERMARK.of(operator.watermark, own)
             yield metric.WATERMARK_LAG.of((now - operator.watermark) / 1000, own)
-        yield from _of_function(operator.own, own)
+        if SEND_ERRORS in operator.own:
+            yield metric.SEND_ERRORS.of(operator.own[SEND_ERRORS][1], own)
+        yield from _of_function({name: told for name, told in operator.own.items() if name != SEND_ERRORS}, own)
 
 
 def _of_sink(sink: SinkNumbers, now: int, labels: Mapping[str, str]) -> Iterator[Sample]:

@@ -52,7 +52,8 @@ class EpochResult:
         staged: dict[str, list[dict[str, Any]]] = {}
         for step in self.report.steps():
             for value in step.committables:
-                entry = {"epoch": self.descriptor.epoch, "subtask": step.subtask, "rows": step.records_in}
+                rows = step.records_in - step.records_out  # what a sink emits it has not written
+                entry = {"epoch": self.descriptor.epoch, "subtask": step.subtask, "rows": rows}
                 staged.setdefault(step.uid, []).append({**entry, "value": value})
         return staged
 

@@ -23,12 +23,28 @@ import pyarrow as pa
 
 from holdfast.kernel.ids import OperatorID, new_nonce
 from holdfast.storage.job.naming import FileName
-from holdfast.types.information.type_information import TypeInformation
+from holdfast.types.information.type_information import TypeInformation, Types
 
 Committable = Any
 """A JSON value: it is stored in `_metadata`, and read again by whoever recovers the job."""
 
 OWNER_DIGITS = 8
+SEND_ERRORS = "numRecordsSendErrors"
+"""The metric of elements that a sink could not write; Flink's name."""
+
+
+class RefusedElementError(ValueError):
+    """What a writer raises for elements that its target cannot take, before it has taken anything of them.
+
+    The job fails with these words, or the elements go to the sink's dead letters. A writer of batches may raise it
+    because of one row: then it is given parts of the batch, down to single rows. `OutputTypeError` does the same.
+    """
+
+
+def dead_letter_type(element_type: TypeInformation) -> TypeInformation:
+    """Type of elements that a sink could not write, with its uid, the epoch, and why."""
+    types = [element_type, Types.STRING(), Types.LONG(), Types.STRING()]
+    return Types.ROW_NAMED(["row", "sink", "epoch", "reason"], types)
 
 
 @dataclass(frozen=True)
@@ -150,7 +166,11 @@ class SinkWriter(_Writer, ABC):
 
     @abstractmethod
     def write(self, element: Any, context: WriterContext) -> None:
-        """Stages one element."""
+        """Stages one element.
+
+        Raises:
+            RefusedElementError: The target cannot take it.
+        """
 
 
 class BatchSinkWriter(_Writer, ABC):
@@ -158,7 +178,11 @@ class BatchSinkWriter(_Writer, ABC):
 
     @abstractmethod
     def write_batch(self, batch: pa.RecordBatch) -> None:
-        """Stages one batch: a column for each field of a row type, otherwise one column `value`."""
+        """Stages one batch: a column for each field of a row type, otherwise one column `value`.
+
+        Raises:
+            RefusedElementError: The target cannot take a row of it; nothing of the batch is staged.
+        """
 
 
 class CommitRequest:

@@ -323,7 +323,9 @@ def _step(
     codec: KeyCodec | None,
 ) -> Step:
     if isinstance(node, SinkNode):
-        return Step(node.identity, node.name, "sink", ports, node.element_type, node.element_type, sink=node.sink)
+        types = (node.element_type, node.element_type)
+        letters = node.dead_letters
+        return Step(node.identity, node.name, "sink", ports, *types, sink=node.sink, dead_letters=letters)
     if isinstance(node, TimestampNode):
         types = (node.element_type, node.element_type)
         return Step(node.identity, node.name, "timestamps", ports, *types, strategy=node.strategy)

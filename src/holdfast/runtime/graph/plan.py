@@ -95,6 +95,7 @@ class Step:
         clocks: The steps that assign the timestamps by which its event time advances; none if it does not.
         stamped: Whether its elements have event times.
         first_inputs: How many of the inputs are the first of an operator of two; 0 for an operator of one.
+        dead_letters: Tag of the side output of a sink for elements that it cannot write; None if they fail the task.
     """
 
     uid: str
@@ -112,6 +113,7 @@ class Step:
     clocks: tuple[str, ...] = ()
     stamped: bool = False
     first_inputs: int = 0
+    dead_letters: str | None = None
 
     @property
     def has_operator_state(self) -> bool:

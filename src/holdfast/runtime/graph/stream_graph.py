@@ -225,9 +225,14 @@ class SideOutputNode(Node):
 
 @dataclass(eq=False, kw_only=True)
 class SinkNode(Node):
-    """The end of a stream: a `holdfast.runtime.function.sink.Sink`."""
+    """The end of a stream: a `holdfast.runtime.function.sink.Sink`.
+
+    Attributes:
+        dead_letters: Tag of the side output for elements that it cannot write; None if they fail the job.
+    """
 
     sink: Any
+    dead_letters: str | None = None
 
     @property
     def keeps_state(self) -> bool:

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import repeat
-from typing import Any
+from typing import Any, Final
 
-from holdfast.errors import HoldfastError
+import pyarrow as pa
+
+from holdfast.errors import HoldfastError, OutputTypeError
 from holdfast.runtime.exchange.barrier import StepReport
 from holdfast.runtime.exchange.chunk import Chunk
 from holdfast.runtime.exchange.descriptor import EpochDescriptor
-from holdfast.runtime.function.sink import WriterContext, WriterInitContext
+from holdfast.runtime.function.sink import SEND_ERRORS, RefusedElementError, WriterContext, WriterInitContext
 from holdfast.runtime.graph.plan import Step
-from holdfast.runtime.operator import user_error
+from holdfast.runtime.operator import Stamps, user_error
 from holdfast.runtime.task.step import StepRun
 from holdfast.storage.file_system.os_error import translate
+from holdfast.types.conversion.arrow import batch_to_elements
+
+_REFUSED: Final = (RefusedElementError, OutputTypeError)
 
 
 class SinkRun(StepRun):
@@ -26,22 +32,65 @@ class SinkRun(StepRun):
         self._context = _ElementContext(epoch.event_time.before(step.uid))
         self._writer = self._guard("opening the writer", step.sink.create_writer, context)
         self._write_batch = getattr(self._writer, "write_batch", None)
+        self._letters: list[Any] = []
+        self._stamps: list[int | None] = []
 
     def accept(self, chunk: Chunk) -> None:
         self.records_in += len(chunk)
         if self._write_batch is not None:
-            self._guard("writing", self._write_batch, chunk.batch)
+            self._accept_batch(chunk.batch, chunk.stamps)
             return
         write, context = self._writer.write, self._context
         for element, stamp in zip(chunk.elements, chunk.stamps or repeat(None), strict=False):
             context.stamp = stamp
-            self._guard("writing", write, element, context)
+            try:
+                self._guard("writing", write, element, context)
+            except _REFUSED as error:
+                self._refuse(element, stamp, error)
+
+    def _accept_batch(self, batch: pa.RecordBatch, stamps: Sequence[int | None] | None) -> None:
+        """Writes a batch; one that is refused is halved until the rows are found that are to blame."""
+        try:
+            self._guard("writing", self._write_batch, batch)
+        except _REFUSED as error:
+            if self.step.dead_letters is None:
+                raise
+            if batch.num_rows == 1:
+                [element] = batch_to_elements(batch, self.step.input_type)
+                self._refuse(element, None if stamps is None else stamps[0], error)
+                return
+            half = batch.num_rows // 2
+            self._accept_batch(batch.slice(0, half), None if stamps is None else stamps[:half])
+            self._accept_batch(batch.slice(half), None if stamps is None else stamps[half:])
+
+    def _refuse(self, element: Any, stamp: int | None, error: Exception) -> None:
+        if self.step.dead_letters is None:
+            raise error
+        self.records_out += 1
+        self._letters.append((element, self.step.uid, self._epoch.epoch, str(error)))
+        self._stamps.append(stamp)
+
+    def side_outputs(self) -> dict[str, tuple[list[Any], Stamps | None]]:
+        if not self._letters:
+            return {}
+        assert self.step.dead_letters is not None
+        letters, stamps = self._letters, self._stamps if self.step.stamped else None
+        self._letters, self._stamps = [], []
+        return {self.step.dead_letters: (letters, stamps)}
 
     def report(self) -> StepReport:
         self._guard("flushing", self._writer.flush, self._epoch.is_last)
         committables = tuple(self._guard("preparing the commit", self._writer.prepare_commit))
         self._guard("closing the writer", self._writer.close)
-        return StepReport(self.step.uid, self.subtask, committables=committables, records_in=self.records_in)
+        counted = {} if self.step.dead_letters is None else {SEND_ERRORS: ["counter", self.records_out]}
+        return StepReport(
+            self.step.uid,
+            self.subtask,
+            committables=committables,
+            records_in=self.records_in,
+            records_out=self.records_out,
+            metrics=counted,
+        )
 
     def abort(self) -> None:
         try:
@@ -55,6 +104,11 @@ class SinkRun(StepRun):
             return call(*arguments)
         except HoldfastError:
             raise
+        except RefusedElementError as error:
+            if self.step.dead_letters is not None:
+                raise
+            cause = error.__cause__ if isinstance(error.__cause__, Exception) else error
+            raise user_error(cause, self.step.uid, None, self._epoch.epoch, doing) from cause
         except OSError as error:
             raise translate(error, "write", f"sink {self.step.uid}") from error
         except Exception as error:

@@ -28,6 +28,7 @@ from typing import Final, TypeVar
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from holdfast.datastream.connectors.database.column_limits import ColumnLimit, limits_of
 from holdfast.datastream.connectors.database.dialect import (
     Connection,
     Cursor,
@@ -96,8 +97,8 @@ class DatabaseCommitter(Committer):
         self._connection: Connection | None = None
         self._may_make = False
 
-    def prepare(self, schema: pa.Schema | None, identity: str | None, may_make: bool) -> str:
-        """Makes ledger, identity and table where they are not there; returns the identity.
+    def prepare(self, schema: pa.Schema | None, identity: str | None, may_make: bool) -> tuple[str, list[ColumnLimit]]:
+        """Makes ledger, identity and table where they are not there; returns the identity, and what columns refuse.
 
         Args:
             schema: Of the stream, if it is known.
@@ -175,7 +176,9 @@ class DatabaseCommitter(Committer):
             ) from error
         return result
 
-    def _prepare(self, cursor: Cursor, schema: pa.Schema | None, identity: str | None, may_make: bool) -> str:
+    def _prepare(
+        self, cursor: Cursor, schema: pa.Schema | None, identity: str | None, may_make: bool
+    ) -> tuple[str, list[ColumnLimit]]:
         settings = self._settings
         dialect, ledger, own = settings.dialect, settings.ledger, settings.identity_table
         if identity is not None:
@@ -199,7 +202,8 @@ class DatabaseCommitter(Committer):
                 cursor.execute(self._creation(schema))
             self._expressions(cursor, settings.table, schema)
         assert found is not None
-        return found
+        written = settings.changes.written([] if schema is None else schema.names)
+        return found, limits_of(dialect.columns(cursor, settings.table), written)
 
     def _identity(self, cursor: Cursor) -> str | None:
         if not self._settings.dialect.columns(cursor, self._settings.identity_table):

@@ -14,6 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from holdfast.datastream.connectors.database.column_limits import why_refused
 from holdfast.datastream.connectors.database.database_committer import DatabaseCommitter, DatabaseSettings
 from holdfast.datastream.connectors.database.dialect import Dialect, TableName
 from holdfast.datastream.connectors.database.postgres import Postgres
@@ -107,17 +108,18 @@ class DatabaseSink(Sink):
         wanted = kept["identity"] if kept is not None and kept["database"] == settings.shown else None
         committer = DatabaseCommitter(settings, context)
         try:
-            identity = committer.prepare(self._schema, wanted, self._create_table)
+            identity, limits = committer.prepare(self._schema, wanted, self._create_table)
         finally:
             committer.close()
-        return {"database": settings.shown, "table": str(self.table), "identity": identity}
+        target = {"database": settings.shown, "table": str(self.table), "identity": identity}
+        return {**target, "limits": [limit.to_json() for limit in limits]}
 
     def create_writer(self, context: WriterInitContext) -> ParquetStaging:
         """Stages a file in the job's directory."""
         name = context.file_name(SUFFIX)
         target = context.target or {"table": str(self.table), "identity": None}
         committable = {"file": name, "table": target["table"], "identity": target["identity"]}
-        return _CheckedStaging(self, context, name, committable)
+        return _CheckedStaging(self, context, name, committable, target.get("limits", ()))
 
     def create_committer(self, context: CommitterInitContext) -> Committer:
         """Writes each epoch in one transaction."""
@@ -161,8 +163,16 @@ class _Private:
 class _CheckedStaging(ParquetStaging):
     """Refuses what the database would refuse, while the epoch can still run again."""
 
-    def __init__(self, sink: DatabaseSink, context: WriterInitContext, name: str, committable: dict[str, Any]) -> None:
+    def __init__(
+        self,
+        sink: DatabaseSink,
+        context: WriterInitContext,
+        name: str,
+        committable: dict[str, Any],
+        limits: Sequence[Mapping[str, Any]],
+    ) -> None:
         super().__init__(context.staging_dir, name, committable)
+        self._limits = limits
         self._sink = sink
         self._uid = context.uid
 
@@ -170,6 +180,8 @@ class _CheckedStaging(ParquetStaging):
         """Takes a batch of rows that can be written."""
         self._sink.changes.check_rows("DatabaseSink", self._uid, batch)
         reason = self._sink.why_refused(batch)
+        if reason is None and self._limits:
+            reason = why_refused(self._sink.changes.puts(batch), self._limits)
         if reason is not None:
             raise OutputTypeError(self._uid, f"{self._sink!r} got a row that cannot be written: {reason}.")
         super().write_batch(batch)

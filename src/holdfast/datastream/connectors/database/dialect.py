@@ -68,11 +68,15 @@ class TableColumn:
         name: Its name.
         type: Its type, as the database calls it.
         is_needed: Whether a row must have a value for it: it is not null, and has no default.
+        is_never_null: Whether it refuses nulls.
+        longest: Characters that a text in it may have; None for any number.
     """
 
     name: str
     type: str
     is_needed: bool
+    is_never_null: bool = False
+    longest: int | None = None
 
 
 class Dialect(ABC):

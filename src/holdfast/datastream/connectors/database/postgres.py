@@ -47,7 +47,8 @@ _TAKES: Final[Mapping[str, frozenset[str]]] = {
     "numeric": frozenset({"numeric"}),
 }
 _COLUMNS: Final = """
-select a.attname, t.typname, a.attnotnull and not a.atthasdef and a.attidentity = ''
+select a.attname, t.typname, a.attnotnull and not a.atthasdef and a.attidentity = '', a.attnotnull,
+    case when t.typname in ('varchar', 'bpchar') and a.atttypmod > 4 then a.atttypmod - 4 end
 from pg_catalog.pg_attribute a join pg_catalog.pg_type t on t.oid = a.atttypid
 where a.attrelid = pg_catalog.to_regclass($1) and a.attnum > 0 and not a.attisdropped and a.attgenerated = ''
 order by a.attnum

@@ -59,10 +59,14 @@ class SQLite(Dialect):
     def columns(self, cursor: Cursor, table: TableName) -> list[TableColumn]:
         schema = "" if table.schema is None else f", {_text(table.schema)}"
         cursor.execute(
-            "select name, type, \"notnull\" and dflt_value is null and not (pk and upper(type) = 'INTEGER') "
+            "select name, type, \"notnull\" and dflt_value is null and not (pk and upper(type) = 'INTEGER'), "
+            "\"notnull\" and not (pk and upper(type) = 'INTEGER') "
             f"from pragma_table_info({_text(table.name)}{schema})"
         )
-        return [TableColumn(str(name), str(kind or ""), bool(needed)) for name, kind, needed in cursor.fetchall()]
+        found = cursor.fetchall()
+        return [
+            TableColumn(str(name), str(kind or ""), bool(needed), bool(never)) for name, kind, needed, never in found
+        ]
 
     def unique_keys(self, cursor: Cursor, table: TableName) -> list[frozenset[str]]:
         schema = "" if table.schema is None else f", {_text(table.schema)}"

@@ -16,7 +16,7 @@ from holdfast.datastream.connectors.kafka.client import BOOTSTRAP, KafkaConnecti
 from holdfast.datastream.connectors.kafka.group_offsets import GroupOffsets
 from holdfast.datastream.connectors.kafka.offsets_initializer import KafkaOffsetsInitializer, KafkaTopicPartition
 from holdfast.datastream.connectors.kafka.topic_ranges import COLUMNS, TopicRanges, TopicSelection
-from holdfast.errors import ConfigurationError
+from holdfast.errors import ConfigurationError, StorageError
 from holdfast.runtime.function.source_listener import SourceListener
 from holdfast.runtime.function.user_function import (
     FlatMapFunction,
@@ -120,6 +120,8 @@ class _Values(FlatMapFunction):
             return ()
         try:
             return self._schema.deserialize_all(bytes(value.value))
+        except (StorageError, ConfigurationError):
+            raise  # not the record is to blame, but what is needed to read it
         except Exception as error:
             raise ValueError(
                 f"the record at offset {value.offset} of {value.topic!r}, partition {value.partition}, cannot be read: "

@@ -12,7 +12,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from holdfast.datastream.connectors.kafka.record_serialization import KafkaRecord, KafkaRecordSerializationSchema
-from holdfast.runtime.function.sink import Committable, SinkWriter, WriterContext, WriterInitContext
+from holdfast.errors import HoldfastError
+from holdfast.runtime.function.sink import (
+    Committable,
+    RefusedElementError,
+    SinkWriter,
+    WriterContext,
+    WriterInitContext,
+)
 from holdfast.runtime.function.staging import ParquetStaging
 from holdfast.storage.file_system.scheme import file_system_for
 
@@ -65,14 +72,20 @@ class RecordStaging(SinkWriter):
         """Stages one element.
 
         Raises:
-            ValueError: Its record cannot be sent.
+            RefusedElementError: Its record cannot be made, or cannot be sent.
+            StorageError: What serializes it needs something that is away.
         """
-        record = self._serialize(element, context.timestamp())
+        try:
+            record = self._serialize(element, context.timestamp())
+        except (HoldfastError, OSError):
+            raise
+        except Exception as error:
+            raise RefusedElementError(f"its record cannot be made: {type(error).__name__}: {error}") from error
         size = _OVERHEAD + len(record.key or b"") + len(record.value or b"")
         if record.headers:
             size += sum(len(name) + len(value or b"") + 8 for name, value in record.headers)
         if size > self._largest:
-            raise ValueError(
+            raise RefusedElementError(
                 f"its record has {size} bytes, and Kafka takes {self._largest} at most: make it smaller, or raise "
                 "message.max.bytes of the sink, and of the brokers or max.message.bytes of the topic"
             )
