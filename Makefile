@@ -24,6 +24,8 @@ STAMP := $(VENV)/.setup-done
 CLASSES := $(VENV)/spark.jsa
 # A broker for the tests of Kafka, 43 MB; without a network they say that they skip.
 KAFKA := $(VENV)/kafka/.done
+# A schema registry for two long tests, 159 MB; without a network they say that they skip.
+REGISTRY := $(VENV)/registry/.done
 # The newest Python for the test of the wheel, 60 MB; without a network it takes the newest that the machine has.
 PYTHONS := .pythons
 
@@ -86,6 +88,9 @@ $(CLASSES): $(STAMP) tests/programs/java_archive.py
 $(KAFKA): $(STAMP) requirements-kafka.lock scripts/kafka_jars.py
 	-$(PY) scripts/kafka_jars.py
 
+$(REGISTRY): $(STAMP) scripts/schema_registry.py
+	-$(PY) scripts/schema_registry.py
+
 $(PYTHONS): $(STAMP) scripts/newest_python.py
 	-$(PY) scripts/newest_python.py
 
@@ -93,7 +98,7 @@ test: $(STAMP) $(CLASSES) $(KAFKA) ## Run what a contributor runs: real Spark, a
 	$(call run,$(SHORT))
 
 test-all: export EXAMPLES := all
-test-all: $(STAMP) $(CLASSES) $(KAFKA) $(PYTHONS) ## Run all tests (45 minutes on two cores)
+test-all: $(STAMP) $(CLASSES) $(KAFKA) $(REGISTRY) $(PYTHONS) ## Run all tests (45 minutes on two cores)
 	$(call run,$(ALL))
 
 test-again: $(STAMP) ## Run again what failed in the last run

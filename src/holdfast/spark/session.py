@@ -8,7 +8,8 @@ import sys
 from collections.abc import Callable
 from typing import TypeVar
 
-from pyspark import inheritable_thread_target
+from py4j.clientserver import ClientServer
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from holdfast.errors import ConfigurationError
@@ -108,11 +109,15 @@ def epoch_settings(session: SparkSession, *, messages: bool = False) -> None:
 
 def in_the_session(session: SparkSession, call: Callable[[], T]) -> Callable[[], T]:
     """The call, for another thread: Spark's properties of this thread go with it, and the session is the active one."""
+    if not isinstance(SparkContext._gateway, ClientServer):
+        return call  # threads of Python have none of their own in the JVM
+    context = session.sparkContext
+    properties = context._jsc.sc().getLocalProperties().clone()
+    of_version = getattr(SparkSession, "_get_j_spark_session_class", lambda jvm: jvm.SparkSession)
 
     def made() -> T:
-        jvm = session.sparkContext._jvm
-        SparkSession._get_j_spark_session_class(jvm).setActiveSession(session._jsparkSession)
+        context._jsc.sc().setLocalProperties(properties)
+        of_version(context._jvm).setActiveSession(session._jsparkSession)
         return call()
 
-    carried: Callable[[], T] = inheritable_thread_target(session)(made)
-    return carried
+    return made

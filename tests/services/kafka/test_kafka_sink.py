@@ -14,6 +14,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
 from holdfast.common import WatermarkStrategy
+from holdfast.datastream import OutputTag
 from holdfast.datastream.connectors.kafka import DeliveryGuarantee, KafkaRecordSerializationSchema, KafkaSink
 from holdfast.datastream.connectors.kafka.client import KafkaConnection
 from holdfast.datastream.connectors.kafka.marker_topic import find_or_make, marker_key, marker_value
@@ -92,6 +93,36 @@ def test_records_have_key_headers_partition_and_time(broker: KafkaServer, topic:
     seen = {(m.key(), m.value(), m.partition(), m.timestamp()[1]) for m in messages(broker.bootstrap_servers, topic)}
     assert seen == {(b"kelp", b"4", 0, 1004), (b"rock", b"7", 1, 1007), (b"kelp", None, 0, 998)}
     assert messages(broker.bootstrap_servers, topic)[0].headers() == [("from", b"test"), ("nothing", None)]
+
+
+def test_what_makes_no_record_and_what_is_too_long_goes_aside_or_stops_the_job_with_the_same_words(
+    broker: KafkaServer, topic: str, tmp_path: Path
+) -> None:
+    schema = KafkaRecordSerializationSchema.builder().set_topic(topic)
+    schema.set_key_serialization_schema(word).set_value_serialization_schema(long_if_negative)
+    builder = KafkaSink.builder().set_bootstrap_servers(broker.bootstrap_servers).set_record_serializer(schema.build())
+    refused: list[Any] = []
+    tag = OutputTag("refused")
+    program = EpochProgram()
+    out = program.source("in", "word string, n bigint").sink_to(builder.build()).uid("out").set_dead_letter_output(tag)
+    out.get_side_output(tag).for_each_epoch(lambda rows, epoch: refused.extend(rows.to_pylist())).uid("refused")
+    program.run(tmp_path / "a", [{"in": [("kelp", 1), ("rock", None)]}, {"in": [("sand", -1), ("kelp", 2)]}])
+    assert sorted(m.value() for m in messages(broker.bootstrap_servers, topic)) == [b"1", b"2"]
+    made, long = sorted(refused, key=lambda letter: letter["epoch"])
+    assert (made["row"], made["sink"], made["epoch"]) == ({"word": "rock", "n": None}, "out", 1)
+    assert made["reason"].startswith("its record cannot be made: TypeError: ")
+    assert (long["row"]["word"], long["epoch"]) == ("sand", 2)
+    assert "and Kafka takes 1000000 at most" in long["reason"]
+
+    for row, words in (("rock", None), "'<' not supported"), (("sand", -1), "and Kafka takes 1000000 at most"):
+        strict = EpochProgram()
+        strict.source("in", "word string, n bigint").sink_to(builder.build()).uid("out")
+        with pytest.raises(JobExecutionError, match=words):
+            strict.run(tmp_path / words[:3], [{"in": [row]}])
+
+
+def long_if_negative(row: Any) -> str:
+    return "x" * 1_000_001 if row.n < 0 else str(row.n)
 
 
 def test_keys_go_where_the_java_client_puts_them(broker: KafkaServer, tmp_path: Path) -> None:

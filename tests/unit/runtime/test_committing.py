@@ -297,6 +297,10 @@ def test_what_each_sink_has_committed_how_long_that_took_and_what_waits_is_count
     assert out.seconds > 0 and out.lag_ms(clock.now_ms()) == 0
     assert (away_now.records, away_now.last_epoch, away_now.retried) == (0, None, 6)
     assert (away_now.pending, away_now.pending_records, away_now.lag_ms(clock.now_ms())) == (3, 15, 300)
+    clock.advance(1000)
+    meter.begin(["away", "out"])
+    meter.staged({"away": output["away"]})
+    assert meter.numbers["away"].lag_ms(clock.now_ms()) == 1300, "another attempt does not make it younger"
 
 
 def test_committables_of_a_sink_that_is_gone_are_never_dropped_silently() -> None:

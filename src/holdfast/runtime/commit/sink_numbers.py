@@ -79,11 +79,12 @@ class SinkMeter:
         self._lock = threading.Lock()
         self._numbers: dict[str, SinkNumbers] = {}
         self._waiting: dict[str, dict[EpochKey, _Waiting]] = {}
+        self._before: dict[str, dict[EpochKey, _Waiting]] = {}
 
     def begin(self, uids: Sequence[str]) -> None:
-        """A job attempt begins with these sinks; what an earlier one had staged is forgotten, as it was then."""
+        """A job attempt begins with these sinks. What an earlier one had staged comes again, or is forgotten with it."""
         with self._lock:
-            self._waiting.clear()
+            self._before, self._waiting = self._waiting, {}
             self._numbers = {uid: self._numbers.get(uid, SinkNumbers()) for uid in uids}
 
     def staged(self, output: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
@@ -94,9 +95,10 @@ class SinkMeter:
                 by_epoch: dict[EpochKey, list[Mapping[str, Any]]] = {}
                 for entry in entries:
                     by_epoch.setdefault((str(entry.get("incarnation", "")), int(entry["epoch"])), []).append(entry)
-                waiting = self._waiting.setdefault(uid, {})
+                waiting, before = self._waiting.setdefault(uid, {}), self._before.get(uid, {})
                 for key, members in by_epoch.items():
-                    waiting.setdefault(key, _Waiting(now, len(members), records_of(members)))
+                    since = before[key].since if key in before else now
+                    waiting.setdefault(key, _Waiting(since, len(members), records_of(members)))
 
     @contextmanager
     def commit(self, uid: str, key: EpochKey, entries: Sequence[Mapping[str, Any]]) -> Iterator[None]:

@@ -9,8 +9,11 @@ from holdfast.datastream.connectors.kafka.offsets_initializer import (
     KafkaOffsetsInitializer,
     KafkaTopicPartition,
 )
-from holdfast.datastream.connectors.kafka.record_serialization import (
+from holdfast.datastream.connectors.kafka.record.confluent_serialization import (
+    ConfluentDeserialization,
     ConfluentSerialization,
+)
+from holdfast.datastream.connectors.kafka.record.record_serialization import (
     KafkaRecordSerializationSchema,
     KafkaRecordSerializationSchemaBuilder,
 )
@@ -18,6 +21,7 @@ from holdfast.datastream.flink_paths import REFUSED_OF_KAFKA
 
 __all__ = [
     "DEAD_LETTER",
+    "ConfluentDeserialization",
     "ConfluentSerialization",
     "DeliveryGuarantee",
     "KafkaOffsetResetStrategy",

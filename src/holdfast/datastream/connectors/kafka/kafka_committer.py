@@ -11,7 +11,7 @@ from typing import Any, Final
 from holdfast.datastream.connectors.kafka.client import KafkaConnection, told
 from holdfast.datastream.connectors.kafka.marker_log import MarkerLog
 from holdfast.datastream.connectors.kafka.marker_topic import MarkerPartition, Shard
-from holdfast.datastream.connectors.kafka.record_staging import staged_records
+from holdfast.datastream.connectors.kafka.record.record_staging import staged_records
 from holdfast.datastream.connectors.kafka.shard_producer import RecordProducer, ShardProducer
 from holdfast.errors import ConfigurationError, StorageError
 from holdfast.kernel.malformed import MALFORMED

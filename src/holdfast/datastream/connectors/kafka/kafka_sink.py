@@ -20,8 +20,8 @@ from holdfast.datastream.connectors.kafka.marker_topic import (
     find_or_make,
     require_same,
 )
-from holdfast.datastream.connectors.kafka.record_serialization import KafkaRecordSerializationSchema
-from holdfast.datastream.connectors.kafka.record_staging import LARGEST, RecordStaging
+from holdfast.datastream.connectors.kafka.record.record_serialization import KafkaRecordSerializationSchema
+from holdfast.datastream.connectors.kafka.record.record_staging import LARGEST, RecordStaging
 from holdfast.datastream.connectors.kafka.shard_producer import RecordProducer
 from holdfast.datastream.sinks.task_owned import sweep_task_owned
 from holdfast.errors import ConfigurationError

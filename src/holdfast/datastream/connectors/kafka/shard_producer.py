@@ -15,7 +15,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 
 from holdfast.datastream.connectors.kafka.client import KafkaConnection, told
 from holdfast.datastream.connectors.kafka.marker_topic import MarkerPartition, Shard, marker_key, marker_value
-from holdfast.datastream.connectors.kafka.record_serialization import KafkaRecord
+from holdfast.datastream.connectors.kafka.record.record_serialization import KafkaRecord
 
 _DEFAULTS: Final = {
     # Keys go where the Java client puts them, so that topics of several writers stay partitioned.

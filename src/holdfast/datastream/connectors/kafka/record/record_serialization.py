@@ -24,36 +24,6 @@ class KafkaRecord(NamedTuple):
     timestamp: int
 
 
-class ConfluentSerialization(SerializationSchema):
-    """A serializer of confluent-kafka, for instance that of Avro with a schema registry.
-
-    Args:
-        make: Called once for each writer in a task; returns the serializer, because it holds connections, which cannot
-            be pickled: `lambda: AvroSerializer(SchemaRegistryClient({"url": url}), schema)`.
-        topic: The topic that it is told of.
-        is_key: Whether it is told to write keys.
-    """
-
-    def __init__(self, make: Callable[[], Any], topic: str, *, is_key: bool = False) -> None:
-        if not callable(make):
-            raise ConfigurationError(f"ConfluentSerialization takes a function that makes a serializer, not {make!r}.")
-        self._make = make
-        self._topic = topic
-        self._is_key = is_key
-        self._serializer: Any = None
-        self._context: Any = None
-
-    def open(self) -> None:
-        from confluent_kafka.serialization import MessageField, SerializationContext
-
-        self._serializer = self._make()
-        self._context = SerializationContext(self._topic, MessageField.KEY if self._is_key else MessageField.VALUE)
-
-    def serialize(self, element: Any) -> bytes | None:
-        written: bytes | None = self._serializer(element, self._context)
-        return written
-
-
 class _Function(SerializationSchema):
     """A function that makes bytes, or text, which is written as UTF-8."""
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from holdfast.datastream.connectors.kafka.record_serialization import KafkaRecord, KafkaRecordSerializationSchema
+from holdfast.datastream.connectors.kafka.record.record_serialization import KafkaRecord, KafkaRecordSerializationSchema
 from holdfast.errors import HoldfastError
 from holdfast.runtime.function.sink import (
     Committable,

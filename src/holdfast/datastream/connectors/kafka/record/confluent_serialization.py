@@ -1,0 +1,180 @@
+"""Serializers of confluent-kafka's own, those of a schema registry for instance, and what their errors mean.
+
+They hold connections, which cannot be pickled, so each process makes one and keeps it: schemas are asked for once, and
+not in every epoch. A record that cannot be written or read is told from a registry that is away, or that refuses: a
+dead letter is only for the first.
+"""
+
+from __future__ import annotations
+
+import sys
+import uuid
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from holdfast.errors import ConfigurationError, OutputTypeError, StorageError
+from holdfast.types.conversion.convert import to_type
+from holdfast.types.information.type_information import RowTypeInformation, TypeInformation
+from holdfast.types.serialization_schema import DeserializationSchema, SerializationSchema
+
+_made: Final[dict[str, Any]] = {}
+"""By identity, what this process has made."""
+
+_TRANSPORTS: Final = frozenset({"httpx", "httpx2", "httpcore", "authlib", "ssl"})
+"""Packages by which confluent-kafka reaches a registry; which of them depends on its version."""
+
+_PASSING: Final = frozenset({408, 425, 429})
+_NOT_FOUND: Final = 404
+
+
+class _Confluent:
+    """A serializer or deserializer, and what it is told beside an element."""
+
+    def __init__(self, make: Callable[[], Any], topic: str, *, is_key: bool = False, reads: bool = False) -> None:
+        if not callable(make):
+            kind = "ConfluentDeserialization" if reads else "ConfluentSerialization"
+            raise ConfigurationError(f"{kind} takes a function that makes a serializer, not {make!r}.")
+        self._reads = reads
+        self.identity = uuid.uuid4().hex
+        self._make = make
+        self._topic = topic
+        self._is_key = is_key
+        self._context: Any = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_context": None}
+
+    def call(self, value: Any) -> Any:
+        """What it makes of a value.
+
+        Raises:
+            StorageError: The registry is away.
+            ConfigurationError: It refuses what is asked for.
+            Exception: The value is to blame.
+        """
+        serializer = self.opened()
+        try:
+            return serializer(value, self._context)
+        except Exception as error:
+            told = _told(error, self._topic, reads=self._reads)
+            if told is None:
+                raise
+            raise told from error
+
+    def opened(self) -> Any:
+        """The one of this process.
+
+        Raises:
+            StorageError: It needs a registry that is away.
+            ConfigurationError: It cannot be made.
+        """
+        from confluent_kafka.serialization import MessageField, SerializationContext
+
+        if self._context is None:
+            self._context = SerializationContext(self._topic, MessageField.KEY if self._is_key else MessageField.VALUE)
+        if self.identity not in _made:
+            try:
+                _made[self.identity] = self._make()
+            except Exception as error:
+                raise _told(error, self._topic) or ConfigurationError(
+                    f"The serializer for the topic {self._topic!r} could not be made: {type(error).__name__}: {error}. "
+                    "Those of a schema registry need pip install 'holdfast[schema-registry]'."
+                ) from error
+        return _made[self.identity]
+
+
+class ConfluentSerialization(SerializationSchema):
+    """A serializer of confluent-kafka, for instance that of Avro with a schema registry.
+
+    Args:
+        make: Called once in each process; returns the serializer, because it holds connections, which cannot be
+            pickled: `lambda: AvroSerializer(SchemaRegistryClient({"url": url}), schema)`.
+        topic: The topic that it is told of.
+        is_key: Whether it is told to write keys.
+        convert: What it is given of an element; the element without it. That of Protobuf takes messages.
+    """
+
+    def __init__(
+        self,
+        make: Callable[[], Any],
+        topic: str,
+        *,
+        is_key: bool = False,
+        convert: Callable[[Any], Any] | None = None,
+    ) -> None:
+        self._confluent = _Confluent(make, topic, is_key=is_key)
+        self._convert = convert
+
+    def serialize(self, element: Any) -> bytes | None:
+        written: bytes | None = self._confluent.call(element if self._convert is None else self._convert(element))
+        return written
+
+
+class ConfluentDeserialization(DeserializationSchema):
+    """A deserializer of confluent-kafka, for instance that of Avro with a schema registry.
+
+    Args:
+        make: Called once in each process; returns the deserializer:
+            `lambda: AvroDeserializer(SchemaRegistryClient({"url": url}))`.
+        produced_type: Type of the elements, as `output_type` takes it. Of a row, what the deserializer returns are its
+            columns by name; what the type has not is left out, and what is missing is null.
+        topic: The topic that it is told of.
+        convert: What becomes an element of what it returns, for instance of a message of Protobuf.
+    """
+
+    def __init__(
+        self,
+        make: Callable[[], Any],
+        produced_type: Any,
+        topic: str,
+        *,
+        convert: Callable[[Any], Any] | None = None,
+    ) -> None:
+        self._confluent = _Confluent(make, topic, reads=True)
+        self._type = to_type(produced_type)
+        self._convert = convert
+
+    def deserialize(self, message: bytes) -> Any:
+        """The element that the bytes of a value stand for.
+
+        Raises:
+            ValueError: They stand for none of the type.
+            StorageError: The registry is away.
+        """
+        found = self._confluent.call(message)
+        if found is None:
+            return None
+        if self._convert is not None:
+            found = self._convert(found)
+        if isinstance(self._type, RowTypeInformation) and isinstance(found, Mapping):
+            found = {name: found.get(name) for name in self._type.names}
+        try:
+            return self._type.adopt(found)
+        except OutputTypeError as error:
+            raise ValueError(str(error)) from None
+
+    def get_produced_type(self) -> TypeInformation:
+        return self._type
+
+
+def _told(error: Exception, topic: str, *, reads: bool = False) -> Exception | None:
+    """The error that says that a registry is to blame, or who has set it up; None if it is the value."""
+    known = sys.modules.get("confluent_kafka.schema_registry.error")
+    said = f"{type(error).__name__}: {error}"
+    is_of_registry = known is not None and isinstance(error, known.SchemaRegistryError)
+    if is_of_registry:
+        status = error.http_status_code  # type: ignore[attr-defined]
+        if reads and status == _NOT_FOUND:
+            return ValueError(f"the schema registry does not know its schema: {said}")
+        if 400 <= status < 500 and status not in _PASSING:
+            return ConfigurationError(
+                f"The schema registry refuses what the topic {topic!r} needs: {said}. Change the schema, the "
+                "compatibility of its subject, or the credentials."
+            )
+    if is_of_registry or isinstance(error, OSError) or _is_of_transport(error):
+        return StorageError(f"The schema registry for the topic {topic!r} does not answer: {said}")
+    return None
+
+
+def _is_of_transport(error: Exception) -> bool:
+    return any(kind.__module__.partition(".")[0] in _TRANSPORTS for kind in type(error).__mro__)
