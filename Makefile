@@ -24,7 +24,7 @@ STAMP := $(VENV)/.setup-done
 CLASSES := $(VENV)/spark.jsa
 # A broker for the tests of Kafka, 43 MB; without a network they say that they skip.
 KAFKA := $(VENV)/kafka/.done
-# A schema registry for two long tests, 159 MB; without a network they say that they skip.
+# A schema registry for two long tests, 142 MB; without a network they say that they skip.
 REGISTRY := $(VENV)/registry/.done
 # The newest Python for the test of the wheel, 60 MB; without a network it takes the newest that the machine has.
 PYTHONS := .pythons

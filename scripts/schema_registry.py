@@ -16,8 +16,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from scripts.kafka_jars import CENTRAL, bring
 
-VERSION: Final = "3.3.3"
-DIGEST: Final = "8bc6751c76d963734224b01d5e7f84ccb3cb61c87d3bd77c36c35f10a5cbed63"
+VERSION: Final = "2.6.13.Final"
+"""The last one that runs on Java 17."""
+DIGEST: Final = "3cda1b34aa020fb4ac4dd6a66018d757e81e437f97e20a1f92d366b70091c6ba"
 TARGET: Final = Path(sys.prefix, "registry")
 
 
