@@ -82,7 +82,7 @@ class SinkMeter:
         self._before: dict[str, dict[EpochKey, _Waiting]] = {}
 
     def begin(self, uids: Sequence[str]) -> None:
-        """A job attempt begins with these sinks. What an earlier one had staged comes again, or is forgotten with it."""
+        """A job attempt begins with these sinks. What an earlier one had staged comes again, or is forgotten."""
         with self._lock:
             self._before, self._waiting = self._waiting, {}
             self._numbers = {uid: self._numbers.get(uid, SinkNumbers()) for uid in uids}
