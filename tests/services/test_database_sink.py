@@ -214,15 +214,18 @@ def test_text_goes_into_json_and_uuid_columns_and_integers_into_smaller_ones(
 ) -> None:
     database = of_postgres(server)
     database.ask("create table t (id uuid, body jsonb, n smallint)")
-    sink = DatabaseSink(database.uri, "public.t")
+    sink, columns = DatabaseSink(database.uri, "public.t"), "id string, body string, n bigint"
     some = "0f0e0d0c-0000-4000-8000-000000000001"
-    run(sink, tmp_path, "id string, body string, n bigint", [(some, '{"a": 1}', 7)])
+    first, second = [(some, '{"a": 1}', 7)], [(some, "{}", 70_000)]
+    run(sink, tmp_path, columns, first)
     assert database.ask("select id::text, body ->> 'a', n from t") == [(some, "1", 7)]
-    with pytest.raises(ConfigurationError, match=r"(?s)smallint out of range.*Nothing of the epoch was committed"):
-        run(sink, tmp_path, "id string, body string, n bigint", [(some, '{"a": 1}', 7)], [(some, "{}", 70_000)])
+    with pytest.raises(JobExecutionError, match="'n' is 70000, and the column of the table has 16 bits"):
+        run(sink, tmp_path, columns, first, second)
     database.ask("alter table t alter n type bigint")
-    run(sink, tmp_path, "id string, body string, n bigint", [(some, '{"a": 1}', 7)], [(some, "{}", 70_000)])
+    run(sink, tmp_path, columns, first, second)
     assert database.ask("select n from t order by n") == [(7,), (70_000,)]
+    with pytest.raises(ConfigurationError, match=r"(?s)invalid input syntax.*Nothing of the epoch was committed"):
+        run(sink, tmp_path, columns, first, second, [(some, "no json", 1)])
 
 
 def test_a_text_that_postgres_does_not_store_is_refused_before_it_is_staged(
