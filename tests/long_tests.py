@@ -35,6 +35,9 @@ LONG_QUERIES = ("q3", "q6", "q7", "q9", "q11", "q12", "q15", "q17", "q20")
 CHANGES = "tests/unit/datastream/test_changes.py::test_killed_at_any_step_the_tables_end_as_the_changes_say"
 """Killed at each step of a commit into three tables; `make test` has those before and after a sink's own commit."""
 
+BY_KEY = "tests/contract/test_table_changes.py"
+"""Processes that are killed and that sleep in commits by a key; `make test` has them for Delta."""
+
 BUCKET = "tests/services/test_tables_in_object_store.py"
 """Tables in a store that fails at each single request; `make test` has one table, and what only a store does."""
 
@@ -50,6 +53,12 @@ LONG = (
     f"tests/contract/test_state_backends.py::TestColumnarWithLargeMaps::{HISTORIES}",
     f"tests/contract/test_state_backends.py::TestForgetfulHashMap::{HISTORIES}",
     f"tests/contract/test_state_backends.py::TestUsersOwn::{HISTORIES}",
+    f"{BY_KEY}::test_a_process_that_is_killed_in_a_commit_leaves_work_that_the_next_one_finishes[Iceberg]",
+    f"{BY_KEY}::test_a_process_that_wakes_in_a_commit_when_others_are_two_epochs_further_changes_nothing[Iceberg]",
+    f"{BY_KEY}::test_processes_that_commit_the_same_at_the_same_time_apply_it_once[Iceberg]",
+    f"{BY_KEY}::test_a_process_that_is_killed_in_a_commit_leaves_work_that_the_next_one_finishes[SQLite]",
+    f"{BY_KEY}::test_a_process_that_wakes_in_a_commit_when_others_are_two_epochs_further_changes_nothing[SQLite]",
+    f"{BY_KEY}::test_processes_that_commit_the_same_at_the_same_time_apply_it_once[SQLite]",
     "tests/contract/test_table_sinks.py::TestIceberg::test_a_process_that_is_killed_in_a_commit",
     "tests/contract/test_table_sinks.py::TestIceberg::test_a_process_that_sleeps_in_a_commit",
     "tests/contract/test_table_sinks.py::TestIceberg::test_processes_that_commit_the_same",
