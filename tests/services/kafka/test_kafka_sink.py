@@ -20,6 +20,7 @@ from holdfast.datastream.connectors.kafka.client import KafkaConnection
 from holdfast.datastream.connectors.kafka.marker_topic import find_or_make, marker_key, marker_value
 from holdfast.datastream.connectors.kafka.shard_producer import ShardProducer
 from holdfast.errors import ConfigurationError, FencedError, HoldfastError, JobExecutionError, StorageError
+from holdfast.runtime.function.sink import CommitterInitContext
 from holdfast.testing import EpochProgram, KafkaServer
 from holdfast.testing.sink_contract.sink_stage import JOB, SinkStage
 from tests.stories.kafka import PATIENCE, make_topic, messages, running_broker
@@ -209,7 +210,7 @@ def test_a_deposed_leader_begins_no_producer(broker: KafkaServer, topic: str, tm
 
     job = stage(sink(broker.bootstrap_servers, topic), tmp_path)
     late = job.committing()
-    late._contexts["out"] = type(late._contexts["out"])(JOB, "out", str(tmp_path), {}, (INCARNATION,), deposed)
+    late._sinks["out"]._context = CommitterInitContext(JOB, "out", str(tmp_path), {}, (INCARNATION,), deposed)
     with pytest.raises(FencedError):
         late.commit(1, {"out": job.write(1, [("kelp", 1)])}, is_recovered=True)
     assert values(broker, topic, "read_uncommitted") == []

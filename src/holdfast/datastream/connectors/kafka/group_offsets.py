@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Mapping
-from concurrent.futures import Future
 from typing import Any, Final
 
-from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException
+from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException
 from confluent_kafka import TopicPartition as Partition
 
 from holdfast.datastream.connectors.kafka.client import KafkaConnection, reason_of
@@ -23,11 +23,23 @@ logger = logging.getLogger(__name__)
 _LAST_SECONDS: Final = 5.0
 """How long the end of an attempt waits for an answer."""
 
+_TRIES: Final = 20
+_PAUSE: Final = 0.25
+_PASSING: Final = (
+    KafkaError.COORDINATOR_NOT_AVAILABLE,
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+    KafkaError.NOT_COORDINATOR,
+    KafkaError._WAIT_COORD,
+)
+"""What a group answers whose coordinator is being made, or moves."""
+
+Offsets = Mapping[tuple[str, int], int]
+
 
 class GroupOffsets(SourceListener):
-    """Commits where a source stands to its group, one request at a time. Nobody waits for the answer.
+    """Commits where a source stands to its group, in a thread of its own. Nobody waits for it.
 
-    While one is under way only the newest offsets are kept, which are committed next.
+    While a request is under way only the newest offsets are kept, which are committed next.
 
     Args:
         ranges: The topics of the source, and its group.
@@ -39,65 +51,77 @@ class GroupOffsets(SourceListener):
         self._ranges = ranges
         self._admin: Any = None
         self._state = threading.Condition()
-        self._wanted: Mapping[tuple[str, int], int] = {}
-        self._told: Mapping[tuple[str, int], int] = {}
-        self._is_under_way = False
+        self._wanted: Offsets = {}
+        self._done: Offsets = {}
+        self._is_running = self._is_closed = False
         self._has_failed = False
 
     def checkpoint_completed(self, offset: Any) -> None:
         """Commits an offset of the source, as Spark's log has it."""
         wanted = places_of(self._ranges.bounds()[1] if offset is None else offset)
         with self._state:
-            self._wanted = wanted
-            if self._is_under_way or wanted == self._told:
-                return
-            self._is_under_way = True
-        self._send(wanted)
+            self._wanted, self._is_closed = wanted, False
+            if not self._is_running:
+                self._is_running = True
+                threading.Thread(target=self._run, name=f"holdfast-group-{self._group}", daemon=True).start()
+            self._state.notify_all()
 
     def close(self) -> None:
         """Waits a few seconds for what is under way."""
         with self._state:
-            if not self._state.wait_for(lambda: not self._is_under_way, _LAST_SECONDS):
+            if not self._state.wait_for(lambda: self._done == self._wanted, _LAST_SECONDS):
                 logger.warning("Kafka has not confirmed the offsets of the group %r yet", self._group)
+            self._is_closed = True
+            self._state.notify_all()
 
-    def _send(self, wanted: Mapping[tuple[str, int], int]) -> None:
-        partitions = [Partition(topic, number, following) for (topic, number), following in sorted(wanted.items())]
-        try:
-            connection = KafkaConnection(self._ranges.properties)
-            if self._admin is None:
-                self._admin = connection.admin()
-            request = ConsumerGroupTopicPartitions(self._group, partitions)
-            asked = self._admin.alter_consumer_group_offsets([request], request_timeout=connection.patience)
-            answer = asked[self._group]
-        except Exception as error:
-            self._ended(wanted, error)
-            return
-        answer.add_done_callback(lambda future: self._ended(wanted, _failure_of(future)))
+    def _run(self) -> None:
+        while True:
+            with self._state:
+                self._state.wait_for(lambda: self._is_closed or self._done != self._wanted)
+                if self._done == self._wanted:
+                    self._is_running = False
+                    return
+                wanted = self._wanted
+            self._tell(self._failure(wanted))
+            with self._state:
+                self._done = wanted
+                self._state.notify_all()
 
-    def _ended(self, wanted: Mapping[tuple[str, int], int], failure: BaseException | None) -> None:
-        if failure is None:
-            self._has_failed = False
-        elif not self._has_failed:
-            self._has_failed = True
+    def _tell(self, failure: Exception | None) -> None:
+        """Says once that offsets are not committed, until they are."""
+        if failure is not None and not self._has_failed:
             logger.warning(
                 "the offsets of a checkpoint were not committed to the group %r, which is tried again with the next "
                 "one; the job does not need them: %s",
                 self._group,
-                reason_of(failure),
+                reason_of(failure) or repr(failure),
             )
-        with self._state:
-            self._told = wanted if failure is None else {}
-            following = self._wanted
-            if failure is not None or following == wanted:
-                self._is_under_way = False
-                self._state.notify_all()
-                return
-        self._send(following)
+        self._has_failed = failure is not None
 
+    def _failure(self, wanted: Offsets) -> Exception | None:
+        """Commits offsets; why they are not, if so."""
+        for _ in range(_TRIES):
+            try:
+                self._commit(wanted)
+            except KafkaException as error:
+                if error.args[0].code() not in _PASSING:
+                    return error
+                last: Exception = error
+            except Exception as error:
+                return error
+            else:
+                return None
+            time.sleep(_PAUSE)
+        return last
 
-def _failure_of(answer: Future[Any]) -> BaseException | None:
-    failure = answer.exception()
-    if failure is not None:
-        return failure
-    refused = [place.error for place in answer.result().topic_partitions if place.error is not None]
-    return KafkaException(refused[0]) if refused else None
+    def _commit(self, wanted: Offsets) -> None:
+        connection = KafkaConnection(self._ranges.properties)
+        if self._admin is None:
+            self._admin = connection.admin()
+        partitions = [Partition(topic, number, following) for (topic, number), following in sorted(wanted.items())]
+        request = ConsumerGroupTopicPartitions(self._group, partitions)
+        asked = self._admin.alter_consumer_group_offsets([request], request_timeout=connection.patience)
+        answer = asked[self._group].result(connection.patience + 5)
+        refused = [place.error for place in answer.topic_partitions if place.error is not None]
+        if refused:
+            raise KafkaException(refused[0])
