@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -101,6 +102,8 @@ def main() -> int:
     for path, lines in printed(list(recordings), python):
         recording = recordings[path]
         told = f"{path.parent.name}/{path.stem}"
+        if lines and arguments.examples:
+            lines = [line for line in lines if re.match(r"(\d+> )?\(", line)]  # they log into the same pipe
         if lines is None:
             wrong += 1
             print(f"{told}: failed")  # noqa: T201
