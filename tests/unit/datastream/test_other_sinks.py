@@ -112,7 +112,7 @@ def test_elements_are_printed_after_the_commit_with_flinks_prefixes(
 
     stage.commit(committables)
 
-    assert capsys.readouterr().out == "words:1> +I[kelp, 1]\nwords:2> +I[rock, 2]\n"
+    assert capsys.readouterr().out == "words:1> +I[kelp,1]\nwords:2> +I[rock,2]\n"
 
 
 def test_plain_and_pickled_elements_can_be_printed_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,16 +15,16 @@ from holdfast.runtime.function.sink import CommitRequest, Committer, CommitterIn
 from holdfast.runtime.function.staging import ParquetStaging, read_staged
 from holdfast.storage.job.naming import FileName
 from holdfast.types.conversion.arrow import batch_to_elements
-from holdfast.types.conversion.flink_text import text_of
+from holdfast.types.conversion.flink_text import printed_text_of
 from holdfast.types.information.type_information import TypeInformation
 
 SUFFIX: Final = ".printed"
 
 
 class PrintSink(Sink):
-    """Prints each element as Flink shows it, with its prefixes: identifier, and subtask if there are several.
+    """Prints each element as PyFlink does, with its prefixes: identifier, and subtask if there are several.
 
-    Elements of a declared type look as in Java, ``(kelp,1)`` or ``+I[kelp, 1]``, others as `str` shows them.
+    Elements of a declared type look like ``(kelp,1)`` or ``+I[kelp,1]``, others as `str` shows them.
 
     Args:
         element_type: Type of the stream's elements.
@@ -57,7 +57,7 @@ class _PrintingCommitter(Committer):
 
     def commit(self, requests: Sequence[CommitRequest]) -> None:
         lines: list[str] = []
-        text = text_of(self._type)
+        text = printed_text_of(self._type)
         for request, path in zip(requests, staged_paths(self._context, requests), strict=True):
             prefix = self._prefix(request)
             for batch in read_staged([path]).to_batches():

@@ -37,6 +37,13 @@ def text_of(kind: TypeInformation) -> Text:
     return lambda value: "null" if value is None else show(value)
 
 
+def printed_text_of(kind: TypeInformation) -> Text:
+    """Return what makes the text that PyFlink prints: of rows it is Python that shows the fields, ``+I[kelp,None]``."""
+    if isinstance(kind, RowTypeInformation):
+        return lambda row: f"{row.get_row_kind()}[{','.join(map(str, row))}]"
+    return text_of(kind)
+
+
 def _text_of(kind: TypeInformation) -> Text:
     if isinstance(kind, TupleTypeInformation):
         parts = [text_of(part) for part in kind.get_field_types()]

@@ -1,7 +1,7 @@
 """What Python gets back of values that were declared: their classes, and what a type does to them.
 
-Here: `BIG_DEC` has 18 digits behind the point, as in Flink's tables, because a column of Arrow and Spark has a fixed number
-of them.
+Here: `BIG_DEC` has 18 digits behind the point, as in Flink's tables, because a column of Arrow and Spark has a
+fixed number of them.
 """
 
 import datetime
