@@ -104,9 +104,9 @@ class GroupOffsets(SourceListener):
             try:
                 self._commit(wanted)
             except KafkaException as error:
-                if error.args[0].code() not in _PASSING:
-                    return error
                 last: Exception = error
+                if error.args[0].code() not in _PASSING:
+                    return last
             except Exception as error:
                 return error
             else:
