@@ -15,7 +15,9 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from click.testing import CliRunner
 
+from holdfast.cli import main
 from holdfast.datastream import KeyedProcessFunction
 from holdfast.errors import ConfigurationError, NotExistError, StateError
 from holdfast.state import (
@@ -245,3 +247,21 @@ def test_what_cannot_be_read_is_named_and_nothing_is_guessed(tmp_path: Path) -> 
 def test_a_savepoint_in_the_format_of_one_backend_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="flink savepoint --type canonical"):
         opened("native-2.3", tmp_path)
+
+
+def test_the_command_line_tells_what_there_is_and_makes_a_savepoint(tmp_path: Path) -> None:
+    opened("java-2.3", tmp_path)
+    command = ["state", "from-flink", str(tmp_path / "java-2.3")]
+    told = CliRunner().invoke(main, command)
+    assert told.exit_code == 0, told.output
+    assert "everything\n" in told.output and "  count (value)\n" in told.output
+    assert "  opaque (value): " in told.output and "java.util.BitSet are written by Kryo" in told.output
+
+    ours = tmp_path / "ours"
+    refused = CliRunner().invoke(main, [*command, "--to", str(ours)])
+    assert refused.exit_code != 0 and "everything/opaque" in refused.stderr and not ours.exists()
+
+    left = [text for uid in ("source", "windows", "everything/opaque") for text in ("--leave-out", uid)]
+    made = CliRunner().invoke(main, [*command, "--to", str(ours), *left])
+    assert made.exit_code == 0 and made.output.strip() == str(ours), made.output
+    judge_java(SavepointReader.read(None, str(ours)), has_null=False)

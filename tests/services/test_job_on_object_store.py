@@ -14,6 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 from holdfast.cli import main
+from holdfast.kernel import fault as faults
 from holdfast.runtime.job.control import SnapshotRequest
 from holdfast.storage.file_system.scheme import FileSystem, file_system_for
 from holdfast.testing import S3Server
@@ -140,6 +141,40 @@ def test_a_savepoint_in_the_store_needs_nothing_else_and_is_deleted_whole(
         ended = subprocess.run([*command, *verb, *options], capture_output=True, text=True, check=False)
         assert ended.returncode == 0, ended.stderr
     assert list_all(fs, f"{root}-savepoints") == []
+
+
+@pytest.mark.parametrize("fault", [f"{when}:subsume.delete=raise" for when in ("before", "after", "lost")])
+def test_a_checkpoint_in_the_store_that_is_claimed_goes_and_what_others_need_stays(
+    root: str, tmp_path: Path, fault: str
+) -> None:
+    batches = [["kelp", "rock"], ["kelp"], ["rock", "sand"]]
+
+    def count(out: str, place: str, words: list[list[str]], options: dict[str, str]) -> None:
+        program = local.Program()
+        counted = program.source("in", "string").key_by(lambda word: word, "string")
+        counted.process(Numbering(), "word string, n bigint").uid("count").sink_to(Journal(tmp_path / out)).uid("out")
+        local.run(program, place, local.epochs("in", words), options)
+
+    def retained(place: str) -> list[str]:
+        listed = CliRunner().invoke(main, ["checkpoints", place, "--json"])
+        return [json.loads(line)["path"] for line in listed.stdout.splitlines()]
+
+    count("other", root, batches[:2], {})
+    *others, newest = retained(root)
+    assert others
+    claim = {"execution.state-recovery.path": newest, "execution.state-recovery.claim-mode": "CLAIM"}
+    faults.install(fault)
+    try:
+        count("then", f"{root}-2", batches, claim)  # no reason to fail: it is tried again
+    finally:
+        faults.clear()
+    count("then", f"{root}-2", [*batches, ["sand"]], {})
+    assert list_all(file_system_for(root), newest) == []
+    assert retained(root) == others
+    start = {"execution.state-recovery.path": others[-1]}
+    count("third", f"{root}-3", batches, start)  # it is whole
+    assert ("sand", 1) in journal.as_tuples(journal.read(tmp_path / "third"))
+    assert journal.as_tuples(journal.read(tmp_path / "then"))[-1] == ("sand", 2)
 
 
 def list_all(fs: FileSystem, path: str) -> list[str]:

@@ -48,6 +48,11 @@ def start(place: Path, path: Path | str | None, options: Any = CLAIM, *, words: 
     run(program, place / name, inputs, recovery, clock=ManualClock(0))
 
 
+def is_no_reason_to_fail(when: str, where: str) -> bool:
+    """A deletion is tried again; and of a write whose answer is lost the job finds that it happened."""
+    return where == "subsume.delete" or (when == "lost" and where in ("metadata.write", "pointer.write"))
+
+
 def rows(place: Path, name: str = "job") -> list[Any]:
     return sorted(journal.as_tuples(journal.read(place / f"out-{name}")))
 
@@ -69,12 +74,12 @@ def test_without_a_claim_it_stays(place: Path) -> None:
 
 
 @pytest.mark.parametrize("where", ["run.write", "metadata.write", "pointer.write", "notify", "subsume.delete"])
-@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("when", ["before", "after", "lost"])
 def test_whoever_dies_is_followed_by_one_who_goes_on(place: Path, when: str, where: str) -> None:
     path = savepoint(place)
     fault.install(f"{when}:{where}=raise")
-    if where == "subsume.delete":
-        start(place, path)  # no reason to fail: it is tried again
+    if is_no_reason_to_fail(when, where):
+        start(place, path)
         fault.clear()
         start(place, None)
     else:
@@ -165,14 +170,14 @@ def test_a_checkpoint_of_another_job_goes_and_what_others_need_stays(place: Path
 
 
 @pytest.mark.parametrize("where", ["run.write", "metadata.write", "pointer.write", "notify", "subsume.delete"])
-@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("when", ["before", "after", "lost"])
 def test_whoever_dies_with_a_claimed_checkpoint_is_followed_by_one_who_goes_on(
     place: Path, when: str, where: str
 ) -> None:
     newest = other(place)[-1]
     fault.install(f"{when}:{where}=raise")
-    if where == "subsume.delete":
-        start(place, newest.path, words=MORE)  # no reason to fail: it is tried again
+    if is_no_reason_to_fail(when, where):
+        start(place, newest.path, words=MORE)
         fault.clear()
         start(place, None, words=[*MORE, ["rock"]])
     else:
@@ -218,6 +223,28 @@ def test_a_job_that_was_led_meanwhile_has_taken_its_checkpoint_back(
     again = tidiness.retained(tidiness.job_directory(place / "other"))[-1]
     assert again.checkpoint_id > newest.checkpoint_id
     tidiness.inspect(place / "other")
+
+
+def test_who_never_hears_that_it_has_fenced_the_other_job_claims_again(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    newest = other(place)[-1]
+    raised = FileRegister.raise_token
+
+    def unheard(register: FileRegister, owner: str) -> Any:
+        lease = raised(register, owner)
+        if "has claimed checkpoint" in owner:
+            raise StorageError("the answer is lost")
+        return lease
+
+    with monkeypatch.context() as patched:
+        patched.setattr(FileRegister, "raise_token", unheard)
+        with pytest.raises(HoldfastError, match="the answer is lost"):
+            start(place, newest.path, words=MORE)
+    assert load(newest.path).checkpoint_id == newest.checkpoint_id
+    start(place, newest.path, words=MORE)
+    assert not Path(newest.path).exists()
+    assert ("kelp", 8) in rows(place)
 
 
 def test_a_driver_of_the_job_whose_checkpoint_is_claimed_is_fenced(place: Path) -> None:
