@@ -16,9 +16,11 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import shutil
 import statistics
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -129,6 +131,7 @@ def main() -> None:
     if arguments.spark:
         from pyspark.sql import SparkSession
 
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else workers are whatever python3 is
         spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
     with tempfile.TemporaryDirectory(prefix="holdfast-state-", dir=arguments.directory) as directory:
         for row in measure(Path(directory), arguments.keys, arguments.rounds, spark):

@@ -34,6 +34,7 @@ from tests.spark.processors.aircraft import INPUT, OUTPUT, AircraftHistories, by
 
 pytestmark = pytest.mark.spark
 DAYS = 6
+YEAR = 365
 HOUR = 3_600_000
 FAR = 4_102_444_800_000
 ROCKS = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
@@ -72,8 +73,9 @@ def written(directory: Path) -> list[tuple[Any, ...]]:
     return sorted(tuple(row.values()) for table in tables for row in table.to_pylist())
 
 
-def environment(spark: Any, checkpoints: str, savepoint: str) -> StreamExecutionEnvironment:
+def environment(spark: Any, checkpoints: str, savepoint: str, **more: str) -> StreamExecutionEnvironment:
     options = {
+        **more,
         "execution.trigger": "available-now",
         "execution.checkpointing.dir": checkpoints,
         "execution.state-recovery.path": savepoint,
@@ -84,13 +86,16 @@ def environment(spark: Any, checkpoints: str, savepoint: str) -> StreamExecution
 
 def first_days(directory: Path, count: int) -> list[Path]:
     year = prepare.read_flights()
-    first = year[(year.month == 1) & (year.day <= count)]
     directory.mkdir()
-    return prepare.write_days(first, directory)
+    return prepare.write_days(year[pd.to_datetime(year[["year", "month", "day"]]).dt.dayofyear <= count], directory)
 
 
-def test_spark_runs_half_of_the_flights_and_a_job_the_other_half(spark: Any, theirs: Any, tmp_path: Path) -> None:
-    days = first_days(tmp_path / "days", DAYS)
+@pytest.mark.timeout(3000)
+@pytest.mark.parametrize("count", [DAYS, pytest.param(YEAR, marks=pytest.mark.soak)])
+def test_spark_runs_half_of_the_flights_and_a_job_the_other_half(
+    spark: Any, theirs: Any, tmp_path: Path, count: int
+) -> None:
+    days = first_days(tmp_path / "days", count)
     source, output = tmp_path / "in", tmp_path / "out"
     source.mkdir()
 
@@ -98,7 +103,7 @@ def test_spark_runs_half_of_the_flights_and_a_job_the_other_half(spark: Any, the
         for day in some:
             shutil.copy2(day, source / day.name)
 
-    arrive(days[: DAYS // 2])
+    arrive(days[: count // 2])
     by_spark(theirs, str(source), f"{output}/spark", f"{tmp_path}/query")
 
     [block] = blocks(ROOT / "docs" / "state-processor.md", "python spark")
@@ -115,7 +120,7 @@ def test_spark_runs_half_of_the_flights_and_a_job_the_other_half(spark: Any, the
     savepoint = page["start"]
     shutil.rmtree(tmp_path / "query")
 
-    arrive(days[DAYS // 2 :])
+    arrive(days[count // 2 :])
     env = environment(spark, f"{tmp_path}/checkpoints", savepoint)
     rows = flights(spark, str(source), 2).groupBy("tailnum")
     histories = holdfast.spark.transform_with_state(
@@ -222,6 +227,76 @@ def test_state_of_every_kind_comes_with_its_types_its_age_and_its_timers(
     assert sorted((row["key"]["value"], row["domain"], row["timestamp"]) for row in timers) == [
         ("a", "processing", FAR + 5), ("a", "processing", FAR + 7), ("b", "processing", FAR + 6)
     ]  # fmt: skip
+
+
+class InPandas(StatefulProcessor):
+    """Counts, and keeps the last words."""
+
+    def init(self, handle: Any) -> None:
+        self.handle = handle
+        self.count = handle.getValueState("count", "n bigint")
+        self.words = handle.getListState("words", "word string")
+        self.seen = handle.getMapState("seen", "word string", "n bigint")
+
+    def handleInputRows(self, key: Any, rows: Iterator[pd.DataFrame], timerValues: Any) -> Iterator[pd.DataFrame]:
+        n = self.count.get()[0] if self.count.exists() else 0
+        for frame in rows:
+            n += len(frame)
+            for word in frame["word"]:
+                self.words.appendValue((word,))
+                self.seen.updateValue((word,), (n,))
+        self.count.update((n,))
+        self.handle.registerTimer(FAR)
+        yield pd.DataFrame({"key": [key[0]], "n": [n]})
+
+    def close(self) -> None:
+        pass
+
+
+def test_the_form_in_pandas_comes_too_and_goes_on_in_pandas(spark: Any, theirs: Any, tmp_path: Path) -> None:
+    spark.createDataFrame([("a", "x"), ("a", "y"), ("b", "z")], "key string, word string").coalesce(1).write.parquet(
+        f"{tmp_path}/in"
+    )
+    theirs.conf.set("spark.sql.streaming.stateStore.rocksdb.formatVersion", "3")
+    grouped = theirs.readStream.schema("key string, word string").parquet(f"{tmp_path}/in").groupBy("key")
+    output = "key string, n bigint"
+    transformed = grouped.transformWithStateInPandas(InPandas(), output, "Update", "ProcessingTime")
+    stop_after_a_batch(transformed, f"{tmp_path}/query")
+
+    query = SparkQueryReader.read(spark, f"{tmp_path}/query")
+    writer = SavepointWriter.new_savepoint(spark, 16)
+    writer.with_operator("op", query.transformation(processor=InPandas()))
+    writer.with_source_positions(query.source_positions(["words"]))
+    savepoint = writer.write(f"{tmp_path}/savepoint")
+    reader = SavepointReader.read(None, savepoint)
+    counts = reader.read_keyed_state("op", "count").to_pylist()
+    assert {row["key"]: row["value"]["n"] for row in counts} == {"a": 2, "b": 1}
+    words = {row["key"]: row["value"] for row in reader.read_keyed_state("op", "words").to_pylist()}
+    assert words == {"a": [{"word": "x"}, {"word": "y"}], "b": [{"word": "z"}]}
+    assert reader.read_timers("op").column("timestamp").to_pylist() == [FAR, FAR]
+
+    spark.createDataFrame([("a", "w"), ("c", "v")], "key string, word string").coalesce(1).write.mode("append").parquet(
+        f"{tmp_path}/in"
+    )
+    kept = {"execution.state-recovery.changed-inputs.keep": "words"}
+    env = environment(spark, f"{tmp_path}/checkpoints", savepoint, **kept)
+    rows = spark.readStream.schema("key string, word string").parquet(f"{tmp_path}/in").groupBy("key")
+    told = holdfast.spark.transform_with_state_in_pandas(
+        rows, InPandas(), output, "Update", "ProcessingTime", env=env, input_uid="words"
+    )
+    told.uid("op").sink_to(ParquetFileSink(f"{tmp_path}/out")).uid("out")
+    env.execute("pandas")
+    assert written(tmp_path / "out") == [("a", 3), ("c", 1)]
+
+
+def test_state_that_belongs_to_no_key_is_read_and_told_apart(spark: Any, theirs: Any, tmp_path: Path) -> None:
+    spark.createDataFrame([(1,), (2,), (3,)], "n bigint").coalesce(1).write.parquet(f"{tmp_path}/in")
+    stream = theirs.readStream.schema("n bigint").parquet(f"{tmp_path}/in")
+    stop_after_a_batch(stream.agg(F.sum("n")), f"{tmp_path}/query")
+    query = SparkQueryReader.read(spark, f"{tmp_path}/query")
+    assert [row["value"] for row in rows_of(query.read_state("sum"))] == [6]
+    with pytest.raises(StateError, match="groups by no column, so its state belongs to no key"):
+        query.transformation()
 
 
 def test_what_spark_counts_and_has_seen_goes_on_in_reductions_that_are_built_in(

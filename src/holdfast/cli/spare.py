@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 
 from holdfast.datastream import KeyedProcessFunction, ParquetFileSink, RuntimeContext, StreamExecutionEnvironment
 from holdfast.datastream.state import ValueStateDescriptor
+from holdfast.spark.frame import map_in_arrow
 
 
 class Count(KeyedProcessFunction):
@@ -32,23 +33,44 @@ class Count(KeyedProcessFunction):
         yield value.key, count
 
 
-def warm_up() -> None:
-    """Starts a JVM, runs a job of three epochs in it, and keeps it for the next session. Blocks for some seconds."""
-    from holdfast.spark.spare_java import keep_java, start_java
+class Spare:
+    """What a job finds that starts in this process. Making it takes some seconds.
 
-    logger = logging.getLogger("holdfast")
-    level = logger.level
-    logger.setLevel(logging.ERROR)  # nobody has asked for this job
-    try:
-        start_java()
-        with tempfile.TemporaryDirectory(prefix="holdfast-spare-") as directory:
-            _run_small_job(Path(directory))
-        keep_java()
-    finally:
-        logger.setLevel(level)
+    Args:
+        options: Those that every job has here, unless it says something else.
+    """
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        from holdfast.spark.spare_java import SpareJava
+
+        logger = logging.getLogger("holdfast")
+        level = logger.level
+        logger.setLevel(logging.ERROR)  # nobody has asked for this job
+        try:
+            self._java = SpareJava()
+            self._session = self._java.start_session(options)
+            with tempfile.TemporaryDirectory(prefix="holdfast-spare-") as directory:
+                _run_small_job(Path(directory), self._session)
+        finally:
+            logger.setLevel(level)
+
+    def stay_warm(self) -> None:
+        """Let the workers do something, if they are kept: Spark ends those that were idle for a minute."""
+        if self._java.is_for_this_process_alone:
+            tasks = self._session.sparkContext.defaultParallelism
+            frame = map_in_arrow(self._session.range(0, tasks, 1, tasks), _passing, "id bigint")
+            frame.write.format("noop").mode("overwrite").save()
+
+    def give_away(self) -> None:
+        """Let the next session of this process have it."""
+        self._java.give_away()
 
 
-def _run_small_job(directory: Path) -> None:
+def _passing(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    yield from batches
+
+
+def _run_small_job(directory: Path, session: Any) -> None:
     inputs = directory / "in"
     inputs.mkdir()
     for number in range(3):
@@ -58,16 +80,13 @@ def _run_small_job(directory: Path) -> None:
             "execution.checkpointing.dir": str(directory / "checkpoints"),
             "execution.trigger": "available-now",
             "rest.enable": False,
-            "spark.master": "local[2]",
-            "spark.ui.enabled": "false",
-            "spark.sql.warehouse.dir": str(directory / "warehouse"),
-        }
+        },
+        spark=session,
     )
-    schema = env.spark.read.parquet(str(inputs)).schema
-    frame = env.spark.readStream.schema(schema).option("maxFilesPerTrigger", "1").parquet(str(inputs))
+    schema = session.read.parquet(str(inputs)).schema
+    frame = session.readStream.schema(schema).option("maxFilesPerTrigger", "1").parquet(str(inputs))
     rows = env.from_dataframe(frame).uid("in").key_by("key", order_by=["word"])
     rows.process(Count(), output_type="key bigint, n bigint").uid("count").sink_to(
         ParquetFileSink(str(directory / "out"))
     ).uid("out")
     env.execute("spare")
-    env.spark.stop()

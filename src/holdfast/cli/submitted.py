@@ -36,6 +36,7 @@ from holdfast.runtime.job.status import JobStatus
 from holdfast.runtime.master.job_client import JobClient
 
 _INTERRUPTED: Final = 128 + signal.SIGTERM
+_STAY_WARM_SECONDS: Final = 40.0
 
 
 def main(where: str, pipe: int) -> int:
@@ -135,12 +136,19 @@ def _is_fenced(error: BaseException | None) -> bool:
 
 def _order_awaited(orders: queue.SimpleQueue[str], pipe: int) -> str:
     """Get ready and wait for a job; returns its directory."""
-    from holdfast.cli.spare import warm_up
+    from holdfast.cli.spare import Spare
 
-    warm_up()
+    spare = Spare(ProcessStart.read(Path.cwd().parent).defaults)
     os.ftruncate(1, 0)  # what the warming up has written is nobody's log
     _say(pipe, ready_line())
-    return orders.get()
+    while True:
+        try:
+            order = orders.get(timeout=_STAY_WARM_SECONDS)
+        except queue.Empty:
+            spare.stay_warm()
+        else:
+            spare.give_away()
+            return order
 
 
 def _end_with_the_job_manager() -> queue.SimpleQueue[str]:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pyspark import SparkConf, SparkContext
 
-from holdfast.spark.spare_java import keep_java
+from holdfast.spark.spare_java import give_java
 
 
 class Gateway:
@@ -40,13 +40,10 @@ def conf(**settings: str) -> SparkConf:
 @pytest.fixture
 def kept(monkeypatch: pytest.MonkeyPatch) -> Gateway:
     gateway = Gateway()
-    monkeypatch.setattr(SparkContext, "_gateway", gateway)
-    monkeypatch.setattr(SparkContext, "_jvm", gateway.jvm)
     module: Any = sys.modules[SparkContext.__module__]
     monkeypatch.setattr(module, "launch_gateway", lambda conf, popen_kwargs=None: "its own")
     monkeypatch.delenv("PYSPARK_SUBMIT_ARGS", raising=False)
-    keep_java()
-    assert SparkContext._gateway is None
+    give_java(gateway)
     return gateway
 
 

@@ -176,13 +176,21 @@ class LocalProcesses:
         if modules:
             own.set(PYTHON_FILES.key, [*own.get(PYTHON_FILES), *(str(directory / PROGRAM / name) for name in modules)])
         combined, _ = Configuration(forced).overriding(own)
-        defaults = {
-            key: value
-            for key, value in given.items()
-            if not key.startswith((*_OF_THE_CLUSTER, *_OF_THE_JOB_MANAGER)) and key not in (JOB_ID.key, JOB_NAME.key)
-        }
-        defaults.setdefault("spark.ui.showConsoleProgress", "false")  # its output is a log
-        return ProcessStart(program.script, program.arguments, combined.to_texts(), defaults)
+        return ProcessStart(
+            program.script, program.arguments, combined.to_texts(), default_options(self._configuration)
+        )
+
+
+def default_options(configuration: Configuration) -> dict[str, str]:
+    """What holds for the jobs of a job manager with these options, unless they say something else."""
+    not_for_jobs = (*_OF_THE_CLUSTER, *_OF_THE_JOB_MANAGER)
+    defaults = {
+        key: value
+        for key, value in configuration.to_texts().items()
+        if not key.startswith(not_for_jobs) and key not in (JOB_ID.key, JOB_NAME.key)
+    }
+    defaults.setdefault("spark.ui.showConsoleProgress", "false")  # its output is a log
+    return defaults
 
 
 def process_environment() -> dict[str, str]:

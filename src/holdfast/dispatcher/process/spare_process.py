@@ -4,9 +4,10 @@
 
     <working directory>/spare/<n>/log        what it writes; becomes the log of its job
     <working directory>/spare/<n>/program/   where it works; becomes the directory of its program
+    <working directory>/spare/<n>/start.json options that every job has, unless it says something else
 
-Both are renamed when it gets a job. So the process, its JVM and whatever they start find themselves where any process
-of a job does.
+The first two are renamed when it gets a job. So the process, its JVM and whatever they start find themselves where any
+process of a job does.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO, Final
 
-from holdfast.dispatcher.process.process_start import LOG, PROGRAM, SPARE, is_ready_line
+from holdfast.dispatcher.process.process_start import LOG, PROGRAM, SPARE, ProcessStart, is_ready_line
 
 _log = logging.getLogger(__name__)
 
@@ -34,11 +35,15 @@ class SpareProcess:
         command: What runs a job.
         directory: Where it works until it gets one; is made.
         environment: Of the process.
+        defaults: Options of its job, as far as they are known.
     """
 
-    def __init__(self, command: Sequence[str], directory: Path, environment: Mapping[str, str]) -> None:
+    def __init__(
+        self, command: Sequence[str], directory: Path, environment: Mapping[str, str], defaults: Mapping[str, str]
+    ) -> None:
         self._directory = directory
         (directory / PROGRAM).mkdir(parents=True, mode=0o700)
+        ProcessStart("", (), {}, defaults).write(directory)
         reading, writing = os.pipe()
         self.lines: BinaryIO = os.fdopen(reading, "rb")
         try:
@@ -122,14 +127,19 @@ class SpareProcesses:
         self._made = 0
         shutil.rmtree(self._directory, ignore_errors=True)
 
-    def fill(self, environment: Mapping[str, str]) -> None:
-        """Start as many as are missing. Does not wait until they are ready."""
+    def fill(self, environment: Mapping[str, str], defaults: Mapping[str, str]) -> None:
+        """Start as many as are missing. Does not wait until they are ready.
+
+        Args:
+            environment: Of the processes.
+            defaults: Options of every job.
+        """
         with self._lock:
             self._spares = [spare for spare in self._spares if spare.process.poll() is None]
             while len(self._spares) < self._number:
                 self._made += 1
                 try:
-                    spare = SpareProcess(self._command, self._directory / str(self._made), environment)
+                    spare = SpareProcess(self._command, self._directory / str(self._made), environment, defaults)
                 except OSError as error:
                     _log.warning("no spare process can be started: %s", error)
                     return

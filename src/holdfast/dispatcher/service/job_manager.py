@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Final
 
 from holdfast.checkpoint.config.options import CHECKPOINTS_DIRECTORY
-from holdfast.dispatcher.process.local_processes import LocalProcesses, process_environment
+from holdfast.dispatcher.process.local_processes import LocalProcesses, default_options, process_environment
 from holdfast.dispatcher.process.spare_process import SpareProcesses
 from holdfast.dispatcher.protocol.dispatcher_machine import DispatcherMachine
 from holdfast.dispatcher.service import options
@@ -168,7 +168,7 @@ class JobManager(LeaderContender):
         is_ending, broken = False, None
         while True:
             if self._term is None and not is_ending:
-                self._spares.fill(process_environment())
+                self._spares.fill(process_environment(), default_options(self._configuration))
             news, what = self._news.get()
             term = self._term
             match news:
