@@ -107,6 +107,14 @@ def test_changes_that_come_again_change_nothing(rows: list[Row], data: Any) -> N
     assert emitted(None, epochs) == model(rows)
 
 
+def test_a_row_that_was_taken_back_is_not_deleted_once_more() -> None:
+    """It has moved to another key; then the log is read again from where an earlier row of that key was deleted."""
+    deleted = [change(RowKind.DELETE, 0, None, 1), change(RowKind.INSERT, 0, "rock", 2)]
+    moved = [change(RowKind.UPDATE_BEFORE, 0, "rock", 3), change(RowKind.UPDATE_AFTER, 10, "rock", 3)]
+    log = [change(RowKind.INSERT, 0, "kelp", 0), *deleted, *moved]
+    assert emitted(None, [log, [*deleted, *moved]]) == {10: "rock"}
+
+
 @settings(max_examples=examples(60), deadline=None)
 @given(histories(), st.randoms(use_true_random=False))
 def test_the_last_value_by_version_does_not_depend_on_the_order(rows: list[Row], chance: Any) -> None:

@@ -97,7 +97,7 @@ class ChangesOfKey(KeyedProcessFunction):
             self._last.clear()
         else:  # remembered, so that an older row that comes later does not bring it back
             self._last.update((row, _DELETED))
-        if status != _DELETED:
+        if status == _LIVE:  # else it was taken back already
             yield self._row(RowKind.DELETE, before)
 
     def _is_older(self, row: tuple[Any, ...], before: Any) -> bool:
