@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -37,6 +38,7 @@ appender.out.layout.type = PatternLayout
 appender.out.layout.pattern = %d %p %c{1}: %m%n
 """
 _START_SECONDS: Final = 60.0
+_PORTS: Final = (12_000, 32_000)
 
 
 class ZooKeeperServer:
@@ -264,10 +266,14 @@ def expire_session(client: Any) -> None:
 
 
 def free_port() -> int:
-    """A port on which nobody listens now."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
-        return port
+    """A port on which nobody listens now, and which the system gives to nobody before a server that starts has it.
+
+    Those that it chooses itself, for connections too, lie above.
+    """
+    while True:
+        port = random.SystemRandom().randrange(*_PORTS)
+        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
 
 
 def _class_path() -> str:
