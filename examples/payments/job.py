@@ -60,7 +60,7 @@ class Read(ProcessFunction):
         """Emits the row, or the record as it is."""
         try:
             row = self.schema.deserialize(record.value or b"")
-            reason = "a field is null" if None in row else self.problem(row, record)
+            reason = "a field is null" if None in tuple(row) else self.problem(row, record)
         except ValueError as error:
             reason = str(error)
         if reason:

@@ -39,9 +39,11 @@ def context() -> list[str]:
     def is_given(name: str) -> bool:
         given = True
         for rule in rules:
-            pattern = rule.removeprefix("!").removeprefix("**/")
-            parents = [name, *map(str, Path(name).parents), *Path(name).parts]
-            if any(fnmatch.fnmatch(part, pattern) for part in parents):
+            pattern = rule.removeprefix("!")
+            parts = [name, *map(str, Path(name).parents)]
+            if pattern.startswith("**/"):
+                pattern, parts = pattern.removeprefix("**/"), [*parts, *Path(name).parts]
+            if any(fnmatch.fnmatch(part, pattern) for part in parts):
                 given = rule.startswith("!")
         return given
 

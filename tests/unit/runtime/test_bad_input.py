@@ -79,9 +79,9 @@ def test_null_parts_of_a_composite_key_are_values(place: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("key", [[1], {"a": 1}, {1}, object()], ids=["list", "dict", "set", "object"])
 @pytest.mark.parametrize("inside", [False, True], ids=["as a whole", "in a tuple"])
-def test_a_key_without_a_canonical_form_is_refused(place: Path, key: Any, inside: bool) -> None:
+def test_a_key_without_a_canonical_form_is_refused(place: Path, inside: bool) -> None:
+    key = object()
     error = failure(place, keyed(place, lambda pair: ("x", key) if inside else key), GOOD)
     assert "'counting'" in str(error)
     assert type(key).__name__ in str(error)

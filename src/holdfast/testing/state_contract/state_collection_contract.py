@@ -191,7 +191,7 @@ class StateCollectionContract:
             with pytest.raises(StateError):
                 task.state("a", MAP).put_all(None)
             with pytest.raises(OutputTypeError):
-                task.state("a", UNTYPED_MAP).put({"a": "dict"}, 1)
+                task.state("a", UNTYPED_MAP).put(object(), 1)
 
     # Reducing, aggregating, folding.
 
