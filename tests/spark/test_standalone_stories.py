@@ -166,6 +166,19 @@ def packed_environment(place: Path) -> tuple[Path, Path]:
     return python, archive
 
 
+BOTH_WORKERS = [
+    text
+    for setting in (
+        "spark.cores.max=2",
+        "spark.scheduler.minRegisteredResourcesRatio=1.0",
+        "spark.scheduler.maxRegisteredResourcesWaitingTime=120s",
+        "spark.locality.wait=0",
+    )
+    for text in ("--conf", setting)
+]
+"""No task begins before both are there, or waits for the one that has its rows; else one may do all the work."""
+
+
 @pytest.mark.parametrize("form", ["zip", "venv-pack"])
 def test_what_a_job_needs_travels_with_spark_submit(tmp_path: Path, cluster: Cluster, form: str) -> None:
     import pyspark
@@ -190,7 +203,7 @@ def test_what_a_job_needs_travels_with_spark_submit(tmp_path: Path, cluster: Clu
     places = [str(texts), str(out), str(tmp_path / "checkpoints")]
     submitted = subprocess.run(
         [str(home / "bin" / "spark-submit"), "--master", cluster.url, "--conf", "spark.executor.memory=512m",
-         *travels, str(tmp_path / "packed.py"), *places],
+         *BOTH_WORKERS, *travels, str(tmp_path / "packed.py"), *places],
         env={**leaves, "SPARK_HOME": str(home), "PYSPARK_DRIVER_PYTHON": str(driver), "PYSPARK_PYTHON": worker,
              "SPARK_LOCAL_IP": "127.0.0.1"},
         cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, timeout=400,
