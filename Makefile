@@ -98,7 +98,7 @@ test: $(STAMP) $(CLASSES) $(KAFKA) ## Run what a contributor runs: real Spark, a
 	$(call run,$(SHORT))
 
 test-all: export EXAMPLES := all
-test-all: $(STAMP) $(CLASSES) $(KAFKA) $(REGISTRY) $(PYTHONS) ## Run all tests (45 minutes on two cores)
+test-all: $(STAMP) $(CLASSES) $(KAFKA) $(REGISTRY) $(PYTHONS) ## Run all tests (65 minutes on two cores)
 	$(call run,$(ALL))
 
 test-again: $(STAMP) ## Run again what failed in the last run
