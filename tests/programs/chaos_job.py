@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import logging
-import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from holdfast.common import Configuration, Duration, TimestampAssigner, Watermar
 from holdfast.datastream import KeyedBroadcastProcessFunction, KeyedProcessFunction, StreamExecutionEnvironment
 from holdfast.datastream.sinks import ParquetFileSink
 from holdfast.datastream.state import MapStateDescriptor, ValueStateDescriptor
+from tests.programs.session import session_of
 
 PAYMENT = "payment bigint, account string, amount bigint"
 RULE = "rule bigint"
@@ -81,21 +81,7 @@ def main() -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s", stream=sys.stderr)
     logging.getLogger("py4j").setLevel(logging.WARNING)
 
-    from pyspark.sql import SparkSession
-
-    from holdfast.spark.java import ensure_java
-
-    ensure_java()
-    spark = (
-        SparkSession.builder.master(arguments.master)
-        .config("spark.ui.enabled", "false")
-        .config("spark.driver.memory", "700m")
-        .config("spark.executor.memory", "700m")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.executorEnv.PYTHONPATH", os.environ["PYTHONPATH"])
-        .getOrCreate()
-    )
-    spark.sparkContext.setLogLevel("ERROR")
+    spark = session_of(arguments.master, {"spark.driver.memory": "700m", "spark.executor.memory": "700m"})
     configuration = Configuration()
     for option in arguments.options:
         key, _, value = option.partition("=")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import logging
-import os
 import secrets
 import sys
 from pathlib import Path
@@ -17,6 +16,7 @@ from holdfast.datastream import KeyedProcessFunction, StreamExecutionEnvironment
 from holdfast.datastream.sinks import ParquetFileSink
 from holdfast.datastream.state import ValueStateDescriptor
 from tests.programs.ledger_job import Hazard
+from tests.programs.session import session_of
 
 LEVELS = 3
 STRIKES = (500, 1300, 2100)
@@ -52,20 +52,7 @@ def main() -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s", stream=sys.stderr)
     logging.getLogger("py4j").setLevel(logging.WARNING)
 
-    from pyspark.sql import SparkSession
-
-    from holdfast.spark.java import ensure_java
-
-    ensure_java()
-    spark = (
-        SparkSession.builder.master("local-cluster[2,1,1024]")
-        .config("spark.ui.enabled", "false")
-        .config("spark.driver.memory", "1g")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.executorEnv.PYTHONPATH", os.environ["PYTHONPATH"])
-        .getOrCreate()
-    )
-    spark.sparkContext.setLogLevel("ERROR")
+    spark = session_of("local-cluster[2,1,1024]")
     configuration = Configuration()
     configuration.set_string("execution.checkpointing.dir", str(arguments.root / "checkpoints"))
     configuration.set_string("execution.trigger", "available-now")

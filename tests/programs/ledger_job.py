@@ -134,25 +134,12 @@ def main() -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s", stream=sys.stderr)
     logging.getLogger("py4j").setLevel(logging.WARNING)
 
-    from pyspark.sql import SparkSession
-
     from holdfast.common import Configuration
     from holdfast.datastream import StreamExecutionEnvironment
     from holdfast.datastream.sinks import ParquetFileSink
-    from holdfast.spark.java import ensure_java
+    from tests.programs.session import session_of
 
-    ensure_java()  # the session is made here, and the machine may have no Java but that of the environment
-    builder = SparkSession.builder.master(arguments.master)
-    for setting in arguments.settings:
-        builder = builder.config(*setting.split("=", 1))
-    spark = (
-        builder.config("spark.ui.enabled", "false")
-        .config("spark.driver.memory", "1g")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.executorEnv.PYTHONPATH", os.environ["PYTHONPATH"])
-        .getOrCreate()
-    )
-    spark.sparkContext.setLogLevel("ERROR")
+    spark = session_of(arguments.master, dict(setting.split("=", 1) for setting in arguments.settings))
     configuration = Configuration()
     configuration.set_string("execution.checkpointing.dir", arguments.checkpoints)
     configuration.set_string("execution.trigger", arguments.trigger)

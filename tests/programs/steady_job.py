@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import logging
-import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from holdfast.common import Configuration
 from holdfast.datastream import KeyedProcessFunction, StreamExecutionEnvironment
 from holdfast.datastream.state import ValueStateDescriptor
+from tests.programs.session import session_of
 
 
 class Steady(KeyedProcessFunction):
@@ -35,20 +35,7 @@ def main() -> None:
     arguments = parser.parse_args()
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(name)s %(message)s", stream=sys.stderr)
 
-    from pyspark.sql import SparkSession
-
-    from holdfast.spark.java import ensure_java
-
-    ensure_java()
-    spark = (
-        SparkSession.builder.master("local[2]")
-        .config("spark.ui.enabled", "false")
-        .config("spark.driver.memory", "1g")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.executorEnv.PYTHONPATH", os.environ["PYTHONPATH"])
-        .getOrCreate()
-    )
-    spark.sparkContext.setLogLevel("ERROR")
+    spark = session_of()
     configuration = Configuration()
     configuration.set_string("execution.checkpointing.dir", str(arguments.root / "job"))
     configuration.set_string("execution.trigger", "continuous")

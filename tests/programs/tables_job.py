@@ -15,6 +15,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from holdfast.common import Row
 from holdfast.datastream import KeyedProcessFunction
+from tests.programs.session import session_of
 
 PAYMENT = "payment bigint, account string, amount bigint"
 
@@ -40,21 +41,11 @@ def main() -> None:
     for name in [name for name in os.environ if name.startswith("AWS_")]:
         del os.environ[name]
 
-    from pyspark.sql import SparkSession
-
     from holdfast.datastream import StreamExecutionEnvironment
     from holdfast.datastream.connectors.delta import DeltaSink
     from holdfast.datastream.connectors.iceberg import IcebergSink
-    from holdfast.spark.java import ensure_java
 
-    ensure_java()
-    spark = (
-        SparkSession.builder.master("local[2]")
-        .config("spark.ui.enabled", "false")
-        .config("spark.driver.memory", "1g")
-        .config("spark.driver.host", "127.0.0.1")
-        .getOrCreate()
-    )
+    spark = session_of()
     options = {
         "execution.checkpointing.dir": f"{arguments.lake}/checkpoints",
         "execution.trigger": "available-now",

@@ -20,7 +20,13 @@ from holdfast.spark.spare_java import SpareJava
 def told(session):
     context = session.sparkContext
     java = context._jvm.java.lang.ProcessHandle.current().pid()
-    return {"application": context.applicationId, "name": context._jsc.sc().appName(), "java": java}
+    rows = session.range(0, 2, 1, 2).mapInArrow(pids, "pid bigint").collect()
+    workers = sorted(row.pid for row in rows)
+    return {"application": context.applicationId, "name": context._jsc.sc().appName(), "java": java, "workers": workers}
+
+def pids(batches):
+    import pyarrow
+    yield pyarrow.record_batch({"pid": [os.getpid() for _ in batches][:1]})
 
 os.mkdir("spare")
 os.chdir("spare")
@@ -65,6 +71,7 @@ def run(place: Path, settings: dict[str, str]) -> tuple[Any, Any, Any]:
 def test_a_session_without_wishes_of_its_own_gets_the_context(tmp_path: Path) -> None:
     before, after, again = run(tmp_path, {"spark.sql.shuffle.partitions": "3"})
     assert (after["application"], after["java"]) == (before["application"], before["java"])
+    assert set(after["workers"]) & set(before["workers"]), "a worker that has imported what it needs is there"
     assert after["partitions"] == "3"
     assert again["java"] == before["java"]
 

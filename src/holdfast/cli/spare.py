@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 from holdfast.datastream import KeyedProcessFunction, ParquetFileSink, RuntimeContext, StreamExecutionEnvironment
 from holdfast.datastream.state import ValueStateDescriptor
 from holdfast.spark.frame import map_in_arrow
+from holdfast.spark.spare_java import SpareJava
 
 
 class Count(KeyedProcessFunction):
@@ -41,8 +42,6 @@ class Spare:
     """
 
     def __init__(self, options: Mapping[str, str]) -> None:
-        from holdfast.spark.spare_java import SpareJava
-
         logger = logging.getLogger("holdfast")
         level = logger.level
         logger.setLevel(logging.ERROR)  # nobody has asked for this job

@@ -104,8 +104,14 @@ class SparkEngine(Engine):
 
     def pending_records(self) -> Mapping[str, int]:
         query = self._query
-        progress = None if query is None else query.lastProgress
-        sources = [] if progress is None else progress["sources"]
+        try:
+            progress = None if query is None else query.lastProgress
+        except Exception as error:  # its JVM is gone, or goes
+            logger.debug("what waits in sources is not known: %s", error)
+            progress = None
+        if progress is None:
+            return {}
+        sources = progress["sources"]
         found: dict[str, int] = {}
         for line, source in zip(self._frames.identities.lines, sources, strict=False):
             behind = records_behind(source)

@@ -50,7 +50,6 @@ class SpareJava:
         ensure_java()
         # Without the settings of a session: as system properties they would hold for the next one, too.
         SparkContext._ensure_initialized()
-        self._session: SparkSession | None = None
         self._settings: dict[str, str] = {}
 
     def start_session(self, options: Mapping[str, str]) -> SparkSession:
@@ -58,10 +57,7 @@ class SpareJava:
 
         If such a job will not get this JVM, or not its context, they do not matter.
         """
-        settings = SparkConf(loadDefaults=False)
-        for key, text in options.items():
-            if key.startswith("spark."):
-                settings.set(key, text)
+        settings = {key: text for key, text in options.items() if key.startswith("spark.")}
         is_for_it = _needs_its_own(settings) is None and settings.get("spark.master", "local").startswith("local")
         begin = _Context._initialize_context
 
@@ -71,11 +67,11 @@ class SpareJava:
 
         _Context._initialize_context = noting
         try:
-            self._session = get_or_create(Configuration(dict(options) if is_for_it else {}))
+            session = get_or_create(Configuration(settings if is_for_it else {}))
         finally:
             _Context._initialize_context = begin
-        self._session.catalog.databaseExists("default")  # its directory is made, and moves with the others
-        return self._session
+        session.catalog.databaseExists("default")  # its directory is made, and moves with the others
+        return session
 
     @property
     def is_for_this_process_alone(self) -> bool:
@@ -93,11 +89,9 @@ class SpareJava:
             kept, context._jsc = context._jsc, None
             SparkContext._active_spark_context = None
             SparkSession._instantiatedSession = None
-            if hasattr(SparkSession, "_activeSession"):
-                SparkSession._activeSession = None
-        elif self._session is not None:
-            self._session.stop()
-        self._session = None
+            SparkSession._activeSession = None
+        else:
+            context.stop()
         SparkContext._gateway = SparkContext._jvm = None
         give_java(gateway)
         _give_context(kept, gateway, self._settings)
@@ -113,7 +107,7 @@ def give_java(gateway: Any) -> None:
 
     def launch_gateway(conf: SparkConf | None = None, popen_kwargs: Any = None) -> Any:
         module.launch_gateway = launch
-        reason = _needs_its_own(conf)
+        reason = _needs_its_own(dict(conf.getAll()) if conf is not None else {})
         if reason is None and popen_kwargs is None:
             _enter_this_directory(gateway)
             return gateway
@@ -170,10 +164,9 @@ def _settings_of(conf: Any) -> dict[str, str]:
     return {pair._1(): pair._2() for pair in conf.getAll()}
 
 
-def _needs_its_own(conf: SparkConf | None) -> str | None:
+def _needs_its_own(settings: Mapping[str, str]) -> str | None:
     if "PYSPARK_SUBMIT_ARGS" in os.environ:
         return "PYSPARK_SUBMIT_ARGS"
-    settings = dict(conf.getAll()) if conf is not None else {}
     for key in sorted(settings):
         if key.startswith(_AT_THE_START):
             return key

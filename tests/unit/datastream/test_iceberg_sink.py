@@ -15,7 +15,9 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 
 from holdfast.datastream.connectors.iceberg import IcebergSink
-from holdfast.errors import ConfigurationError, JobExecutionError
+from holdfast.datastream.connectors.table_directory import IDENTITY
+from holdfast.errors import ConfigurationError, HoldfastError, JobExecutionError, StorageError
+from holdfast.storage.file_system.scheme import LocalFileSystem
 from holdfast.testing import EpochProgram
 from holdfast.testing.sink_contract.sink_stage import SinkStage
 
@@ -213,6 +215,29 @@ def test_a_table_made_anew_where_a_dropped_one_was_takes_the_rows_of_a_new_job(
     """The catalog forgets a table that is dropped, and its directory does not."""
     run(warehouse.sink(create_table=True), tmp_path, COUNTS, [("kelp", 1)])
     warehouse.catalog().drop_table("db.t")
+    run(warehouse.sink(create_table=True), tmp_path / "another", COUNTS, [("rock", 1)])
+    assert warehouse.rows() == [("rock", 1)]
+
+
+@pytest.mark.parametrize("is_written", [False, True])
+def test_who_dies_while_the_directory_of_a_dropped_table_gets_a_new_name_is_followed_by_one_who_goes_on(
+    warehouse: Warehouse, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_written: bool
+) -> None:
+    run(warehouse.sink(create_table=True), tmp_path, COUNTS, [("kelp", 1)])
+    warehouse.catalog().drop_table("db.t")
+    write = LocalFileSystem.write_atomic
+
+    def dies(fs: LocalFileSystem, path: str, content: Any) -> None:
+        if path.endswith(f"/{IDENTITY}"):
+            if is_written:
+                write(fs, path, content)
+            raise StorageError("the answer never came")
+        write(fs, path, content)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(LocalFileSystem, "write_atomic", dies)
+        with pytest.raises(HoldfastError, match="the answer never came"):
+            run(warehouse.sink(create_table=True), tmp_path / "another", COUNTS, [("rock", 1)])
     run(warehouse.sink(create_table=True), tmp_path / "another", COUNTS, [("rock", 1)])
     assert warehouse.rows() == [("rock", 1)]
 

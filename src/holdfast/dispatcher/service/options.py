@@ -62,7 +62,8 @@ SPARE_PROCESSES: Final = ConfigOption(
     int,
     0,
     "How many processes, each with a JVM that has run a small job, a job manager keeps ready while it stands by. A job "
-    "that it takes over, or that is submitted to it, starts in one of them. Each takes about 0.7 GB.",
+    "that it takes over, or that is submitted to it, starts in one of them. Each takes about 1 GB, and more with more "
+    "than two cores.",
 )
 MOST_ENDED: Final = ConfigOption(
     "jobstore.max-capacity",
