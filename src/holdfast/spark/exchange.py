@@ -24,6 +24,7 @@ from holdfast.runtime.graph.plan import Edge, EpochJob, SourcePlan, Stage
 from holdfast.spark.placement import place
 from holdfast.types.conversion.arrow import VALUE_COLUMN
 from holdfast.types.conversion.convert import to_type
+from holdfast.types.conversion.times_of_day import numbered_ddl
 from holdfast.types.information.type_information import RowTypeInformation, TypeInformation
 
 SUBTASK = f"{RESERVED}subtask"
@@ -182,8 +183,10 @@ def quote(name: str) -> str:
 def _fields(element_type: TypeInformation) -> list[tuple[str, str]]:
     """Quoted name and DDL of each column of a stream."""
     if not isinstance(element_type, RowTypeInformation):
-        return [(VALUE_COLUMN, element_type.ddl)]
-    return [(quote(name), type_.ddl) for name, type_ in zip(element_type.names, element_type.types, strict=True)]
+        return [(VALUE_COLUMN, numbered_ddl(element_type))]
+    return [
+        (quote(name), numbered_ddl(type_)) for name, type_ in zip(element_type.names, element_type.types, strict=True)
+    ]
 
 
 def _stamped_fields(carrier: Edge | SourcePlan) -> list[tuple[str, str]]:
@@ -194,7 +197,7 @@ def _stamped_fields(carrier: Edge | SourcePlan) -> list[tuple[str, str]]:
 def _edge_fields(edge: Edge) -> list[tuple[str, str]]:
     fields = _stamped_fields(edge)
     if edge.key is not None and edge.key.spec.selector is not None:
-        fields += [(KEY, to_type(edge.key.codec.storage_type).ddl), (KEY_HASH, "bigint")]
+        fields += [(KEY, numbered_ddl(to_type(edge.key.codec.storage_type))), (KEY_HASH, "bigint")]
     return fields
 
 

@@ -12,9 +12,17 @@ from pyspark.sql.udf import UserDefinedFunction
 
 from holdfast.errors import ConfigurationError
 from holdfast.runtime.graph.stream_graph import Node, SourceNode, transforms_of
-from holdfast.types.conversion.arrow import element_ddl, elements_to_batch
+from holdfast.types.conversion.arrow import element_schema, elements_to_batch
 from holdfast.types.conversion.convert import to_row_type
-from holdfast.types.information.type_information import RowTypeInformation
+from holdfast.types.conversion.times_of_day import (
+    has_times,
+    numbered_elements_ddl,
+    told_elements_ddl,
+    with_numbers,
+    with_texts,
+    with_times,
+)
+from holdfast.types.information.type_information import RowTypeInformation, TypeInformation
 
 _TAKES_TABLES = hasattr(DataFrame, "toArrow")  # since Spark 4.0
 _MAP_ARROW_ITER: Final = 207
@@ -51,17 +59,23 @@ def is_streaming(frame: DataFrame) -> bool:
 def frame_of(node: Node, session: SparkSession, staged: DataFrame | None = None) -> DataFrame:
     """The frame of an input, or of transforms after one or after a Python operator.
 
+    Transforms see the times of day of a collection, and of what a Python operator has emitted, as texts.
+
     Args:
         node: The input or the last of the transforms.
         session: For frames that are made here.
-        staged: What the Python operator has emitted; without it a frame without rows, which has the right columns.
+        staged: What the Python operator has emitted, with times of day as numbers; without it a frame without rows,
+            which has the right columns.
 
     Raises:
         ConfigurationError: A transform returned something else than a frame.
     """
     transforms = transforms_of(node)
     start = transforms[0].inputs[0] if transforms else node
-    frame = _start(start, session) if staged is None else staged
+    if staged is None:
+        frame = _start(start, session, is_told=bool(transforms))
+    else:
+        frame = _told(staged, start.element_type) if transforms else staged
     for transform in transforms:
         frame = transform.function(frame)
         if not isinstance(frame, DataFrame):
@@ -71,12 +85,36 @@ def frame_of(node: Node, session: SparkSession, staged: DataFrame | None = None)
     return frame
 
 
-def _start(node: Node, session: SparkSession) -> DataFrame:
+def numbered_frame(frame: DataFrame, kind: RowTypeInformation) -> DataFrame:
+    """The frame with numbers of nanoseconds for its times of day, which Spark has only where it was told to."""
+    if not any(map(has_times, kind.arrow_schema.types)):
+        return frame
+    return map_in_arrow(frame, _with_numbers, numbered_elements_ddl(kind))
+
+
+def _with_numbers(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    return map(with_numbers, batches)
+
+
+def _told(staged: DataFrame, element_type: TypeInformation) -> DataFrame:
+    schema = element_schema(element_type)
+    if not any(map(has_times, schema.types)):
+        return staged
+
+    def with_their_texts(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return (with_texts(with_times(batch, schema)) for batch in batches)
+
+    return map_in_arrow(staged, with_their_texts, told_elements_ddl(element_type))
+
+
+def _start(node: Node, session: SparkSession, *, is_told: bool) -> DataFrame:
     if not isinstance(node, SourceNode):
-        return session.createDataFrame([], element_ddl(node.element_type))
+        return session.createDataFrame([], told_elements_ddl(node.element_type))
     if node.collection is not None:
         batch = elements_to_batch(list(node.collection), node.element_type, node.uid)
-        return frame_with(batch, element_ddl(node.element_type), session)
+        if is_told:
+            return frame_with(with_texts(batch), told_elements_ddl(node.element_type), session)
+        return frame_with(with_numbers(batch), numbered_elements_ddl(node.element_type), session)
     assert isinstance(node.frame, DataFrame)
     return node.frame
 

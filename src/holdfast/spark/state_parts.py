@@ -22,6 +22,13 @@ from holdfast.spark.frame import frame_with, map_in_arrow
 from holdfast.spark.placement import place
 from holdfast.spark.worker import TaskFailedError
 from holdfast.types.conversion.convert import to_row_type, to_type
+from holdfast.types.conversion.times_of_day import (
+    numbered_ddl,
+    told_elements_ddl,
+    with_numbers,
+    with_texts,
+    with_times,
+)
 from holdfast.types.information.type_information import RowTypeInformation
 
 SUBTASK: Final = f"{RESERVED}subtask"
@@ -71,10 +78,10 @@ def write_parts(
         HoldfastError: A task has refused something, or Spark cannot read the rows.
     """
     needed = frame.select(*[f"`{name.replace('`', '``')}`" for name in columns])
-    placed_type = _struct(needed.sparkSession, f"{SUBTASK} int, {HASH} bigint, {KEY} {to_type(key_type).ddl}")
+    placed_type = _struct(needed.sparkSession, f"{SUBTASK} int, {HASH} bigint, {KEY} {numbered_ddl(to_type(key_type))}")
     keyed = map_in_arrow(needed, _keyed(keys), T.StructType([*placed_type.fields, *needed.schema.fields]))
     placed = place(keyed, parallelism, SUBTASK)
-    written = map_in_arrow(placed, _written(write), f"{_WRITTEN} string")
+    written = map_in_arrow(placed, _written(write, key_type), f"{_WRITTEN} string")
     try:
         return [json.loads(row[0]) for row in written.collect()]
     except Exception as failure:
@@ -82,14 +89,14 @@ def write_parts(
 
 
 def read_parts(
-    session: SparkSession, parts: int, schema: str, read: Callable[[int], Iterator[pa.RecordBatch]]
+    session: SparkSession, parts: int, kind: RowTypeInformation, read: Callable[[int], Iterator[pa.RecordBatch]]
 ) -> DataFrame:
-    """A frame whose partitions are read by tasks, when Spark asks for them.
+    """A frame whose partitions are read by tasks, when Spark asks for them; times of day are texts in it.
 
     Args:
         session: Of the frame.
         parts: How many partitions.
-        schema: Columns as DDL.
+        kind: Of the rows.
         read: Reads one part; runs in tasks.
     """
 
@@ -97,11 +104,11 @@ def read_parts(
         try:
             for batch in batches:
                 for part in batch.column(0).to_pylist():
-                    yield from read(part)
+                    yield from map(with_texts, read(part))
         except HoldfastError as error:
             raise TaskFailedError(error) from error
 
-    return map_in_arrow(session.range(0, parts, 1, parts), run, schema)
+    return map_in_arrow(session.range(0, parts, 1, parts), run, told_elements_ddl(kind))
 
 
 def _struct(session: SparkSession, ddl: str) -> T.StructType:
@@ -114,14 +121,15 @@ def _keyed(keys: Keys) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.Recor
             for batch in batches:
                 parts, hashes, stored = keys(pa.Table.from_batches([batch]))
                 arrays = [pa.array(parts, pa.int32()), pa.array(hashes.view(np.int64)), stored, *batch.columns]
-                yield pa.RecordBatch.from_arrays(arrays, names=[SUBTASK, HASH, KEY, *batch.schema.names])
+                sent = pa.RecordBatch.from_arrays(arrays, names=[SUBTASK, HASH, KEY, *batch.schema.names])
+                yield sent.set_column(2, KEY, with_numbers(sent.select([KEY])).column(0))
         except HoldfastError as error:
             raise TaskFailedError(error) from error
 
     return run
 
 
-def _written(write: Write) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def _written(write: Write, key_type: pa.DataType) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         arrived = [batch for batch in batches if batch.num_rows]
         if not arrived:
@@ -132,7 +140,7 @@ def _written(write: Write) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.R
             for part in np.unique(parts).tolist():  # Spark may put several partitions together
                 own = rows if (parts == part).all() else rows.filter(pa.array(parts == part))
                 hashes = own.column(HASH).to_numpy().view(np.uint64)
-                keys = own.column(KEY).combine_chunks()
+                keys = with_times(own.select([KEY]), pa.schema([(KEY, key_type)])).column(0).combine_chunks()
                 found = write(part, hashes, keys, own.drop_columns([SUBTASK, HASH, KEY]))
                 if found is not None:
                     yield pa.RecordBatch.from_arrays([pa.array([json.dumps(found)])], names=[_WRITTEN])
@@ -143,7 +151,6 @@ def _written(write: Write) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.R
 
 
 def frame_of_table(session: SparkSession, table: pa.Table) -> DataFrame:
-    """A small Arrow table as a frame."""
-    kind = to_row_type(table.schema)
+    """A small Arrow table as a frame; times of day are texts in it."""
     batch = table.combine_chunks().to_batches() or [pa.RecordBatch.from_pylist([], schema=table.schema)]
-    return frame_with(batch[0], kind.schema_ddl, session)
+    return frame_with(with_texts(batch[0]), told_elements_ddl(to_row_type(table.schema)), session)

@@ -269,7 +269,7 @@ class SavepointReader:
                 for rows in table.read(parts[part]):
                     yield from rows.to_batches(max_chunksize=_ROWS_AT_ONCE)
 
-        return read_parts(self._spark, len(parts), kind.schema_ddl, read)
+        return read_parts(self._spark, len(parts), kind, read)
 
 
 def _namespace(given: Any) -> bytes:

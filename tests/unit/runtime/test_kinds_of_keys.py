@@ -37,6 +37,8 @@ COLUMNS: dict[str, list[list[Any]]] = {
     "decimal(10,2)": [[Decimal("1.0"), Decimal("1.00"), Decimal("1")], [Decimal("-0.01")], [Decimal("12345678.90")]],
     "decimal(38,0)": [[Decimal(10**37)], [Decimal(-(10**37))], [Decimal(0)]],
     "date": [[date(1970, 1, 1)], [date(1969, 12, 31)], [date(1, 1, 1)], [date(9999, 12, 31)]],
+    "time": [[time(0)], [time(23, 59, 59, 999999)], [time(12, 0, 0, 1)]],
+    "struct<of: time, n: int>": [[(time(1), 1)], [(time(1), None)], [(None, 1)], [(time(2), 1)]],
     "timestamp": [
         [datetime(2024, 1, 1, 12, tzinfo=UTC), datetime(2024, 1, 1, 17, tzinfo=EAST)],
         [datetime(1969, 12, 31, 23, 59, 59, 999999, tzinfo=UTC)],

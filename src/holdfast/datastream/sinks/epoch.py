@@ -19,11 +19,14 @@ import traceback
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
+import pyarrow as pa
+
 from holdfast.datastream.sinks.task_owned import staged_paths, sweep_task_owned
 from holdfast.errors import ConfigurationError, UserFunctionError
 from holdfast.runtime.function.sink import CommitRequest, Committer, CommitterInitContext, Sink, WriterInitContext
 from holdfast.runtime.function.staging import ParquetStaging, require_columns
 from holdfast.storage.job.naming import FileName
+from holdfast.types.conversion.times_of_day import with_texts
 from holdfast.types.information.type_information import TypeInformation
 
 logger = logging.getLogger(__name__)
@@ -63,7 +66,7 @@ class ForEachEpochSink(Sink):
     def create_writer(self, context: WriterInitContext) -> ParquetStaging:
         """Stages a file in the job's directory."""
         name = context.file_name(SUFFIX)
-        return ParquetStaging(context.staging_dir, name, {"file": name})
+        return _ToldStaging(context.staging_dir, name, {"file": name})
 
     def create_committer(self, context: CommitterInitContext) -> Committer:
         """Calls the function."""
@@ -72,6 +75,13 @@ class ForEachEpochSink(Sink):
     def sweep(self, context: CommitterInitContext, is_dead: Callable[[FileName], bool]) -> int:
         """Deletes staged files that no checkpoint names any more."""
         return sweep_task_owned(context, is_dead)
+
+
+class _ToldStaging(ParquetStaging):
+    """Stages what Spark can read, which knows times of day as texts."""
+
+    def write_batch(self, batch: pa.RecordBatch) -> None:
+        super().write_batch(with_texts(batch))
 
 
 class _CallingCommitter(Committer):

@@ -4,7 +4,7 @@ Reserved columns start with `__hf_`. `__hf_control` is null for elements and hol
 for control rows; `__hf_target` says to which task a row goes that is not placed by its key. The elements of a single
 edge stand in columns of their own names; where several edges cross the same exchange, each has one struct column. The
 engine adds `__hf_hash` on the way; the key of an edge with a Python selector travels in `__hf_key`, with its hash
-beside it.
+beside it. Times of day travel as numbers of nanoseconds, in keys and in parts of columns, too.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import pyarrow as pa
 from holdfast.runtime.exchange.chunk import TIMESTAMP
 from holdfast.runtime.graph.plan import Edge, SourcePlan
 from holdfast.types.conversion.arrow import element_schema
+from holdfast.types.conversion.times_of_day import numbered_schema, with_times
 
 RESERVED = "__hf_"
 CONTROL = "__hf_control"
@@ -61,7 +62,8 @@ class EdgeLayout:
     def __init__(self, edges: Sequence[Edge]) -> None:
         self.edges = tuple(edges)
         self.flat = len(self.edges) == 1
-        self._columns = [(edge, edge_schema(edge)) for edge in self.edges]
+        self._columns = [(edge, numbered_schema(edge_schema(edge))) for edge in self.edges]
+        self._times = {edge.name: edge_schema(edge) for edge, sent in self._columns if sent != edge_schema(edge)}
         # Broadcast elements come first; the engine has sorted them to the front, but a batch may hold both.
         self._unpacked = sorted(self._columns, key=lambda column: not column[0].broadcast)
         self.schema = pa.schema([pa.field(CONTROL, pa.binary()), pa.field(TARGET, pa.int32()), *self._fields()])
@@ -110,7 +112,7 @@ class EdgeLayout:
         if self.flat:
             edge, schema = self._columns[0]
             columns = [batch.column(batch.schema.get_field_index(field.name)) for field in schema]
-            yield Arrival(edge, pa.RecordBatch.from_arrays(columns, names=schema.names), hashes)
+            yield self._arrived(edge, pa.RecordBatch.from_arrays(columns, names=schema.names), hashes)
             return
         for edge, schema in self._unpacked:
             column = batch.column(batch.schema.get_field_index(edge.name))
@@ -119,7 +121,11 @@ class EdgeLayout:
             valid = column.is_valid()
             arrays = column.filter(valid).flatten()
             own = None if hashes is None else hashes[valid.to_numpy(zero_copy_only=False)]
-            yield Arrival(edge, pa.RecordBatch.from_arrays(arrays, names=schema.names), own)
+            yield self._arrived(edge, pa.RecordBatch.from_arrays(arrays, names=schema.names), own)
+
+    def _arrived(self, edge: Edge, batch: pa.RecordBatch, hashes: npt.NDArray[np.uint64] | None) -> Arrival:
+        schema = self._times.get(edge.name)
+        return Arrival(edge, batch if schema is None else with_times(batch, schema), hashes)
 
 
 class SourceLayout:
@@ -128,6 +134,7 @@ class SourceLayout:
     def __init__(self, sources: Sequence[SourcePlan]) -> None:
         self.sources = tuple(sources)
         self.flat = len(self.sources) == 1
+        self._schemas = [stamped_schema(source) for source in self.sources]
 
     def column(self, position: int) -> str:
         """Name of the struct column of a source."""
@@ -137,13 +144,14 @@ class SourceLayout:
         """The elements of each source."""
         if self.flat:
             if batch.num_rows:
-                yield self.sources[0], batch
+                yield self.sources[0], with_times(batch, self._schemas[0])
             return
         for position, source in enumerate(self.sources):
             column = batch.column(batch.schema.get_field_index(self.column(position)))
             if column.null_count != len(column):
-                names = stamped_schema(source).names
-                yield source, pa.RecordBatch.from_arrays(column.filter(column.is_valid()).flatten(), names=names)
+                schema = self._schemas[position]
+                found = pa.RecordBatch.from_arrays(column.filter(column.is_valid()).flatten(), names=schema.names)
+                yield source, with_times(found, schema)
 
 
 def _hashes(batch: pa.RecordBatch) -> npt.NDArray[np.uint64] | None:

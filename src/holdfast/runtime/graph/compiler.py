@@ -311,7 +311,7 @@ def _key_columns(name: str, key: KeySpec, element: TypeInformation) -> tuple[tup
             f"{name!r}: no column {missing[0]!r} in {element.ddl}; key_by and order_by name columns of the stream"
         )
     if len(key.columns) == 1:
-        return key.columns, types[key.columns[0]]
+        return (), types[key.columns[0]]
     return key.columns, RowTypeInformation(list(key.columns), [types[c] for c in key.columns])
 
 

@@ -19,6 +19,7 @@ from holdfast.runtime.operator import Stamps, user_error
 from holdfast.runtime.task.step import StepRun
 from holdfast.storage.file_system.os_error import translate
 from holdfast.types.conversion.arrow import batch_to_elements
+from holdfast.types.conversion.times_of_day import with_numbers
 
 _REFUSED: Final = (RefusedElementError, OutputTypeError)
 
@@ -116,11 +117,11 @@ class SinkRun(StepRun):
 
 
 class StageRun(SinkRun):
-    """What stages elements for a later epoch job of the epoch, with their event times."""
+    """What stages elements for a later epoch job of the epoch, with their event times, in columns that Spark reads."""
 
     def accept(self, chunk: Chunk) -> None:
         batch = chunk.stamped_batch() if self.step.stamped else chunk.batch
-        super().accept(Chunk(chunk.type, chunk.uid, batch=batch))
+        super().accept(Chunk(chunk.type, chunk.uid, batch=with_numbers(batch)))
 
     def report(self) -> StepReport:
         report = super().report()

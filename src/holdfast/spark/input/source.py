@@ -21,10 +21,11 @@ from holdfast.runtime.graph.stream_graph import transforms_of
 from holdfast.runtime.job.engine import StagedInput
 from holdfast.runtime.operator import user_error
 from holdfast.spark.exchange import quote, source_ddl
-from holdfast.spark.frame import arrow_files, element_type_of, frame_of
+from holdfast.spark.frame import arrow_files, element_type_of, frame_of, numbered_frame
 from holdfast.spark.input.fitting import InputIdentities, uid_of
 from holdfast.spark.input.split_frames import StreamedSplits, split_frame, splits_of
 from holdfast.types.conversion.arrow import element_ddl, element_schema
+from holdfast.types.conversion.times_of_day import numbered_elements_ddl
 
 _STATEFUL = {
     "Aggregate": "an aggregation",
@@ -83,11 +84,12 @@ class JobFrames:
     def __init__(self, plan: JobPlan, session: SparkSession, *, goes_back: bool = False) -> None:
         self._packing = packing = _Packing(plan.epoch_jobs[0], session)
         self._session = session
-        frames = [(source, frame_of(source.node, session)) for source in plan.sources if source.node is not None]
-        for source, frame in frames:
+        given = [(source, frame_of(source.node, session)) for source in plan.sources if source.node is not None]
+        for source, frame in given:
             _check(source, frame)
             if goes_back:
                 _check_repeatable(source, frame)
+        frames = [(source, numbered_frame(frame, element_type_of(frame))) for source, frame in given]
         streams = [(s, f) for s, f in frames if f.isStreaming]
         self._static = [(s, f) for s, f in frames if not f.isStreaming]
         self.streaming = packing.union(streams)
@@ -161,7 +163,7 @@ class StagedFrames:
                 "rows (with pivot(), name the values)",
                 declared=str(source.element_type),
             )
-        return frame
+        return numbered_frame(frame, found)
 
 
 def _in_session(frame: DataFrame, session: SparkSession) -> DataFrame:
@@ -172,7 +174,7 @@ def _in_session(frame: DataFrame, session: SparkSession) -> DataFrame:
 def _staged_ddl(source: SourcePlan) -> str:
     """The columns of the files that a source is made of, as far as it needs them."""
     transforms = [] if source.node is None else transforms_of(source.node)
-    columns = element_ddl(transforms[0].inputs[0].element_type if transforms else source.element_type)
+    columns = numbered_elements_ddl(transforms[0].inputs[0].element_type if transforms else source.element_type)
     return f"{columns}, {TIMESTAMP} bigint" if source.stamped else columns
 
 

@@ -12,6 +12,7 @@ from holdfast.runtime.graph.stream_graph import FrameTransformNode, transforms_o
 from holdfast.runtime.job.engine import StagedInput
 from holdfast.runtime.operator import user_error
 from holdfast.types.conversion.arrow import element_schema
+from holdfast.types.conversion.times_of_day import with_times
 
 
 def staged_elements(plan: JobPlan, staged: StagedInput, epoch: int) -> dict[str, pa.RecordBatch]:
@@ -29,7 +30,7 @@ def staged_elements(plan: JobPlan, staged: StagedInput, epoch: int) -> dict[str,
 def _elements(source: SourcePlan, staged: StagedInput, epoch: int) -> pa.Table:
     transforms = [] if source.node is None else transforms_of(source.node)
     schema = element_schema(transforms[0].inputs[0].element_type) if transforms else stamped_schema(source)
-    tables = [pq.read_table(path, columns=schema.names) for path in staged.of(source)]
+    tables = [with_times(pq.read_table(path, columns=schema.names), schema) for path in staged.of(source)]
     table = pa.concat_tables([schema.empty_table(), *tables])
     for node in transforms:
         table = _transformed(node, table, epoch)

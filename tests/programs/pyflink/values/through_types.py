@@ -22,6 +22,7 @@ VALUES = {
     "boolean": (Types.BOOLEAN(), True),
     "string": (Types.STRING(), "kelp 🌿"),
     "date": (Types.SQL_DATE(), datetime.date(1969, 12, 31)),
+    "time": (Types.SQL_TIME(), datetime.time(23, 59, 58)),
     "timestamp": (Types.SQL_TIMESTAMP(), datetime.datetime(2026, 11, 25, 3, 4, 5, 678000)),
     "bigdec": (Types.BIG_DEC(), decimal.Decimal("1.5")),
     "bytes": (Types.PRIMITIVE_ARRAY(Types.BYTE()), b"\x00\xff"),
