@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from holdfast.common import Types, WatermarkStrategy
+from holdfast.common import Time, Types, WatermarkStrategy
 from holdfast.datastream import (
     CoMapFunction,
     DataStream,
+    JoinFunction,
     KeyedProcessFunction,
     KeySelector,
     ParquetFileSink,
@@ -19,6 +21,7 @@ from holdfast.datastream import (
     RichMapFunction,
 )
 from holdfast.datastream.state import MapStateDescriptor, ValueStateDescriptor
+from holdfast.datastream.window import TumblingEventTimeWindows
 from holdfast.errors import ConfigurationError, JobExecutionError
 from holdfast.runtime.job.engine import EngineError
 from tests.stories import ledger
@@ -53,6 +56,41 @@ class Length(KeySelector):
         return len(value.name)
 
 
+LIFE: list[str] = []
+"""What happened to the functions of this process that are opened."""
+
+
+class Opened(KeySelector):
+    """The length of a name, by what was made when it was opened."""
+
+    def open(self, runtime_context: Any) -> None:
+        LIFE.append(f"open {type(self).__name__} before {runtime_context.get_task_name()}")
+        self.lengths: dict[str, int] = {name: len(name) for name in NAMES}
+        self.seen = 0
+
+    def close(self) -> None:
+        LIFE.append(f"close {type(self).__name__}")
+
+    def get_key(self, value: Any) -> Any:
+        self.seen += 1
+        assert self.seen <= len(NAMES), "a task works on a copy of its own"
+        return self.lengths[value.name]
+
+
+class OpenedPartitioner(Partitioner):
+    """As `ByLength`, opened."""
+
+    def open(self, runtime_context: Any) -> None:
+        LIFE.append(f"open {type(self).__name__} before {runtime_context.get_task_name()}")
+        self.remainder = divmod
+
+    def close(self) -> None:
+        LIFE.append(f"close {type(self).__name__}")
+
+    def partition(self, key: Any, num_partitions: int) -> int:
+        return self.remainder(key, num_partitions)[1]
+
+
 def told(stream: DataStream, directory: Path) -> None:
     """Writes where each element of a stream is."""
     here = stream.map(Here(), "name string, subtask int, subtasks int")
@@ -68,6 +106,57 @@ def test_a_partitioner_chooses_the_subtask_by_number(tmp_path: Path, packed: str
     program.run(tmp_path / "checkpoints", EPOCHS, {"execution.exchange.packed": packed})
     assert sorted(ledger.read(tmp_path / "objects")) == sorted((name, len(name) % 3, 3) for name in NAMES)
     assert sorted(ledger.read(tmp_path / "functions")) == sorted((name, 2, 3) for name in NAMES)
+
+
+def test_partitioners_and_key_selectors_are_opened_once_a_process_and_closed(tmp_path: Path) -> None:
+    program = Program()
+    names = program.source("names", "name string")
+    told(names.partition_custom(OpenedPartitioner(), Opened()).uid("placed").set_parallelism(3), tmp_path / "out")
+    counted = names.key_by(Opened(), Types.INT()).process(Count(), "name string, n bigint").uid("counted")
+    counted.sink_to(ParquetFileSink(str(tmp_path / "counted"))).uid("counts")
+    LIFE.clear()
+    program.run(tmp_path / "checkpoints", EPOCHS * 2)
+    assert sorted(ledger.read(tmp_path / "out")) == sorted((name, len(name) % 3, 3) for name in NAMES * 2)
+    several = Counter(len(name) for name in NAMES * 2)
+    counts = [count for number in several.values() for count in range(1, number + 1)]
+    assert sorted(count for _, count in ledger.read(tmp_path / "counted")) == sorted(counts)
+    opened = ["open Opened before counted", "open Opened before placed", "open OpenedPartitioner before placed"]
+    assert sorted(LIFE) == ["close Opened", "close Opened", "close OpenedPartitioner", *opened]
+
+
+class Pair(JoinFunction):
+    """Two names."""
+
+    def join(self, first: Any, second: Any) -> Any:
+        return first.name, second.name
+
+
+def test_selectors_of_a_join_are_opened(tmp_path: Path) -> None:
+    program = Program()
+    times = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda row, before: 1)
+    left, right = (
+        program.source(side, "name string").assign_timestamps_and_watermarks(times) for side in ("left", "right")
+    )
+    joined = left.join(right).where(Opened()).equal_to(Opened()).window(TumblingEventTimeWindows.of(Time.seconds(1)))
+    pairs = joined.apply(Pair(), "one string, other string")
+    pairs.sink_to(ParquetFileSink(str(tmp_path / "out"))).uid("out")
+    LIFE.clear()
+    program.run(tmp_path / "checkpoints", [{"left": [("a",), ("bb",)], "right": [("g",)]}], is_bounded=True)
+    assert ledger.read(tmp_path / "out") == [("a", "g")]
+    opened = [line for line in LIFE if line.startswith("open")]
+    assert opened and LIFE == [*opened, *["close Opened"] * len(opened)]
+
+
+def test_a_selector_has_no_state_and_no_metrics(tmp_path: Path) -> None:
+    class Counting(Length):
+        def open(self, runtime_context: Any) -> None:
+            runtime_context.get_metrics_group().counter("keys")
+
+    program = Program()
+    keyed = program.source("names", "name string").key_by(Counting()).process(Count(), "name string, n bigint")
+    keyed.uid("counted").sink_to(ParquetFileSink(str(tmp_path / "out"))).uid("out")
+    with pytest.raises(ConfigurationError, match="before 'counted' asks for metrics"):
+        program.run(tmp_path / "checkpoints", EPOCHS)
 
 
 @pytest.mark.parametrize("packed", ["false", "true"])

@@ -20,6 +20,7 @@ from holdfast.runtime.function.two_inputs import (
     JoinFunction,
     KeyedCoProcessFunction,
 )
+from holdfast.runtime.function.user_function import KeySelector, RuntimeContext, close_owner, open_owner
 from holdfast.runtime.graph.stream_graph import KeyedNode, KeySpec, NarrowNode, OperatorSpec, SecondInputNode, Shape
 from holdfast.runtime.window.window_function import WindowFunction
 from holdfast.types.information.type_information import RowTypeInformation, StructTypeInformation, TypeInformation
@@ -226,13 +227,21 @@ class _Side:
         return self._side, value
 
 
-class _KeyOfSide:
+class _KeyOfSide(KeySelector):
     """The key of an element of either stream."""
 
     def __init__(self, keys: Sequence[KeySpec]) -> None:
         self._selectors = [key.selector or _columns_of(key.columns) for key in keys]
 
-    def __call__(self, sided: tuple[int, Any]) -> Any:
+    def open(self, runtime_context: RuntimeContext) -> None:
+        for selector in self._selectors:
+            open_owner(selector, runtime_context)
+
+    def close(self) -> None:
+        for selector in self._selectors:
+            close_owner(selector)
+
+    def get_key(self, sided: tuple[int, Any]) -> Any:
         side, value = sided
         return self._selectors[side](value)
 

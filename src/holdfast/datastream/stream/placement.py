@@ -196,7 +196,7 @@ class Distributed(Placed):
         """Sends each element to the subtask that `partitioner(key, number of subtasks)` names.
 
         The steps after it, up to the next `key_by`, run there. There are as many subtasks as `set_parallelism` of the
-        returned stream says. `open` of the two is not called.
+        returned stream says.
 
         Raises:
             ConfigurationError: The stream is keyed, or one of the two cannot be called so.

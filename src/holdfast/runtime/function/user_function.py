@@ -149,8 +149,25 @@ class RichReduceFunction(ReduceFunction, RichFunction):
     """A reduce function with `open` and `close`."""
 
 
+def open_owner(method: Callable[..., Any], runtime_context: RuntimeContext) -> None:
+    """Opens the function object that a method belongs to; a plain callable has none."""
+    owner = getattr(method, "__self__", None)
+    if isinstance(owner, Function):
+        owner.open(runtime_context)
+
+
+def close_owner(method: Callable[..., Any]) -> None:
+    """Closes the function object that a method belongs to; a plain callable has none."""
+    owner = getattr(method, "__self__", None)
+    if isinstance(owner, Function):
+        owner.close()
+
+
 class KeySelector(Function, ABC):
-    """Computes the key of an element in Python; columns named in `key_by` are faster: Spark computes their hash."""
+    """Computes the key of an element in Python; columns named in `key_by` are faster: Spark computes their hash.
+
+    It has no state and no metrics: what it does in `open` must not change the keys.
+    """
 
     @abstractmethod
     def get_key(self, value: Any) -> Any:

@@ -11,13 +11,14 @@ from functools import cache
 from typing import Any, Final
 
 from holdfast.kernel.key_group import key_group_of, subtask_of
+from holdfast.runtime.function.user_function import KeySelector, RuntimeContext, close_owner, open_owner
 from holdfast.types.information.type_information import TypeInformation, Types
 from holdfast.types.key.key_codec import key_codec_for
 
 CHOSEN_TYPE: Final[TypeInformation] = Types.LONG()
 
 
-class ChosenSubtask:
+class ChosenSubtask(KeySelector):
     """Selects the key of the subtask that an element goes to.
 
     Args:
@@ -36,6 +37,16 @@ class ChosenSubtask:
     def among(self, parallelism: int, max_parallelism: int) -> ChosenSubtask:
         """The same for so many subtasks."""
         return ChosenSubtask(self._partition, self._select, keys_of_subtasks(parallelism, max_parallelism))
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        """Opens partitioner and key selector, as far as they are function objects."""
+        open_owner(self._partition, runtime_context)
+        open_owner(self._select, runtime_context)
+
+    def close(self) -> None:
+        """Closes them."""
+        close_owner(self._partition)
+        close_owner(self._select)
 
     def get_key(self, element: Any) -> int:
         """Return the key of the subtask.

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 from holdfast.errors import ConfigurationError, HoldfastError
 from holdfast.runtime.function.metric import TASK_METRICS
+from holdfast.runtime.function.user_function import KeySelector
 from holdfast.runtime.graph.stream_graph import OperatorSpec
 from holdfast.runtime.operator.context import BACKEND, CONTEXT, SubtaskContext, SubtaskInfo
 from holdfast.runtime.operator.failure import user_error
@@ -41,7 +42,44 @@ _OF_TWO = {
 }
 
 
-class OperatorInstance:
+class OpenedFunction:
+    """A function object as one process has opened it.
+
+    Args:
+        function: It must belong to this process alone (a deserialized copy).
+        context: Of the subtask on whose behalf it is opened.
+        info: That subtask.
+
+    Raises:
+        UserFunctionError: `open` raised.
+    """
+
+    def __init__(self, function: Any, context: SubtaskContext, info: SubtaskInfo) -> None:
+        self.uid = info.uid
+        self._function = function
+        opener = getattr(function, "open", None)
+        if callable(opener):
+            try:
+                opener(context)
+            except HoldfastError:
+                raise
+            except Exception as error:
+                raise user_error(error, info.uid, None, info.epoch, "opening") from error
+            if context.metrics.gauges and hasattr(function, "__dict__"):
+                # With the function they are copied for each task, and then read what its copy holds.
+                vars(function)[_GAUGES] = context.metrics.gauges
+
+    def close(self) -> None:
+        """Closes the opened instance; an error is logged, because nothing depends on it any more."""
+        closer = getattr(self._function, "close", None)
+        if callable(closer):
+            try:
+                closer()
+            except Exception:
+                logger.exception("close() of operator %r failed", self.uid)
+
+
+class OperatorInstance(OpenedFunction):
     """The opened instance of one operator's function in this process.
 
     Args:
@@ -54,21 +92,8 @@ class OperatorInstance:
     """
 
     def __init__(self, spec: OperatorSpec, info: SubtaskInfo, backend: AbstractKeyedStateBackend | None) -> None:
+        super().__init__(spec.function, SubtaskContext(info, backend), info)
         self.spec = spec
-        self.uid = info.uid
-        self._function = spec.function
-        opener = getattr(self._function, "open", None)
-        if callable(opener):
-            context = SubtaskContext(info, backend)
-            try:
-                opener(context)
-            except HoldfastError:
-                raise
-            except Exception as error:
-                raise user_error(error, info.uid, None, info.epoch, "opening") from error
-            if context.metrics.gauges and hasattr(self._function, "__dict__"):
-                # With the function they are copied for each task, and then read what its copy holds.
-                vars(self._function)[_GAUGES] = context.metrics.gauges
 
     def bind(
         self, context: SubtaskContext, backend: AbstractKeyedStateBackend | None
@@ -81,14 +106,54 @@ class OperatorInstance:
             return function, method_of_input(function, self.spec.shape, 1)
         return function, method_of(function, self.spec.shape)
 
+
+class OpenedSelector:
+    """What computes keys, as one process has opened it: a method of a `KeySelector`, or a plain callable.
+
+    Args:
+        selector: It must belong to this process alone.
+        info: The subtask on whose behalf it is opened.
+
+    Raises:
+        UserFunctionError: `open` raised.
+    """
+
+    def __init__(self, selector: Callable[[Any], Any], info: SubtaskInfo) -> None:
+        self._selector = selector
+        owner = getattr(selector, "__self__", None)
+        self._opened = OpenedFunction(owner, _SelectorContext(info), info) if isinstance(owner, KeySelector) else None
+
+    def bind(self, info: SubtaskInfo) -> Callable[[Any], Any]:
+        """What computes the keys in one task: the method of a fresh copy."""
+        if self._opened is None:
+            return self._selector
+        memo = {CONTEXT: _SelectorContext(info), BACKEND: None}
+        method: Callable[[Any], Any] = copied_function(self._opened._function, memo).get_key
+        return method
+
     def close(self) -> None:
-        """Closes the opened instance; an error is logged, because nothing depends on it any more."""
-        closer = getattr(self._function, "close", None)
-        if callable(closer):
-            try:
-                closer()
-            except Exception:
-                logger.exception("close() of operator %r failed", self.uid)
+        """Closes the opened instance."""
+        if self._opened is not None:
+            self._opened.close()
+
+
+class _SelectorContext(SubtaskContext):
+    """The runtime context of a function that is no step: it has no state and no metrics of its own."""
+
+    def __init__(self, info: SubtaskInfo) -> None:
+        super().__init__(info, None)
+
+    def get_metrics_group(self) -> NoReturn:
+        raise ConfigurationError(
+            f"the key selector or partitioner before {self._info.uid!r} asks for metrics, and it is no step that could "
+            "show them: count in the operator before it."
+        )
+
+    def _state(self, descriptor: Any) -> NoReturn:
+        raise ConfigurationError(
+            f"the key selector or partitioner before {self._info.uid!r} asks for state {descriptor.get_name()!r}: it "
+            "has none, and must return the same for the same element, always."
+        )
 
 
 def method_of(function: Any, shape: str) -> Callable[..., Any]:

@@ -24,17 +24,28 @@ class RecordWriter:
         partition: Its partition, by which elements without a key are spread over the next stage.
         next_tasks: Number of tasks of the next stage, 0 if there is none.
         epoch: For error messages.
+        selector_of: What computes the keys of an edge in this task.
     """
 
-    def __init__(self, stage: Stage, partition: int, next_tasks: int, epoch: int) -> None:
+    def __init__(
+        self,
+        stage: Stage,
+        partition: int,
+        next_tasks: int,
+        epoch: int,
+        selector_of: Callable[[Edge], Callable[[Any], Any]],
+    ) -> None:
         self.layout = leaving_layout(stage)
         self._packer = Packer(self.layout, next_tasks) if isinstance(self.layout, PackedLayout) else None
         self._next = (stage.index + 1, next_tasks, partition)
         self._epoch = epoch
         self._by_origin: dict[Port, list[Edge]] = {}
+        self._selectors: dict[str, Callable[[Any], Any]] = {}
         for edge in stage.leaving:
             if edge.from_stage == stage.index:
                 self._by_origin.setdefault(edge.origin, []).append(edge)
+                if edge.key is not None and edge.key.spec.selector is not None:
+                    self._selectors[edge.name] = selector_of(edge)
         self._packed: list[pa.RecordBatch] = []
 
     def origins(self) -> set[Port]:
@@ -70,7 +81,7 @@ class RecordWriter:
             yield from self._packer.rest()
 
     def _with_key(self, edge: Edge, key: KeyPlan, chunk: Chunk, batch: pa.RecordBatch) -> pa.RecordBatch:
-        keys = _selected(key, chunk.elements, edge.consumer, self._epoch)
+        keys = _selected(self._selectors[edge.name], chunk.elements, edge.consumer, self._epoch)
         dict_keys = _dict_keys(key, keys, edge.consumer)
         hashes = key.codec.hashes(dict_keys).view(np.int64)
         names = [*batch.schema.names, KEY, KEY_HASH]
@@ -90,9 +101,7 @@ def _dict_keys(key: KeyPlan, keys: list[Any], uid: str) -> list[Any]:
         ) from error
 
 
-def _selected(key: KeyPlan, elements: list[Any], uid: str, epoch: int) -> list[Any]:
-    selector = key.spec.selector
-    select: Callable[[Any], Any] = getattr(selector, "get_key", selector)  # type: ignore[assignment]
+def _selected(select: Callable[[Any], Any], elements: list[Any], uid: str, epoch: int) -> list[Any]:
     try:
         return list(map(select, elements))
     except HoldfastError:

@@ -7,7 +7,7 @@ this attempt alone, so an attempt that fails, is repeated or wakes up late harms
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,7 @@ from holdfast.runtime.exchange.marker import MarkerFormat, MarkerReader
 from holdfast.runtime.exchange.packed_layout import PackedLayout, arriving_layout
 from holdfast.runtime.graph.event_time import greatest
 from holdfast.runtime.graph.plan import Edge, Port, SourcePlan
+from holdfast.runtime.operator import SubtaskInfo
 from holdfast.runtime.task.garbage_collection import collect_young, paused_garbage_collection
 from holdfast.runtime.task.identity import TaskIdentity
 from holdfast.runtime.task.passing_step import PassingRun
@@ -59,7 +60,7 @@ class StageTask:
         self._format = MarkerFormat(job.descriptor.plan.clocks)
         self._markers = MarkerReader(self._format)
         self._arriving = arriving_layout(self._stage) if self._stage.arriving else None
-        self._writer = RecordWriter(self._stage, identity.partition, next_tasks, epoch.epoch)
+        self._writer = RecordWriter(self._stage, identity.partition, next_tasks, epoch.epoch, self._selector_of)
         self._consumers: dict[Port, list[tuple[StepRun, bool]]] = {}
         self._sources = SourceLayout(job.descriptor.plan.epoch_job_of(identity.stage).sources)
         self._steps: list[StepRun] = []
@@ -100,6 +101,22 @@ class StageTask:
         finally:
             if not done:
                 self._abort()
+
+    def _selector_of(self, edge: Edge) -> Callable[[Any], Any]:
+        descriptor = self._job.descriptor
+        info = SubtaskInfo(
+            uid=edge.consumer,
+            name=edge.consumer,
+            job_id=descriptor.job_id,
+            subtask=self._identity.partition,
+            parallelism=self._stage.tasks,
+            epoch=self._epoch.epoch,
+            attempt_number=descriptor.attempt_number,
+            processing_time=self._epoch.processing_time,
+            is_restored=descriptor.is_restored,
+            parameters=descriptor.parameters,
+        )
+        return self._job.selector(edge, info)
 
     def _abort(self) -> None:
         for run in self._steps:

@@ -12,13 +12,14 @@ import pickle
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from holdfast.errors import ConfigurationError, StorageError
 from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.key_group import KeyGroupRange
 from holdfast.runtime.exchange.descriptor import JobDescriptor
-from holdfast.runtime.graph.plan import Stage, Step
-from holdfast.runtime.operator import OperatorInstance, SubtaskInfo
+from holdfast.runtime.graph.plan import Edge, Stage, Step
+from holdfast.runtime.operator import OpenedSelector, OperatorInstance, SubtaskInfo
 from holdfast.state.backend import (
     AbstractKeyedStateBackend,
     OperatorStateBackend,
@@ -52,6 +53,7 @@ class LoadedJob:
         self._check_storage_is_shared()
         self._state_backend: StateBackend = load_state_backend(self.configuration)
         self._instance: dict[str, OperatorInstance] = {}
+        self._selectors: dict[str, OpenedSelector] = {}
 
     def stage(self, index: int) -> Stage:
         """The plan of one stage."""
@@ -64,6 +66,14 @@ class LoadedJob:
             template = self.keyed_backend(step, info, KeyGroupRange(0, 0)) if step.codec else None
             self._instance[step.uid] = OperatorInstance(step.operator, info, template)
         return self._instance[step.uid]
+
+    def selector(self, edge: Edge, info: SubtaskInfo) -> Callable[[Any], Any]:
+        """What computes the keys of an edge in one task; it is opened at the first call in this process."""
+        opened = self._selectors.get(edge.name)
+        if opened is None:
+            assert edge.key is not None and edge.key.spec.selector is not None
+            opened = self._selectors[edge.name] = OpenedSelector(edge.key.spec.selector, info)
+        return opened.bind(info)
 
     def keyed_backend(
         self, step: Step, info: SubtaskInfo, key_groups: KeyGroupRange, registry: TaskKvStateRegistry | None = None
@@ -99,6 +109,8 @@ class LoadedJob:
         """Closes every opened function."""
         for operator in self._instance.values():
             operator.close()
+        for selector in self._selectors.values():
+            selector.close()
 
     def _check_storage_is_shared(self) -> None:
         path = f"{self.descriptor.job_root}/{self.descriptor.nonce_file}"

@@ -19,7 +19,7 @@ from holdfast.errors import HoldfastError, NullKeyError, StateError
 from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.key_group import key_groups_of
 from holdfast.kernel.watermark import MIN_WATERMARK
-from holdfast.runtime.operator import OperatorInstance, OperatorSubtask, SubtaskInfo, user_error
+from holdfast.runtime.operator import OpenedSelector, OperatorInstance, OperatorSubtask, SubtaskInfo, user_error
 from holdfast.runtime.window_operator.pane_subtask import PaneSubtask
 from holdfast.runtime.window_operator.window_subtask import WindowSubtask, subtask_kind
 from holdfast.state.backend import AbstractKeyedStateBackend, load_state_backend
@@ -76,11 +76,14 @@ class PartWork:
         """
         if self.selector is None:
             return key_rows(self.place.key, table, self.key_columns)
-        select = cloudpickle.loads(self.selector)
-        codec = self.place.key
-        dict_keys = []
-        for row, element in enumerate(self._elements(table)):
-            dict_keys.append(codec.dict_key(self._selected(select, element, row)))
+        codec, info = self.place.key, SubtaskInfo(uid=self.place.uid, name=self.place.uid, epoch=self.place.epoch)
+        opened = OpenedSelector(cloudpickle.loads(self.selector), info)
+        select = opened.bind(info)
+        try:
+            elements = enumerate(self._elements(table))
+            dict_keys = [codec.dict_key(self._selected(select, element, row)) for row, element in elements]
+        finally:
+            opened.close()
         return pa.table({HASH: codec.hashes(dict_keys), KEY: codec.storage_array(dict_keys)})
 
     def _selected(self, select: Callable[[Any], Any], element: Any, row: int) -> Any:

@@ -15,6 +15,7 @@ from holdfast.errors import ConfigurationError, NullKeyError
 from holdfast.runtime.function.broadcast import BaseBroadcastProcessFunction, KeyedBroadcastProcessFunction
 from holdfast.runtime.function.user_function import KeySelector
 from holdfast.runtime.graph.stream_graph import OperatorSpec, Shape
+from holdfast.runtime.operator import OpenedSelector, SubtaskInfo
 from holdfast.runtime.window_operator.window_operator import WindowOperator
 from holdfast.state.declaration.descriptor import MapStateDescriptor
 from holdfast.types.conversion.convert import to_type
@@ -78,12 +79,19 @@ class ElementKeys:
         if isinstance(key_by, str):
             self._columns = (key_by,)
         elif isinstance(key_by, KeySelector):
-            self._selector = key_by.get_key
+            self._opened = OpenedSelector(key_by.get_key, SubtaskInfo(uid="harness"))
         elif callable(key_by):
-            self._selector = key_by
+            self._opened = OpenedSelector(key_by, SubtaskInfo(uid="harness"))
         else:
             self._columns = tuple(key_by)
+        if not self._columns:
+            self._select = self._opened.bind(SubtaskInfo(uid="harness"))
         self.codec = key_codec_for(None if key_type is None else to_type(key_type), self._columns)
+
+    def close(self) -> None:
+        """Closes a selector that has something to close."""
+        if not self._columns:
+            self._opened.close()
 
     def element(self, value: Any) -> Any:
         """The element as a function sees it: where columns are keys, a dictionary becomes a row."""
@@ -105,6 +113,6 @@ class ElementKeys:
 
     def _key(self, element: Any) -> Any:
         if not self._columns:
-            return self._selector(element)
+            return self._select(element)
         parts = tuple(element[column] for column in self._columns)
         return parts[0] if len(parts) == 1 else parts

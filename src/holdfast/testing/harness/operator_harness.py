@@ -234,6 +234,8 @@ class OperatorHarness:
 
     def close(self) -> None:
         """Closes the function and removes its files; what was emitted can still be read."""
+        if self._keys is not None:
+            self._keys.close()
         if self._backend is not None:
             self._backend.drop_cache()
         if self._instance is not None:
