@@ -100,9 +100,10 @@ class WatermarkOutput:
 class WatermarkGenerator(ABC):
     """Says how far event time is, from the elements of a task.
 
-    There is one for each task and epoch, so what it keeps in its fields is about one epoch: a task may run again, and
-    elsewhere. What it has emitted is kept: the watermark never goes back. It is handed on at the end of the epoch, the
-    least one of all tasks that have emitted one.
+    There is one for each subtask, which lives as long as the attempt of the job. Tasks run again, and elsewhere; what
+    it holds is pickled at the end of an epoch, and the next one begins with what an accepted epoch has left. A context
+    that it was made with, if it keeps it, is always that of the epoch. The watermark is handed on at the end of the
+    epoch, the least one of all tasks that have emitted one, and never goes back.
     """
 
     @abstractmethod
@@ -122,7 +123,7 @@ class WatermarkGenerator(ABC):
 
 @dataclass(frozen=True)
 class WatermarkGeneratorContext:
-    """What a generator may know as it is made.
+    """What a generator may know; one that keeps it sees what is true in the epoch that runs.
 
     Attributes:
         subtask: The task that it is for, from 0.
@@ -177,7 +178,7 @@ class WatermarkStrategy:
         """For streams whose watermarks a `WatermarkGenerator` of one's own says.
 
         Args:
-            supplier: Makes a generator for each task and epoch.
+            supplier: Makes a generator for each subtask.
 
         Raises:
             ConfigurationError: It cannot be called.

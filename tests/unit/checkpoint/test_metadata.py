@@ -85,7 +85,13 @@ WRONG = {
     "operators": [None, {}, [1], [{}], [{"uid": "x"}]],
     "properties": [None, []],
     "master_states": [[]],
-    "extra": [1],
+    "extra": [
+        1,
+        {"event_time": {"reached": {"a": "1"}}},
+        {"event_time": {"generators": {"a": 1}}},
+        {"event_time": {"generators": {"a": {"-1": "gA=="}}}},
+        {"event_time": {"generators": {"a": {"0": 1}}}},
+    ],
 }
 
 

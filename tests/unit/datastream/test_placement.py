@@ -144,7 +144,7 @@ def test_selectors_of_a_join_are_opened(tmp_path: Path) -> None:
     program.run(tmp_path / "checkpoints", [{"left": [("a",), ("bb",)], "right": [("g",)]}], is_bounded=True)
     assert ledger.read(tmp_path / "out") == [("a", "g")]
     opened = [line for line in LIFE if line.startswith("open")]
-    assert opened and LIFE == [*opened, *["close Opened"] * len(opened)]
+    assert opened and [*opened, *["close Opened"] * len(opened)] == LIFE
 
 
 def test_a_selector_has_no_state_and_no_metrics(tmp_path: Path) -> None:

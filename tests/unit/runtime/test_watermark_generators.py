@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import base64
+import pickle
+import threading
+from itertools import accumulate, pairwise
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from holdfast.checkpoint.document.metadata import encode
+from holdfast.checkpoint.recovery.replay import replay_of
 from holdfast.common import (
     Duration,
     Watermark,
@@ -19,8 +28,9 @@ from holdfast.datastream import KeyedProcessFunction, ParquetFileSink
 from holdfast.errors import ConfigurationError, JobExecutionError
 from holdfast.kernel.clock import ManualClock
 from holdfast.runtime.job.engine import EngineError
-from tests.stories import ledger
-from tests.stories.local import RESTARTING, Program
+from holdfast.testing.epoch.epoch_runner import LocalEngine
+from tests.stories import ledger, tidiness
+from tests.stories.local import RESTARTING, Program, run
 
 MIN = -(2**63)
 READING = "sensor string, at bigint, is_mark boolean"
@@ -56,29 +66,46 @@ class BehindTheClock(WatermarkGenerator):
     """So far behind the time of the epoch, whatever comes."""
 
     def __init__(self, context: WatermarkGeneratorContext) -> None:
-        self.now = context.processing_time
+        self.context = context
 
     def on_event(self, event: Any, event_timestamp: int, output: WatermarkOutput) -> None:
         pass
 
     def on_periodic_emit(self, output: WatermarkOutput) -> None:
-        output.emit_watermark(self.now - 10)
+        output.emit_watermark(self.context.processing_time - 10)
 
 
 class OneStepAnEpoch(WatermarkGenerator):
     """Goes on from where event time is, and lets nobody wait for a task that has seen nothing."""
 
     def __init__(self, context: WatermarkGeneratorContext) -> None:
-        self.before = max(context.current_watermark, 0)
+        self.context = context
         self.has_seen = False
 
     def on_event(self, event: Any, event_timestamp: int, output: WatermarkOutput) -> None:
         self.has_seen = True
 
     def on_periodic_emit(self, output: WatermarkOutput) -> None:
-        output.emit_watermark(self.before + 10)
+        output.emit_watermark(max(self.context.current_watermark, 0) + 10)
         if not self.has_seen:
             output.mark_idle()
+        self.has_seen = False
+
+
+class AsLateAsEver(WatermarkGenerator):
+    """Expects elements to be as late as the latest one of all that it has seen."""
+
+    def __init__(self, context: WatermarkGeneratorContext) -> None:
+        self.subtask = context.subtask
+        self.greatest, self.delay, self.seen = 0, 0, 0
+
+    def on_event(self, event: Any, event_timestamp: int, output: WatermarkOutput) -> None:
+        self.seen += 1
+        self.delay = max(self.delay, self.greatest - event_timestamp)
+        self.greatest = max(self.greatest, event_timestamp)
+
+    def on_periodic_emit(self, output: WatermarkOutput) -> None:
+        output.emit_watermark(self.greatest - self.delay - 1)
 
 
 class Alarm(KeyedProcessFunction):
@@ -91,12 +118,17 @@ class Alarm(KeyedProcessFunction):
         yield ctx.get_current_key(), timestamp, ctx.timer_service().current_watermark()
 
 
-def fired(place: Path, supplier: Any, epochs: list[list[tuple[str, int, bool]]], **settings: Any) -> list[Any]:
+def alarms(place: Path, supplier: Any) -> Program:
     program = Program()
     strategy = WatermarkStrategy.for_generator(supplier).with_timestamp_assigner(lambda row, before: row.at)
     timed = program.source("readings", READING).assign_timestamps_and_watermarks(strategy)
-    alarms = timed.key_by("sensor").process(Alarm(), FIRED).uid("alarms")
-    alarms.sink_to(ParquetFileSink(str(place / "out"))).uid("out")
+    found = timed.key_by("sensor").process(Alarm(), FIRED).uid("alarms")
+    found.sink_to(ParquetFileSink(str(place / "out"))).uid("out")
+    return program
+
+
+def fired(place: Path, supplier: Any, epochs: list[list[tuple[str, int, bool]]], **settings: Any) -> list[Any]:
+    program = alarms(place, supplier)
     program.run(place / "checkpoints", [{"readings": batch} for batch in epochs], **settings)
     return ledger.read(place / "out")
 
@@ -137,6 +169,98 @@ def test_a_generator_goes_on_from_the_watermark_that_was_reached_also_after_fail
     found = fired(tmp_path, OneStepAnEpoch, epochs, options=RESTARTING, interceptor=fail_once_in_each, amnesia=True)
     assert sorted(found) == [("a", 5, 10), ("a", 15, 20), ("a", 25, 30)]
     assert len(struck) == 4
+
+
+LATENESS = [("a", at, False) for at in (10, 30, 23, 40, 35, 90, 60, 120, 118, 150)]
+
+
+def expected_after(count: int) -> int:
+    """The watermark that `AsLateAsEver` comes to with so many elements, whatever was emitted before."""
+    times = [at for _, at, _ in LATENESS[:count]]
+    delay = max(max(times[:number]) - times[number - 1] for number in range(1, count + 1))
+    return max(times) - delay - 1
+
+
+@given(st.sets(st.integers(1, len(LATENESS) - 1)))
+@settings(max_examples=8, deadline=None)
+def test_what_a_generator_has_seen_lasts_wherever_epochs_are_cut(cuts: set[int]) -> None:
+    bounds = [0, *sorted(cuts), len(LATENESS)]
+    batches = [LATENESS[start:end] for start, end in pairwise(bounds)]
+    options = {"execution.checkpointing.num-retained": len(bounds)}
+    with TemporaryDirectory() as place:
+        fired(Path(place), AsLateAsEver, batches, source_tasks=1, amnesia=True, options=options)
+        checkpoints = tidiness.retained(tidiness.job_directory(Path(place, "checkpoints")))
+    recorded = [checkpoint.metadata.extra["event_time"]["reached"] for checkpoint in checkpoints]
+    emitted = list(accumulate(map(expected_after, bounds[1:]), max))
+    assert [list(reached.values()) for reached in recorded] == [[time] for time in emitted]
+    assert expected_after(bounds[-1]) == 119
+
+
+def test_an_epoch_that_is_replayed_begins_with_what_the_generator_held_then(tmp_path: Path) -> None:
+    batches, options = [LATENESS[:6], LATENESS[6:7], LATENESS[7:]], {"execution.checkpointing.num-retained": 10}
+    fired(tmp_path / "once", AsLateAsEver, batches, source_tasks=1, options=options)
+    _, second, third = tidiness.retained(tidiness.job_directory(tmp_path / "once" / "checkpoints"))
+    (tmp_path / "start").mkdir()
+    (tmp_path / "start" / "_metadata").write_bytes(encode(replay_of(second).metadata))
+    again = {"execution.state-recovery.path": str(tmp_path / "start")}
+    fired(tmp_path / "again", AsLateAsEver, batches, source_tasks=1, options=again, name="again")
+    [replayed] = tidiness.retained(tidiness.job_directory(tmp_path / "again" / "checkpoints", "again"))
+    recorded = [checkpoint.metadata.extra["event_time"] for checkpoint in (third, replayed)]
+    assert recorded[0]["reached"] == recorded[1]["reached"] and list(recorded[0]["reached"].values()) == [119]
+    assert recorded[0]["generators"] == recorded[1]["generators"]
+
+
+class Doubtful(LocalEngine):
+    """Loses an answer of each epoch once, so that every epoch runs twice."""
+
+    def execute(self, epoch: Any, epoch_input: Any) -> Any:
+        barriers = super().execute(epoch, epoch_input)
+        return barriers[1:] if epoch.attempt == 0 else barriers
+
+
+def test_an_epoch_that_is_repeated_begins_with_what_the_generator_held_before_it(tmp_path: Path) -> None:
+    batches = [LATENESS[start : start + 2] for start in range(0, len(LATENESS), 2)]
+    once = fired(tmp_path / "once", AsLateAsEver, batches)
+    program = alarms(tmp_path / "twice", AsLateAsEver)
+    run(program, tmp_path / "job", [{"readings": batch} for batch in batches], engine=Doubtful, amnesia=True)
+    assert sorted(ledger.read(tmp_path / "twice" / "out")) == sorted(once) != []
+
+
+def test_each_subtask_has_a_generator_of_its_own_and_an_attempt_of_the_job_begins_with_new_ones(tmp_path: Path) -> None:
+    batches = [[("a", 100, False), ("b", 50, False)], [("a", 110, False), ("b", 45, False)], [("a", 1, False)] * 2]
+    held = []
+    for read in (1, 2):
+        fired(tmp_path, AsLateAsEver, batches[:read])
+        recorded = tidiness.retained(tidiness.job_directory(tmp_path / "checkpoints"))[-1].metadata.extra["event_time"]
+        [of_tasks] = recorded["generators"].values()
+        held.append({task: pickle.loads(base64.b64decode(content)) for task, content in of_tasks.items()})
+    assert [{task: (one.subtask, one.greatest) for task, one in each.items()} for each in held] == [
+        {"0": (0, 100), "1": (1, 50)},
+        {"0": (0, 110), "1": (1, 45)},
+    ]
+    assert [one.seen for one in held[1].values()] == [1, 1], "the second job did not go on from the first one's"
+
+
+class Locked(Bounded):
+    """Holds what cannot be pickled."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lock = threading.Lock()
+
+
+class Hoarding(Bounded):
+    """Keeps every element."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.all = bytes(70_000)
+
+
+@pytest.mark.parametrize(("kind", "told"), [(Locked, "cannot pickle '_thread.lock'"), (Hoarding, "may hold 65536")])
+def test_what_cannot_be_kept_from_epoch_to_epoch_is_told(tmp_path: Path, kind: Any, told: str) -> None:
+    with pytest.raises(JobExecutionError, match=f"(?s)keeping a watermark generator.*{told}"):
+        fired(tmp_path, lambda context: kind(), [[("a", 5, False)]])
 
 
 def test_a_bounded_input_ends_event_time_whatever_a_generator_says(tmp_path: Path) -> None:

@@ -37,8 +37,9 @@ CLAIMED: Final = "claimed"
 EVENT_TIME: Final = "event_time"
 EVENT_TIME_AGAIN: Final = "event_time_again"
 """Event time as it was, for a replay; a job that is restored begins it anew."""
+_SUBTASK: Final = re.compile("[0-9]{1,6}")
 _HEX_JOB: Final = re.compile("[0-9a-f]{32}")
-_OF_EVENT_TIME: Final = ("watermarks", "reached", "heard")
+_OF_EVENT_TIME: Final = {"watermarks": int, "reached": int, "heard": int, "generators": dict}
 
 
 @dataclass(frozen=True)
@@ -214,9 +215,17 @@ def _is_event_time(value: Any) -> bool:
         return True
     return (
         type(value) is dict
-        and set(value) <= set(_OF_EVENT_TIME)
-        and all(type(part) is dict and all(type(time) is int for time in part.values()) for part in value.values())
+        and value.keys() <= _OF_EVENT_TIME.keys()
+        and all(
+            type(part) is dict and all(type(one) is _OF_EVENT_TIME[name] for one in part.values())
+            for name, part in value.items()
+        )
+        and all(map(_are_of_subtasks, value.get("generators", {}).values()))
     )
+
+
+def _are_of_subtasks(value: Mapping[str, Any]) -> bool:
+    return all(_SUBTASK.fullmatch(subtask) and type(held) is str for subtask, held in value.items())
 
 
 def _properties(reader: FieldReader) -> dict[str, Any]:

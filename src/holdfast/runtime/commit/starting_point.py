@@ -76,7 +76,7 @@ class Restored:
     retained: tuple[CompletedCheckpoint, ...] = ()
     source: RestoredStats | None = None
     claim: Claim | None = None
-    event_time: Mapping[str, Mapping[str, int]] | None = None
+    event_time: Mapping[str, Mapping[str, Any]] | None = None
 
 
 def is_fresh(configuration: Configuration) -> bool:

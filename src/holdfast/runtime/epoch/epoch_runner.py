@@ -85,7 +85,7 @@ class EpochRunner:
         versions: Mapping[str, StateVersion],
         compaction: Compaction | None = None,
         operator_states: OperatorStates | None = None,
-        event_time: Mapping[str, Mapping[str, int]] | None = None,
+        event_time: Mapping[str, Mapping[str, Any]] | None = None,
     ) -> None:
         self._engine = engine
         self._directory = directory
@@ -140,6 +140,7 @@ class EpochRunner:
                 operator_states=self.operator_states.for_epoch(),
                 follows=self._follows,
                 news=news or CheckpointNews(),
+                generators=self._event_time.generators,
             )
             try:
                 report = run_epoch_jobs(self._engine, self.plan, self._directory, descriptor, epoch_input)
@@ -191,6 +192,9 @@ class EpochRunner:
 
     def _move_on(self, report: EpochReport, event_time: EventTime) -> None:
         self._event_time.move_on(event_time, self.plan.clocks_of_steps(), report.observed(), self.processing_time)
+        for step in report.steps():
+            if step.generator is not None:
+                self._event_time.keep(step.uid, step.subtask, step.generator)
         self._follows = True
         written: dict[str, list[RunHandle]] = {}
         for step in sorted(report.steps(), key=lambda s: s.subtask):

@@ -41,6 +41,7 @@ class StepReport:
         busy: How many microseconds the subtask has worked, handing on what it emitted included.
         arrived: Rows and bytes that came to it in columns, by the edge or the source that they came from.
         warm: 1 if its state was in the worker's memory, 0 if it was not, None where none is kept there.
+        generator: What its watermark generator holds, pickled, in base 64; None if there is none, or no change.
     """
 
     uid: str
@@ -59,6 +60,7 @@ class StepReport:
     busy: int = 0
     arrived: dict[str, tuple[int, int]] = field(default_factory=dict)
     warm: int | None = None
+    generator: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -78,6 +80,7 @@ class StepReport:
             **({"busy": self.busy} if self.busy else {}),
             **({"arrived": {name: list(numbers) for name, numbers in self.arrived.items()}} if self.arrived else {}),
             **({} if self.warm is None else {"warm": self.warm}),
+            **({} if self.generator is None else {"generator": self.generator}),
         }
 
     @classmethod
@@ -101,6 +104,7 @@ class StepReport:
             _number("busy", value.get("busy", 0)),
             _arrived(value.get("arrived", {})),
             _number("warm", value["warm"]) if "warm" in value else None,
+            _generator(value.get("generator")),
         )
 
 
@@ -179,6 +183,12 @@ def _metrics(value: Any) -> dict[str, list[Any]]:
 def _arrived(value: Any) -> dict[str, tuple[int, int]]:
     _require({"arrived": value}, arrived=dict)
     return {name: (_number(name, rows), _number(name, size)) for name, (rows, size) in value.items()}
+
+
+def _generator(value: Any) -> str | None:
+    if value is not None:
+        _require({"generator": value}, generator=str)
+    return value  # type: ignore[no-any-return]
 
 
 def _number(name: str, value: Any) -> int:

@@ -10,7 +10,7 @@ import cloudpickle
 
 from holdfast.errors import ConfigurationError
 from holdfast.kernel.ids import JobID
-from holdfast.runtime.graph.event_time import EventTime
+from holdfast.runtime.graph.event_time import EventTime, Generators
 from holdfast.runtime.graph.plan import JobPlan
 from holdfast.state.operator.operator_snapshot import OperatorSnapshot
 from holdfast.state.run.version import StateVersion
@@ -114,6 +114,7 @@ class EpochDescriptor:
         operator_states: Operator state of each subtask before the epoch, by uid.
         follows: Whether another epoch of the same job attempt went before.
         news: What there is to know of checkpoints.
+        generators: What the watermark generator of each subtask held after the epoch before, by uid.
     """
 
     epoch: int
@@ -125,6 +126,7 @@ class EpochDescriptor:
     operator_states: Mapping[str, SubtaskStates] = field(default_factory=dict)
     follows: bool = False
     news: CheckpointNews = field(default_factory=CheckpointNews)
+    generators: Generators = field(default_factory=dict)
 
     def state_of(self, uid: str, subtask: int) -> OperatorSnapshot | None:
         """The operator state with which a subtask begins, None if it was left none."""

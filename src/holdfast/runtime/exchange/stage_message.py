@@ -1,7 +1,8 @@
 """What the tasks of one stage are told of an epoch: all get the same bytes, and each unpickles its own part of them.
 
 The engine ships one function a stage, so what is in it reaches every task. The state of all subtasks lies in it as
-slices, one a task: the runs of its key groups, and its operator state. To the others' a task pays the copying of bytes.
+slices, one a task: the runs of its key groups, its operator state, its watermark generators. To the others' a task pays
+the copying of bytes.
 """
 
 from __future__ import annotations
@@ -43,7 +44,10 @@ class StageMessage:
         """
         versions: dict[int, dict[str, StateVersion]] = defaultdict(dict)
         states: dict[int, dict[str, SubtaskStates]] = defaultdict(dict)
+        generators: dict[int, dict[str, dict[int, str]]] = defaultdict(dict)
         for step in stage.steps:
+            for subtask, held in epoch.generators.get(step.uid, {}).items():
+                generators[subtask][step.uid] = {subtask: held}
             if step.uid in epoch.versions:
                 for subtask, runs in _by_subtask(epoch.versions[step.uid], step.max_parallelism, step.parallelism):
                     versions[subtask][step.uid] = StateVersion(tuple(runs))
@@ -51,10 +55,12 @@ class StageMessage:
                 state = epoch.state_of(step.uid, subtask)
                 if state is not None:
                     states[subtask][step.uid] = {subtask: state}
-        told = [(versions.get(task, {}), states.get(task, {})) for task in range(stage.tasks)]
+        tasks = max(stage.tasks, 1 + max(generators, default=-1))  # where the source decides, there are 0 of the stage
+        told = [tuple(part.get(task, {}) for part in (versions, states, generators)) for task in range(tasks)]
         slices = [pickle.dumps(part, pickle.HIGHEST_PROTOCOL) if any(part) else b"" for part in told]
         ends = np.cumsum([len(part) for part in slices], dtype=np.int64)
-        return cls(replace(epoch, versions={}, operator_states={}), b"".join(slices), ends.tobytes())
+        common = replace(epoch, versions={}, operator_states={}, generators={})
+        return cls(common, b"".join(slices), ends.tobytes())
 
     def for_task(self, partition: int) -> EpochDescriptor:
         """The epoch as one task sees it: with its own state and nobody else's."""
@@ -63,8 +69,8 @@ class StageMessage:
         end = int(ends[partition]) if partition < len(ends) else start
         if start == end:
             return self.epoch
-        versions, states = pickle.loads(memoryview(self.slices)[start:end])
-        return replace(self.epoch, versions=versions, operator_states=states)
+        versions, states, generators = pickle.loads(memoryview(self.slices)[start:end])
+        return replace(self.epoch, versions=versions, operator_states=states, generators=generators)
 
 
 def _by_subtask(version: StateVersion, max_parallelism: int, parallelism: int) -> list[tuple[int, list[RunHandle]]]:

@@ -16,9 +16,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from holdfast.kernel.watermark import MAX_WATERMARK, MIN_WATERMARK, WatermarkStrategy
 
+Generators = Mapping[str, Mapping[int, str]]
+"""What the watermark generator of each subtask holds, pickled, in base 64, by clock."""
 Observed = Mapping[str, int]
 """The greatest timestamp by clock; of a clock per partition the greatest of negative ones."""
 
@@ -105,16 +108,26 @@ class EventTimeKeeper:
         recorded: What `to_json` returned after an earlier epoch; None to begin anew.
     """
 
-    def __init__(self, recorded: Mapping[str, Mapping[str, int]] | None = None) -> None:
+    def __init__(self, recorded: Mapping[str, Mapping[str, Any]] | None = None) -> None:
         known = recorded or {}
         self._watermarks: dict[str, int] = dict(known.get("watermarks", {}))
         self._reached: dict[str, int] = dict(known.get("reached", {}))
         self._heard: dict[str, int] = dict(known.get("heard", {}))
+        self._generators: dict[str, dict[int, str]] = {
+            uid: {int(subtask): held for subtask, held in one.items()}
+            for uid, one in known.get("generators", {}).items()
+        }
 
-    def to_json(self) -> dict[str, dict[str, int]]:
+    def to_json(self) -> dict[str, dict[str, Any]]:
         """Return how far event time is; empty in a job without event time."""
         watermarks = {uid: time for uid, time in self._watermarks.items() if time != MIN_WATERMARK}
-        parts = {"watermarks": watermarks, "reached": self._reached, "heard": self._heard}
+        generators = {uid: {str(task): held for task, held in one.items()} for uid, one in self._generators.items()}
+        parts: dict[str, Mapping[str, Any]] = {
+            "watermarks": watermarks,
+            "reached": self._reached,
+            "heard": self._heard,
+            "generators": generators,
+        }
         return {name: dict(part) for name, part in parts.items() if part}
 
     def begin(self, clocks: Mapping[str, WatermarkClock], processing_time: int, *, is_over: bool) -> EventTime:
@@ -142,6 +155,15 @@ class EventTimeKeeper:
         after = began.plus(observed)
         self._reached = {uid: at for uid in began.clocks if (at := after.reached_by(uid)) is not None}
         self._heard.update(dict.fromkeys(observed, processing_time))
+
+    def keep(self, uid: str, subtask: int, held: str) -> None:
+        """Remembers what a watermark generator has come to hold in an epoch that was accepted."""
+        self._generators.setdefault(uid, {})[subtask] = held
+
+    @property
+    def generators(self) -> Generators:
+        """What the watermark generator of each subtask held after the last epoch."""
+        return {uid: dict(one) for uid, one in self._generators.items()}
 
     @property
     def watermarks(self) -> Mapping[str, int]:

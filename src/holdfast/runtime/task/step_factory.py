@@ -40,7 +40,8 @@ def create_step(
     if step.strategy is not None and step.strategy.supplier is not None:
         before = epoch.event_time.before(step.uid)
         context = WatermarkGeneratorContext(identity.partition, before, epoch.processing_time)
-        return GeneratedRun(step, step.strategy, context, epoch.epoch)
+        held = epoch.generators.get(step.uid, {}).get(identity.partition)
+        return GeneratedRun(step, step.strategy, context, epoch.epoch, held)
     if step.strategy is not None:
         return TimestampRun(step, step.strategy, identity.partition, epoch.epoch)
     if step.parallelism and identity.partition >= step.parallelism:

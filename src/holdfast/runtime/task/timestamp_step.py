@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import base64
+import io
+import pickle
 from dataclasses import replace
+from typing import Any, Final
 
+import cloudpickle
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -21,6 +26,9 @@ from holdfast.runtime.exchange.chunk import Chunk
 from holdfast.runtime.graph.plan import Step
 from holdfast.runtime.operator import Stamps, user_error
 from holdfast.runtime.task.step import StepRun
+
+_CONTEXT: Final = "context"
+_LARGEST: Final = 64 << 10
 
 
 class TimestampRun(StepRun):
@@ -91,24 +99,33 @@ class TimestampRun(StepRun):
 
 
 class GeneratedRun(TimestampRun):
-    """Shows the elements to a generator, and reports the watermark that it has emitted.
+    """Shows the elements to a generator, and reports the watermark that it has emitted, and what it holds then.
 
     Args:
         step: The step.
         strategy: It has a supplier.
         context: What the generator may know.
         epoch: For error messages.
+        held: What the generator of the subtask held after the epoch before, None to have one made.
 
     Raises:
         UserFunctionError: The generator could not be made.
     """
 
-    def __init__(self, step: Step, strategy: WatermarkStrategy, context: WatermarkGeneratorContext, epoch: int) -> None:
+    def __init__(
+        self,
+        step: Step,
+        strategy: WatermarkStrategy,
+        context: WatermarkGeneratorContext,
+        epoch: int,
+        held: str | None = None,
+    ) -> None:
         super().__init__(step, strategy, context.subtask, epoch)
         self._output = WatermarkOutput()
+        self._held = held
         assert strategy.supplier is not None
         try:
-            self._generator = strategy.supplier(context)
+            self._generator = strategy.supplier(context) if held is None else _unpickled(held, context)
             if not isinstance(self._generator, WatermarkGenerator):
                 raise TypeError(f"the supplier of for_generator() made {self._generator!r}, no WatermarkGenerator")
         except HoldfastError:
@@ -136,6 +153,47 @@ class GeneratedRun(TimestampRun):
             raise
         except Exception as error:
             raise user_error(error, self.step.uid, None, self._epoch, "generating a watermark") from error
+        try:
+            held = _pickled(self._generator)
+        except Exception as error:
+            doing = "keeping a watermark generator for the next epoch, which is pickled"
+            raise user_error(error, self.step.uid, None, self._epoch, doing) from error
         reached = self._output.reached
         # The negative of it: of a clock whose tasks are to be the slowest, everybody on the way keeps the greatest.
-        return replace(super().report(), observed=None if reached is None else -reached)
+        return replace(
+            super().report(),
+            observed=None if reached is None else -reached,
+            generator=None if held == self._held else held,
+        )
+
+
+class _Pickler(cloudpickle.CloudPickler):  # type: ignore[misc]
+    """Leaves out the context, which is another one in each epoch."""
+
+    def persistent_id(self, obj: Any) -> str | None:
+        return _CONTEXT if isinstance(obj, WatermarkGeneratorContext) else None
+
+
+class _Unpickler(pickle.Unpickler):
+    def __init__(self, content: bytes, context: WatermarkGeneratorContext) -> None:
+        super().__init__(io.BytesIO(content))
+        self._context = context
+
+    def persistent_load(self, pid: Any) -> WatermarkGeneratorContext:
+        return self._context
+
+
+def _pickled(generator: WatermarkGenerator) -> str:
+    content = io.BytesIO()
+    _Pickler(content).dump(generator)
+    if content.tell() > _LARGEST:
+        raise ValueError(
+            f"it holds {content.tell()} bytes, and may hold {_LARGEST}: they go to the driver and back in every epoch. "
+            "Keep sums and greatest values, not elements"
+        )
+    return base64.b64encode(content.getvalue()).decode()
+
+
+def _unpickled(held: str, context: WatermarkGeneratorContext) -> WatermarkGenerator:
+    generator: WatermarkGenerator = _Unpickler(base64.b64decode(held), context).load()
+    return generator
