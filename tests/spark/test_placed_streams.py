@@ -62,6 +62,15 @@ def test_a_single_input_goes_to_all_without_python_before_it(spark: Any, tmp_pat
     assert sorted(copies.execute_and_collect()) == sorted((word, at, 3) for word in WORDS for at in range(3))
 
 
+def test_a_stream_that_is_united_with_itself_comes_twice(spark: Any, tmp_path: Path) -> None:
+    env = environment(spark, tmp_path, execution_trigger="available-now")
+    words = env.from_dataframe(spark.createDataFrame([(word,) for word in WORDS], "word string"))
+    counts = words.union(words).key_by("word").map(lambda row: row.word, "string").uid("keyed")
+    assert sorted(counts.union(counts, words.map(lambda row: row.word, "string")).execute_and_collect()) == sorted(
+        5 * WORDS
+    )
+
+
 @dataclass(frozen=True)
 class Place:
     """A key with fields."""

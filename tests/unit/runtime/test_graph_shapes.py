@@ -7,12 +7,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from holdfast.datastream import DataStream, OutputTag, ParquetFileSink, ProcessFunction
 from holdfast.runtime.job.status import JobStatus
 from tests.stories import journal, ledger
 from tests.stories.functions import Numbering
 from tests.stories.journal import Journal, as_tuples
 from tests.stories.local import Program, epochs, run
+from tests.unit.runtime.test_transforms import transformed
 
 SALE = "id bigint, shop string, amount bigint"
 NUMBERED = "id bigint, shop string, amount bigint, seq bigint"
@@ -76,6 +79,36 @@ def test_a_stream_united_with_one_that_is_derived_from_it_by_a_key(place: Path) 
             totals[row[1]] += 1
             expected.append((*row, totals[row[1]]))
     assert as_tuples(journal.read(place / "out")) == sorted(expected)
+
+
+@pytest.mark.parametrize("packed", [False, True], ids=["rows", "messages"])
+@pytest.mark.parametrize("mapped", [False, True], ids=["source", "step"])
+def test_a_stream_united_with_itself_comes_twice_everywhere(place: Path, mapped: bool, packed: bool) -> None:
+    program = Program()
+    sales = program.source("sales", SALE)
+    if mapped:
+        sales = sales.map(lambda sale: sale, SALE)
+    twice, thrice = sales.union(sales), sales.union(sales, sales)
+    twice.sink_to(Journal(place / "sink")).uid("sink")
+    thrice.filter(lambda sale: True).sink_to(Journal(place / "narrow")).uid("narrow")
+    twice.key_by("shop").process(numbering(), NUMBERED).uid("columns").sink_to(Journal(place / "columns")).uid("c")
+    by_selector = twice.union(sales.map(lambda sale: sale, SALE)).key_by(lambda sale: sale.shop, "string")
+    by_selector.process(numbering(), NUMBERED).uid("selector").sink_to(Journal(place / "selector")).uid("s")
+    twice.broadcast().set_parallelism(2).sink_to(Journal(place / "all")).uid("all")
+    later = transformed(twice, lambda table: table, SALE)
+    later.union(later, sales).sink_to(Journal(place / "later")).uid("later")
+    run(program, place / "job", epochs("sales", SALES), {"execution.exchange.packed": packed})
+
+    once = [sale for epoch in SALES for sale in epoch]
+    for name, times in (("sink", 2), ("narrow", 3), ("all", 4), ("later", 5)):
+        assert as_tuples(journal.read(place / name)) == sorted(once * times), name
+    for name, times in (("columns", 2), ("selector", 3)):
+        numbers: dict[str, list[int]] = defaultdict(list)
+        for _, shop, _, number in journal.read(place / name):
+            numbers[shop].append(number)
+        assert {shop: sorted(found) for shop, found in numbers.items()} == {
+            shop: list(range(1, times * sum(sale[1] == shop for sale in once) + 1)) for shop in "abcd"
+        }, name
 
 
 def test_a_stream_united_with_its_own_mapped_self(place: Path) -> None:

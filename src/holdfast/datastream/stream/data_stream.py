@@ -202,9 +202,7 @@ class DataStream(Named, Distributed):
                     f"union() takes streams of one type: {self.get_name()!r} has {self.get_type().ddl!r}, "
                     f"{stream.get_name()!r} has {stream.get_type().ddl!r}."
                 )
-            # A union has each of its inputs once.
-            again = stream._node in nodes
-            nodes.append(DataStream(self._environment, stream._node).filter(_any)._node if again else stream._node)
+            nodes.append(stream._node)
         if not streams:
             return self
         node = UnionNode(inputs=tuple(nodes), name="union", element_type=self.get_type())
@@ -330,7 +328,3 @@ def _has_timestamps(node: Node) -> bool:
         open_nodes += set(found.inputs) - reached
         reached.update(found.inputs)
     return False
-
-
-def _any(element: Any) -> bool:
-    return True
