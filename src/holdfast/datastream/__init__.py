@@ -90,7 +90,7 @@ from holdfast.datastream.stream.broadcast import BroadcastConnectedStream, Broad
 from holdfast.datastream.stream.connected import ConnectedStreams
 from holdfast.datastream.stream.data_stream import DataStream
 from holdfast.datastream.stream.keyed_stream import KeyedStream
-from holdfast.datastream.stream.placement import DataStreamSink
+from holdfast.datastream.stream.step.stream_end import DataStreamSink
 from holdfast.datastream.stream.windowed import AllWindowedStream, WindowedStream
 from holdfast.datastream.window import (
     CountWindow,

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any, Self, overload
 from holdfast.datastream.sinks.epoch import ForEachEpochSink
 from holdfast.datastream.sinks.printing import PrintSink
 from holdfast.datastream.stream.operation import check_timestamp_column, key_spec, operator_spec
-from holdfast.datastream.stream.placement import DataStreamSink, Distributed, Named, checked_parallelism
+from holdfast.datastream.stream.step.distributed import Distributed
+from holdfast.datastream.stream.step.named import Named, checked_parallelism
+from holdfast.datastream.stream.step.stream_end import DataStreamSink
 from holdfast.errors import ConfigurationError
 from holdfast.kernel.watermark import WatermarkStrategy
 from holdfast.runtime.function.sink import Sink

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from holdfast.datastream.stream.broadcast import BroadcastConnectedStream, BroadcastStream, partitioned, to_all
+from holdfast.datastream.stream.broadcast import BroadcastConnectedStream, BroadcastStream
 from holdfast.datastream.stream.connected import ConnectedStreams, WindowJoin
 from holdfast.datastream.stream.data_stream import DataStream
 from holdfast.datastream.stream.interval_join import IntervalJoin
 from holdfast.datastream.stream.keyed_stream import KeyedStream
+from holdfast.datastream.stream.partitioning import partitioned, to_all
 from holdfast.datastream.stream.windowed import AllWindowedStream, WindowedStream
 from holdfast.errors import ConfigurationError
 from holdfast.runtime.function.two_inputs import CoGroupFunction, JoinFunction
