@@ -31,6 +31,7 @@ from holdfast.queryable.replica.scan import Condition
 from holdfast.queryable.server.leader import parse_address
 from holdfast.queryable.wire.consistency import NEWEST
 from holdfast.state.declaration.descriptor import StateKind
+from holdfast.types.conversion.times_of_day import told_elements_ddl, with_texts
 from holdfast.types.information.type_information import RowTypeInformation, TypeInformation, Types
 from holdfast.types.key.key_codec import CompositeKeyCodec, KeyCodec
 
@@ -88,7 +89,7 @@ class StateDataSource(DataSource):
         """Ask the server for the types of the state."""
         where = self._where()
         with where.connect() as client:
-            return columns_of(client.describe(where.job, where.state)).schema_ddl
+            return told_elements_ddl(columns_of(client.describe(where.job, where.state)))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return a reader of one checkpoint."""
@@ -161,7 +162,7 @@ class StateReader(DataSourceReader):
             )
             columns = columns_of(scan.head.description)
             for batch in scan:
-                yield as_columns(batch, scan.head.description, columns)
+                yield with_texts(as_columns(batch, scan.head.description, columns))
 
 
 class FilteringStateReader(StateReader):

@@ -16,6 +16,7 @@ datasource = pytest.importorskip("pyspark.sql.datasource", reason="Spark has dat
 from pyspark_holdfast import DefaultSource  # noqa: E402
 
 DAY = datetime.date(2013, 1, 1)
+NOON = datetime.time(12, 0, 0, 1)
 
 
 def write(n):
@@ -23,6 +24,7 @@ def write(n):
         states.total.update((n, f"x{n}"))
         states.items.update([n, n + 1])
         states.by.put(n, DAY)
+        states.at.update((NOON, [NOON, None]))
 
     return of
 
@@ -33,6 +35,7 @@ def served(tmp_path):
         ValueStateDescriptor("total", "struct<n: bigint, s: string>"),
         ListStateDescriptor("items", "bigint"),
         MapStateDescriptor("by", "int", "date"),
+        ValueStateDescriptor("at", "struct<of: time, several: array<time>>"),
     ]
     for descriptor in descriptors:
         descriptor.set_queryable(descriptor.name)
@@ -120,3 +123,12 @@ def test_what_is_missing_or_wrong_is_said(served):
         source(server, token="wrong").schema()
     with pytest.raises(CheckpointNotAvailableError):
         rows_of(source(server, checkpoint="99").reader(None))
+
+
+def test_times_of_day_are_texts_since_spark_has_no_columns_of_them(served):
+    server, _ = served
+    found = source(server, state="at")
+    assert found.schema() == "key string, value struct<of: string, several: array<string>>"
+    rows = rows_of(found.reader(None))
+    assert len(rows) == 100
+    assert {str(row["value"]) for row in rows} == {str({"of": "12:00:00.000001", "several": ["12:00:00.000001", None]})}
