@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewPartitions
 
-from holdfast.common import Types, WatermarkStrategy
+from holdfast.common import Duration, Types, WatermarkStrategy
 from holdfast.common.serialization import SimpleStringSchema
 from holdfast.datastream import ParquetFileSink, StreamExecutionEnvironment
 from holdfast.datastream.connectors.kafka import (
@@ -196,6 +196,46 @@ def test_two_sources_are_read_by_one_job(spark: Any, broker: KafkaServer, topic:
     two = env.from_source(part, NONE, "two").uid("two")
     with one.union(two).execute_and_collect() as elements:  # type: ignore[union-attr]
         assert sorted(elements) == ["a", "b"]
+
+
+def test_the_source_that_is_ahead_waits_and_alignment_may_come_and_go(
+    spark: Any, broker: KafkaServer, topic: str, tmp_path: Path
+) -> None:
+    """An hour lies between the two. What each epoch has of them is what a sink sees."""
+    make_topic(broker.bootstrap_servers, f"{topic}-ahead")
+
+    def write(numbers: range) -> None:
+        for n in numbers:
+            produce(broker, topic, [f"old {n}"], timestamp=1000 * n)
+            produce(broker, f"{topic}-ahead", [f"new {n}"], timestamp=3_600_000 + 1000 * n)
+
+    def epochs(strategy: WatermarkStrategy) -> list[str]:
+        options = {**ONCE, "execution.trigger": "available-now", "execution.checkpointing.dir": str(tmp_path)}
+        env = StreamExecutionEnvironment.get_execution_environment(options, spark=spark)
+        old, new = (
+            env.from_source(source(broker, name).set_max_rows_per_epoch(2).build(), strategy, name).uid(
+                name[len(topic) :] or "old"
+            )
+            for name in (topic, f"{topic}-ahead")
+        )
+        seen: list[str] = []
+        rows = old.union(new)
+        rows.for_each_epoch(lambda frame, *_: seen.append(", ".join(sorted(row[0] for row in frame.collect())))).uid(
+            "out"
+        )
+        env.execute("aligned")
+        return [epoch for epoch in seen if epoch]
+
+    alone = WatermarkStrategy.for_monotonous_timestamps()
+    together = alone.with_watermark_alignment("all", Duration.of_minutes(1))
+    write(range(6))
+    assert epochs(together) == [
+        "new 0, new 1, old 0, old 1", "old 2, old 3", "old 4, old 5", "new 2, new 3", "new 4, new 5",
+    ]  # fmt: skip
+    write(range(6, 10))
+    assert epochs(alone) == ["new 6, new 7, old 6, old 7", "new 8, new 9, old 8, old 9"]
+    write(range(10, 14))
+    assert epochs(together) == ["new 10, new 11, old 10, old 11", "old 12, old 13", "new 12, new 13"]
 
 
 def test_a_record_that_cannot_be_read_is_named(spark: Any, broker: KafkaServer, topic: str, tmp_path: Path) -> None:

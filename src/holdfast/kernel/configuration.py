@@ -273,7 +273,7 @@ _OF_FLINK: Final = (
     ("pipeline.serialization-config", "no element is an object of Java; declare output_type."),
     ("pipeline.force-", "no element is an object of Java; declare output_type."),
     ("pipeline.closure-cleaner-level", "functions are pickled with what they close over."),
-    ("pipeline.watermark-alignment.", "limit what an epoch reads of the input that is ahead."),
+    ("pipeline.watermark-alignment.", "with_watermark_alignment() lets a source wait as a whole, whatever its splits."),
     ("pipeline.jobvertex-parallelism-overrides", "set the parallelism by uid: holdfast rescale, JobClient.rescale()."),
     ("execution.target", "a job runs where its program is started: holdfast run, holdfast submit or spark-submit."),
     ("execution.attached", "execute() waits for the end of the job, execute_async() does not."),

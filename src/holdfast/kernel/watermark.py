@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Any, NoReturn
+from typing import Any
 
 from holdfast.errors import ConfigurationError
 
@@ -136,6 +136,21 @@ class WatermarkGeneratorContext:
     processing_time: int
 
 
+@dataclass(frozen=True)
+class WatermarkAlignment:
+    """How far event time in a source may be ahead of others; see `WatermarkStrategy.with_watermark_alignment`.
+
+    Attributes:
+        group: The sources that are compared have the same one.
+        drift: By how many milliseconds the source may be ahead of the least one of the group.
+        interval: For how many milliseconds of processing time holds what was said last of the least one.
+    """
+
+    group: str
+    drift: int
+    interval: int
+
+
 AssignerLike = TimestampAssigner | Callable[[Any, int], int]
 
 
@@ -150,6 +165,7 @@ class WatermarkStrategy:
         idleness: After how many milliseconds without elements others do not wait for the stream; None for never.
         is_per_partition: Whether event time follows the partition of the source that lags behind most.
         supplier: Makes the generators of a strategy of one's own.
+        alignment: How far the source may be ahead of others; None if it waits for nobody.
     """
 
     out_of_orderness: int | None
@@ -157,6 +173,7 @@ class WatermarkStrategy:
     idleness: int | None = None
     is_per_partition: bool = False
     supplier: Callable[[WatermarkGeneratorContext], WatermarkGenerator] | None = None
+    alignment: WatermarkAlignment | None = None
 
     @staticmethod
     def for_monotonous_timestamps() -> WatermarkStrategy:
@@ -193,18 +210,35 @@ class WatermarkStrategy:
 
     def with_watermark_alignment(
         self, watermark_group: str, max_allowed_watermark_drift: timedelta, update_interval: timedelta | None = None
-    ) -> NoReturn:
-        """Refused: an epoch is read from all inputs at once, so none runs ahead of another one between epochs.
+    ) -> WatermarkStrategy:
+        """The same for a source that waits for others, for `from_source` with a `KafkaSource`.
+
+        After each epoch the watermarks of the sources of a group are compared. One that is more than the drift ahead of
+        the least one reads nothing in the next epoch. For the least one only those count that have left something
+        unread in the epoch, so nobody waits for a source that has nothing to read.
+
+        Args:
+            watermark_group: Sources of one job that name the same group wait for each other.
+            max_allowed_watermark_drift: How far the source may be ahead; what it reads in one epoch comes on top.
+            update_interval: For how long the source goes by the least watermark that it was told last, in processing
+                time; one second if it is None, as in Flink. Whoever waits longer than needed does so for this long.
 
         Raises:
-            ConfigurationError: Always.
+            ConfigurationError: The group has no name, a length is none, or the strategy has no watermarks.
         """
-        raise ConfigurationError(
-            f"with_watermark_alignment({watermark_group!r}) makes sources wait that are ahead, and here every epoch "
-            "reads all inputs, and event time follows the one that lags: limit what an epoch reads of the one that is "
-            "ahead, with maxOffsetsPerTrigger of Spark's Kafka source, set_max_bytes_per_epoch() of a FileSource and "
-            "their kin."
-        )
+        if not isinstance(watermark_group, str) or not watermark_group:
+            raise ConfigurationError(
+                f"with_watermark_alignment() takes the name of a group of sources, not {watermark_group!r}."
+            )
+        if self.out_of_orderness is None:
+            raise ConfigurationError(
+                f"with_watermark_alignment({watermark_group!r}) compares watermarks, and this strategy never has one: "
+                "begin with for_bounded_out_of_orderness() or for_monotonous_timestamps()."
+            )
+        drift = _milliseconds(max_allowed_watermark_drift, "the allowed watermark drift", 0)
+        interval = timedelta(seconds=1) if update_interval is None else update_interval
+        alignment = WatermarkAlignment(watermark_group, drift, _milliseconds(interval, "the update interval", 0))
+        return replace(self, alignment=alignment)
 
     def with_timestamp_assigner(self, timestamp_assigner: AssignerLike) -> WatermarkStrategy:
         """The same with a `TimestampAssigner`, or a function of an element and the timestamp that it has."""

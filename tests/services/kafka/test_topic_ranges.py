@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 from collections.abc import Iterator
 from typing import Any
@@ -13,6 +14,7 @@ from confluent_kafka.admin import AdminClient
 from holdfast.datastream.connectors.kafka.offsets_initializer import KafkaOffsetsInitializer
 from holdfast.datastream.connectors.kafka.topic_ranges import TopicRanges, TopicSelection
 from holdfast.errors import ConfigurationError
+from holdfast.runtime.function.epoch_gate import EpochGate
 from holdfast.testing import KafkaServer
 from tests.stories.kafka import PATIENCE, make_topic, running_broker
 
@@ -57,6 +59,31 @@ def test_an_epoch_that_is_read_again_has_the_same_rows_and_is_as_long_as_it_may_
     assert read(planner, end, planner.latest(end, False)) == [b"c", b"d"]
     last = planner.latest(end, False)
     assert planner.latest(last, False) == last and planner.plan(last, last) == []
+
+
+def test_a_source_whose_gate_is_closed_stays_where_it_is_and_says_what_it_leaves(broker: KafkaServer) -> None:
+    """The gate is asked by a copy, as in the process in which Spark plans."""
+    make_topic(broker.bootstrap_servers, "gate", partitions=1)
+    produce(broker, "gate", "a", "b", "c")
+    gate = EpochGate()
+    built = ranges(broker, TopicSelection(topics=("gate",)), most_rows=2, gate=gate)
+    planner: TopicRanges = pickle.loads(pickle.dumps(built))
+    start = planner.initial()
+    gate.close()
+    assert json.dumps(planner.latest(start, True)) == json.dumps(start) and gate.has_more
+    gate.open()
+    end = planner.latest(start, True)
+    assert read(planner, start, end) == [b"a", b"b"] and gate.has_more
+    last = planner.latest(end, True)
+    assert read(planner, end, last) == [b"c"] and not gate.has_more
+    gate.close()
+    produce(broker, "gate", "d")
+    planner = pickle.loads(pickle.dumps(built))
+    assert planner.latest(last, True) == last and gate.has_more
+    gate.begin()
+    planner.freeze()
+    produce(broker, "gate", "e")
+    assert read(planner, last, planner.latest(last, True)) == [b"d"] and not gate.has_more
 
 
 def test_topics_that_are_gone_or_another_one_are_refused(broker: KafkaServer) -> None:

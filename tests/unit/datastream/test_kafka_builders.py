@@ -8,13 +8,14 @@ from typing import Any
 
 import pytest
 
-from holdfast.common import WatermarkStrategy
+from holdfast.common import Duration, WatermarkStrategy
 from holdfast.common.serialization import SimpleStringSchema
 from holdfast.datastream import OutputTag
 from holdfast.datastream.connectors.kafka import (
     DEAD_LETTER,
     ConfluentSerialization,
     DeliveryGuarantee,
+    KafkaOffsetsInitializer,
     KafkaRecordSerializationSchema,
     KafkaSink,
     KafkaSource,
@@ -117,6 +118,16 @@ def test_what_cannot_be_built_is_refused_with_the_reason(build: Any, message: st
 def sink_with(name: str, value: Any) -> KafkaSink:
     builder = KafkaSink.builder().set_bootstrap_servers("localhost:1").set_record_serializer(schema())
     return builder.set_property(name, value).build()
+
+
+def test_a_source_that_is_read_as_a_whole_has_nothing_to_wait_with() -> None:
+    strategy = WatermarkStrategy.for_monotonous_timestamps().with_watermark_alignment("all", Duration.of_seconds(1))
+    builder = KafkaSource.builder().set_bootstrap_servers("localhost:1").set_topics("words")
+    with pytest.raises(ConfigurationError, match=r"how much an epoch reads at most, with set_max_rows_per_epoch\(\)"):
+        EpochProgram().from_source(builder.build(), strategy, "words")
+    bounded = builder.set_max_rows_per_epoch(9).set_bounded(KafkaOffsetsInitializer.latest()).build()
+    with pytest.raises(ConfigurationError, match=r"KafkaSource cannot wait .* bounded.* set_unbounded\(\)"):
+        EpochProgram().from_source(bounded, strategy, "words")
 
 
 def test_records_that_cannot_be_read_go_to_a_side_output_as_they_are(tmp_path: Path) -> None:

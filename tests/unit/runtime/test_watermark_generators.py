@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 from holdfast.checkpoint.document.metadata import encode
 from holdfast.checkpoint.recovery.replay import replay_of
 from holdfast.common import (
-    Duration,
     Watermark,
     WatermarkGenerator,
     WatermarkGeneratorContext,
@@ -294,5 +293,3 @@ def test_an_error_of_a_generator_fails_the_job_and_is_named(tmp_path: Path, supp
 def test_what_is_no_strategy_is_refused_with_what_to_use() -> None:
     with pytest.raises(ConfigurationError, match="lambda context: MyGenerator"):
         WatermarkStrategy.for_generator(Wrong())  # type: ignore[arg-type]
-    with pytest.raises(ConfigurationError, match=r"limit what an epoch reads .* maxOffsetsPerTrigger"):
-        WatermarkStrategy.for_monotonous_timestamps().with_watermark_alignment("group", Duration.of_seconds(1))

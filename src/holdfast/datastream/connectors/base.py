@@ -6,6 +6,8 @@ from abc import ABC, abstractmethod
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
+from holdfast.errors import ConfigurationError
+from holdfast.runtime.function.epoch_gate import EpochGate
 from holdfast.runtime.function.sink import Sink
 from holdfast.runtime.function.source_listener import SourceListener
 from holdfast.runtime.function.splits import SplitInput
@@ -63,6 +65,16 @@ class Source(ABC):
         """
         return None
 
+    def with_gate(self, gate: EpochGate) -> Source:
+        """The same source, which reads nothing in an epoch that is planned while a gate is closed.
+
+        It tells the gate of each epoch whether it has left anything, as `with_watermark_alignment` needs it.
+
+        Raises:
+            ConfigurationError: It cannot wait; so is any source of which Spark says what an epoch reads.
+        """
+        raise cannot_wait(self, "Spark says what an epoch reads of it")
+
     def decoder(self) -> tuple[FlatMapLike | ProcessFunction, Any] | None:
         """A function from a row to the elements that it stands for, and their type as `output_type` takes it.
 
@@ -70,6 +82,14 @@ class Source(ABC):
         None if rows are elements as they are.
         """
         return None
+
+
+def cannot_wait(source: Source, reason: str) -> ConfigurationError:
+    """What a source raises that cannot wait for others, and why."""
+    return ConfigurationError(
+        f"with_watermark_alignment(): {type(source).__name__} cannot wait for other sources: {reason}. Leave the "
+        "alignment out of its strategy; event time follows the source that lags in any case."
+    )
 
 
 class DeliveryGuarantee(Enum):

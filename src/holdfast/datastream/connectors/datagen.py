@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
-from holdfast.datastream.connectors.base import Source
+from holdfast.datastream.connectors.base import Source, cannot_wait
 from holdfast.errors import ConfigurationError
+from holdfast.runtime.function.epoch_gate import EpochGate
 from holdfast.runtime.function.user_function import FlatMapFunction, FlatMapLike, MapFunction, MapLike, RuntimeContext
 from holdfast.types.information.type_information import TypeInformation, Types
 
@@ -66,6 +67,11 @@ class DataGeneratorSource(Source):
     def element_type(self) -> TypeInformation:
         """LONG, before the function is applied."""
         return Types.LONG()
+
+    def with_gate(self, gate: EpochGate) -> Source:
+        """Refused: elements of a `count` are one epoch, and others come by the clock of Spark's `rate` source."""
+        bounded = "its elements are read in one epoch, as a whole"
+        raise cannot_wait(self, bounded if self._count else "its elements come by the clock of Spark's rate source")
 
     def decoder(self) -> tuple[FlatMapLike, Any]:
         """The function, and the type of what it returns."""

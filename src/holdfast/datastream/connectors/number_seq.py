@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.datastream.connectors.base import Source
+from holdfast.datastream.connectors.base import Source, cannot_wait
 from holdfast.errors import ConfigurationError
+from holdfast.runtime.function.epoch_gate import EpochGate
 from holdfast.types.information.type_information import TypeInformation, Types
 
 if TYPE_CHECKING:
@@ -36,6 +37,10 @@ class NumberSequenceSource(Source):
     def create_frame(self, session: SparkSession) -> DataFrame:
         """A static frame of these numbers."""
         return session.range(self._start, self._end + 1)
+
+    def with_gate(self, gate: EpochGate) -> Source:
+        """Refused: the numbers are read in one epoch, as a whole."""
+        raise cannot_wait(self, "its numbers are read in one epoch, as a whole")
 
     def element_type(self) -> TypeInformation:
         """LONG."""

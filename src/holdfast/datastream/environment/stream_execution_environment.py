@@ -25,7 +25,7 @@ from holdfast.datastream.state_backend import StateBackend, options_of
 from holdfast.datastream.stream.data_stream import DataStream
 from holdfast.datastream.stream.operation import declared_type
 from holdfast.datastream.stream.other_kinds import OtherKinds
-from holdfast.datastream.stream.source_stream import elements_of, read_by
+from holdfast.datastream.stream.source_stream import aligned_source, elements_of, read_by
 from holdfast.errors import ConfigurationError
 from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.default_log import begin_default_log
@@ -174,6 +174,7 @@ class StreamExecutionEnvironment(EnvironmentSettings):
             raise ConfigurationError(
                 f"from_source() takes an instance of holdfast.datastream.connectors.Source, not {source!r}."
             )
+        source, aligned = aligned_source(source, watermark_strategy)
         from holdfast.spark.frame import element_type_of
 
         frame = source.create_frame(self.spark)
@@ -182,12 +183,14 @@ class StreamExecutionEnvironment(EnvironmentSettings):
         if splits is not None:
             assert element_type is not None
             rows = self._rows(frame, element_type_of(frame), source_name, splits, listener)
-            return elements_of(source, rows, watermark_strategy, type_info, read_by(splits, rows, element_type))
+            return elements_of(
+                source, rows, watermark_strategy, type_info, read_by(splits, rows, element_type), aligned
+            )
         if element_type is None:
             rows = self._rows(frame, element_type_of(frame), source_name, listener=listener)
         else:
             rows = self._rows(frame.toDF(VALUE_COLUMN), element_type, source_name, listener=listener)
-        return elements_of(source, rows, watermark_strategy, type_info)
+        return elements_of(source, rows, watermark_strategy, type_info, aligned=aligned)
 
     def _rows(
         self,

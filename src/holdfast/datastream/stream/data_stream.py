@@ -166,13 +166,19 @@ class DataStream(Named, Distributed):
         The watermark follows from the greatest timestamp of all subtasks, and advances at the end of each epoch.
 
         Raises:
-            ConfigurationError: It is no strategy.
+            ConfigurationError: It is no strategy, or one with alignment, which is for `from_source`.
         """
         if not isinstance(watermark_strategy, WatermarkStrategy):
             raise ConfigurationError(
                 "assign_timestamps_and_watermarks() takes a WatermarkStrategy, for instance "
                 "WatermarkStrategy.for_bounded_out_of_orderness(Duration.of_seconds(5)), not "
                 f"{watermark_strategy!r}."
+            )
+        if watermark_strategy.alignment is not None:
+            raise ConfigurationError(
+                "with_watermark_alignment() lets a source wait, and acts where a source is read: give the strategy to "
+                f"from_source(), not to assign_timestamps_and_watermarks() of {self.get_name()!r}. Of what "
+                "from_dataframe() reads, Spark says what an epoch has of it, so it cannot wait."
             )
         needs_times = watermark_strategy.out_of_orderness is not None and watermark_strategy.supplier is None
         if needs_times and watermark_strategy.assigner is None and not _has_timestamps(self._node):

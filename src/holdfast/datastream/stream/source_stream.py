@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Self
 
 from holdfast.datastream.connectors.base import Source
@@ -9,9 +10,10 @@ from holdfast.datastream.stream.data_stream import DataStream
 from holdfast.datastream.stream.operation import declared_type
 from holdfast.errors import ConfigurationError
 from holdfast.kernel.watermark import WatermarkStrategy
+from holdfast.runtime.function.epoch_gate import AlignedSource, EpochGate
 from holdfast.runtime.function.splits import SplitInput
 from holdfast.runtime.function.user_function import OutputTag, ProcessFunction
-from holdfast.runtime.graph.stream_graph import NarrowNode, OperatorSpec, SourceNode
+from holdfast.runtime.graph.stream_graph import NarrowNode, OperatorSpec, SourceNode, TimestampNode
 from holdfast.types.information.type_information import TypeInformation
 
 
@@ -64,8 +66,30 @@ def read_by(splits: SplitInput, rows: DataStream, element_type: TypeInformation)
     return DataStream(rows._environment, node)
 
 
+def aligned_source(source: Source, strategy: WatermarkStrategy) -> tuple[Source, AlignedSource | None]:
+    """The source as it can wait, if its strategy says that it is to wait for others; else as it is.
+
+    Raises:
+        ConfigurationError: It cannot wait, or the strategy is none.
+    """
+    if not isinstance(strategy, WatermarkStrategy):
+        raise ConfigurationError(
+            "from_source() takes a WatermarkStrategy, for instance WatermarkStrategy.no_watermarks(), not "
+            f"{strategy!r}."
+        )
+    if strategy.alignment is None:
+        return source, None
+    gate = EpochGate()
+    return source.with_gate(gate), AlignedSource(strategy.alignment, gate)
+
+
 def elements_of(
-    source: Source, rows: DataStream, strategy: WatermarkStrategy, type_info: Any, read: DataStream | None = None
+    source: Source,
+    rows: DataStream,
+    strategy: WatermarkStrategy,
+    type_info: Any,
+    read: DataStream | None = None,
+    aligned: AlignedSource | None = None,
 ) -> SourceStream:
     """The stream of a source, of that of its rows.
 
@@ -75,15 +99,11 @@ def elements_of(
         strategy: How its elements get timestamps, and its watermark follows from them.
         type_info: Type of the elements if the program declared one; None for what the source says.
         read: What a step has read of the rows, if they are splits.
+        aligned: How the source waits, as `aligned_source` says.
 
     Raises:
-        ConfigurationError: The strategy is none, or the declared type is another one than that of the source.
+        ConfigurationError: The declared type is another one than that of the source.
     """
-    if not isinstance(strategy, WatermarkStrategy):
-        raise ConfigurationError(
-            "from_source() takes a WatermarkStrategy, for instance WatermarkStrategy.no_watermarks(), not "
-            f"{strategy!r}."
-        )
     elements = rows if read is None else read
     column = source.timestamp_column()
     if column is not None:
@@ -105,5 +125,7 @@ def elements_of(
         )
     if strategy != WatermarkStrategy.no_watermarks():
         timed = strategy.per_partition() if source.is_partitioned() else strategy
-        elements = elements.assign_timestamps_and_watermarks(timed)
+        elements = elements.assign_timestamps_and_watermarks(replace(timed, alignment=None))
+        assert isinstance(elements._node, TimestampNode)
+        elements._node.aligned = aligned
     return SourceStream(rows, elements, decoded if decoder is not None else None)

@@ -13,6 +13,7 @@ from holdfast.kernel.clock import Clock
 from holdfast.kernel.watermark import MAX_WATERMARK, MIN_WATERMARK
 from holdfast.runtime.compaction.background import Compaction, EpochTime
 from holdfast.runtime.epoch.epoch_job import run_epoch_jobs
+from holdfast.runtime.epoch.source_alignment import SourceAlignment
 from holdfast.runtime.exchange.barrier import EpochReport
 from holdfast.runtime.exchange.descriptor import CheckpointNews, EpochDescriptor
 from holdfast.runtime.graph.event_time import EventTime, EventTimeKeeper
@@ -94,6 +95,7 @@ class EpochRunner:
         self.operator_states = operator_states or OperatorStates(plan)
         self._follows = False
         self._event_time = EventTimeKeeper(event_time)
+        self._alignment = SourceAlignment(plan.aligned)
         self.replan(plan)
         self.epoch = epoch
         self.processing_time = processing_time
@@ -153,6 +155,9 @@ class EpochRunner:
             seconds = time.perf_counter() - began
             check_names(report.steps())
             self._move_on(report, event_time)
+            if epoch_input is not None:  # beside a tick the engine may be planning what comes
+                waiting = self._alignment.decide(self.watermarks, self.processing_time)
+                self._event_time.let_wait(waiting, self.processing_time)
             rows = sum(step.records_in for step in report.steps() if step.uid in self._entries)
             return EpochResult(descriptor, report, rows, seconds)
         raise last
@@ -160,6 +165,10 @@ class EpochRunner:
     def go_on(self) -> None:
         """Event time, which a drain has brought to its end, goes on: the job does not stop."""
         self._event_time.go_on()
+
+    def close(self) -> None:
+        """The attempt has ended: no source waits any more."""
+        self._alignment.close()
 
     def live_runs(self) -> list[str]:
         """Paths of the runs of the current versions, and of those that compactions are writing."""

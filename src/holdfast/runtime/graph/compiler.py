@@ -328,7 +328,8 @@ def _step(
         return Step(node.identity, node.name, "sink", ports, *types, sink=node.sink, dead_letters=letters)
     if isinstance(node, TimestampNode):
         types = (node.element_type, node.element_type)
-        return Step(node.identity, node.name, "timestamps", ports, *types, strategy=node.strategy)
+        strategy, aligned = node.strategy, node.aligned
+        return Step(node.identity, node.name, "timestamps", ports, *types, strategy=strategy, aligned=aligned)
     if isinstance(node, PassNode):
         types = (node.element_type, node.element_type)
         return Step(node.identity, node.name, "pass", ports, *types, parallelism=parallelism, max_parallelism=maximum)

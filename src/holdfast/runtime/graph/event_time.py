@@ -9,6 +9,9 @@ A clock *per partition* is one whose tasks each read one partition of a source. 
 tasks have reported as their greatest, and of several epochs the greatest of these. Its tasks report the negative of
 their greatest timestamp, so that everybody on the way merges all clocks alike.
 
+A clock whose source was told to wait is not idle, however long that takes: it has something to read, and would be late
+with it.
+
 After a restart event time begins anew, as in Flink. A checkpoint records it all the same, for who runs an epoch again.
 """
 
@@ -16,9 +19,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Final
 
 from holdfast.kernel.watermark import MAX_WATERMARK, MIN_WATERMARK, WatermarkStrategy
+
+_WAITS: Final = 2**63 - 1
+"""When a clock was heard last whose source waits: in no epoch it is so long ago that the clock is idle."""
 
 Generators = Mapping[str, Mapping[int, str]]
 """What the watermark generator of each subtask holds, pickled, in base 64, by clock."""
@@ -155,6 +161,13 @@ class EventTimeKeeper:
         after = began.plus(observed)
         self._reached = {uid: at for uid in began.clocks if (at := after.reached_by(uid)) is not None}
         self._heard.update(dict.fromkeys(observed, processing_time))
+
+    def let_wait(self, clocks: Iterable[str], processing_time: int) -> None:
+        """The sources of these clocks, and no others, wait from now on until it is said anew, and are not idle."""
+        for uid, time in self._heard.items():
+            if time == _WAITS:
+                self._heard[uid] = processing_time
+        self._heard.update(dict.fromkeys(clocks, _WAITS))
 
     def keep(self, uid: str, subtask: int, held: str) -> None:
         """Remembers what a watermark generator has come to hold in an epoch that was accepted."""

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from holdfast.kernel.watermark import WatermarkStrategy
+from holdfast.runtime.function.epoch_gate import AlignedSource
 from holdfast.runtime.graph.event_time import WatermarkClock
 from holdfast.runtime.graph.stream_graph import KeySpec, Node, OperatorSpec
 from holdfast.types.information.type_information import TypeInformation
@@ -114,6 +115,7 @@ class Step:
     stamped: bool = False
     first_inputs: int = 0
     dead_letters: str | None = None
+    aligned: AlignedSource | None = None
 
     @property
     def has_operator_state(self) -> bool:
@@ -213,6 +215,12 @@ class JobPlan:
         """The steps that assign timestamps."""
         steps = [step for stage in self.stages for step in stage.steps if step.strategy is not None]
         return {step.uid: WatermarkClock.of(step.strategy) for step in steps if step.strategy is not None}
+
+    @property
+    def aligned(self) -> dict[str, AlignedSource]:
+        """The clocks whose sources wait for others."""
+        steps = [step for stage in self.stages for step in stage.steps]
+        return {step.uid: step.aligned for step in steps if step.aligned is not None}
 
     def clocks_of_steps(self) -> dict[str, tuple[str, ...]]:
         """The clocks of each step."""

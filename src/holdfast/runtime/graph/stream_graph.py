@@ -18,6 +18,7 @@ from typing import Any, Final, Literal
 from holdfast.errors import ConfigurationError
 from holdfast.kernel.key_group import MAX_PARALLELISM
 from holdfast.kernel.watermark import WatermarkStrategy
+from holdfast.runtime.function.epoch_gate import AlignedSource
 from holdfast.runtime.function.source_listener import SourceListener
 from holdfast.runtime.function.splits import SplitInput
 from holdfast.runtime.function.user_function import CheckpointedFunction
@@ -170,6 +171,7 @@ class TimestampNode(Node):
     """Gives elements their event time, and is a clock for the operators after it; chained like other narrow steps."""
 
     strategy: WatermarkStrategy
+    aligned: AlignedSource | None = None
 
 
 @dataclass(eq=False, kw_only=True)

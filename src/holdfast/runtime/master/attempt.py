@@ -125,6 +125,7 @@ class JobAttempt(EpochDriver):
         finally:
             self._compaction.close()
             job.engine.close()
+            self._epochs.close()
             self._checkpoints.close()
 
     @property

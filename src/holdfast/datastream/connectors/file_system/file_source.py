@@ -10,11 +10,12 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
-from holdfast.datastream.connectors.base import Source
+from holdfast.datastream.connectors.base import Source, cannot_wait
 from holdfast.datastream.connectors.file_system.file_splits import FileSplits
 from holdfast.datastream.formats.input_format import BulkFormat, InputFormat
 from holdfast.datastream.formats.text_lines import StreamFormat
 from holdfast.errors import ConfigurationError
+from holdfast.runtime.function.epoch_gate import EpochGate
 from holdfast.types.information.type_information import TypeInformation
 
 if TYPE_CHECKING:
@@ -74,6 +75,14 @@ class FileSource(Source):
         self._splits = FileSplits(self._format)
         self._splits.fix(paths, session.sparkContext.defaultParallelism)
         return frame
+
+    def with_gate(self, gate: EpochGate) -> Source:
+        """Refused: Spark's file source says which files an epoch has, and a static set is read in one epoch."""
+        static = "a static set of files is read in one epoch, as a whole"
+        moving = (
+            "Spark's file source, which lists the files, says which of them an epoch has, and cannot be told to wait"
+        )
+        raise cannot_wait(self, static if self._interval is None else moving)
 
     def element_type(self) -> TypeInformation:
         """That of the format."""

@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from holdfast.datastream.connectors.base import Source
+from holdfast.datastream.connectors.base import Source, cannot_wait
 from holdfast.datastream.connectors.kafka.client import BOOTSTRAP, KafkaConnection
 from holdfast.datastream.connectors.kafka.group_offsets import GroupOffsets
 from holdfast.datastream.connectors.kafka.offsets_initializer import KafkaOffsetsInitializer, KafkaTopicPartition
 from holdfast.datastream.connectors.kafka.topic_ranges import COLUMNS, TopicRanges, TopicSelection
 from holdfast.errors import ConfigurationError, StorageError
+from holdfast.runtime.function.epoch_gate import EpochGate
 from holdfast.runtime.function.source_listener import SourceListener
 from holdfast.runtime.function.user_function import (
     FlatMapFunction,
@@ -96,6 +98,22 @@ class KafkaSource(Source):
     def checkpoint_listener(self) -> SourceListener | None:
         """Commits offsets to the group, if there is one and `commit.offsets.on.checkpoint` is not false."""
         return GroupOffsets(self._ranges) if self._commits else None
+
+    def with_gate(self, gate: EpochGate) -> KafkaSource:
+        """The same source, which reads nothing in an epoch that is planned while a gate is closed.
+
+        Raises:
+            ConfigurationError: It is bounded, so it is read in one epoch, or the epoch has no limit.
+        """
+        if self._is_bounded:
+            raise cannot_wait(self, "it is bounded, and read in one epoch, as a whole; set_unbounded() reads on")
+        if not self._ranges.most_rows:
+            raise ConfigurationError(
+                "with_watermark_alignment(): an epoch reads all that a KafkaSource has, so none is left to wait with: "
+                "say how much an epoch reads at most, with set_max_rows_per_epoch() of its builder."
+            )
+        ranges = replace(self._ranges, gate=gate)
+        return KafkaSource(ranges, False, self._deserializer, self._dead_letters, self._commits)
 
     def decoder(self) -> tuple[FlatMapLike | ProcessFunction, Any] | None:
         """The deserializer of values, if there is one; what has no value, or for which it returns None, is left out."""

@@ -23,6 +23,7 @@ from holdfast.datastream.connectors.kafka.client import KafkaConnection, told
 from holdfast.datastream.connectors.kafka.offsets_initializer import KafkaOffsetsInitializer
 from holdfast.datastream.connectors.kafka.topic_offsets import Place, TopicOffsets
 from holdfast.errors import ConfigurationError, StorageError
+from holdfast.runtime.function.epoch_gate import EpochGate
 
 COLUMNS: Final = (
     "key binary, value binary, topic string, partition int, offset bigint, timestamp bigint, "
@@ -72,6 +73,7 @@ class TopicRanges:
         is_committed: Whether only committed records are read.
         discovery: Seconds between looks for new topics and partitions.
         fixed: Beginning and end of a source that is read once.
+        gate: Says whether the source waits; None if it never does.
     """
 
     properties: Mapping[str, Any]
@@ -83,6 +85,7 @@ class TopicRanges:
     is_committed: bool = True
     discovery: float = 10.0
     fixed: tuple[Offset, Offset] | None = None
+    gate: EpochGate | None = None
     _state: Any = field(default=None, repr=False)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -107,10 +110,14 @@ class TopicRanges:
         if new:
             begun = {**begun, **asked.offsets.beginnings(new)}
         until = {place: max(begun[place], ends.get(place, begun[place])) for place in begun}
-        if is_limited and self.most_rows:
-            until = _limited(begun, until, self.most_rows)
+        reached = _limited(begun, until, self.most_rows) if is_limited and self.most_rows else until
+        if self.gate is not None:
+            waits = self.gate.is_closed
+            self.gate.tell(until != (begun if waits else reached))
+            if waits:
+                return start
         ids = {**{topic: said["id"] for topic, said in start.items()}, **asked.ids}
-        return _offset(ids, until)
+        return _offset(ids, reached)
 
     def freeze(self) -> None:
         """Nothing that comes later is seen."""
