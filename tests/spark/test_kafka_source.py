@@ -199,32 +199,27 @@ def test_two_sources_are_read_by_one_job(spark: Any, broker: KafkaServer, topic:
 
 
 def test_the_source_that_is_ahead_waits_and_alignment_may_come_and_go(
-    spark: Any, broker: KafkaServer, topic: str, tmp_path: Path
+    spark: Any, broker: KafkaServer, tmp_path: Path
 ) -> None:
     """An hour lies between the two. What each epoch has of them is what a sink sees."""
-    make_topic(broker.bootstrap_servers, f"{topic}-ahead")
+    topics = {uid: f"{uid}-{next(numbers)}" for uid in ("old", "new")}
+    for name in topics.values():
+        make_topic(broker.bootstrap_servers, name, retention_ms="-1")  # else records of 1970 go
 
-    def write(numbers: range) -> None:
-        for n in numbers:
-            produce(broker, topic, [f"old {n}"], timestamp=1000 * n)
-            produce(broker, f"{topic}-ahead", [f"new {n}"], timestamp=3_600_000 + 1000 * n)
+    def write(records: range) -> None:
+        for n in records:
+            produce(broker, topics["old"], [f"old {n}"], timestamp=1_000 + n)
+            produce(broker, topics["new"], [f"new {n}"], timestamp=3_600_000 + n)
 
     def epochs(strategy: WatermarkStrategy) -> list[str]:
         options = {**ONCE, "execution.trigger": "available-now", "execution.checkpointing.dir": str(tmp_path)}
         env = StreamExecutionEnvironment.get_execution_environment(options, spark=spark)
-        old, new = (
-            env.from_source(source(broker, name).set_max_rows_per_epoch(2).build(), strategy, name).uid(
-                name[len(topic) :] or "old"
-            )
-            for name in (topic, f"{topic}-ahead")
-        )
-        seen: list[str] = []
-        rows = old.union(new)
-        rows.for_each_epoch(lambda frame, *_: seen.append(", ".join(sorted(row[0] for row in frame.collect())))).uid(
-            "out"
-        )
+        builders = {uid: source(broker, name).set_max_rows_per_epoch(2) for uid, name in topics.items()}
+        old, new = (env.from_source(made.build(), strategy, uid).uid(uid) for uid, made in builders.items())
+        seen: list[list[str]] = []
+        old.union(new).for_each_epoch(lambda frame, *_: seen.append([row[0] for row in frame.collect()])).uid("out")
         env.execute("aligned")
-        return [epoch for epoch in seen if epoch]
+        return [", ".join(sorted(words)) for words in seen if words]
 
     alone = WatermarkStrategy.for_monotonous_timestamps()
     together = alone.with_watermark_alignment("all", Duration.of_minutes(1))
