@@ -33,7 +33,8 @@ from holdfast.queryable.wire.consistency import NEWEST
 from holdfast.state.declaration.descriptor import StateKind
 from holdfast.types.conversion.times_of_day import told_elements_ddl, with_texts
 from holdfast.types.information.type_information import RowTypeInformation, TypeInformation, Types
-from holdfast.types.key.key_codec import CompositeKeyCodec, KeyCodec
+from holdfast.types.key.abstract_key_codec import KeyCodec
+from holdfast.types.key.key_codec import CompositeKeyCodec
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import Filter

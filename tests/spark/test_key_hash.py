@@ -10,7 +10,8 @@ from holdfast.spark.frame import frame_with
 from holdfast.types.conversion.arrow import batch_to_elements, element_ddl, rows_to_batch
 from holdfast.types.conversion.convert import to_row_type
 from holdfast.types.information.type_information import RowTypeInformation, Types
-from holdfast.types.key.key_codec import KeyCodec, key_codec_for
+from holdfast.types.key.abstract_key_codec import KeyCodec
+from holdfast.types.key.key_codec import key_codec_for
 from tests.unit.types import type_strategies
 
 pytestmark = pytest.mark.spark

@@ -16,7 +16,8 @@ from holdfast.state.hashmap.growing_array import GrowingArray
 from holdfast.state.hashmap.key_table import KeyTable
 from holdfast.state.hashmap.slot_keys import SlotKeys
 from holdfast.types.conversion.ddl import parse_type
-from holdfast.types.key.arrived_keys import ArrivedKeys, arrived_keys
+from holdfast.types.key.arrived_keys import ArrivedKeys
+from holdfast.types.key.column_keys import arrived_keys
 from holdfast.types.key.key_codec import key_codec_for
 from tests.examples import examples
 
@@ -163,12 +164,40 @@ def test_keys_of_plain_types_stay_in_their_column(kind: str, values: list[Any]) 
     assert arrived != ArrivedKeys(codec, column[:2])
 
 
-@pytest.mark.parametrize("kind", ["double", "char(4)", "boolean", "decimal(5,2)", "struct<a: int, b: string>"])
+@pytest.mark.parametrize("kind", ["double", "char(4)", "boolean", "decimal(5,2)", "struct<a: int, b: struct<c: int>>"])
 def test_keys_that_have_several_forms_become_objects(kind: str) -> None:
     codec = key_codec_for(parse_type(kind))
     column = parse_type(kind).to_array([])
     assert arrived_keys(codec, [column]) == []
     assert not isinstance(arrived_keys(codec, [column]), ArrivedKeys)
+
+
+PARTS = st.tuples(st.none() | st.integers(-2, 2), st.none() | st.text(max_size=2))
+
+
+@settings(deadline=None)
+@given(batches=st.lists(st.tuples(st.booleans(), st.lists(PARTS, max_size=20))))
+def test_keys_of_several_columns_have_the_slots_that_a_dictionary_would_give(
+    batches: list[tuple[bool, list[tuple[int | None, str | None]]]],
+) -> None:
+    kind = parse_type("struct<a: int, b: string>")
+    codec = key_codec_for(kind)
+    slot_keys, slots = SlotKeys(codec), dict[Any, int]()
+    for in_columns, keys in batches:
+        hashes = codec.hashes(keys)
+        if in_columns:
+            arrived = arrived_keys(
+                codec, [pa.array([a for a, _ in keys], pa.int32()), pa.array([b for _, b in keys], pa.string())]
+            )
+            assert isinstance(arrived, ArrivedKeys) and list(arrived) == keys
+            found = slot_keys.slots_of_column(arrived.stored, hashes).tolist()
+        else:
+            found = slot_keys.slots_of(keys, hashes)
+        for key, slot in zip(keys, found, strict=True):
+            assert slots.setdefault(key, slot) == slot
+        assert sorted(slots.values()) == list(range(len(slot_keys)))
+    assert [*slot_keys] == sorted(slots, key=slots.__getitem__)
+    assert codec.from_storage(slot_keys.stored(np.arange(len(slot_keys)))) == [*slot_keys]
 
 
 def test_a_null_is_refused() -> None:

@@ -9,12 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from xxhash import xxh64_intdigest
 
-from holdfast.errors import ConfigurationError, NullKeyError, OutputTypeError
+from holdfast.errors import ConfigurationError, CorruptFileError, NullKeyError, OutputTypeError
 from holdfast.types.conversion.convert import to_type
 from holdfast.types.information.type_information import RowTypeInformation
 from holdfast.types.key import quick_hash as quick_hash_module
+from holdfast.types.key.arrived_keys import ArrivedKeys
 from holdfast.types.key.column_hash import hash_bytes
-from holdfast.types.key.column_keys import keys_of_columns
+from holdfast.types.key.column_keys import arrived_keys, hashes_of_columns, keys_of_columns
 from holdfast.types.key.key_codec import key_codec_for
 from holdfast.types.key.quick_hash import quick_hash
 from tests.unit.types.type_strategies import ATOMIC
@@ -47,7 +48,28 @@ def test_keys_of_several_columns_of_which_some_are_null(columns) -> None:
     for given_as in (arrays, [struct]):
         stored, hashes = keys_of_columns(codec, given_as)
         assert stored.equals(codec.storage_array(one_by_one))
-        assert hashes.tolist() == codec.hashes(one_by_one).tolist()
+        assert hashes.tolist() == codec.hashes(one_by_one).tolist() == hashes_of_columns(codec, given_as).tolist()
+        arrived = arrived_keys(codec, given_as)
+        assert list(arrived) == one_by_one
+        if isinstance(arrived, ArrivedKeys):
+            assert arrived.stored.equals(stored)
+    padded = pa.concat_arrays([pa.array([b"something else"], pa.binary()), stored]).slice(1)
+    assert codec.from_storage(padded) == one_by_one
+
+
+@given(data=st.data(), at=st.integers(0, 40), bit=st.integers(0, 7), shorter=st.integers(0, 3))
+def test_damaged_bytes_of_several_columns_are_refused_by_name_or_another_key(data, at, bit, shorter) -> None:
+    codec = key_codec_for(to_type("struct<a: bigint, b: string, c: int>"))
+    good = codec.canonical_bytes(codec.dict_key((data.draw(st.integers(0, 9)), data.draw(st.text(max_size=9)), 7)))
+    damaged = bytearray(good[: len(good) - shorter])
+    damaged[at % len(damaged)] ^= 1 << bit
+    stored = pa.array([good, bytes(damaged), good], pa.binary())
+    try:
+        keys = codec.from_storage(stored)
+    except CorruptFileError as error:
+        assert repr(bytes(damaged)[:64]) in str(error)
+    else:
+        assert codec.storage_array(keys).equals(stored)
 
 
 @given(st.lists(st.binary(max_size=100), max_size=20), st.integers(0, 3))

@@ -30,7 +30,8 @@ from holdfast.queryable.wire.errors import (
     UnknownLocationError,
 )
 from holdfast.types.information.type_information import TypeInformation
-from holdfast.types.key.key_codec import AtomicKeyCodec, CompositeKeyCodec, KeyCodec
+from holdfast.types.key.abstract_key_codec import KeyCodec
+from holdfast.types.key.key_codec import AtomicKeyCodec, CompositeKeyCodec
 from holdfast.types.row import Row
 
 DEFAULT_ADDRESS = "127.0.0.1:9069"

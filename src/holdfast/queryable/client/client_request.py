@@ -36,7 +36,8 @@ from holdfast.queryable.wire.wire_column import encode_column
 from holdfast.state.declaration.descriptor import AggregatingStateDescriptor, StateDescriptor, StateKind
 from holdfast.types.conversion.convert import to_type
 from holdfast.types.information.type_information import AtomicTypeInformation
-from holdfast.types.key.key_codec import AtomicKeyCodec, KeyCodec
+from holdfast.types.key.abstract_key_codec import KeyCodec
+from holdfast.types.key.key_codec import AtomicKeyCodec
 
 _JOB: Final = re.compile(r"[0-9a-fA-F]{32}")
 _TEXT: Final = struct.Struct("<Qii")

@@ -22,7 +22,8 @@ from holdfast.queryable.wire.errors import ProtocolError
 from holdfast.state.declaration.descriptor import StateKind
 from holdfast.types.information.sealed_type import is_opaque
 from holdfast.types.information.type_information import TypeInformation, type_from_json
-from holdfast.types.key.key_codec import KeyCodec, codec_from_json
+from holdfast.types.key.abstract_key_codec import KeyCodec
+from holdfast.types.key.key_codec import codec_from_json
 
 VALUE = "value"
 

@@ -35,7 +35,7 @@ from holdfast.runtime.exchange.layout import (
     edge_schema,
 )
 from holdfast.runtime.graph.plan import Edge, Stage
-from holdfast.types.key.column_keys import keys_of_columns
+from holdfast.types.key.column_keys import hashes_of_columns
 
 PHASE: Final = f"{RESERVED}phase"
 """Rows of a task are read in its order, where broadcast elements come before the others."""
@@ -234,7 +234,7 @@ def _hashes_of(edge: Edge, batch: pa.RecordBatch) -> npt.NDArray[np.uint64]:
         return np.ascontiguousarray(given).view(np.uint64)
     columns = [batch.column(batch.schema.get_field_index(name)) for name in edge.key.spec.columns]
     try:
-        return keys_of_columns(edge.key.codec, columns)[1]
+        return hashes_of_columns(edge.key.codec, columns)
     except NullKeyError as error:
         raise NullKeyError(edge.consumer, row=error.row) from error
 

@@ -36,7 +36,8 @@ from holdfast.runtime.graph.stream_graph import (
 )
 from holdfast.runtime.graph.time_plan import TimePlan
 from holdfast.types.information.type_information import RowTypeInformation, TypeInformation
-from holdfast.types.key.key_codec import KeyCodec, key_codec_for
+from holdfast.types.key.abstract_key_codec import KeyCodec
+from holdfast.types.key.key_codec import key_codec_for
 
 
 def compile_graph(

@@ -24,7 +24,7 @@ from holdfast.runtime.function.epoch_gate import AlignedSource
 from holdfast.runtime.graph.event_time import WatermarkClock
 from holdfast.runtime.graph.stream_graph import KeySpec, Node, OperatorSpec
 from holdfast.types.information.type_information import TypeInformation
-from holdfast.types.key.key_codec import KeyCodec
+from holdfast.types.key.abstract_key_codec import KeyCodec
 
 
 @dataclass(frozen=True)

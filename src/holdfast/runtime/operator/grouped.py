@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,7 +18,7 @@ class GroupedSubtask(OperatorSubtask):
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        self._groups: dict[Any, list[Any]] = {}
+        self._groups: defaultdict[int, list[Any]] = defaultdict(list)
 
     def process(
         self,
@@ -30,18 +31,14 @@ class GroupedSubtask(OperatorSubtask):
         assert self.backend is not None
         groups = self._groups
         for element, slot in zip(elements, self.backend.prepare(dict_keys, hashes), strict=True):  # type: ignore[arg-type]
-            group = groups.get(slot)
-            if group is None:
-                groups[slot] = [element]
-            else:
-                group.append(element)
+            groups[slot].append(element)
         return []
 
     def end_input(self) -> list[Any]:
         assert self.backend is not None
         out: list[Any] = []
         backend, call, context = self.backend, self._call, self.context
-        groups, self._groups = self._groups, {}
+        groups, self._groups = self._groups, defaultdict(list)
         try:
             for slot, elements in groups.items():
                 backend.slot = slot

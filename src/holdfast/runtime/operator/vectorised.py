@@ -19,7 +19,7 @@ from holdfast.state.hashmap.handle import CellHandle
 from holdfast.state.hashmap.placement import pick
 from holdfast.types.conversion.arrow import element_schema
 from holdfast.types.information.type_information import OpaqueTypeInformation, TypeInformation
-from holdfast.types.key.arrived_keys import arrived_keys
+from holdfast.types.key.column_keys import arrived_keys
 
 Keys: TypeAlias = "pa.Array | pa.ChunkedArray | pa.RecordBatch | Sequence[pa.Array] | None"
 

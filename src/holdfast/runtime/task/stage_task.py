@@ -35,7 +35,8 @@ from holdfast.runtime.task.step_factory import create_step
 from holdfast.runtime.task.worker import LoadedJob
 from holdfast.storage.job.naming import FileName
 from holdfast.types.information.type_information import TypeInformation
-from holdfast.types.key.arrived_keys import ArrivedKeys, arrived_keys
+from holdfast.types.key.arrived_keys import ArrivedKeys
+from holdfast.types.key.column_keys import arrived_keys
 
 COLLECT_EVERY = 16
 """Batches between two looks for cycles that user functions have left."""
@@ -283,7 +284,7 @@ def _keys_of(edge: Edge, arrival: Arrival) -> tuple[Sequence[Any], npt.NDArray[n
     codec, batch = edge.key.codec, arrival.batch
     if edge.key.spec.selector is not None:
         stored = batch.column(batch.schema.get_field_index(KEY))
-        told = codec.telling_column([stored])
+        told = codec.telling_stored(stored)
         return codec.from_storage(stored) if told is None else ArrivedKeys(codec, told), arrival.hashes
     columns = [batch.column(batch.schema.get_field_index(name)) for name in edge.key.spec.columns]
     try:

@@ -16,6 +16,8 @@ from holdfast.spark.stateful_processor.row_form import RowForm
 NO_TIME = -1
 """What Spark says of a time that a query does not have."""
 
+_NO_TIMES = TimerValues(NO_TIME, NO_TIME)
+
 
 class ProcessorFunction(GroupFunction):
     """Calls a `StatefulProcessor` as Spark does: once a key and epoch with all its rows, then for each expired timer.
@@ -82,7 +84,7 @@ class ProcessorFunction(GroupFunction):
 
     def _times(self, ctx: KeyedProcessFunction.Context) -> TimerValues:
         if self._time_mode == "none":
-            return TimerValues(NO_TIME, NO_TIME)
+            return _NO_TIMES
         timers = ctx.timer_service()
         watermark = timers.current_watermark() if self._time_mode == "eventtime" else 0
         return TimerValues(timers.current_processing_time(), 0 if watermark == MIN_WATERMARK else watermark)

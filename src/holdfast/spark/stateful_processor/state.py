@@ -8,9 +8,46 @@ from typing import Any
 from pyspark.sql.streaming import stateful_processor as spark
 
 from holdfast.errors import StateError
+from holdfast.state.layout.value_codec import exact_class
 from holdfast.types.information.type_information import RowTypeInformation
 
+_PLAIN = frozenset({int, float, str, bytes, bool, type(None)})
+_new = tuple.__new__
+
 # None of these calls the constructor of the class whose form it has: that would ask for a connection to the JVM.
+
+
+class DeclaredValues:
+    """Takes what a processor writes, which must have the fields that were declared.
+
+    Args:
+        name: Of the state.
+        type_info: The fields.
+    """
+
+    def __init__(self, name: str, type_info: RowTypeInformation) -> None:
+        self._name = name
+        self._row_type = type_info.row_type
+        self._width = len(type_info.names)
+        self._classes = tuple(map(exact_class, type_info.types))
+
+    def __call__(self, value: Sequence[Any]) -> Any:
+        """Return a row; a tuple if something has to be looked at. Numbers of numpy become Python's, as in Spark.
+
+        Raises:
+            StateError: It is no tuple, list or row of as many values as were declared.
+        """
+        if value.__class__ is tuple and tuple(map(type, value)) == self._classes:
+            return _new(self._row_type, value)  # in the form that state keeps
+        if not isinstance(value, tuple | list) or len(value) != self._width:
+            fields = f"{self._width} value{'s' if self._width > 1 else ''}"
+            raise StateError(f"State {self._name!r} takes a tuple of {fields}, as its schema says, not {value!r}.")
+        return tuple([one if one.__class__ in _PLAIN else _plain(one) for one in value])
+
+
+def _plain(value: Any) -> Any:
+    item = getattr(value, "item", None)
+    return item() if callable(item) and type(value).__module__ == "numpy" and not getattr(value, "ndim", 0) else value
 
 
 class ProcessorValueState(spark.ValueState):
@@ -23,9 +60,8 @@ class ProcessorValueState(spark.ValueState):
     """
 
     def __init__(self, name: str, handle: Any, type_info: RowTypeInformation) -> None:
-        self._name = name
         self._handle = handle
-        self._width = len(type_info.names)
+        self._declared = DeclaredValues(name, type_info)
 
     def exists(self) -> bool:
         return self._handle.value() is not None
@@ -35,7 +71,7 @@ class ProcessorValueState(spark.ValueState):
         return None if found is None else tuple(found)
 
     def update(self, newValue: tuple[Any, ...]) -> None:
-        self._handle.update(values_of(newValue, self._width, self._name))
+        self._handle.update(self._declared(newValue))
 
     def clear(self) -> None:
         self._handle.clear()
@@ -53,7 +89,7 @@ class ProcessorListState(spark.ListState):
     def __init__(self, name: str, handle: Any, type_info: RowTypeInformation) -> None:
         self._name = name
         self._handle = handle
-        self._width = len(type_info.names)
+        self._declared = DeclaredValues(name, type_info)
 
     def exists(self) -> bool:
         return next(iter(self._handle.get() or ()), None) is not None
@@ -65,7 +101,7 @@ class ProcessorListState(spark.ListState):
         self._handle.update(self._checked(newState))
 
     def appendValue(self, newState: tuple[Any, ...]) -> None:
-        self._handle.add(values_of(newState, self._width, self._name))
+        self._handle.add(self._declared(newState))
 
     def appendList(self, newState: list[tuple[Any, ...]]) -> None:
         self._handle.add_all(self._checked(newState))
@@ -74,7 +110,7 @@ class ProcessorListState(spark.ListState):
         self._handle.clear()
 
     def _checked(self, values: Iterable[Any]) -> list[tuple[Any, ...]]:
-        checked = [values_of(value, self._width, self._name) for value in values]
+        checked = list(map(self._declared, values))
         if not checked:
             raise StateError(f"State {self._name!r}: an empty list is no value, as in Spark; call clear() instead.")
         return checked
@@ -91,10 +127,9 @@ class ProcessorMapState(spark.MapState):
     """
 
     def __init__(self, name: str, handle: Any, key_type: RowTypeInformation, type_info: RowTypeInformation) -> None:
-        self._name = name
         self._handle = handle
-        self._key_width = len(key_type.names)
-        self._width = len(type_info.names)
+        self._key = DeclaredValues(name, key_type)
+        self._declared = DeclaredValues(name, type_info)
 
     def exists(self) -> bool:
         return not self._handle.is_empty()
@@ -107,7 +142,7 @@ class ProcessorMapState(spark.MapState):
         return bool(self._handle.contains(self._key(key)))
 
     def updateValue(self, key: tuple[Any, ...], value: tuple[Any, ...]) -> None:
-        self._handle.put(self._key(key), values_of(value, self._width, self._name))
+        self._handle.put(self._key(key), self._declared(value))
 
     def iterator(self) -> Iterator[tuple[tuple[Any, ...], tuple[Any, ...]]]:
         return ((tuple(key), tuple(value)) for key, value in list(self._handle.items()))
@@ -123,26 +158,3 @@ class ProcessorMapState(spark.MapState):
 
     def clear(self) -> None:
         self._handle.clear()
-
-    def _key(self, key: tuple[Any, ...]) -> tuple[Any, ...]:
-        return values_of(key, self._key_width, self._name)
-
-
-def values_of(value: Sequence[Any], width: int, name: str) -> tuple[Any, ...]:
-    """Return what a processor wrote as a tuple of plain Python values; numbers of numpy become Python's, as in Spark.
-
-    Raises:
-        StateError: It is no tuple, list or row of as many values as were declared.
-    """
-    if not isinstance(value, tuple | list) or len(value) != width:
-        fields = f"{width} value{'s' if width > 1 else ''}"
-        raise StateError(f"State {name!r} takes a tuple of {fields}, as its schema says, not {value!r}.")
-    return tuple([one if one.__class__ in _PLAIN else _plain(one) for one in value])
-
-
-_PLAIN = frozenset({int, float, str, bytes, bool, type(None)})
-
-
-def _plain(value: Any) -> Any:
-    item = getattr(value, "item", None)
-    return item() if callable(item) and type(value).__module__ == "numpy" and not getattr(value, "ndim", 0) else value

@@ -16,7 +16,7 @@ from holdfast.state.declaration.environment import Environment
 from holdfast.state.operator.operator_state_backend import OperatorStateBackend
 from holdfast.storage.file_system.scheme import file_system_for, join
 from holdfast.storage.job.job_directory import METADATA_NAME
-from holdfast.types.key.key_codec import KeyCodec
+from holdfast.types.key.abstract_key_codec import KeyCodec
 
 S = TypeVar("S", bound="StateBackend", covariant=True)
 

@@ -29,7 +29,7 @@ from holdfast.state.run.run_file import RunHandle
 from holdfast.state.run.version import StateVersion
 from holdfast.state.timer.timer_service import InternalTimerService, SimpleTimerService
 from holdfast.storage.file_system.scheme import FileSystem
-from holdfast.types.key.key_codec import KeyCodec
+from holdfast.types.key.abstract_key_codec import KeyCodec
 
 
 class NoCurrentKey:

@@ -16,7 +16,7 @@ from holdfast.state.hashmap.column import Column, ScalarColumn
 from holdfast.state.hashmap.placement import Cells
 from holdfast.state.layout.column_layout import OP, Op, StateLayout
 from holdfast.state.run.probe import KEY, Hashes, Stretch, Wanted
-from holdfast.types.key.key_codec import KeyCodec
+from holdfast.types.key.abstract_key_codec import KeyCodec
 
 _SMALL_MAP: Final = 256
 """Maps of fewer rows are read whole, many in one go, which costs less than looking for a few entries one by one."""

@@ -13,7 +13,7 @@ from holdfast.state.columnar.keyed_backend import ColumnarKeyedStateBackend
 from holdfast.state.declaration.environment import Environment
 from holdfast.state.operator.operator_state import DefaultOperatorStateBackend
 from holdfast.state.operator.operator_state_backend import OperatorStateBackend
-from holdfast.types.key.key_codec import KeyCodec
+from holdfast.types.key.abstract_key_codec import KeyCodec
 
 
 class ColumnarStateBackend(StateBackend):

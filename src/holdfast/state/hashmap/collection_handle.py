@@ -11,7 +11,8 @@ from holdfast.state.declaration.map_access import entries_of
 from holdfast.state.hashmap.collection_column import REWRITTEN, ListColumn, MapColumn
 from holdfast.state.hashmap.handle import CellHandle
 from holdfast.types.information.type_information import AtomicTypeInformation
-from holdfast.types.key.key_codec import AtomicKeyCodec, KeyCodec
+from holdfast.types.key.abstract_key_codec import KeyCodec
+from holdfast.types.key.key_codec import AtomicKeyCodec
 
 # Instances of exactly these classes are their own dict keys, for map keys of these types.
 _PLAIN_KEYS = {"string": str, "binary": bytes, "tinyint": int, "smallint": int, "int": int, "bigint": int}

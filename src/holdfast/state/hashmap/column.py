@@ -21,7 +21,7 @@ from holdfast.state.run.batch import COLUMN_BYTES, made_in_pieces
 from holdfast.state.run.probe import KEY, Hits, Stretch, Wanted
 from holdfast.state.run.run_file import HASH, Segment
 from holdfast.state.run.run_writer import SegmentData
-from holdfast.types.key.key_codec import KeyCodec
+from holdfast.types.key.abstract_key_codec import KeyCodec
 
 Mask = npt.NDArray[np.bool_]
 _SAMPLE: Final = 64

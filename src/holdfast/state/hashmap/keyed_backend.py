@@ -35,8 +35,8 @@ from holdfast.state.run.run_writer import SegmentData, write_run
 from holdfast.state.run.version import StateVersion
 from holdfast.state.timer.timer_service import EVENT, PROCESSING, USER_TIMERS, InternalTimerService, SimpleTimerService
 from holdfast.storage.file_system.scheme import FileSystem
+from holdfast.types.key.abstract_key_codec import KeyCodec
 from holdfast.types.key.arrived_keys import ArrivedKeys
-from holdfast.types.key.key_codec import KeyCodec
 from holdfast.types.serializer import TypeSerializer
 
 logger = logging.getLogger(__name__)

@@ -14,7 +14,7 @@ from holdfast.state.declaration.environment import Environment
 from holdfast.state.hashmap.keyed_backend import HashMapKeyedStateBackend
 from holdfast.state.operator.operator_state import DefaultOperatorStateBackend
 from holdfast.state.operator.operator_state_backend import OperatorStateBackend
-from holdfast.types.key.key_codec import KeyCodec
+from holdfast.types.key.abstract_key_codec import KeyCodec
 
 logger = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from holdfast.state.hashmap.slot_keys import SlotKeys
 from holdfast.state.layout.value_size import average_size
 from holdfast.state.run.lineage import Lineage
 from holdfast.state.run.probe import Hashes, Stretch, Wanted
-from holdfast.types.key.key_codec import KeyCodec
+from holdfast.types.key.abstract_key_codec import KeyCodec
 
 # Its place in a list, and two bytes.
 _CELL_BYTES: Final = 16
@@ -153,7 +153,7 @@ class Store:
 
     def _slots_in(self, stretch: Stretch) -> Cells:
         """Return for each row the slot of its key, -1 for a key that is not known."""
-        stored = self.codec.telling_column([stretch.stored_keys])
+        stored = self.codec.telling_stored(stretch.stored_keys)
         if stored is None:
             return self.keys.find(stretch.dict_keys(self.codec))
         return self.keys.find_column(stored, stretch.hash)

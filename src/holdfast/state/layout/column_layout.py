@@ -29,7 +29,8 @@ from holdfast.state.layout.stored_schema import require_schema
 from holdfast.state.layout.value_codec import ValueCodec, value_codec_for
 from holdfast.state.run.probe import KEY
 from holdfast.state.run.run_file import HASH, Segment
-from holdfast.types.key.key_codec import KeyCodec, key_codec_for
+from holdfast.types.key.abstract_key_codec import KeyCodec
+from holdfast.types.key.key_codec import key_codec_for
 
 NAMESPACE: Final = "namespace"
 MAP_KEY: Final = "map_key"

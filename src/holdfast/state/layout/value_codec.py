@@ -100,7 +100,7 @@ class SharedCodec(ValueCodec):
 
     def __init__(self, type_info: TypeInformation) -> None:
         super().__init__(type_info)
-        self.exact = _exact_class(type_info)
+        self.exact = exact_class(type_info)
 
     def adopt(self, value: Any) -> Any:
         """Check a value and bring it into the form that would be read back."""
@@ -182,7 +182,8 @@ def value_codec_for(type_info: TypeInformation) -> ValueCodec:
     return SharedCodec(type_info) if type_info.is_immutable else CopyCodec(type_info)
 
 
-def _exact_class(type_info: TypeInformation) -> type:
+def exact_class(type_info: TypeInformation) -> type:
+    """Return the class whose instances are their own stored form and may be shared; one without instances if none."""
     if isinstance(type_info, RecordTypeInformation | ChangelogTypeInformation):
         return _Nothing
     if isinstance(type_info, StructTypeInformation):
@@ -205,4 +206,4 @@ def _is_exact(type_info: TypeInformation) -> bool:
         return _is_exact(type_info.element_type)
     if isinstance(type_info, MapTypeInformation):
         return _is_exact(type_info.key_type) and _is_exact(type_info.value_type)
-    return isinstance(type_info, OpaqueTypeInformation) or _exact_class(type_info) is not _Nothing
+    return isinstance(type_info, OpaqueTypeInformation) or exact_class(type_info) is not _Nothing

@@ -14,7 +14,8 @@ from holdfast.state.layout.evolution import asked
 from holdfast.state.operator.operator_snapshot import SnapshotChunk, StoredState
 from holdfast.types.conversion.migration import migrate_column, reconfigured
 from holdfast.types.information.type_information import TypeInformation, type_from_json
-from holdfast.types.key.key_codec import KeyCodec, codec_from_json
+from holdfast.types.key.abstract_key_codec import KeyCodec
+from holdfast.types.key.key_codec import codec_from_json
 
 
 @dataclass(frozen=True)

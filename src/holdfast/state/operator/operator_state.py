@@ -29,7 +29,8 @@ from holdfast.state.operator.operator_snapshot import (
 from holdfast.state.operator.operator_state_backend import OperatorStateBackend
 from holdfast.state.operator.payload import payload_of, readable, table_of
 from holdfast.state.operator.refusal import Gate
-from holdfast.types.key.key_codec import KeyCodec, key_codec_for
+from holdfast.types.key.abstract_key_codec import KeyCodec
+from holdfast.types.key.key_codec import key_codec_for
 
 MAX_CHUNKS: Final = 24
 """Chunks of a list; a snapshot with more of them writes some again, so that what names them stays small."""

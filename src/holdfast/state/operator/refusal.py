@@ -7,7 +7,7 @@ from typing import Any
 from holdfast.errors import OutputTypeError, StateError
 from holdfast.state.declaration.descriptor import StateDescriptor
 from holdfast.state.layout.value_codec import ValueCodec
-from holdfast.types.key.key_codec import KeyCodec
+from holdfast.types.key.abstract_key_codec import KeyCodec
 
 
 class Gate:

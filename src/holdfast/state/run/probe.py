@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.state.run.run_file import Segment
-from holdfast.types.key.key_codec import KeyCodec
+from holdfast.types.key.abstract_key_codec import KeyCodec
 
 Positions = npt.NDArray[np.int64]
 Hashes = npt.NDArray[np.uint64]

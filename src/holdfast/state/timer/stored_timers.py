@@ -19,7 +19,7 @@ from holdfast.kernel.key_group import KeyGroupRange, key_group_of
 from holdfast.state.layout.column_layout import NAMESPACE, OP
 from holdfast.state.run.probe import KEY
 from holdfast.state.run.run_file import Segment
-from holdfast.types.key.key_codec import KeyCodec
+from holdfast.types.key.abstract_key_codec import KeyCodec
 
 TIMESTAMP: Final = "timestamp"
 

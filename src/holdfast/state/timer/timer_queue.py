@@ -22,7 +22,7 @@ from holdfast.state.run.probe import KEY
 from holdfast.state.run.run_file import HASH, RunReader
 from holdfast.state.run.run_writer import SegmentData
 from holdfast.state.timer.stored_timers import TIMESTAMP, StoredTimers, Timer, Times
-from holdfast.types.key.key_codec import KeyCodec
+from holdfast.types.key.abstract_key_codec import KeyCodec
 
 MIN_TIME: Final = -(2**63)
 MAX_TIME: Final = 2**63 - 1

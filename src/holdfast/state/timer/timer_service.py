@@ -21,7 +21,7 @@ from holdfast.state.run.run_file import RunReader
 from holdfast.state.run.run_writer import SegmentData
 from holdfast.state.timer.stored_timers import Timer
 from holdfast.state.timer.timer_queue import MAX_TIME, MIN_TIME, TimerQueue
-from holdfast.types.key.key_codec import KeyCodec
+from holdfast.types.key.abstract_key_codec import KeyCodec
 from holdfast.types.serializer import TypeSerializer
 
 TIMER_PREFIX: Final = "_timer_state/"

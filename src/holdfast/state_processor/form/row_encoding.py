@@ -18,8 +18,8 @@ from holdfast.state.run.run_file import HASH
 from holdfast.state.timer.stored_timers import TIMESTAMP
 from holdfast.state.timer.timer_queue import MIN_TIME
 from holdfast.state_processor.form.state_form import StateForm, fitted, fitted_array
+from holdfast.types.key.abstract_key_codec import KeyCodec
 from holdfast.types.key.column_keys import keys_of_columns
-from holdfast.types.key.key_codec import KeyCodec
 
 _ROW: Final = "_row"
 

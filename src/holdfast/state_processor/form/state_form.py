@@ -25,7 +25,8 @@ from holdfast.types.information.type_information import (
     TypeInformation,
     type_from_json,
 )
-from holdfast.types.key.key_codec import KeyCodec, codec_from_json
+from holdfast.types.key.abstract_key_codec import KeyCodec
+from holdfast.types.key.key_codec import codec_from_json
 
 TIMERS: Final = "timers"
 _FAMILIES: Final[Mapping[str, str]] = {

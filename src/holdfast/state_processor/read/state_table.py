@@ -21,7 +21,8 @@ from holdfast.state.timer.timer_service import TIMER_PREFIX
 from holdfast.state_processor.form.state_form import StateForm
 from holdfast.state_processor.read.stored_operator import Keys, StoredOperator, hash_column, only_namespaces
 from holdfast.types.information.type_information import ListTypeInformation, RowTypeInformation, TypeInformation, Types
-from holdfast.types.key.key_codec import CompositeKeyCodec, KeyCodec, TaggedKeyCodec
+from holdfast.types.key.abstract_key_codec import KeyCodec
+from holdfast.types.key.key_codec import CompositeKeyCodec, TaggedKeyCodec
 
 KEY_GROUP: Final = "key_group"
 DOMAIN: Final = "domain"

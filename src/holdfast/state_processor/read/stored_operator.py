@@ -26,7 +26,8 @@ from holdfast.state.run.run_file import HASH, RunReader, Segment, open_run
 from holdfast.state_processor.form.state_form import StateForm
 from holdfast.storage.file_system.scheme import file_system_for
 from holdfast.types.information.sealed_type import sealed
-from holdfast.types.key.key_codec import KeyCodec, codec_from_json
+from holdfast.types.key.abstract_key_codec import KeyCodec
+from holdfast.types.key.key_codec import codec_from_json
 
 Hashes = npt.NDArray[np.uint64]
 _KINDS_OF_VALUES: Final = (Op.PUT.value, Op.APPEND.value)

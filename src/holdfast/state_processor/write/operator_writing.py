@@ -39,7 +39,8 @@ from holdfast.storage.job.naming import FileName
 from holdfast.types.conversion.arrow import batch_to_elements, elements_to_batch
 from holdfast.types.conversion.convert import to_row_type, to_type
 from holdfast.types.information.type_information import PickledTypeInformation, RowTypeInformation, TypeInformation
-from holdfast.types.key.key_codec import KeyCodec, TaggedKeyCodec, key_codec_for
+from holdfast.types.key.abstract_key_codec import KeyCodec
+from holdfast.types.key.key_codec import TaggedKeyCodec, key_codec_for
 
 _INLINE = 20 * 1024
 

@@ -28,7 +28,7 @@ from holdfast.state_processor.form.state_form import StateForm
 from holdfast.storage.file_system.scheme import file_system_for
 from holdfast.storage.job.job_directory import SHARED
 from holdfast.storage.job.naming import FileName
-from holdfast.types.key.key_codec import KeyCodec
+from holdfast.types.key.abstract_key_codec import KeyCodec
 
 _GROUP: Final = "key_group"
 

@@ -26,7 +26,8 @@ from holdfast.state.run.version import StateVersion
 from holdfast.storage.file_system.scheme import LocalFileSystem
 from holdfast.storage.job.naming import FileName
 from holdfast.types.conversion.convert import to_type
-from holdfast.types.key.key_codec import KeyCodec, key_codec_for
+from holdfast.types.key.abstract_key_codec import KeyCodec
+from holdfast.types.key.key_codec import key_codec_for
 
 JOB = "0" * 32
 

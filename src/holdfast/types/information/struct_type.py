@@ -197,6 +197,7 @@ class RowTypeInformation(StructTypeInformation):
         if defaults:
             self.defaults = adopted_defaults(self.names, self.types, defaults)
         self._row_class = row_class(self.names) if self.names else Row
+        self._names_of_spark = list(self.names)
         self._positional = self.names == tuple(f"f{position}" for position in range(len(self.names)))
         self.arrow_schema = pa.schema(list(self.arrow_type))
 
@@ -232,6 +233,10 @@ class RowTypeInformation(StructTypeInformation):
         if (kind is self._row_class or kind is tuple or kind is list) and len(value) == len(self.types):
             ordered: Sequence[Any] = value
             return ordered
+        # Rows of PySpark carry their names in the instance.
+        if getattr(value, "__fields__", None) == self._names_of_spark and len(value) == len(self.types):
+            as_declared: Sequence[Any] = value
+            return as_declared
         if isinstance(value, Row) and value.get_row_kind() is not RowKind.INSERT:
             raise self.mismatch(
                 value, "its kind would be lost, because this type has none: declare Types.CHANGELOG(...), or insert it"
@@ -241,7 +246,6 @@ class RowTypeInformation(StructTypeInformation):
             return list(value.values()) if order is None else [value[name] for name in self.names]
         if not isinstance(value, (tuple, list)):
             raise self.mismatch(value, "a Row, tuple, list or dict is needed")
-        # Rows of PySpark carry their names in the instance.
         names = field_names_of(type(value)) or tuple(getattr(value, "__fields__", ()))
         if len(value) != len(self.types):
             raise self.mismatch(value, f"it has {len(value)} fields instead of {len(self.types)}")

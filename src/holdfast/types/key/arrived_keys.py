@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from typing import Any, overload
 
 import pyarrow as pa
 
-from holdfast.types.key.key_codec import KeyCodec
+from holdfast.types.key.abstract_key_codec import KeyCodec
 
 
 class ArrivedKeys(Sequence[Any]):
@@ -17,15 +17,17 @@ class ArrivedKeys(Sequence[Any]):
     Args:
         codec: Of the keys.
         stored: The keys as files have them; equal ones are equal there, and none is null.
+        make: Makes the dict keys, where that is less work than to read them from files; None for `from_storage`.
     """
 
-    def __init__(self, codec: KeyCodec, stored: pa.Array) -> None:
+    def __init__(self, codec: KeyCodec, stored: pa.Array, make: Callable[[], list[Any]] | None = None) -> None:
         self._codec = codec
+        self._make = make
         self.stored = stored
 
     @cached_property
     def _dict_keys(self) -> list[Any]:
-        return self._codec.from_storage(self.stored)
+        return self._codec.from_storage(self.stored) if self._make is None else self._make()
 
     def __len__(self) -> int:
         return len(self.stored)
@@ -48,13 +50,3 @@ class ArrivedKeys(Sequence[Any]):
         return isinstance(other, Sequence) and self._dict_keys == list(other)
 
     __hash__ = None  # type: ignore[assignment]
-
-
-def arrived_keys(codec: KeyCodec, columns: Sequence[pa.Array]) -> Sequence[Any]:
-    """Return the dict keys of a batch, unmade where their column tells them apart.
-
-    Raises:
-        NullKeyError: A key is null.
-    """
-    stored = codec.telling_column(columns)
-    return codec.dict_keys(columns) if stored is None else ArrivedKeys(codec, stored)

@@ -77,6 +77,10 @@ class AtomKey(ABC):
     def from_bytes(self, data: bytes) -> Any:
         """Return the dict key of such bytes; ValueError if there is none."""
 
+    def read_bytes(self, column: pa.Array) -> list[Any]:
+        """Return the dict keys of a column of such bytes without nulls; ValueError if one has none."""
+        return list(map(self.from_bytes, column.to_pylist()))
+
     @abstractmethod
     def hash(self, dict_key: Any, seed: int = SEED) -> int:
         """Return the hash as an unsigned number of 64 bits."""
@@ -104,6 +108,9 @@ class _Text(AtomKey):
 
     def from_bytes(self, data: bytes) -> Any:
         return data.decode()
+
+    def read_bytes(self, column: pa.Array) -> list[Any]:
+        return column.cast(pa.string()).to_pylist()  # type: ignore[no-any-return]
 
     def hash(self, dict_key: Any, seed: int = SEED) -> int:
         return xxh64_intdigest(dict_key.encode(), seed)
@@ -161,6 +168,18 @@ class _Number(AtomKey):
         if not -self._bound <= number < self._bound:
             raise ValueError(f"{number} has more bits than a {self.key_type}")
         return number
+
+    def read_bytes(self, column: pa.Array) -> list[Any]:
+        if not pc.all(pc.equal(pc.binary_length(column), _ORDERED_LONG.size), min_count=0).as_py():
+            raise ValueError("a number has 8 bytes")
+        start = column.offset
+        offsets = np.frombuffer(column.buffers()[1], np.int32)[start : start + len(column) + 1] if len(column) else [0]
+        content = column.buffers()[2] if len(column) else b""
+        words = np.frombuffer(content, ">u8", len(column), int(offsets[0])).astype(np.uint64)
+        numbers = (words ^ np.uint64(_SIGN)).view(np.int64)
+        if ((numbers < -self._bound) | (numbers > self._bound - 1)).any():
+            raise ValueError(f"a number has more bits than a {self.key_type}")
+        return numbers.tolist()  # type: ignore[no-any-return]
 
     def hash(self, dict_key: Any, seed: int = SEED) -> int:
         return xxh64_intdigest(self._layout.pack(dict_key), seed)

@@ -7,6 +7,7 @@ declared type, long decimals and rows within rows are still looked at one by one
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -16,11 +17,13 @@ import pyarrow.compute as pc
 
 from holdfast.errors import ConfigurationError, NullKeyError, OutputTypeError
 from holdfast.types.information.type_information import CharTypeInformation, DecimalTypeInformation, TypeInformation
+from holdfast.types.key.abstract_key_codec import SEED, KeyCodec
+from holdfast.types.key.arrived_keys import ArrivedKeys
 from holdfast.types.key.atom_key import MAX_LONG_PRECISION
 from holdfast.types.key.column_hash import Hashes, hash_bytes, hash_numbers
-from holdfast.types.key.key_codec import SEED, AtomicKeyCodec, CompositeKeyCodec, KeyCodec, TaggedKeyCodec
+from holdfast.types.key.key_codec import AtomicKeyCodec, CompositeKeyCodec, TaggedKeyCodec
+from holdfast.types.key.packed_parts import fixed_bytes, join_parts
 
-_NULL_LENGTH: Final = np.uint32(0xFFFF_FFFF)
 _SIGN: Final = np.uint64(1 << 63)
 _WHOLE: Final = {8: pa.int8(), 16: pa.int16(), 32: pa.int32(), 64: pa.int64()}
 
@@ -45,14 +48,48 @@ def keys_of_columns(codec: KeyCodec, columns: Sequence[pa.Array]) -> tuple[pa.Ar
         stored = _canonical(arrays[0], codec.key_type)
         return stored, _hashes(stored, codec.key_type, np.full(len(stored), SEED, np.uint64))
     if isinstance(codec, CompositeKeyCodec):
-        if len(arrays) == 1 and pa.types.is_struct(arrays[0].type) and len(codec.key_type.names) > 0:
-            _refuse_nulls(arrays[0])
-            arrays = [_one_array(part) for part in arrays[0].flatten()]
-        if len(arrays) != len(codec.key_type.types):
-            raise ConfigurationError(f"A key of {len(codec.key_type.types)} columns got {len(arrays)}.")
-        if all(map(_is_column_wise, codec.key_type.types)):
-            return _composite(codec.key_type.types, arrays)
+        types = codec.key_type.types
+        parts = _parts(codec, arrays)
+        if parts is not None:
+            return _composite(types, parts), _composite_hashes(types, parts)
     return _one_by_one(codec, arrays)
+
+
+def hashes_of_columns(codec: KeyCodec, columns: Sequence[pa.Array]) -> Hashes:
+    """Return the hashes alone; as `keys_of_columns`."""
+    if isinstance(codec, CompositeKeyCodec):
+        parts = _parts(codec, [_one_array(column) for column in columns])
+        if parts is not None:
+            return _composite_hashes(codec.key_type.types, parts)
+    return keys_of_columns(codec, columns)[1]
+
+
+def arrived_keys(codec: KeyCodec, columns: Sequence[pa.Array]) -> Sequence[Any]:
+    """Return the dict keys of a batch, unmade where a column of theirs tells them apart.
+
+    Raises:
+        NullKeyError: A key is null.
+    """
+    if isinstance(codec, CompositeKeyCodec):
+        arrays = [_one_array(column) for column in columns]
+        parts = _parts(codec, arrays)
+        if parts is not None:
+            return ArrivedKeys(codec, _composite(codec.key_type.types, parts), partial(codec.dict_keys, arrays))
+    stored = codec.telling_column(columns)
+    return codec.dict_keys(columns) if stored is None else ArrivedKeys(codec, stored)
+
+
+def _parts(codec: CompositeKeyCodec, arrays: list[pa.Array]) -> list[pa.Array] | None:
+    """The parts of a composite key as columns; None if they have to be looked at one by one."""
+    types = codec.key_type.types
+    if len(arrays) == 1 and pa.types.is_struct(arrays[0].type) and len(types) > 0:
+        _refuse_nulls(arrays[0])
+        arrays = [_one_array(part) for part in arrays[0].flatten()]
+    if len(arrays) != len(types):
+        raise ConfigurationError(f"A key of {len(types)} columns got {len(arrays)}.")
+    if not all(map(_is_column_wise, types)):
+        return None
+    return [_canonical(column, key_type) for column, key_type in zip(arrays, types, strict=True)]
 
 
 def _one_array(column: pa.Array | pa.ChunkedArray) -> pa.Array:
@@ -126,46 +163,34 @@ def _numbers(stored: pa.Array, key_type: TypeInformation) -> npt.NDArray[np.sign
     return numbers
 
 
-def _composite(types: Sequence[TypeInformation], arrays: Sequence[pa.Array]) -> tuple[pa.Array, Hashes]:
-    count = len(arrays[0])
-    hashes = np.full(count, SEED, np.uint64)
-    pieces: list[pa.Array] = []
-    for key_type, column in zip(types, arrays, strict=True):
-        stored = _canonical(column, key_type)
-        is_there = stored.is_valid().to_numpy(zero_copy_only=False)
-        present = stored if not stored.null_count else stored.drop_null()
+def _composite(types: Sequence[TypeInformation], columns: Sequence[pa.Array]) -> pa.Array:
+    return join_parts([_bytes_of(column, key_type) for key_type, column in zip(types, columns, strict=True)])
+
+
+def _composite_hashes(types: Sequence[TypeInformation], columns: Sequence[pa.Array]) -> Hashes:
+    hashes = np.full(len(columns[0]), SEED, np.uint64)
+    for key_type, column in zip(types, columns, strict=True):
+        is_there = column.is_valid().to_numpy(zero_copy_only=False)
+        present = column if not column.null_count else column.drop_null()
         hashes[is_there] = _hashes(present, key_type, hashes[is_there])
-        content = _bytes_of(present, key_type)
-        lengths = np.full(count, _NULL_LENGTH)
-        lengths[is_there] = pc.binary_length(content).to_numpy(zero_copy_only=False)
-        pieces += [_fixed(lengths.astype(">u4")), _spread(content, is_there)]
-    return pc.binary_join_element_wise(*pieces, pa.scalar(b"", pa.binary())), hashes
+    return hashes
 
 
-def _bytes_of(present: pa.Array, key_type: TypeInformation) -> pa.Array:
-    if pa.types.is_string(present.type) or pa.types.is_binary(present.type):
-        return present.cast(pa.binary())
+def _bytes_of(column: pa.Array, key_type: TypeInformation) -> pa.Array:
+    """The canonical bytes of values; null where they are."""
+    if pa.types.is_string(column.type) or pa.types.is_binary(column.type):
+        return column.cast(pa.binary())
+    present = column if not column.null_count else column.drop_null()
     numbers = _numbers(present, key_type).astype(np.int64).view(np.uint64)
     if isinstance(key_type, DecimalTypeInformation):
         # 2 to the power of 127 more, of 16 bytes: of what fits into 64 bits, the upper half is that or one less.
         halves = np.empty((len(numbers), 2), ">u8")
         halves[:, 0] = np.where(numbers >> np.uint64(63), _SIGN - np.uint64(1), _SIGN)
         halves[:, 1] = numbers
-        return _fixed(halves)
-    return _fixed((numbers ^ _SIGN).astype(">u8"))
-
-
-def _fixed(values: npt.NDArray[np.generic]) -> pa.Array:
-    """Values of one width as a column of bytes."""
-    content = np.ascontiguousarray(values)
-    width = content.nbytes // max(1, len(content))
-    fixed = pa.Array.from_buffers(pa.binary(max(1, width)), len(content), [None, pa.py_buffer(content)])
-    return fixed.cast(pa.binary())
-
-
-def _spread(content: pa.Array, is_there: npt.NDArray[np.bool_]) -> pa.Array:
-    if is_there.all():
+        content = fixed_bytes(halves.reshape(-1).view("V16"))
+    else:
+        content = fixed_bytes((numbers ^ _SIGN).astype(">u8"))
+    if not column.null_count:
         return content
-    positions = np.cumsum(is_there) - 1
-    taken = content.take(pa.array(positions, mask=~is_there))
-    return taken.fill_null(b"")
+    is_there = column.is_valid().to_numpy(zero_copy_only=False)
+    return content.take(pa.array(np.cumsum(is_there) - 1, mask=~is_there))

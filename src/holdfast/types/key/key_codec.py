@@ -13,12 +13,9 @@ from __future__ import annotations
 
 import reprlib
 import struct
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, Final
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 from xxhash import xxh64_intdigest
 
@@ -36,80 +33,11 @@ from holdfast.types.information.type_information import (
     TypeInformation,
     type_from_json,
 )
+from holdfast.types.key.abstract_key_codec import SEED, KeyCodec
 from holdfast.types.key.atom_key import AtomKey, atom_key_for
+from holdfast.types.key.packed_parts import NULL_LENGTH, split_parts
 
-SEED: Final = 42
 _LENGTH: Final = struct.Struct(">I")
-_NULL_LENGTH: Final = 0xFFFF_FFFF
-
-
-class KeyCodec(ABC):
-    """Converts keys between columns, dict keys, files and what users see."""
-
-    @property
-    @abstractmethod
-    def storage_type(self) -> pa.DataType:
-        """The Arrow type of the key column in files."""
-
-    @abstractmethod
-    def dict_keys(self, columns: Sequence[pa.Array]) -> list[Any]:
-        """Convert the key columns of a batch to dict keys.
-
-        Raises:
-            NullKeyError: A key is null as a whole.
-        """
-
-    def telling_column(self, columns: Sequence[pa.Array]) -> pa.Array | None:
-        """Return the keys of a batch as files have them, if Arrow finds just those equal there that are the same key.
-
-        Returns:
-            None if it does not, or if there are nulls.
-        """
-        return None
-
-    @abstractmethod
-    def storage_array(self, dict_keys: Sequence[Any]) -> pa.Array:
-        """Convert dict keys to the key column of a file."""
-
-    @abstractmethod
-    def from_storage(self, array: pa.Array) -> list[Any]:
-        """Convert the key column of a file to dict keys."""
-
-    @abstractmethod
-    def user_key(self, dict_key: Any) -> Any:
-        """Return the key as a user's function sees it."""
-
-    @abstractmethod
-    def dict_key(self, user_value: Any) -> Any:
-        """Return the dict key of what a user gives as a key.
-
-        Raises:
-            NullKeyError: It is None.
-            OutputTypeError: It is not of the declared type, or of no class that keys may have.
-        """
-
-    @abstractmethod
-    def canonical_bytes(self, dict_key: Any) -> bytes:
-        """Return bytes, one to one with the key; keys of equal hash are sorted by them."""
-
-    @abstractmethod
-    def hash(self, dict_key: Any, seed: int = SEED) -> int:
-        """Return the hash as an unsigned number of 64 bits."""
-
-    @abstractmethod
-    def to_json(self) -> Any:
-        """Return a JSON value from which `codec_from_json` makes this codec again."""
-
-    def hashes(self, dict_keys: Sequence[Any]) -> npt.NDArray[np.uint64]:
-        """Return the hash of each key."""
-        of = self.hash
-        return np.fromiter((of(key) for key in dict_keys), np.uint64, len(dict_keys))
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, KeyCodec) and self.to_json() == other.to_json()
-
-    def __hash__(self) -> int:
-        return hash(str(self.to_json()))
 
 
 class AtomicKeyCodec(KeyCodec):
@@ -164,6 +92,10 @@ class AtomicKeyCodec(KeyCodec):
     def decode(self, data: bytes) -> Any:
         """Return the dict key of canonical bytes; ValueError if they are something else."""
         return self._atom.from_bytes(data)
+
+    def from_bytes_column(self, column: pa.Array) -> list[Any]:
+        """Convert canonical bytes to dict keys; ValueError if they are something else."""
+        return self._atom.read_bytes(column)
 
     def read_nullable(self, column: pa.Array) -> list[Any]:
         """Convert a column of a composite key, where nulls are None."""
@@ -220,9 +152,35 @@ class CompositeKeyCodec(KeyCodec):
         """Convert dict keys to their canonical bytes."""
         return pa.array([self.canonical_bytes(key) for key in dict_keys], pa.binary())
 
+    def telling_stored(self, stored: pa.Array) -> pa.Array | None:
+        """Return them: a key has only one form."""
+        return stored
+
     def from_storage(self, array: pa.Array) -> list[Any]:
-        """Convert canonical bytes to dict keys."""
-        return [self.decode(data) for data in array.to_pylist()]
+        """Convert canonical bytes to dict keys.
+
+        Raises:
+            CorruptFileError: They are something else.
+        """
+        try:
+            return self._read(array)
+        except ValueError as error:
+            wrong = next(data for data in array.to_pylist() if not self._is_key(data))
+            raise CorruptFileError("key column", None, f"{wrong[:64]!r} is not a key of {self.key_type}") from error
+
+    def from_bytes_column(self, column: pa.Array) -> list[Any]:
+        """Convert the bytes of keys within other keys to dict keys."""
+        return self._read(column)
+
+    def _read(self, stored: pa.Array) -> list[Any]:
+        columns = split_parts(stored, len(self._parts))
+        return list(zip(*map(_from_bytes, self._parts, columns), strict=True))
+
+    def _is_key(self, data: bytes) -> bool:
+        try:
+            return bool(self._read(pa.array([data], pa.binary())))
+        except ValueError:
+            return False
 
     def user_key(self, dict_key: Any) -> Any:
         """Return a Row, a tuple or an instance of the dataclass."""
@@ -244,7 +202,7 @@ class CompositeKeyCodec(KeyCodec):
         out = []
         for part, key in zip(self._parts, dict_key, strict=True):
             if key is None:
-                out.append(_LENGTH.pack(_NULL_LENGTH))
+                out.append(_LENGTH.pack(NULL_LENGTH))
             else:
                 content = part.canonical_bytes(key)
                 out += [_LENGTH.pack(len(content)), content]
@@ -264,31 +222,16 @@ class CompositeKeyCodec(KeyCodec):
     def __reduce__(self) -> tuple[Any, ...]:
         return CompositeKeyCodec, (self.key_type,)
 
-    def decode(self, data: bytes) -> tuple[Any, ...]:
-        """Return the dict key of canonical bytes.
+    def decode(self, data: bytes) -> Any:
+        """Return the dict key of canonical bytes; CorruptFileError if they are something else."""
+        return self.from_storage(pa.array([data], pa.binary()))[0]
 
-        Raises:
-            CorruptFileError: They are something else.
-        """
-        parts: list[Any] = []
-        at = 0
-        try:
-            for part in self._parts:
-                (length,) = _LENGTH.unpack_from(data, at)
-                at += _LENGTH.size
-                if length == _NULL_LENGTH:
-                    parts.append(None)
-                    continue
-                content = data[at : at + length]
-                if len(content) != length:
-                    raise ValueError("too short")
-                parts.append(part.decode(content))
-                at += length
-            if at != len(data):
-                raise ValueError("too long")
-        except (struct.error, ValueError) as error:
-            raise CorruptFileError("key column", None, f"{data[:64]!r} is not a key of {self.key_type}") from error
-        return tuple(parts)
+
+def _from_bytes(part: AtomicKeyCodec | CompositeKeyCodec, column: pa.Array) -> list[Any]:
+    if not column.null_count:
+        return part.from_bytes_column(column)
+    present = iter(part.from_bytes_column(column.drop_null()))
+    return [None if is_null else next(present) for is_null in column.is_null().to_pylist()]
 
 
 class TaggedKeyCodec(KeyCodec):
