@@ -27,6 +27,7 @@ class ProcessorFunction(GroupFunction):
         time_mode: By which time timers fire.
         form: What the processor is given and returns: rows, or frames of pandas.
         columns: Of its rows.
+        key_at: Where the columns of the key stand in an element; None if the key is not there in the form of keys.
         event_time: Tells that of a row, which is dropped if it is late; None where no row is late.
         has_initial_state: Whether elements have a row in their first field, or else a row of initial state in their
             second.
@@ -38,6 +39,7 @@ class ProcessorFunction(GroupFunction):
         time_mode: TimeMode,
         form: RowForm,
         columns: tuple[str, ...],
+        key_at: tuple[int, ...] | None,
         event_time: Callable[[Any], int | None] | None,
         has_initial_state: bool,
     ) -> None:
@@ -45,6 +47,7 @@ class ProcessorFunction(GroupFunction):
         self._time_mode = time_mode
         self._form = form
         self._columns = columns
+        self._key_at = key_at
         self._event_time = event_time
         self._has_initial_state = has_initial_state
 
@@ -61,14 +64,17 @@ class ProcessorFunction(GroupFunction):
     def process_group(self, values: Sequence[Any], ctx: KeyedProcessFunction.Context) -> Iterable[Any]:
         """Give the processor the rows of a key that are not late, and the initial state of the key before."""
         self._handle.context = ctx
-        key, times = _key_of(ctx), self._times(ctx)
+        first, at = values[0], self._key_at
+        key = _key_of(ctx) if at is None else (first[at[0]],) if len(at) == 1 else tuple([first[one] for one in at])
+        times = _NO_TIMES if self._time_mode == "none" else self._times(ctx)
         rows = values
         if self._has_initial_state:
             for element in values:
                 if element[1] is not None:
                     self._processor.handleInitialState(key, self._form.initial(element[1]), times)
             rows = [element[0] for element in values if element[0] is not None]
-        rows = self._in_time(rows, ctx)
+        if self._event_time is not None:
+            rows = self._in_time(rows, ctx, self._event_time)
         if not rows:
             return ()
         if len(rows[0]) > len(self._columns):
@@ -89,10 +95,9 @@ class ProcessorFunction(GroupFunction):
         watermark = timers.current_watermark() if self._time_mode == "eventtime" else 0
         return TimerValues(timers.current_processing_time(), 0 if watermark == MIN_WATERMARK else watermark)
 
-    def _in_time(self, rows: Sequence[Any], ctx: KeyedProcessFunction.Context) -> Sequence[Any]:
-        of_row = self._event_time
-        if of_row is None:
-            return rows
+    def _in_time(
+        self, rows: Sequence[Any], ctx: KeyedProcessFunction.Context, of_row: Callable[[Any], int | None]
+    ) -> Sequence[Any]:
         watermark = ctx.timer_service().current_watermark()
         timed = ((row, of_row(row)) for row in rows)
         return [row for row, time in timed if time is None or time > watermark]

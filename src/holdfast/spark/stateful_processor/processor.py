@@ -15,6 +15,7 @@ from holdfast.runtime.graph.stream_graph import OperatorSpec
 from holdfast.spark.stateful_processor.function import ProcessorFunction
 from holdfast.spark.stateful_processor.handle import TIME_MODES, TimeMode
 from holdfast.spark.stateful_processor.row_form import PandasFrames, RowForm, SparkRows
+from holdfast.state.layout.value_codec import exact_class
 from holdfast.types.conversion.convert import to_type
 from holdfast.types.information.type_information import RowTypeInformation, TypeInformation
 
@@ -22,6 +23,7 @@ _OUTPUT_MODES: Final = ("append", "update")
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _NAIVE_EPOCH: Final = datetime(1970, 1, 1)
 _MILLISECOND: Final = timedelta(milliseconds=1)
+_PLAIN_KEYS: Final = (bool, int, str, bytes)
 
 
 @dataclass(frozen=True)
@@ -113,10 +115,19 @@ def operator_of(processor: Processor, given: ProcessorInput, element_type: TypeI
         processor.time_mode,
         form,
         tuple(given.row_type.names),
+        _key_at(given, element_type),
         None if is_late is None else event_time_at(is_late),
         given.state_type is not None,
     )
     return OperatorSpec(function, "groups", True, element_type, processor.output_type)
+
+
+def _key_at(given: ProcessorInput, element_type: TypeInformation) -> tuple[int, ...] | None:
+    """Where the key stands in elements; None if a column has a type of which one key may have several values."""
+    if not isinstance(element_type, RowTypeInformation):
+        return None
+    at = tuple(element_type.names.index(name) for name in given.keys)
+    return at if all(exact_class(element_type.types[one]) in _PLAIN_KEYS for one in at) else None
 
 
 def clock_of_input(processor: Processor, given: ProcessorInput) -> WatermarkStrategy | None:
