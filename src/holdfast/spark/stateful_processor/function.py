@@ -66,7 +66,7 @@ class ProcessorFunction(GroupFunction):
         self._handle.context = ctx
         first, at = values[0], self._key_at
         key = _key_of(ctx) if at is None else (first[at[0]],) if len(at) == 1 else tuple([first[one] for one in at])
-        times = _NO_TIMES if self._time_mode == "none" else self._times(ctx)
+        times = self._times(ctx)
         rows = values
         if self._has_initial_state:
             for element in values:
