@@ -119,6 +119,10 @@ def test_the_plot_of_the_readme_is_that_of_the_results() -> None:
     assert script("readme_plot.py")["main"](["--check"]) == 0, "run: python scripts/readme_plot.py"
 
 
+def test_the_plot_of_nexmark_is_that_of_the_results() -> None:
+    assert script("nexmark_plot.py")["main"](["--check"]) == 0, "run: python scripts/nexmark_plot.py"
+
+
 def test_the_plot_of_nexmark_has_a_bar_for_each_engine_of_a_query() -> None:
     printed = [
         {"query": query, "engine": engine, "events_per_second": rate}
