@@ -28,7 +28,7 @@ def test_times_of_day_cross_exchanges_as_keys_and_in_parts(spark: Any, tmp_path:
     again = kept.key_by(lambda row: row.at, "time").process(Before(), COLUMNS).uid("again")
     again.sink_to(ParquetFileSink(tmp_path / "out")).uid("out")
     again.for_each_epoch(lambda frame, epoch: frames.append(frame.select("at", "by").collect())).uid("frames")
-    later = again.transform(lambda frame: frame.selectExpr("at", "parts.several[0] as first"))
+    later = again.transform(lambda frame: frame.selectExpr("at", "get(parts.several, 0) as first"))
     later.union(again.map(lambda row: (str(row.at), "-"), "at string, first string")).sink_to(
         ParquetFileSink(tmp_path / "later")
     ).uid("later")
