@@ -35,7 +35,7 @@ class Seen(CoFlatMapFunction):
 env = StreamExecutionEnvironment.get_execution_environment()
 env.set_parallelism(1)
 numbers = env.from_collection([0, 1, 2, 1], type_info=Types.INT())
-pairs = env.from_collection([("a", 5), ("b", 4), ("b", 6), ("c", 12)], Types.TUPLE([Types.STRING(), Types.INT()]))
+pairs = env.from_collection([("a", 5), ("b", 4), ("b", 6), ("c", 11)], Types.TUPLE([Types.STRING(), Types.INT()]))
 numbers.connect(pairs).map(AsText(), output_type=Types.STRING()).print()
 (
     numbers.connect(pairs)
