@@ -91,7 +91,7 @@ def run(spark: Any, place: Path) -> None:
         .process(Same(), output_type=clean.get_type())
         .uid("spread")
     )
-    spread.sink_to(DeltaSink(place / "delta", key="id", create_table=True)).uid("delta")
+    spread.key_by("id").sink_to(DeltaSink(place / "delta", key="id", create_table=True)).uid("delta")
     iceberg = IcebergSink("test", "db.t", properties=catalog(place), key="id", create_table=True)
     spread.sink_to(iceberg).uid("iceberg")
     last = read.key_by("id").last_value(by="lsn").uid("last")

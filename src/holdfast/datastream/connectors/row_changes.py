@@ -8,6 +8,7 @@ new one, does both.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -20,9 +21,12 @@ from holdfast.types.conversion.arrow import element_schema
 from holdfast.types.information.changelog_type import ROW_KIND
 from holdfast.types.information.type_information import ChangelogTypeInformation, TypeInformation
 
+logger = logging.getLogger(__name__)
+
 _WORDS: Final = ("+I", "-U", "+U", "-D")
 _DELETES: Final = {"string": pa.array(["-U", "-D"]), "integer": pa.array([1, 3])}
 _POSITION: Final = "__position"
+_PART: Final = "__part"
 
 
 @dataclass(frozen=True)
@@ -123,22 +127,62 @@ class ChangeColumns:
         return bool(pa.types.is_integer(schema.field(self.row_kind).type))
 
 
-def last_of_each_key(rows: pa.Table, columns: ChangeColumns) -> tuple[pa.Table, pa.Table]:
-    """Splits the rows of an epoch into those that are put and those whose key is deleted.
+class EpochChanges:
+    """Finds what the rows of each epoch of a sink do to its table.
 
     Args:
-        rows: In the order in which they came.
+        uid: The sink.
         columns: Key and kind.
-
-    Returns:
-        Rows to put and rows to delete, without the column of kinds; no key is there twice.
     """
-    written = columns.written(rows.column_names)
-    if not columns.key:
-        return rows.select(written), rows.select(written).slice(0, 0)
-    numbered = rows.select(list(columns.key)).append_column(_POSITION, pa.array(range(rows.num_rows), pa.int64()))
-    last = numbered.group_by(list(columns.key)).aggregate([(_POSITION, "max")])[f"{_POSITION}_max"]
-    kept = rows if len(last) == rows.num_rows else rows.take(last.combine_chunks().sort())
+
+    def __init__(self, uid: str, columns: ChangeColumns) -> None:
+        self._uid = uid
+        self._columns = columns
+        self._has_told = False
+
+    def last_of_each_key(self, parts: Sequence[pa.Table]) -> tuple[pa.Table, pa.Table]:
+        """Splits the rows of an epoch into those that are put and those whose key is deleted.
+
+        Args:
+            parts: Rows of each subtask, in the order in which they came.
+
+        Returns:
+            Rows to put and rows to delete, without the column of kinds; no key is there twice.
+        """
+        rows, key = pa.concat_tables(parts), list(self._columns.key)
+        if not key:
+            return _split(rows, self._columns)
+        numbered = rows.select(key).append_column(_POSITION, pa.array(range(rows.num_rows), pa.int64()))
+        asked = [(_POSITION, "max")]
+        if len(parts) > 1:
+            places = [pa.repeat(pa.scalar(place, pa.int32()), part.num_rows) for place, part in enumerate(parts)]
+            numbered = numbered.append_column(_PART, pa.chunked_array(places, pa.int32()))
+            asked += [(_PART, "min"), (_PART, "max")]
+        found = numbered.group_by(key).aggregate(asked)
+        if len(parts) > 1 and not self._has_told:
+            self._tell_shared(found)
+        last = found[f"{_POSITION}_max"]
+        return _split(rows if len(last) == rows.num_rows else rows.take(last.combine_chunks().sort()), self._columns)
+
+    def _tell_shared(self, found: pa.Table) -> None:
+        """Says once that a key has come from several subtasks, of which nobody knows who was the last."""
+        shared = found.filter(pc.not_equal(found[f"{_PART}_min"], found[f"{_PART}_max"]))
+        if not shared.num_rows:
+            return
+        self._has_told = True
+        logger.warning(
+            "the sink %r got rows of one key from several subtasks in one epoch, of %d keys, for instance %r: the row "
+            "of the last subtask counts, which need not be the newest; bring the rows of a key together, by "
+            "stream.key_by(%r).sink_to(...)",
+            self._uid,
+            shared.num_rows,
+            shared.select(list(self._columns.key)).slice(0, 1).to_pylist()[0],
+            list(self._columns.key),
+        )
+
+
+def _split(kept: pa.Table, columns: ChangeColumns) -> tuple[pa.Table, pa.Table]:
+    written = columns.written(kept.column_names)
     if columns.row_kind is None:
         return kept.select(written), kept.select(written).slice(0, 0)
     kinds = kept[columns.row_kind]

@@ -21,8 +21,8 @@ def staged_paths(context: CommitterInitContext, requests: Sequence[CommitRequest
     return [join(context.staging_dir, request.committable["file"]) for request in requests]
 
 
-def staged_rows(context: CommitterInitContext, requests: Sequence[CommitRequest]) -> pa.Table:
-    """The rows of the Parquet files of these requests, by subtask. Blocks.
+def staged_rows(context: CommitterInitContext, requests: Sequence[CommitRequest]) -> list[pa.Table]:
+    """The rows of the Parquet file of each of these requests, by subtask. Blocks.
 
     Raises:
         StorageError: A file cannot be read.
@@ -31,7 +31,7 @@ def staged_rows(context: CommitterInitContext, requests: Sequence[CommitRequest]
     for staged in staged_paths(context, requests):
         with file_system_for(staged).open_input(staged) as file:
             tables.append(pq.read_table(file))
-    return pa.concat_tables(tables)
+    return tables
 
 
 def sweep_task_owned(context: CommitterInitContext, is_dead: Callable[[FileName], bool]) -> int:

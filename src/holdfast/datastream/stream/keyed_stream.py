@@ -15,10 +15,12 @@ from holdfast.datastream.stream.queryable_state import (
     QueryableStateStream,
     queryable_descriptor,
 )
+from holdfast.datastream.stream.step.stream_end import DataStreamSink
 from holdfast.datastream.stream.vectorised import BatchOperations
 from holdfast.errors import ConfigurationError
+from holdfast.runtime.function.sink import Sink
 from holdfast.runtime.function.user_function import ProcessLike, ReduceLike
-from holdfast.runtime.graph.stream_graph import KeyedNode, KeySpec, Node, OperatorSpec, Shape
+from holdfast.runtime.graph.stream_graph import KeyedNode, KeySpec, Node, OperatorSpec, PassNode, Shape
 from holdfast.runtime.window.window_assigner import WindowAssigner
 from holdfast.state.declaration.descriptor import StateDescriptor
 
@@ -31,7 +33,8 @@ if TYPE_CHECKING:
 class KeyedStream(DataStream, BatchOperations):
     """A stream partitioned by a key. `map`, `flat_map`, `filter`, `process` and `reduce` on it have keyed state.
 
-    Everything else (`union`, sinks, `key_by` again) treats it as the stream that it was made from.
+    A sink that changes rows by a key gets them by that of the stream. Everything else (`union`, other sinks, `key_by`
+    again) treats it as the stream that it was made from.
     """
 
     def __init__(self, environment: StreamExecutionEnvironment, node: Node, key: KeySpec) -> None:
@@ -120,6 +123,17 @@ class KeyedStream(DataStream, BatchOperations):
         kept = self.process(KeepForQueries(descriptor), self.get_type())
         kept.uid(f"queryable-{queryable_state_name}").sink_to(NoOutput()).uid(f"queryable-{queryable_state_name}-end")
         return QueryableStateStream(queryable_state_name, descriptor)
+
+    def sink_to(self, sink: Sink) -> DataStreamSink:
+        """Ends the stream in a sink, as `DataStream.sink_to` does.
+
+        One that changes rows by a key gets all rows of a key of the stream in one subtask, and there in the order of
+        `order_by`, if there is one. Others run where the rows are made.
+        """
+        if not isinstance(sink, Sink) or not sink.key_columns():
+            return super().sink_to(sink)
+        node = PassNode(inputs=(self._node,), name="key_by", element_type=self.get_type(), key=self._key)
+        return DataStream(self._environment, node).sink_to(sink)
 
     def name(self, name: str) -> NoReturn:
         """Refused: a partitioning is no step of its own."""

@@ -14,6 +14,7 @@ import pyarrow as pa
 from holdfast.errors import ConfigurationError
 from holdfast.kernel.watermark import ColumnTimestampAssigner, WatermarkStrategy
 from holdfast.runtime.function.broadcast import BaseBroadcastProcessFunction
+from holdfast.runtime.function.sink import Sink
 from holdfast.runtime.function.user_function import (
     FilterFunction,
     FlatMapFunction,
@@ -24,7 +25,8 @@ from holdfast.runtime.function.user_function import (
     ProcessFunction,
     ReduceFunction,
 )
-from holdfast.runtime.graph.stream_graph import KeySpec, OperatorSpec, Shape
+from holdfast.runtime.graph.divided_rows import divided_otherwise
+from holdfast.runtime.graph.stream_graph import KeySpec, Node, OperatorSpec, Shape
 from holdfast.types.conversion.convert import to_type
 from holdfast.types.information.type_information import RowTypeInformation, TypeInformation
 
@@ -238,3 +240,23 @@ def _check_arity(where: str, function: Any, count: int) -> None:
 def _describe(function: Any) -> str:
     name = getattr(function, "__qualname__", None)
     return repr(name) if name else f"a {type(function).__name__}"
+
+
+def check_division(sink: Sink, node: Node) -> None:
+    """Looks whether all rows of a key come from one subtask, where the sink changes rows by a key.
+
+    Raises:
+        ConfigurationError: They come from several, because the stream is keyed by other columns.
+    """
+    key = list(sink.key_columns())
+    found = divided_otherwise(node, key) if key else None
+    if found is None:
+        return
+    step, columns = found
+    shown = repr(key[0] if len(key) == 1 else key)
+    raise ConfigurationError(
+        f"{sink!r} changes rows by the key {key!r}, and {step.name!r} divides them among its subtasks by "
+        f"{list(columns)!r}: rows of one key may come from several subtasks in one epoch, and which of them counts "
+        "would be left to chance. Key the operator by columns of the sink's key, or bring the rows of a key together "
+        f"before the sink: stream.key_by({shown}).sink_to(...), with order_by if a key has several."
+    )

@@ -317,6 +317,14 @@ class Sink(ABC):
             ConfigurationError: The sink cannot write elements of this type.
         """
 
+    def key_columns(self) -> Sequence[str]:
+        """The columns by which its rows replace each other, so that those of a key should come from one subtask.
+
+        Returns:
+            Their names; none if rows are only added.
+        """
+        return ()
+
     def prepare(self, context: CommitterInitContext, kept: Any) -> Any:
         """Makes sure, in the driver and before any task runs, that the target is the one it was.
 

@@ -182,7 +182,7 @@ class _Compiler:
         stage = self._stage_of(node)
         parallelism, maximum = self._parallelism_of(node) if _is_placed(node) else (0, 0)
         keys = self._key_plans(node, parallelism, maximum)
-        goes_to_all = isinstance(node, PassNode) and node.chooses is None
+        goes_to_all = isinstance(node, PassNode) and node.chooses is None and node.key is None
         ports = []
         producers = list(_producers(node.inputs))
         for producer in producers:
@@ -242,6 +242,8 @@ class _Compiler:
         if isinstance(node, PassNode) and node.chooses is not None:
             chosen = KeySpec(selector=node.chooses.among(parallelism, maximum).get_key, key_type=CHOSEN_TYPE)
             return planned(chosen, node.element_type), None
+        if isinstance(node, PassNode) and node.key is not None:
+            return planned(node.key, node.element_type), None
         if not isinstance(node, KeyedNode):
             return None, None
         seconds = [planned(o.key, o.element_type) for o in node.inputs if isinstance(o, SecondInputNode) and o.key]

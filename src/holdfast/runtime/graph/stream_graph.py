@@ -188,13 +188,15 @@ class KeyedNode(Node):
 
 @dataclass(eq=False, kw_only=True)
 class PassNode(Node):
-    """Hands on all elements in subtasks with numbers: each in one that a function chooses, or all in all of them.
+    """Hands on all elements in subtasks with numbers: each in one that is chosen, or all in all of them.
 
     Attributes:
-        chooses: What chooses; None if every subtask gets every element.
+        chooses: The function that chooses.
+        key: The key that chooses. Without either every subtask gets every element.
     """
 
     chooses: ChosenSubtask | None = None
+    key: KeySpec | None = None
 
 
 @dataclass(eq=False, kw_only=True)

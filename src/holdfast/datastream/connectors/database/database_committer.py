@@ -37,7 +37,7 @@ from holdfast.datastream.connectors.database.dialect import (
     quoted,
     quoted_list,
 )
-from holdfast.datastream.connectors.row_changes import ChangeColumns, last_of_each_key
+from holdfast.datastream.connectors.row_changes import ChangeColumns, EpochChanges
 from holdfast.datastream.sinks.task_owned import staged_paths
 from holdfast.errors import ConfigurationError, HoldfastError, StorageError
 from holdfast.kernel.malformed import MALFORMED
@@ -96,6 +96,7 @@ class DatabaseCommitter(Committer):
         self._context = context
         self._connection: Connection | None = None
         self._may_make = False
+        self._of_epochs = EpochChanges(context.uid, settings.changes)
 
     def prepare(self, schema: pa.Schema | None, identity: str | None, may_make: bool) -> tuple[str, list[ColumnLimit]]:
         """Makes ledger, identity and table where they are not there; returns the identity, and what columns refuse.
@@ -311,7 +312,7 @@ class DatabaseCommitter(Committer):
             )
             self._through_staged_table(cursor, reader, into)
             return
-        puts, deletes = last_of_each_key(pa.concat_tables(_tables(paths)), changes)
+        puts, deletes = self._of_epochs.last_of_each_key(_tables(paths))
         if deletes.num_rows:
             pairs = (f"{table.sql}.{quoted(name)} = {STAGED_TABLE}.{quoted(name)}" for name in changes.key)
             found = f"exists (select 1 from {STAGED_TABLE} where {' and '.join(pairs)})"

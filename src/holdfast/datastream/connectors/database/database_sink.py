@@ -97,6 +97,10 @@ class DatabaseSink(Sink):
             )
         self._schema = schema
 
+    def key_columns(self) -> Sequence[str]:
+        """Those of the key."""
+        return self.changes.key
+
     def prepare(self, context: CommitterInitContext, kept: Any) -> Any:
         """Makes sure that the database is the one it was, and that the table fits; makes what may be made."""
         if kept is not None and not (type(kept) is dict and {"database", "identity"} <= kept.keys()):

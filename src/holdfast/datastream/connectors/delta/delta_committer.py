@@ -24,7 +24,7 @@ from urllib.parse import unquote
 import pyarrow as pa
 
 from holdfast.datastream.connectors.delta import delta_table
-from holdfast.datastream.connectors.row_changes import ChangeColumns, last_of_each_key
+from holdfast.datastream.connectors.row_changes import ChangeColumns, EpochChanges
 from holdfast.datastream.connectors.table_bucket import table_at
 from holdfast.datastream.connectors.table_directory import target_of
 from holdfast.datastream.sinks.task_owned import staged_rows
@@ -54,6 +54,7 @@ class DeltaCommitter(Committer):
     def __init__(self, path: str, changes: ChangeColumns, context: CommitterInitContext) -> None:
         self._path = path
         self._changes = changes
+        self._of_epochs = EpochChanges(context.uid, changes)
         self._context = context
 
     def commit(self, requests: Sequence[CommitRequest]) -> None:
@@ -103,7 +104,7 @@ class DeltaCommitter(Committer):
         return True
 
     def _merge(self, table: delta_table.Table, requests: Sequence[CommitRequest], properties: Any) -> None:
-        puts, deletes = last_of_each_key(staged_rows(self._context, requests), self._changes)
+        puts, deletes = self._of_epochs.last_of_each_key(staged_rows(self._context, requests))
         rows = pa.concat_tables(
             [part.append_column(DELETED, pa.repeat(is_deleted, part.num_rows)) for part, is_deleted in
              ((puts, pa.scalar(False)), (deletes, pa.scalar(True)))]

@@ -83,6 +83,10 @@ class DeltaSink(Sink):
         delta_table.check_partitions("DeltaSink", schema, self.partition_by)
         self._schema = schema
 
+    def key_columns(self) -> Sequence[str]:
+        """Those of the key."""
+        return self.changes.key
+
     def prepare(self, context: CommitterInitContext, kept: Any) -> Any:
         """Makes sure that the table is the one it was, and that it fits; makes what may be made."""
         if kept is not None and not (type(kept) is dict and {"path", "identity"} <= kept.keys()):

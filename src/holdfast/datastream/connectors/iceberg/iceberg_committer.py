@@ -24,7 +24,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from holdfast.datastream.connectors.iceberg.iceberg_table import RETRIES, Place, Table, directory_of
-from holdfast.datastream.connectors.row_changes import ChangeColumns, last_of_each_key
+from holdfast.datastream.connectors.row_changes import ChangeColumns, EpochChanges
 from holdfast.datastream.connectors.table_bucket import table_at
 from holdfast.datastream.connectors.table_directory import target_of
 from holdfast.datastream.sinks.task_owned import staged_rows
@@ -48,6 +48,7 @@ class IcebergCommitter(Committer):
     def __init__(self, place: Place, changes: ChangeColumns, context: CommitterInitContext) -> None:
         self._place = place
         self._changes = changes
+        self._of_epochs = EpochChanges(context.uid, changes)
         self._context = context
 
     def commit(self, requests: Sequence[CommitRequest]) -> None:
@@ -111,8 +112,7 @@ class IcebergCommitter(Committer):
 
     def _put_and_delete(self, table: Table, properties: dict[str, str], requests: Sequence[CommitRequest]) -> None:
         """Replaces the rows of all keys of an epoch; files that have such a row are written anew."""
-        rows = staged_rows(self._context, requests)
-        puts, deletes = last_of_each_key(rows, self._changes)
+        puts, deletes = self._of_epochs.last_of_each_key(staged_rows(self._context, requests))
         keys = pa.concat_tables([part.select(list(self._changes.key)) for part in (puts, deletes)])
         with table.transaction() as transaction, warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="Delete operation did not match any records")

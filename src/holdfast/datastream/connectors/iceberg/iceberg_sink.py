@@ -111,6 +111,10 @@ class IcebergSink(Sink):
                 )
         self._schema = schema
 
+    def key_columns(self) -> Sequence[str]:
+        """Those of the key."""
+        return self.changes.key
+
     def prepare(self, context: CommitterInitContext, kept: Any) -> Any:
         """Makes sure that the table is the one it was, and that it fits; makes what may be made."""
         iceberg_table.require_library()
