@@ -50,7 +50,7 @@ def test_an_epoch_is_one_version_of_the_table(tmp_path: Path) -> None:
     run(DeltaSink(tmp_path / "t", create_table=True), tmp_path, COUNTS, [("kelp", 1), ("rock", 1)], [], [("kelp", 2)])
     assert words(tmp_path / "t") == [("kelp", 1), ("kelp", 2), ("rock", 1)]
     assert DeltaTable(tmp_path / "t").version() == 2
-    assert sorted(file.name for file in (tmp_path / "t").iterdir()) == ["_delta_log", "_holdfast"]
+    assert sorted(file.name for file in (tmp_path / "t").iterdir()) == ["_delta_log", "_holdfast", "data"]
 
 
 def test_partitions_of_every_type_and_of_strange_names(tmp_path: Path) -> None:

@@ -51,12 +51,15 @@ class TableBucket(TableDirectory):
 
     def publish(self, requests: Sequence[CommitRequest]) -> list[DataFile]:
         """Takes the marks of files away."""
-        self.take([str(request.committable["staged"]) for request in requests])
+        of_each(requests, lambda request: self._fs.delete(self._mark(str(request.committable["staged"]))))
         return of_each(requests, self.whole_file)
 
-    def take(self, staged: Sequence[str]) -> None:
-        """Takes the marks away."""
-        of_each(staged, lambda name: self._fs.delete(self._mark(name)))
+    def release(self, requests: Sequence[CommitRequest]) -> None:
+        """Does nothing: a file has one name."""
+
+    def last_names(self, staged: str) -> Sequence[str]:
+        """The name of the file."""
+        return (published_name(staged),)
 
     def staged_names(self, folder: str) -> list[str]:
         """The names of the marks."""

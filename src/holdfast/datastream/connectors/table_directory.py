@@ -4,11 +4,18 @@
 
     <table>/_holdfast/identity                              the id of the table, for tasks that have no client of it
                      /<incarnation>-<sink>/<name>.staged    written by a task
-                                          /<name>.parquet   the same file, when its checkpoint is complete
+           /data/<incarnation>-<sink>/<name>.parquet        a second name of the file, when its checkpoint is complete
 
-Tables know their files by a log and not by their directories, so a file may stay where it was staged. It is renamed all
-the same: by the suffix a sweep tells what a dead attempt has left from what the table names. Tools that clean tables up
-leave folders alone that begin with an underscore, so nothing that is staged is taken for rubbish.
+    staged --link--> has both names --commit--> the table's --take the first name away--> data
+      |                |
+      +-- attempt is dead: the first name goes; the second is one that no version of the table names
+
+Tools that clean tables up leave folders alone that begin with an underscore, so nothing that is staged is taken for
+rubbish, however long a job is down. What the table has is theirs: outside of such folders they delete it when it was
+replaced, and no version names it any more that they keep. Between link and commit a file is rubbish to them, but a
+young one, because the link gives it the time of now; and if they take the second name nevertheless, the first is there.
+
+Earlier releases left the files of a table below `_holdfast`, as `<name>.parquet`. Such a file is taken as it is.
 """
 
 from __future__ import annotations
@@ -30,6 +37,7 @@ from holdfast.storage.job.naming import FileName
 
 FOLDER: Final = "_holdfast"
 IDENTITY: Final = "identity"
+DATA: Final = "data"
 FINAL_SUFFIX: Final = ".parquet"
 
 
@@ -98,18 +106,23 @@ class TableDirectory:
     def publish(self, requests: Sequence[CommitRequest]) -> list[DataFile]:
         """Gives the staged files of an epoch the names under which the table gets them; those that have them keep them.
 
+        Call `release` when the table has them.
+
         Returns:
             The files, in the order of the requests.
 
         Raises:
             ConfigurationError: A file is not there, or not whole.
         """
-        self.take([str(request.committable["staged"]) for request in requests])
+        staged = [str(request.committable["staged"]) for request in requests]
+        self._fs.link_all([(join(self.path, name), join(self.path, _data_name(name))) for name in staged])
         return [self.whole_file(request) for request in requests]
 
-    def take(self, staged: Sequence[str]) -> None:
-        """Takes staged files out of the reach of sweeps; those that are out of it stay so."""
-        self._fs.move_all([(join(self.path, name), join(self.path, published_name(name))) for name in staged])
+    def release(self, requests: Sequence[CommitRequest]) -> None:
+        """Takes away the names under which the files of an epoch were staged that the table has."""
+        for request in requests:
+            folder, _, name = str(request.committable["staged"]).rpartition("/")
+            self._fs.delete_in(join(self.path, folder), name)
 
     def sweep(self, context: CommitterInitContext, is_dead: Callable[[FileName], bool]) -> int:
         """Deletes staged files of dead attempts; what the table may name has another suffix and stays."""
@@ -143,7 +156,8 @@ class TableDirectory:
             ConfigurationError: It is not there, or not whole.
         """
         committable = request.committable
-        name = published_name(committable["staged"])
+        names = self.last_names(committable["staged"])
+        name = next((name for name in names if self._fs.exists(join(self.path, name))), names[0])
         path = join(self.path, name)
         try:
             found = self._fs.status(path)
@@ -159,6 +173,10 @@ class TableDirectory:
                 "place, and start the job again."
             )
         return DataFile(name, found.mtime)
+
+    def last_names(self, staged: str) -> Sequence[str]:
+        """The names under which the table may get a staged file; it gets the first one that there is."""
+        return (_data_name(staged), published_name(staged))
 
 
 def target_of(sink: str, requests: Sequence[CommitRequest]) -> tuple[str, str]:
@@ -187,8 +205,12 @@ def target_of(sink: str, requests: Sequence[CommitRequest]) -> tuple[str, str]:
     return target
 
 
+def _data_name(staged: str) -> str:
+    return f"{DATA}/{published_name(staged).removeprefix(f'{FOLDER}/')}"
+
+
 def published_name(staged: str) -> str:
-    """The name under which a table gets a staged file."""
+    """The name of a staged file below the folder in which it was staged, where the table has it there."""
     return f"{staged.removesuffix(STAGED_SUFFIX)}{FINAL_SUFFIX}"
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from typing import BinaryIO, NamedTuple
 
 from holdfast.errors import AlreadyExistError, NotExistError, StorageError
@@ -162,6 +162,18 @@ class FileSystem(ABC):
             AlreadyExistError: Something has the target path already.
             StorageError: It cannot be done, for instance between two devices: copy it.
         """
+
+    def link_all(self, names: Sequence[tuple[str, str]]) -> None:
+        """Give files second names, durably, and the time of now; those that are not there, or have them, stay as they are.
+
+        A file system without links moves the files.
+
+        Args:
+            names: Pairs of source and target. Nobody else uses the name of a target.
+        """
+        for source, target in names:
+            with suppress(NotExistError, AlreadyExistError):
+                self.link(source, target)
 
     @abstractmethod
     def rename(self, source: str, target: str) -> None:

@@ -284,6 +284,20 @@ class LocalFileSystem(FileSystem):
         except OSError as error:
             raise translate(error, f"link {source!r} to", target) from error
 
+    def link_all(self, names: Sequence[tuple[str, str]]) -> None:
+        """Link the files that are there, then sync each directory once."""
+        try:
+            for source, target in names:
+                old, new = _local(source), _local(target)
+                _make_directory(os.path.dirname(new) or ".")
+                with suppress(FileNotFoundError):
+                    os.utime(old)
+                    _link_or_move(old, new)
+            for directory in dict.fromkeys(os.path.dirname(_local(target)) for _, target in names):
+                _sync_directory(directory)
+        except OSError as error:
+            raise translate(error, "link files of", os.path.dirname(names[0][0])) from error
+
     def rename(self, source: str, target: str) -> None:
         """Move a file, durably, and never over another."""
         old, new = _local(source), _local(target)
@@ -362,6 +376,17 @@ def _link(source: str, target: str, path: str) -> None:
                 "or NFS."
             ) from error
         raise
+
+
+def _link_or_move(source: str, target: str) -> None:
+    try:
+        os.link(source, target)
+    except FileExistsError:
+        pass
+    except OSError as error:
+        if error.errno not in NO_LINKS:
+            raise
+        os.rename(source, target)
 
 
 def _make_directory(local: str) -> None:

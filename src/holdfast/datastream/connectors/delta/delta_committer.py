@@ -74,6 +74,8 @@ class DeltaCommitter(Committer):
                     break
                 continue
             _make_durable(path, table.version() - (0 if is_new else LOOK_BACK))
+            if "staged" in requests[0].committable:
+                table_at(path).release(requests)
             if not is_new:
                 for request in requests:
                     request.signal_already_committed()

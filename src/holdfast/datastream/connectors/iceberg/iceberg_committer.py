@@ -77,6 +77,8 @@ class IcebergCommitter(Committer):
                     break
                 continue
             _make_durable(table if is_new else self._place.require(identity))
+            if "staged" in requests[0].committable:
+                table_at(path).release(requests)
             if not is_new:
                 for request in requests:
                     request.signal_already_committed()
