@@ -1,4 +1,4 @@
-"""Tables that their own tools clean up: what was replaced goes, what a job still needs stays, however long it is down."""
+"""Tables that their own tools clean up: what was replaced goes, and what a job still needs stays."""
 
 from __future__ import annotations
 

@@ -164,9 +164,9 @@ class FileSystem(ABC):
         """
 
     def link_all(self, names: Sequence[tuple[str, str]]) -> None:
-        """Give files second names, durably, and the time of now; those that are not there, or have them, stay as they are.
+        """Give the files that are there second names, durably, and the time of now where that can be set.
 
-        A file system without links moves the files.
+        A file that has its second name keeps it. A file system without links moves the files.
 
         Args:
             names: Pairs of source and target. Nobody else uses the name of a target.

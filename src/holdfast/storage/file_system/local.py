@@ -290,8 +290,9 @@ class LocalFileSystem(FileSystem):
             for source, target in names:
                 old, new = _local(source), _local(target)
                 _make_directory(os.path.dirname(new) or ".")
-                with suppress(FileNotFoundError):
+                with suppress(FileNotFoundError, PermissionError):  # of another user's file the time stays
                     os.utime(old)
+                with suppress(FileNotFoundError):
                     _link_or_move(old, new)
             for directory in dict.fromkeys(os.path.dirname(_local(target)) for _, target in names):
                 _sync_directory(directory)
