@@ -7,6 +7,8 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -142,6 +144,37 @@ def test_new_files_are_seen_while_the_job_goes_on(files: Files, spark: Any) -> N
         files.require_each_once()
     finally:
         client.cancel()
+
+
+def test_files_that_wait_are_counted_while_an_epoch_has_others(files: Files, spark: Any) -> None:
+    """Three files in epochs of two, and two more that come while the first epoch is written."""
+    env, began, counted = environment(spark, files.root), threading.Event(), []
+
+    def write(frame: Any, epoch: int) -> None:
+        assert began.wait(60)
+        if epoch == 1:
+            size = sum(files.put(f"x{n}.parquet", "kelp").stat().st_size for n in (1, 2))
+            time.sleep(1.1)  # what was counted before is said for a second
+            waits = waiting(client)
+            counted.append((waits["id"], waits["files_behind"], waits["bytes_behind"] - size - third.stat().st_size))
+
+    third = files.root / "in" / "c.parquet"
+    rows = env.from_source(files.stream(), WatermarkStrategy.no_watermarks(), "words").uid("words")
+    rows.for_each_epoch(write).uid("write")
+    client = env.execute_async(name())
+    try:
+        began.set()
+        client.process_all_available()
+        time.sleep(1.1)
+        assert counted == [("words", 3, 0)]
+        assert client.last_progress["sources"] == [{"id": "words", "files_behind": 0, "bytes_behind": 0}]
+    finally:
+        client.cancel()
+
+
+def waiting(client: Any) -> dict[str, Any]:
+    [(uid, numbers)] = client._master.job.engine.source_numbers().items()
+    return {"id": uid, **numbers.waiting()}
 
 
 @pytest.mark.parametrize(

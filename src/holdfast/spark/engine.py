@@ -24,6 +24,7 @@ from holdfast.runtime.exchange.barrier import Barrier
 from holdfast.runtime.exchange.barrier_row import unpack
 from holdfast.runtime.exchange.descriptor import EpochDescriptor, JobDescriptor
 from holdfast.runtime.exchange.stage_message import StageMessage
+from holdfast.runtime.function.source_numbers import SourceNumbers
 from holdfast.runtime.graph.input_fitting import InputRules
 from holdfast.runtime.graph.plan import JobPlan, Stage
 from holdfast.runtime.job.engine import Engine, EpochDriver, EpochInput, Outcome, StagedInput
@@ -102,7 +103,16 @@ class SparkEngine(Engine):
         if beginning.streaming is not None:
             self._private.seed(beginning.streaming)
 
-    def pending_records(self) -> Mapping[str, int]:
+    def source_numbers(self) -> Mapping[str, SourceNumbers]:
+        found = self._listeners.numbers()
+        for uid, records in self._pending_records().items():
+            found[uid] = found.get(uid, SourceNumbers()) + SourceNumbers(records=records)
+        private = self._private
+        for uid, files in ({} if private is None else self._frames.splits.waiting(private.path)).items():
+            found[uid] = found.get(uid, SourceNumbers()) + files
+        return found
+
+    def _pending_records(self) -> Mapping[str, int]:
         query = self._query
         try:
             progress = None if query is None else query.lastProgress

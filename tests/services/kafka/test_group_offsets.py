@@ -52,6 +52,8 @@ def test_the_newest_offsets_are_committed_whoever_waits_for_an_answer(broker: Ka
     group.checkpoint_completed(standing("watched", 150, 400))
     group.close()
     assert committed(broker, "watched", "watchers") == [150, 400], "a job that went back says so"
+    counted = group.numbers()
+    assert counted.commits and 2 <= counted.commits <= 200 and counted.failed_commits == 0
 
 
 def test_a_group_that_refuses_or_a_broker_that_is_away_holds_nothing_up_and_is_told_once(
@@ -71,10 +73,12 @@ def test_a_group_that_refuses_or_a_broker_that_is_away_holds_nothing_up_and_is_t
     assert [record.message for record in caplog.records if "group 'members'" in record.message] == [
         record.message for record in caplog.records if "the job does not need them" in record.message
     ][:1]
+    assert (group.numbers().commits, group.numbers().failed_commits) == (0, 3)
     member.close()
     group.checkpoint_completed(standing("taken", 4, 4))
     group.close()
     assert committed(broker, "taken", "members") == [4, 4]
+    assert (group.numbers().commits, group.numbers().failed_commits) == (1, 3)
 
     nobody = group_of("127.0.0.1:1", "taken", "members")
     began = time.monotonic()

@@ -45,6 +45,11 @@ PROGRESS: Final = named(
         }
     ),
 )
+_WAITING: Final = {
+    "behind": told("Records that no epoch has read yet.", integer(0)),
+    "files_behind": told("Files that no epoch has read yet.", integer(0)),
+    "bytes_behind": told("Bytes of these files.", integer(0)),
+}
 EPOCHS: Final = named(
     "Epochs",
     record(
@@ -53,7 +58,7 @@ EPOCHS: Final = named(
             "total": integer(0),
             "repeated": integer(0),
             "rows": integer(0),
-            "sources": array(record({"id": STRING, "behind": told("Records that no epoch has read yet.", integer(0))})),
+            "sources": array(record({"id": STRING}, _WAITING)),
             "sinks": array(
                 record(
                     {

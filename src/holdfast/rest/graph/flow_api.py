@@ -34,7 +34,7 @@ class FlowApi:
                 "total": numbers.epochs,
                 "repeated": numbers.repeated,
                 "rows": numbers.rows,
-                **lags(numbers.sinks, master.job.engine.pending_records(), now),
+                **lags(numbers.sinks, master.job.engine.source_numbers(), now),
                 "epochs": recent,
             }
         )

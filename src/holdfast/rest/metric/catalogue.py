@@ -126,6 +126,22 @@ PENDING_RECORDS: Final = MetricEntry(
     "Records that wait in a source to be read, where the source counts them: Kafka does. As of its last batch.",
     OPERATOR,
 )
+PENDING_FILES: Final = MetricEntry(
+    "holdfast_operator_pending_files",
+    "Files that wait in a FileSource, which belong to no epoch yet.",
+    OPERATOR,
+)
+PENDING_BYTES: Final = MetricEntry(f"{_FLINK_OPERATOR}pendingBytes", "Bytes of the files that wait.", OPERATOR)
+OFFSET_COMMITS: Final = MetricEntry(
+    f"{_FLINK_OPERATOR}KafkaSourceReader_commitsSucceeded",
+    "How often where a source stands was committed to its consumer group.",
+    OPERATOR,
+)
+OFFSET_COMMITS_FAILED: Final = MetricEntry(
+    f"{_FLINK_OPERATOR}KafkaSourceReader_commitsFailed",
+    "How often it was not; the next checkpoint tries again, and the job does not need it.",
+    OPERATOR,
+)
 FETCH_LAG: Final = MetricEntry(
     f"{_FLINK_OPERATOR}currentFetchEventTimeLag",
     "Milliseconds that the newest element of the last epoch was old when it was read, of sources with timestamps.",

@@ -56,8 +56,16 @@ def _of_job(master: JobMaster, labels: Mapping[str, str]) -> Iterator[Sample]:
 
 def _of_operators(master: JobMaster, labels: Mapping[str, str]) -> Iterator[Sample]:
     now = master.job.clock.now_ms()
-    for uid, pending in sorted(master.job.engine.pending_records().items()):
-        yield metric.PENDING_RECORDS.of(pending, labels, operator_id=uid)
+    for uid, source in sorted(master.job.engine.source_numbers().items()):
+        for entry, number in (
+            (metric.PENDING_RECORDS, source.records),
+            (metric.PENDING_FILES, source.files),
+            (metric.PENDING_BYTES, source.bytes),
+            (metric.OFFSET_COMMITS, source.commits),
+            (metric.OFFSET_COMMITS_FAILED, source.failed_commits),
+        ):
+            if number is not None:
+                yield entry.of(number, labels, operator_id=uid)
     numbers = master.metrics.numbers
     for uid, lag in sorted(numbers.fetch_lags.items()):
         yield metric.FETCH_LAG.of(lag, labels, operator_id=uid)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Any
 
+from holdfast.runtime.function.source_numbers import SourceNumbers
+
 
 class SourceListener(ABC):
     """Is told in the driver how far a source is. Nothing depends on it: positions are in checkpoints."""
@@ -16,6 +18,10 @@ class SourceListener(ABC):
         Args:
             offset: Where the source stands in it, as JSON; None for one that is read once as a whole, and has been.
         """
+
+    def numbers(self) -> SourceNumbers:
+        """What it counts. May be asked at any time; does not block."""
+        return SourceNumbers()
 
     def close(self) -> None:  # noqa: B027 - most have nothing under way
         """The attempt ends, and perhaps the process; another attempt may follow. Blocks for seconds at most."""

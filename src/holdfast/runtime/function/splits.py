@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import pyarrow as pa
 
@@ -20,6 +21,20 @@ class SplitPlan:
 
     record: str
     tasks: tuple[str, ...]
+
+
+class ListedFile(NamedTuple):
+    """A file that lies in the place of an input.
+
+    Attributes:
+        path: Of the file; without a scheme if it is local.
+        time: Of its last change, in milliseconds since 1970.
+        size: In bytes.
+    """
+
+    path: str
+    time: int
+    size: int
 
 
 class SplitInput(ABC):
@@ -48,4 +63,13 @@ class SplitInput(ABC):
 
     def interval(self) -> float | None:
         """Seconds between two looks for new files while there are none; None for what the engine does anyway."""
+        return None
+
+    def listed(self, place: int, newest: int | None) -> Iterator[ListedFile] | None:
+        """What lies in a place of the input and would be read, if it was not; None if nobody can tell. Blocks.
+
+        Args:
+            place: Number of the place.
+            newest: The time of the newest file that was read, in milliseconds since 1970; None if there is none.
+        """
         return None

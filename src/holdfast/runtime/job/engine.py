@@ -15,6 +15,7 @@ from typing import Any, Protocol, TypeVar
 from holdfast.errors import HoldfastError
 from holdfast.runtime.exchange.barrier import Barrier
 from holdfast.runtime.exchange.descriptor import EpochDescriptor, JobDescriptor
+from holdfast.runtime.function.source_numbers import SourceNumbers
 from holdfast.runtime.graph.input_fitting import InputRules
 from holdfast.runtime.graph.plan import SourcePlan
 
@@ -140,8 +141,8 @@ class Engine(ABC):
             HoldfastError: What a task raised, or `EngineError` for a failure of the engine itself.
         """
 
-    def pending_records(self) -> Mapping[str, int]:
-        """How many records wait in each source, by uid, as far as the engine knows. May be asked at any time."""
+    def source_numbers(self) -> Mapping[str, SourceNumbers]:
+        """What waits in sources and what they count, by uid, as far as the engine knows. May be asked at any time."""
         return {}
 
     def checkpoint_completed(self, positions: Mapping[str, Any]) -> None:  # noqa: B027 - most have nobody to tell

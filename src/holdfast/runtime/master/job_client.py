@@ -176,7 +176,7 @@ class JobClient:
         recent, job = master.progress.recent, master.job
         if not recent:
             return None
-        waiting = lags(master.metrics.numbers.sinks, job.engine.pending_records(), job.clock.now_ms())
+        waiting = lags(master.metrics.numbers.sinks, job.engine.source_numbers(), job.clock.now_ms())
         return {**recent[-1].to_dict(), **waiting}
 
     @property

@@ -12,6 +12,7 @@ from holdfast.kernel.watermark import MAX_WATERMARK, MIN_WATERMARK
 from holdfast.runtime.commit.sink_numbers import SinkMeter, SinkNumbers
 from holdfast.runtime.epoch.epoch_runner import EpochResult, EpochRunner
 from holdfast.runtime.function.metric import added
+from holdfast.runtime.function.source_numbers import SourceNumbers
 
 
 @dataclass(frozen=True)
@@ -140,16 +141,16 @@ class JobMetrics:
         return replace(numbers, sinks=self.sinks.numbers)
 
 
-def lags(sinks: Mapping[str, SinkNumbers], behind: Mapping[str, int], now: int) -> dict[str, Any]:
-    """What waits at the ends of a job: records that no epoch has read, and output that is not committed.
+def lags(sinks: Mapping[str, SinkNumbers], sources: Mapping[str, SourceNumbers], now: int) -> dict[str, Any]:
+    """What waits at the ends of a job: records and files that no epoch has read, and output that is not committed.
 
     Args:
         sinks: The sinks by uid.
-        behind: Records that wait in each source that counts them, by uid.
+        sources: The sources by uid; those that do not count what waits are left out.
         now: In milliseconds since 1970.
     """
     return {
-        "sources": [{"id": uid, "behind": records} for uid, records in behind.items()],
+        "sources": [{"id": uid, **waiting} for uid, source in sources.items() if (waiting := source.waiting())],
         "sinks": [
             {**sink.to_json(uid), "pending_rows": sink.pending_records, "lag_ms": sink.lag_ms(now)}
             for uid, sink in sinks.items()

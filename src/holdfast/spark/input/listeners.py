@@ -7,6 +7,7 @@ import logging
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
+from holdfast.runtime.function.source_numbers import SourceNumbers
 from holdfast.runtime.graph.plan import SourcePlan
 from holdfast.runtime.graph.stream_graph import SourceNode, input_of
 from holdfast.spark.input.offset_log import require_plain
@@ -42,6 +43,10 @@ class SourceListeners:
                     self._listeners[uid].checkpoint_completed(offset)
         except Exception:
             logger.warning("a source could not be told of a checkpoint, which is complete all the same", exc_info=True)
+
+    def numbers(self) -> dict[str, SourceNumbers]:
+        """What they count, by uid of their input."""
+        return {uid: listener.numbers() for uid, listener in self._listeners.items()}
 
     def close(self) -> None:
         """Lets them end what they have begun."""

@@ -7,18 +7,20 @@ again is planned as it was recorded, and files that have changed since are told 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
 from pyspark.sql import DataFrame, SparkSession
 
+from holdfast.runtime.function.source_numbers import SourceNumbers
 from holdfast.runtime.function.splits import SplitInput
 from holdfast.runtime.graph.plan import SourcePlan
 from holdfast.runtime.graph.stream_graph import SPLITS_COLUMN, SourceNode
 from holdfast.spark.input.file_listing import listed_in_log
 from holdfast.spark.input.fitting import Line, uid_of
 from holdfast.spark.input.offset_log import log_offset, require_plain
+from holdfast.spark.input.waiting_files import WaitingFiles
 
 _RECORDS: Final = "splits"
 """The folder beside the log of a source: Spark takes no note of what is not named by a number."""
@@ -59,12 +61,36 @@ class StreamedSplits:
         self._lines = lines
         self._union = union
         self._column = column
+        self._query: Path | None = None
+        self._waiting: dict[str, list[WaitingFiles]] = {}
 
     @property
     def interval(self) -> float | None:
         """Seconds between two looks for new files, if all inputs are files and one asks for it."""
         intervals = [own.interval() for _, own in self._inputs] if self._are_all else []
         return min((interval for interval in intervals if interval is not None), default=None)
+
+    def waiting(self, query: Path) -> dict[str, SourceNumbers]:
+        """What waits to be read in each input, by uid; those are left out that nobody can count. Blocks.
+
+        Args:
+            query: Directory of the query.
+        """
+        if query != self._query:
+            self._query, self._waiting = query, dict(self._places(query))
+        found: dict[str, SourceNumbers] = {}
+        for uid, places in self._waiting.items():
+            counted = [place.count() for place in places]
+            if all(numbers.files is not None for numbers in counted):
+                found[uid] = sum(counted, SourceNumbers())
+        return found
+
+    def _places(self, query: Path) -> Iterator[tuple[str, list[WaitingFiles]]]:
+        for source, own in self._inputs:
+            uid = uid_of(source)
+            folders = dict.fromkeys(str(line.folder) for line in self._lines if line.leaf.uid == uid)
+            logs = (query / "sources" / folder for folder in folders)
+            yield uid, [WaitingFiles(own, place, log) for place, log in enumerate(logs)]
 
     def in_place_of_listings(self, batch: DataFrame, query: Path, number: int) -> DataFrame:
         """A batch with splits where it has listed files.

@@ -30,6 +30,7 @@ from holdfast.runtime.exchange.descriptor import EpochDescriptor, JobDescriptor
 from holdfast.runtime.exchange.layout import CONTROL, HASH, KEY_HASH, TARGET, EdgeLayout, SourceLayout, stamped_schema
 from holdfast.runtime.exchange.packed_layout import PHASE, PackedLayout, arriving_layout
 from holdfast.runtime.exchange.stage_message import StageMessage
+from holdfast.runtime.function.source_numbers import SourceNumbers
 from holdfast.runtime.graph.input_fitting import InputRules
 from holdfast.runtime.graph.plan import Edge, EpochJob, JobPlan, Stage
 from holdfast.runtime.graph.stream_graph import StreamGraph
@@ -96,11 +97,12 @@ class LocalEngine(Engine):
         self.reship(job)
         self._next = int(positions["next"]) if positions else 0
 
-    def pending_records(self) -> Mapping[str, int]:
+    def source_numbers(self) -> Mapping[str, SourceNumbers]:
         waiting: Counter[str] = Counter()
         for inputs in self.inputs[getattr(self, "_next", 0) :]:
             waiting.update({uid: len(elements) for uid, elements in inputs.items()})
-        return {**dict.fromkeys((uid for inputs in self.inputs for uid in inputs), 0), **waiting}
+        uids = dict.fromkeys(uid for inputs in self.inputs for uid in inputs)
+        return {uid: SourceNumbers(records=waiting[uid]) for uid in uids}
 
     def reship(self, job: JobDescriptor) -> None:
         self._key = job.key

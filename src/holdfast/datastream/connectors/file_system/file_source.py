@@ -11,6 +11,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from holdfast.datastream.connectors.base import Source, cannot_wait
+from holdfast.datastream.connectors.file_system.file_lists import FileLists
 from holdfast.datastream.connectors.file_system.file_splits import FileSplits
 from holdfast.datastream.formats.input_format import BulkFormat, InputFormat
 from holdfast.datastream.formats.text_lines import StreamFormat
@@ -41,7 +42,7 @@ class FileSource(Source):
         self._paths = paths
         self._interval = interval
         self._options = dict(options)
-        self._splits = FileSplits(input_format, interval or None)
+        self._splits = FileSplits(input_format, interval or None, FileLists(paths, self._options))
 
     @staticmethod
     def for_record_stream_format(stream_format: StreamFormat, *paths: str) -> FileSourceBuilder:

@@ -16,11 +16,12 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from holdfast.datastream.connectors.file_system.file_lists import FileLists
 from holdfast.datastream.formats.input_file import InputFile
 from holdfast.datastream.formats.input_format import InputFormat
 from holdfast.errors import CorruptFileError, HoldfastError
 from holdfast.kernel.malformed import MALFORMED
-from holdfast.runtime.function.splits import SplitInput, SplitPlan
+from holdfast.runtime.function.splits import ListedFile, SplitInput, SplitPlan
 from holdfast.runtime.job.engine import InputError, InputGoneError
 
 _SMALLEST: Final = 1 << 20
@@ -37,10 +38,14 @@ class FileSplits(SplitInput):
     Args:
         input_format: How they are read.
         interval: Seconds between two looks for new ones; None for as often as possible.
+        lists: What lists them, to count those that wait; None if they are not counted.
     """
 
-    def __init__(self, input_format: InputFormat, interval: float | None = None) -> None:
+    def __init__(
+        self, input_format: InputFormat, interval: float | None = None, lists: FileLists | None = None
+    ) -> None:
         self._format = input_format
+        self._lists = lists
         self._interval = interval
         self._fixed: str | None = None
 
@@ -50,6 +55,9 @@ class FileSplits(SplitInput):
 
     def interval(self) -> float | None:
         return self._interval
+
+    def listed(self, place: int, newest: int | None) -> Iterator[ListedFile] | None:
+        return None if self._lists is None else self._lists.listed(place, newest)
 
     def plan(self, paths: Sequence[str], known: str | None, tasks: int) -> SplitPlan:
         known = known or self._fixed

@@ -17,6 +17,7 @@ from confluent_kafka import TopicPartition as Partition
 from holdfast.datastream.connectors.kafka.client import KafkaConnection, reason_of
 from holdfast.datastream.connectors.kafka.topic_ranges import TopicRanges, places_of
 from holdfast.runtime.function.source_listener import SourceListener
+from holdfast.runtime.function.source_numbers import SourceNumbers
 
 logger = logging.getLogger(__name__)
 
@@ -55,6 +56,11 @@ class GroupOffsets(SourceListener):
         self._done: Offsets = {}
         self._is_running = self._is_closed = False
         self._has_failed = False
+        self._commits = self._failed_commits = 0
+
+    def numbers(self) -> SourceNumbers:
+        """How often offsets were committed, and were not; tries of one commit count once."""
+        return SourceNumbers(commits=self._commits, failed_commits=self._failed_commits)
 
     def checkpoint_completed(self, offset: Any) -> None:
         """Commits an offset of the source, as Spark's log has it."""
@@ -88,7 +94,9 @@ class GroupOffsets(SourceListener):
                 self._state.notify_all()
 
     def _tell(self, failure: Exception | None) -> None:
-        """Says once that offsets are not committed, until they are."""
+        """Counts a commit, and says once that offsets are not committed, until they are."""
+        self._commits += failure is None
+        self._failed_commits += failure is not None
         if failure is not None and not self._has_failed:
             logger.warning(
                 "the offsets of a checkpoint were not committed to the group %r, which is tried again with the next "
