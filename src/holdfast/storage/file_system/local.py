@@ -20,9 +20,9 @@ from holdfast.errors import (
 )
 from holdfast.kernel.ids import new_nonce
 from holdfast.storage.file_system.file import FileStatus, FileSystem
-from holdfast.storage.file_system.os_error import DEFINITE, NO_LINKS, translate, unknown_outcome
+from holdfast.storage.file_system.os_error import DEFINITE, translate, unknown_outcome
 from holdfast.storage.file_system.path import can_name_a_file, local_path
-from holdfast.storage.file_system.regular_file import open_regular, read_regular
+from holdfast.storage.file_system.regular_file import link, link_or_move, open_regular, read_regular
 
 _Listing = list[FileStatus]
 _Names = list[str]
@@ -87,7 +87,7 @@ class LocalFileSystem(FileSystem):
                     yield file
                     file.flush()
                     os.fsync(file.fileno())
-                _link(temporary, target, path)
+                link(temporary, target, path)
             finally:
                 with suppress(OSError):
                     os.unlink(temporary)
@@ -129,7 +129,7 @@ class LocalFileSystem(FileSystem):
             except OSError as error:
                 raise translate(error, "create", path) from error
             try:
-                _link(temporary, target, path)
+                link(temporary, target, path)
             except OSError as error:
                 if error.errno in DEFINITE:
                     raise translate(error, "create", path) from error
@@ -277,7 +277,7 @@ class LocalFileSystem(FileSystem):
         old, new = _local(source), _local(target)
         try:
             _make_directory(os.path.dirname(new) or ".")
-            _link(old, new, target)
+            link(old, new, target)
             _sync_directory(os.path.dirname(new))
         except FileNotFoundError as error:
             raise translate(error, "link", source) from error
@@ -293,7 +293,7 @@ class LocalFileSystem(FileSystem):
                 with suppress(FileNotFoundError, PermissionError):  # of another user's file the time stays
                     os.utime(old)
                 with suppress(FileNotFoundError):
-                    _link_or_move(old, new)
+                    link_or_move(old, new)
             for directory in dict.fromkeys(os.path.dirname(_local(target)) for _, target in names):
                 _sync_directory(directory)
         except OSError as error:
@@ -303,7 +303,7 @@ class LocalFileSystem(FileSystem):
         """Move a file, durably, and never over another."""
         old, new = _local(source), _local(target)
         try:
-            _link(old, new, target)
+            link(old, new, target)
             _sync_directory(os.path.dirname(new))
             os.unlink(old)
             _sync_directory(os.path.dirname(old))
@@ -320,7 +320,7 @@ class LocalFileSystem(FileSystem):
         outcomes: list[AlreadyExistError | NotExistError | None] = []
         for source, target in moves:
             try:
-                _link(_local(source), _local(target), target)
+                link(_local(source), _local(target), target)
                 outcomes.append(None)
             except OSError as error:
                 missing = isinstance(error, FileNotFoundError)
@@ -364,30 +364,6 @@ def _local(path: str) -> str:
     if not can_name_a_file(local):
         raise StorageError(f"{path!r:.1000} cannot be the path of a file.")
     return local
-
-
-def _link(source: str, target: str, path: str) -> None:
-    try:
-        os.link(source, target)
-    except OSError as error:
-        if error.errno in NO_LINKS:
-            raise StorageError(
-                f"The file system of {path!r} refuses hard links ({error.strerror}), without which two drivers on one "
-                "directory cannot be kept apart. Use a directory on a file system that has them, such as ext4, XFS "
-                "or NFS."
-            ) from error
-        raise
-
-
-def _link_or_move(source: str, target: str) -> None:
-    try:
-        os.link(source, target)
-    except FileExistsError:
-        pass
-    except OSError as error:
-        if error.errno not in NO_LINKS:
-            raise
-        os.rename(source, target)
 
 
 def _make_directory(local: str) -> None:

@@ -8,7 +8,11 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from pathlib import Path
 from typing import BinaryIO
+
+from holdfast.errors import StorageError
+from holdfast.storage.file_system.os_error import NO_LINKS
 
 
 def open_regular(path: str, buffering: int = -1) -> BinaryIO:
@@ -53,3 +57,34 @@ def _read_fully(file: BinaryIO, length: int) -> bytes:
 def _at_once(path: str, flags: int) -> int:
     """Open without waiting for somebody at the other end, if it is a pipe."""
     return os.open(path, flags | os.O_NONBLOCK)
+
+
+def link(source: str, target: str, path: str) -> None:
+    """Gives a file a second name.
+
+    Raises:
+        StorageError: The file system has no links; the message says so of `path`.
+        OSError: It cannot be done otherwise.
+    """
+    try:
+        os.link(source, target)
+    except OSError as error:
+        if error.errno in NO_LINKS:
+            raise StorageError(
+                f"The file system of {path!r} refuses hard links ({error.strerror}), without which two drivers on one "
+                "directory cannot be kept apart. Use a directory on a file system that has them, such as ext4, XFS "
+                "or NFS."
+            ) from error
+        raise
+
+
+def link_or_move(source: str, target: str) -> None:
+    """Gives a file a second name, or another one where there are no links; one that has it keeps it."""
+    try:
+        os.link(source, target)
+    except FileExistsError:
+        pass
+    except OSError as error:
+        if error.errno not in NO_LINKS:
+            raise
+        Path(source).rename(target)
