@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from holdfast.datastream.stream.source_stream import aligned_source, elements_of
 from holdfast.errors import ConfigurationError
 from holdfast.kernel.clock import ManualClock
 from holdfast.runtime.function.epoch_gate import EpochGate
+from holdfast.runtime.graph.event_time import EventTimeKeeper, WatermarkClock
 from holdfast.runtime.job.engine import EngineError, EpochDriver, Outcome
 from holdfast.runtime.job.status import JobStatus
 from holdfast.testing.epoch.epoch_runner import LocalEngine, LocalInput
@@ -270,6 +272,24 @@ def test_a_source_that_waits_is_not_idle(place: Path) -> None:
     assert job.read("ahead") == [1, 1, 1, 1, 1, 1, 1, 2]
     assert set(idle) == {frozenset()}
     job.require_all_read_once()
+
+
+def test_ticks_and_an_epoch_that_is_run_again_know_that_a_source_waits() -> None:
+    clocks, steps = {"ahead": WatermarkClock(0, idleness=100)}, {"ahead": ("ahead",)}
+    keeper = EventTimeKeeper()
+
+    def epoch(at: int, observed: Mapping[str, int]) -> frozenset[str]:
+        began = keeper.begin(clocks, at, is_over=False)
+        keeper.move_on(began, steps, observed, at)
+        return began.idle
+
+    assert not epoch(1_000, {"ahead": 5})
+    keeper.let_wait(["ahead"], 1_000)
+    assert not epoch(2_000, {}) and not epoch(3_000, {})  # ticks, after which nothing is decided
+    again = EventTimeKeeper(json.loads(json.dumps(keeper.to_json())))
+    assert not again.begin(clocks, 9_000, is_over=False).idle
+    keeper.let_wait([], 3_000)
+    assert not epoch(3_099, {}) and epoch(3_100, {}) == {"ahead"}
 
 
 def test_sources_that_cannot_wait_are_refused_by_name() -> None:
