@@ -85,6 +85,15 @@ def test_every_page_shows_what_the_job_does(browser: Any, start: Callable[..., R
         subtasks = cells(page, "Subtasks, the busiest first")
         assert sorted(row[0] for row in subtasks) == ["0", "1"]
         assert sum(int(row[1]) for row in subtasks) == 5
+        sink = page.get_by_role("region", name="Graph of the job").locator("a.node.sink")
+        assert (
+            re.search(r"5 → 5 rows\s+.*commit [\d.]+ m?s", sink.inner_text(), re.DOTALL)
+            and "waits" not in sink.inner_text()
+        )
+        sink.click()
+        page.get_by_text("Committed", exact=True).wait_for()
+        told = page.locator(".subtasks").inner_text()
+        assert re.search(r"Committed\s+5 rows", told) and re.search(r"of epoch 2\b", told) and "nothing is late" in told
 
         tab(page, "Epochs")
         assert [row[0] for row in cells(page, "The newest epochs")] == ["2", "1"]

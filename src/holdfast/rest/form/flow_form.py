@@ -91,6 +91,17 @@ _NUMBERS: Final = named(
     ),
 )
 _LAST: Final = record({"read-records": integer(0), "busy-time": NUMBER})
+_COMMITTED: Final = record(
+    {
+        **dict.fromkeys(("committed-records", "committed-bytes"), integer(0)),
+        "last-epoch": told("The last epoch that is committed.", or_none(integer(0))),
+        "last-commit-time": told("Milliseconds that its commit took.", NUMBER),
+        "commit-time": told("Milliseconds that all commits took, with those that failed.", NUMBER),
+        "pending-records": told("Staged in accepted epochs, and not committed.", integer(0)),
+        "pending-committables": integer(0),
+        "lag": told("Milliseconds that the oldest of them waits.", integer(0)),
+    }
+)
 _VERTEX: Final[Mapping[str, Schema]] = {
     "id": STRING,
     "name": STRING,
@@ -104,6 +115,7 @@ _VERTEX: Final[Mapping[str, Schema]] = {
     "last-epoch": _LAST,
     "state-bytes": integer(0),
     "watermark": or_none(INTEGER),
+    "sink": told("Of a sink that commits what it has staged.", or_none(_COMMITTED)),
 }
 VERTEX_OF_JOB: Final = named("VertexOfJob", record(_VERTEX))
 _SUBTASK: Final = record(

@@ -80,6 +80,23 @@ class JobGraph:
             },
             "state-bytes": 0 if numbers is None else numbers.state_bytes,
             "watermark": None if numbers is None else numbers.watermark,
+            "sink": self._sink(step),
+        }
+
+    def _sink(self, step: Step) -> dict[str, Any] | None:
+        """What a sink has committed and what waits; None for other steps, and sinks that commit nothing."""
+        numbers = self._master.metrics.numbers.sinks.get(step.uid)
+        if numbers is None:
+            return None
+        return {
+            "committed-records": numbers.records,
+            "committed-bytes": numbers.bytes,
+            "last-epoch": numbers.last_epoch,
+            "last-commit-time": numbers.last_ms,
+            "commit-time": round(1000 * numbers.seconds, 1),
+            "pending-records": numbers.pending_records,
+            "pending-committables": numbers.pending,
+            "lag": numbers.lag_ms(self._master.job.clock.now_ms()),
         }
 
     def _sources(self, plan: JobPlan) -> Iterator[dict[str, Any]]:

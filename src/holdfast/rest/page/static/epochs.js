@@ -86,7 +86,7 @@ export class EpochsTab {
       ["Rows", count(told.rows), "read from sources"],
       last && ["Rows a second", time ? brief((1000 * rows) / time) : NONE, `over the last ${recent.length} epochs`],
       last && ["Time of an epoch", duration(time / recent.length), "mean of the same"],
-      ...told.sources.map((source) => ["Source is behind", `${count(source.behind)} rows`, h("span", { class: "cut", title: source.id }, source.id)]),
+      ...told.sources.map((source) => ["Source is behind", behind(source), h("span", { class: "cut", title: source.id }, source.id)]),
       last && ["Sources are at", h("span", { class: "cut", title: last.position }, last.position)],
       last && ["Watermark", moment(last.watermark), last.watermark === null ? "no event time" : `${duration(Math.max(0, told.now - last.watermark))} behind the clock`],
     ]);
@@ -117,6 +117,13 @@ export class EpochsTab {
   close() {
     for (const chart of [this.rows, this.time, this.lag, this.state]) chart.close();
   }
+}
+
+// What waits in a source: it counts records, or files.
+function behind(source) {
+  return source.files_behind === undefined
+    ? `${count(source.behind)} rows`
+    : `${count(source.files_behind)} files, ${bytes(source.bytes_behind)}`;
 }
 
 // Each phase with those below it, the whole first: the areas are drawn over each other.

@@ -66,16 +66,23 @@ export class GraphTab {
     const whole = job.progress ? job.progress.duration_ms : 0;
     const busy = whole ? Math.min(1, last["busy-time"] / whole) : 0;
     const skew = vertex.skew["read-records"];
+    const sink = vertex.sink;
     return h(
       "a",
       { class: `node ${kind}`, style, href: `#/job/${this.view.id}/graph/${part(node.id)}`, "aria-current": node.id === this.uid ? "true" : null },
       title,
       h("span", { class: "note sides" }, h("span", null, `${kind}, level ${level}`), h("span", null, `${count(vertex.tasks || vertex.parallelism)} subtasks`)),
       h("span", { class: "numbers sides" },
-        h("span", { title: "rows in and out" }, `${brief(vertex.metrics["read-records"])} → ${brief(vertex.metrics["write-records"])} rows`),
+        sink
+          ? h("span", { title: "rows in, and committed" }, `${brief(vertex.metrics["read-records"])} → ${brief(sink["committed-records"])} rows`)
+          : h("span", { title: "rows in and out" }, `${brief(vertex.metrics["read-records"])} → ${brief(vertex.metrics["write-records"])} rows`),
         vertex["state-bytes"] ? h("span", { title: "state" }, bytes(vertex["state-bytes"])) : null),
       h("span", { class: "bar", title: "the busiest subtask, of the time of the last epoch" }, h("span", { style: { width: `${Math.round(100 * busy)}%` } })),
-      h("span", { class: "numbers sides" }, h("span", null, `busy ${duration(last["busy-time"])}`),
+      h("span", { class: "numbers sides" },
+        sink
+          ? h("span", { title: "time of its last commit" }, `commit ${duration(sink["last-commit-time"])}`)
+          : h("span", null, `busy ${duration(last["busy-time"])}`),
+        sink && sink.lag ? h("span", { class: "warn", title: "how long its oldest rows wait for their commit" }, `waits ${duration(sink.lag)}`) : null,
         skew > 1.1 ? h("span", { class: skew >= 2 ? "warn" : null, title: "rows of the fullest subtask, of the mean" }, `skew ${skew}`) : null),
     );
   }
@@ -137,6 +144,7 @@ export class GraphTab {
           ["Busiest subtask", even(vertex.skew["busy-time"]), "by time"],
           ["State", bytes(vertex["state-bytes"])],
           ["Watermark", moment(vertex.watermark)],
+          ...(vertex.sink ? committed(vertex.sink) : []),
         ]),
         h("div", { class: "bars-pair" },
           bars("Rows in, by subtask", vertex.subtasks, (one) => one.metrics["read-records"], count),
@@ -162,6 +170,17 @@ export class GraphTab {
   }
 
   close() {}
+}
+
+// What a sink has made visible, and what it has not yet.
+function committed(sink) {
+  const epoch = sink["last-epoch"];
+  return [
+    ["Committed", `${count(sink["committed-records"])} rows`, sink["committed-bytes"] ? bytes(sink["committed-bytes"]) : "since this process runs it"],
+    ["Last commit", epoch === null ? NONE : duration(sink["last-commit-time"]), epoch === null ? "nothing yet" : `of epoch ${count(epoch)}`],
+    ["Commits took", duration(sink["commit-time"]), "in all, with those that failed"],
+    ["Waits for its commit", `${count(sink["pending-records"])} rows`, sink.lag ? `the oldest for ${duration(sink.lag)}` : "nothing is late"],
+  ];
 }
 
 // One bar for each subtask, in their order; a thousand of them are a skyline.
