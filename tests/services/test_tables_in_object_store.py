@@ -17,9 +17,10 @@ from deltalake import DeltaTable, Schema
 from pyarrow.fs import AwsStandardS3RetryStrategy
 from pyiceberg.catalog import load_catalog
 
+from holdfast.datastream.connectors import table_bucket, table_directory
 from holdfast.datastream.connectors.delta import DeltaSink, delta_table
 from holdfast.datastream.connectors.iceberg import IcebergSink, iceberg_table
-from holdfast.errors import ConfigurationError, HoldfastError, StorageError
+from holdfast.errors import ConfigurationError, HoldfastError, NotExistError, StorageError
 from holdfast.runtime.function.sink import Sink
 from holdfast.storage.file_system import s3_options, uploads
 from holdfast.storage.file_system.s3_connection import S3Options
@@ -197,7 +198,7 @@ def rows(last: int, first: int = 1) -> list[tuple[str, int]]:
 
 
 def objects(place: str, folder: str) -> list[str]:
-    """All below a folder of `_holdfast`."""
+    """All below a folder of a table."""
     fs, found = file_system_for(place), []
     for entry in fs.list(join(place, folder)):
         name = f"{folder}/{entry.name}"
@@ -212,10 +213,11 @@ def directory(backend: Table) -> str:
 def nothing_is_left(backend: Table) -> bool:
     """Whether what tasks have written is in the table, and nothing else is there."""
     place = directory(backend)
-    found = {join(place, name) for name in objects(place, "_holdfast") if not name.endswith("identity")}
+    found = {join(place, name) for name in objects(place, "data")}
+    assert objects(place, "_holdfast") == ["_holdfast/identity"]
     bucket = place.removeprefix("s3://").partition("/")[0]
     pending = uploads_for(place)._client.list_multipart_uploads(Bucket=bucket).get("Uploads", [])
-    assert not [upload for upload in pending if "/_holdfast/" in upload["Key"]], "those of pyiceberg are its own"
+    assert not [upload for upload in pending if "/_holdfast/" in upload["Key"]], "those of others are their own"
     return found == backend.files()
 
 
@@ -252,7 +254,6 @@ def test_a_store_that_goes_away_at_any_request_of_a_commit_shows_each_row_once(
     job = Job(backend, tmp_path / "staged")
     for entries in (job.write(1), job.write(2)):
         asked = requests_of(server, lambda e=entries: job.commit(e))
-    assert not [request for request in asked if request.startswith("PUT") and "/data/" in request and not key]
     for epoch, (number, how) in enumerate(moments(asked, 5), 3):
         entries = job.write(epoch)
         server.strike = gone_from(number, how)
@@ -344,6 +345,53 @@ def test_files_that_are_large_go_in_parts_and_one_that_fails_is_taken_back(
     assert sorted(file_system_for(out).list_names(out)) == ["large", "small"]
     bucket = out.removeprefix("s3://").partition("/")[0]
     assert not store._client.list_multipart_uploads(Bucket=bucket).get("Uploads")
+
+
+def test_a_copy_is_made_by_the_store_also_in_parts(out: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, data = uploads_for(out), os.urandom(12 << 20)
+    with store.open_object(join(out, "one")) as file:
+        file.write(data)
+    store.copy(join(out, "one"), join(out, "at once"))
+    monkeypatch.setattr(uploads, "_LARGEST_COPY", 5 << 20)
+    monkeypatch.setattr(uploads, "_COPIED_PART", 5 << 20)
+    store.copy(join(out, "one"), join(out, "in parts"))
+    for name in ("at once", "in parts"):
+        assert file_system_for(out).read(join(out, name)) == data
+    with pytest.raises(NotExistError):
+        store.copy(join(out, "nothing"), join(out, "copy of nothing"))
+
+
+def test_vacuum_deletes_what_a_compaction_has_replaced_and_nothing_that_is_staged(out: str, tmp_path: Path) -> None:
+    job = Job(backend := DeltaBucket(out), tmp_path / "staged")
+    for epoch in (1, 2):
+        job.commit(job.write(epoch))
+    replaced, waiting = objects(out, "data"), job.write(3)
+    backend.table().optimize.compact()
+    backend.table().vacuum(0, dry_run=False, enforce_retention_duration=False, full=True)
+    assert len(replaced) == 4 and not set(replaced) & set(objects(out, "data"))
+    job.commit(waiting, is_recovered=True)
+    assert sorted(backend.rows()) == rows(3)
+
+
+def test_objects_of_earlier_releases_are_the_tables_own(make: Make, tmp_path: Path) -> None:
+    """They had one name, and lost their marks before the commit."""
+    job, entries = Job(backend := make(), tmp_path / "staged"), []
+    fs = file_system_for(directory(backend))
+    for epoch in (1, 2):
+        entries.append(job.write(epoch))
+        for name in objects(directory(backend), "_holdfast/marks"):
+            fs.delete(join(directory(backend), name))
+    with pytest.MonkeyPatch.context() as patch:  # the earlier release commits one epoch
+        patch.setattr(table_directory, "data_name", table_directory.published_name)
+        patch.setattr(table_bucket.TableBucket, "_copy", lambda *_: None)
+        job.commit(entries[0])
+    for _ in range(2):
+        for committables in entries:
+            job.commit(committables, is_recovered=True)
+    job.commit(job.write(3))
+    assert sorted(backend.rows()) == rows(3)
+    old = [name for name in backend.files() if "/_holdfast/" in name]
+    assert len(old) == 2 and all(fs.exists(name) for name in old)
 
 
 def test_strangers_read_what_is_there(make: Make, tmp_path: Path) -> None:

@@ -1,27 +1,29 @@
 """Data files of a table in an object store, where a mark says that a file is not the table's yet.
 
-An object cannot be renamed, and need not be: no reader follows its name, only the table's log. So a task writes it
-under its last name, and what a rename says of files, an object beside it says::
+An object has one name. So when the table gets a file, the store makes a copy of it where tools look that clean tables
+up; and what a suffix says of files elsewhere, an object beside it says, because earlier releases left files of tables
+where they were staged::
 
     <table>/_holdfast/marks/<incarnation>-<sink>/<name>.staged    before the file is written, as long as it is staged
                      /<incarnation>-<sink>/<name>.parquet         the file
+           /data/<incarnation>-<sink>/<name>.parquet              its copy, when its checkpoint is complete
 
-    marked --write--> staged --take the mark away--> the table's, if the table is told
+    marked --write--> staged --copy, commit--> the table has the copy --> the file goes, then the mark
       |                 |
       +-----------------+-- attempt is dead --> the file goes, then the mark
 
-Marks have a folder of their own, because a sweep lists it, and the files of a table are many.
+Marks have a folder of their own, because a sweep lists it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, BinaryIO, Final
 
-from holdfast.datastream.connectors.table_directory import FOLDER, DataFile, TableDirectory, published_name
+from holdfast.datastream.connectors.table_directory import FOLDER, DataFile, TableDirectory, data_name, published_name
 from holdfast.datastream.sinks.output_bucket import of_each
-from holdfast.errors import StorageError
+from holdfast.errors import NotExistError, StorageError
 from holdfast.runtime.function.sink import CommitRequest
 from holdfast.storage.file_system.scheme import join, local_path
 from holdfast.storage.file_system.uploads import uploads_for
@@ -50,16 +52,25 @@ class TableBucket(TableDirectory):
             raise StorageError(f"{target!r} was swept while it was written: its attempt is dead.")
 
     def publish(self, requests: Sequence[CommitRequest]) -> list[DataFile]:
-        """Takes the marks of files away."""
-        of_each(requests, lambda request: self._fs.delete(self._mark(str(request.committable["staged"]))))
+        """Copies files to where the table gets them."""
+        of_each(requests, self._copy)
         return of_each(requests, self.whole_file)
 
-    def release(self, requests: Sequence[CommitRequest]) -> None:
-        """Does nothing: a file has one name."""
+    def _copy(self, request: CommitRequest) -> None:
+        staged = str(request.committable["staged"])
+        source, target = (join(self.path, name(staged)) for name in (published_name, data_name))
+        with suppress(NotExistError):
+            uploads_for(target).copy(source, target)
 
-    def last_names(self, staged: str) -> Sequence[str]:
-        """The name of the file."""
-        return (published_name(staged),)
+    def release(self, requests: Sequence[CommitRequest]) -> None:
+        """Removes what was copied, and the marks; a file without one may be the table's own."""
+        of_each(requests, self._remove)
+
+    def _remove(self, request: CommitRequest) -> None:
+        staged = str(request.committable["staged"])
+        if self._fs.exists(self._mark(staged)):
+            self._fs.delete(join(self.path, published_name(staged)))
+            self._fs.delete(self._mark(staged))
 
     def staged_names(self, folder: str) -> list[str]:
         """The names of the marks."""

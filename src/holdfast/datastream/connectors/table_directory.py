@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import reprlib
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from functools import partial
 from typing import Any, BinaryIO, Final, NamedTuple
 
@@ -115,7 +115,7 @@ class TableDirectory:
             ConfigurationError: A file is not there, or not whole.
         """
         staged = [str(request.committable["staged"]) for request in requests]
-        self._fs.link_all([(join(self.path, name), join(self.path, _data_name(name))) for name in staged])
+        self._fs.link_all([(join(self.path, name), join(self.path, data_name(name))) for name in staged])
         return [self.whole_file(request) for request in requests]
 
     def release(self, requests: Sequence[CommitRequest]) -> None:
@@ -156,15 +156,13 @@ class TableDirectory:
             ConfigurationError: It is not there, or not whole.
         """
         committable = request.committable
-        names = self.last_names(committable["staged"])
-        name = next((name for name in names if self._fs.exists(join(self.path, name))), names[0])
-        path = join(self.path, name)
-        try:
-            found = self._fs.status(path)
-            size: int | None = found.size
-        except NotExistError:
-            size = None
-        if size != committable["bytes"]:
+        name, found = data_name(committable["staged"]), None
+        for place in (name, published_name(committable["staged"])):
+            with suppress(NotExistError):
+                name, found = place, self._fs.status(join(self.path, place))
+                break
+        path, size = join(self.path, name), None if found is None else found.size
+        if found is None or size != committable["bytes"]:
             what = "is not there" if size is None else f"has {size} bytes instead of {committable['bytes']}"
             raise ConfigurationError(
                 f"The file {path!r}, which a task has staged with {committable['rows']} rows in epoch {request.epoch}, "
@@ -173,10 +171,6 @@ class TableDirectory:
                 "place, and start the job again."
             )
         return DataFile(name, found.mtime)
-
-    def last_names(self, staged: str) -> Sequence[str]:
-        """The names under which the table may get a staged file; it gets the first one that there is."""
-        return (_data_name(staged), published_name(staged))
 
 
 def target_of(sink: str, requests: Sequence[CommitRequest]) -> tuple[str, str]:
@@ -205,7 +199,8 @@ def target_of(sink: str, requests: Sequence[CommitRequest]) -> tuple[str, str]:
     return target
 
 
-def _data_name(staged: str) -> str:
+def data_name(staged: str) -> str:
+    """The name under which the table gets a staged file."""
     return f"{DATA}/{published_name(staged).removeprefix(f'{FOLDER}/')}"
 
 

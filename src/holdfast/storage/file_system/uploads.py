@@ -22,6 +22,9 @@ PART_BYTES: Final = 8 << 20
 """A store takes parts of at least 5 MiB, but for the last one."""
 _PARTS_BEFORE_LARGER_ONES: Final = 1000
 """An upload has at most 10,000 parts: each thousand are twice as large as those before."""
+_LARGEST_COPY: Final = 5 << 30
+"""A store copies so much at once."""
+_COPIED_PART: Final = 1 << 30
 
 
 class Uploads:
@@ -73,6 +76,19 @@ class Uploads:
             if upload["Key"] == key:
                 with suppress(NotExistError):
                     self._ask("abort_multipart_upload", uri, UploadId=upload["UploadId"])
+
+    def copy(self, uri: str, target: str) -> None:
+        """Copies an object to another URI of the bucket; the store does it, and its bytes do not come here.
+
+        Raises:
+            NotExistError: There is no such object.
+        """
+        from boto3.s3.transfer import TransferConfig
+
+        source = self._place(uri)
+        parts = TransferConfig(multipart_threshold=_LARGEST_COPY, multipart_chunksize=_COPIED_PART, use_threads=False)
+        place = self._place(target)
+        self._call("copy to", target, "copy", CopySource=source, Config=parts, **place)
 
     @contextmanager
     def open_output(self, uri: str, upload: str) -> Iterator[BinaryIO]:

@@ -75,7 +75,11 @@ class DeltaCommitter(Committer):
                 continue
             _make_durable(path, table.version() - (0 if is_new else LOOK_BACK))
             if "staged" in requests[0].committable:
-                table_at(path).release(requests)
+                try:
+                    table_at(path).release(requests)
+                except StorageError as error:  # the next try finds the epoch, and releases it
+                    reason = error
+                    break
             if not is_new:
                 for request in requests:
                     request.signal_already_committed()

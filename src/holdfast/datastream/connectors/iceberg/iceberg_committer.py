@@ -78,7 +78,11 @@ class IcebergCommitter(Committer):
                 continue
             _make_durable(table if is_new else self._place.require(identity))
             if "staged" in requests[0].committable:
-                table_at(path).release(requests)
+                try:
+                    table_at(path).release(requests)
+                except StorageError as error:  # the next try finds the epoch, and releases it
+                    reason = error
+                    break
             if not is_new:
                 for request in requests:
                     request.signal_already_committed()
