@@ -260,6 +260,8 @@ def _translate(answer: dict[str, Any], action: str, uri: str, error: Exception) 
     code = answer.get("Code", "")
     if code == "NoSuchUpload":
         return NotExistError(f"Could not {action} {uri!r}: there is no such upload.")
+    if code in ("NoSuchKey", "404"):
+        return NotExistError(f"Could not {action} {uri!r}: there is no such object.")
     if code == "NoSuchBucket":
         return StorageError(f"Could not {action} {uri!r}: there is no such bucket. Make it, or correct the name.")
     if code in ("AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch"):

@@ -88,7 +88,11 @@ class DeltaCommitter(Committer):
             request.retry_later(reason)
 
     def last_epoch(self, incarnation: str) -> int | None:
-        version = delta_table.require_table(self._path, None).transaction_version(self._application(incarnation))
+        table = delta_table.require_table(self._path, None)
+        try:
+            version = table.transaction_version(self._application(incarnation))
+        except Exception as error:
+            raise StorageError(f"The Delta table {self._path!r} cannot be read: {shown_error(error)}") from error
         return None if version is None else int(version)
 
     def _application(self, incarnation: str) -> str:
