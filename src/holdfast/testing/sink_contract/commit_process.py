@@ -9,6 +9,7 @@ from __future__ import annotations
 import multiprocessing
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import FrameType
@@ -63,8 +64,13 @@ class CommitProcess:
         self._process.join(PATIENCE)
 
     def go_on(self) -> None:
-        """Lets one that has stopped go on, and blocks until it has ended."""
-        self._answers.send(None)
+        """Lets one that has stopped go on, and blocks until it has ended.
+
+        The first commit may take more lines than later ones, because it makes directories: a process that was to stop
+        at such a line has committed and ended.
+        """
+        with suppress(BrokenPipeError):
+            self._answers.send(None)
         self._process.join(PATIENCE)
         assert not self._process.is_alive(), "the process that commits hangs"
 
