@@ -63,7 +63,7 @@ def main() -> None:
     rows.sink_to(delta).uid("delta")
     properties = catalog(arguments.place, arguments.lake)
     iceberg = IcebergSink("test", "db.t", properties=properties, key="payment", create_table=True)
-    rows.key_by("payment").sink_to(iceberg).uid("iceberg")
+    rows.sink_to(iceberg).uid("iceberg")
     env.execute("tables")
 
 

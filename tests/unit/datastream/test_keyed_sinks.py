@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
@@ -17,7 +18,6 @@ from holdfast.datastream.connectors.database import DatabaseSink
 from holdfast.datastream.connectors.delta import DeltaSink
 from holdfast.datastream.connectors.iceberg import IcebergSink
 from holdfast.datastream.window import CountAggregate, TumblingProcessingTimeWindows
-from holdfast.errors import ConfigurationError
 from holdfast.testing import EpochProgram
 
 TOTALS = "user string, day string, total bigint"
@@ -55,14 +55,16 @@ def totals(place: Path) -> list[tuple[Any, ...]]:
     ],
     ids=["database", "Delta", "Iceberg"],
 )
-def test_a_stream_that_is_keyed_by_something_else_is_refused_where_it_is_written(
-    tmp_path: Path, sink: Callable[[Path], Any]
+def test_a_stream_that_is_keyed_by_something_else_is_warned_of_where_it_is_written(
+    tmp_path: Path, sink: Callable[[Path], Any], caplog: pytest.LogCaptureFixture
 ) -> None:
-    with pytest.raises(ConfigurationError, match=r"\['day'\].*\['user'\].*key_by\('day'\)\.sink_to"):
-        by_user(EpochProgram()).sink_to(sink(tmp_path))
+    by_user(EpochProgram()).sink_to(sink(tmp_path))
+    assert re.search(r"\['day'\].*\['user'\].*key_by\('day'\)\.sink_to", caplog.text)
 
 
-def test_what_is_between_the_operator_and_the_sink_does_not_hide_it(tmp_path: Path) -> None:
+def test_what_is_between_the_operator_and_the_sink_does_not_hide_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     program = EpochProgram()
     rows = by_user(program)
     other = program.source("other", TOTALS).key_by("day").process(Same(), TOTALS).uid("other days")
@@ -77,13 +79,15 @@ def test_what_is_between_the_operator_and_the_sink_does_not_hide_it(tmp_path: Pa
         .aggregate_batches(total=CountAggregate()),
     }
     for name, stream in spread.items():
-        with pytest.raises(ConfigurationError, match="'user'"):
-            stream.sink_to(table(tmp_path, "window_start" if name == "windows" else "day"))
-    with pytest.raises(ConfigurationError, match="'user'"):
-        program.source("unkeyed", TOTALS).key_by("user").sink_to(table(tmp_path))
+        caplog.clear()
+        stream.sink_to(table(tmp_path, "window_start" if name == "windows" else "day"))
+        assert "['user']" in caplog.text, name
+    caplog.clear()
+    program.source("unkeyed", TOTALS).key_by("user").sink_to(table(tmp_path))
+    assert "['user']" in caplog.text
 
 
-def test_what_may_be_right_is_not_refused(tmp_path: Path) -> None:
+def test_what_may_be_right_is_not_warned_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     program = EpochProgram()
     rows = by_user(program)
     rows.sink_to(table(tmp_path, ["day", "user"]))  # a key is on one subtask because its user is
@@ -92,6 +96,7 @@ def test_what_may_be_right_is_not_refused(tmp_path: Path) -> None:
     rows.key_by("user").process(Same(), TOTALS).force_non_parallel().sink_to(table(tmp_path))
     program.source("source", TOTALS).sink_to(table(tmp_path))  # its partitions may be by day
     rows.sink_to(DatabaseSink(f"sqlite:///{tmp_path}/t.db", "t"))  # adds rows
+    assert "left to chance" not in caplog.text
 
 
 @pytest.mark.parametrize("pair", [("ann", "cy"), ("cy", "ann")])

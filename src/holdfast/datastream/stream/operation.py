@@ -6,6 +6,7 @@ A mistake in a program should fail where it is written, and not minutes later in
 from __future__ import annotations
 
 import inspect
+import logging
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -29,6 +30,8 @@ from holdfast.runtime.graph.divided_rows import divided_otherwise
 from holdfast.runtime.graph.stream_graph import KeySpec, Node, OperatorSpec, Shape
 from holdfast.types.conversion.convert import to_type
 from holdfast.types.information.type_information import RowTypeInformation, TypeInformation
+
+logger = logging.getLogger(__name__)
 
 _METHODS: dict[str, tuple[str, type[Any], str]] = {
     "map": ("map", MapFunction, "a MapFunction, or a function value -> value"),
@@ -242,21 +245,23 @@ def _describe(function: Any) -> str:
     return repr(name) if name else f"a {type(function).__name__}"
 
 
-def check_division(sink: Sink, node: Node) -> None:
-    """Looks whether all rows of a key come from one subtask, where the sink changes rows by a key.
+def warn_of_division(sink: Sink, node: Node) -> None:
+    """Says so if rows of a key may come from several subtasks, where the sink changes rows by a key.
 
-    Raises:
-        ConfigurationError: They come from several, because the stream is keyed by other columns.
+    It is no error: where each row has a key of its own, as a number of a payment, nothing can be wrong.
     """
     key = list(sink.key_columns())
     found = divided_otherwise(node, key) if key else None
     if found is None:
         return
     step, columns = found
-    shown = repr(key[0] if len(key) == 1 else key)
-    raise ConfigurationError(
-        f"{sink!r} changes rows by the key {key!r}, and {step.name!r} divides them among its subtasks by "
-        f"{list(columns)!r}: rows of one key may come from several subtasks in one epoch, and which of them counts "
-        "would be left to chance. Key the operator by columns of the sink's key, or bring the rows of a key together "
-        f"before the sink: stream.key_by({shown}).sink_to(...), with order_by if a key has several."
+    logger.warning(
+        "%r changes rows by the key %r, and %r divides them among its subtasks by %r: if a key comes more than once in "
+        "an epoch, from several subtasks, which row counts is left to chance. Bring the rows of a key together before "
+        "the sink then: stream.key_by(%r).sink_to(...), with order_by if a key has several",
+        sink,
+        key,
+        step.name,
+        list(columns),
+        key[0] if len(key) == 1 else key,
     )
