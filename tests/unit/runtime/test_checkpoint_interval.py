@@ -14,6 +14,7 @@ from holdfast.kernel.clock import ManualClock
 from holdfast.runtime.job.control import SnapshotRequest
 from holdfast.runtime.job.status import JobStatus
 from holdfast.runtime.master.job_client import JobClient
+from holdfast.testing.contract.contender import eventually
 from tests.stories import journal, ledger, tidiness
 from tests.stories.functions import Numbering
 from tests.stories.journal import Journal
@@ -118,7 +119,13 @@ def test_without_input_a_checkpoint_that_is_asked_for_completes_at_once(place: P
     engine = job.job.engine
     assert isinstance(engine, WaitingEngine)
     engine.feed({"words": WORDS[0]})
-    client.trigger_checkpoint().result(20)
+
+    def is_visible() -> bool:
+        """A checkpoint may complete with a tick that began before the words were there."""
+        client.trigger_checkpoint().result(20)
+        return bool(journal.read(place / "out"))
+
+    eventually(is_visible, "the words that were fed")
     client.stop()
     assert client.await_termination(20)
     assert client.get_job_status() is JobStatus.SUSPENDED
