@@ -1,5 +1,7 @@
 """Keys in files: the bytes of composite keys and of keys without a declared type."""
 
+import pyarrow as pa
+
 from holdfast.errors import HoldfastError
 from holdfast.types.conversion.convert import to_type
 from holdfast.types.information import tagged
@@ -12,7 +14,7 @@ assert isinstance(COMPOSITE, CompositeKeyCodec)
 def parse(data: bytes) -> None:
     refusals = []
     try:
-        COMPOSITE.user_key(COMPOSITE.decode(data))
+        COMPOSITE.user_key(COMPOSITE.from_storage(pa.array([data], pa.binary()))[0])
     except HoldfastError as error:
         refusals.append(error)
     try:

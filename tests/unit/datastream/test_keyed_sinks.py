@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import logging
-import re
 import sqlite3
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from holdfast.common import Row, RowKind, Time
-from holdfast.datastream import DataStream, KeyedProcessFunction, OutputTag
+from holdfast.common import Row, RowKind
+from holdfast.datastream import DataStream, KeyedProcessFunction
 from holdfast.datastream.connectors.database import DatabaseSink
-from holdfast.datastream.connectors.delta import DeltaSink
-from holdfast.datastream.connectors.iceberg import IcebergSink
-from holdfast.datastream.window import CountAggregate, TumblingProcessingTimeWindows
 from holdfast.testing import EpochProgram
 
 TOTALS = "user string, day string, total bigint"
@@ -44,59 +39,6 @@ def table(place: Path, key: str | list[str] = "day") -> DatabaseSink:
 def totals(place: Path) -> list[tuple[Any, ...]]:
     with closing(sqlite3.connect(place / "t.db")) as database:
         return sorted(database.execute("select day, total from t").fetchall())
-
-
-@pytest.mark.parametrize(
-    "sink",
-    [
-        lambda place: table(place),
-        lambda place: DeltaSink(place / "t", key="day", create_table=True),
-        lambda place: IcebergSink("test", "db.t", key="day", create_table=True),
-    ],
-    ids=["database", "Delta", "Iceberg"],
-)
-def test_a_stream_that_is_keyed_by_something_else_is_warned_of_where_it_is_written(
-    tmp_path: Path, sink: Callable[[Path], Any], caplog: pytest.LogCaptureFixture
-) -> None:
-    by_user(EpochProgram()).sink_to(sink(tmp_path))
-    assert re.search(r"\['day'\].*\['user'\].*key_by\('day'\)\.sink_to", caplog.text)
-
-
-def test_what_is_between_the_operator_and_the_sink_does_not_hide_it(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    program = EpochProgram()
-    rows = by_user(program)
-    other = program.source("other", TOTALS).key_by("day").process(Same(), TOTALS).uid("other days")
-    spread = {
-        "filter": rows.filter(lambda row: True),
-        "map": rows.map(lambda row: row, "total bigint, day string, user string"),
-        "union": other.union(rows),
-        "side": by_user(EpochProgram()).get_side_output(OutputTag("side", TOTALS)),
-        "twice": rows.union(rows).union(rows).union(rows),
-        "windows": rows.key_by("user")
-        .window(TumblingProcessingTimeWindows.of(Time.minutes(1)))
-        .aggregate_batches(total=CountAggregate()),
-    }
-    for name, stream in spread.items():
-        caplog.clear()
-        stream.sink_to(table(tmp_path, "window_start" if name == "windows" else "day"))
-        assert "['user']" in caplog.text, name
-    caplog.clear()
-    program.source("unkeyed", TOTALS).key_by("user").sink_to(table(tmp_path))
-    assert "['user']" in caplog.text
-
-
-def test_what_may_be_right_is_not_warned_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    program = EpochProgram()
-    rows = by_user(program)
-    rows.sink_to(table(tmp_path, ["day", "user"]))  # a key is on one subtask because its user is
-    rows.map(lambda row: (row.user, row.total), "day string, total bigint").sink_to(table(tmp_path))  # renamed
-    rows.key_by(lambda row: row.day).process(Same(), TOTALS).sink_to(table(tmp_path))  # nobody knows what it returns
-    rows.key_by("user").process(Same(), TOTALS).force_non_parallel().sink_to(table(tmp_path))
-    program.source("source", TOTALS).sink_to(table(tmp_path))  # its partitions may be by day
-    rows.sink_to(DatabaseSink(f"sqlite:///{tmp_path}/t.db", "t"))  # adds rows
-    assert "left to chance" not in caplog.text
 
 
 @pytest.mark.parametrize("pair", [("ann", "cy"), ("cy", "ann")])

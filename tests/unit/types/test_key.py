@@ -238,7 +238,7 @@ def test_instances_of_a_dataclass_are_keys_by_their_fields():
     one, same, other = Place("Oslo", (1, 2)), Place("Oslo", (1, 2)), Place("Oslo", (2, 1))
     assert codec.dict_key(one) == codec.dict_key(same) != codec.dict_key(other)
     assert codec.user_key(codec.dict_key(one)) == one
-    assert codec.decode(codec.canonical_bytes(codec.dict_key(other))) == codec.dict_key(other)
+    assert codec.from_storage(codec.storage_array([codec.dict_key(other)])) == [codec.dict_key(other)]
     # Who has only the file sees rows.
     assert codec_from_json(codec.to_json()).user_key(codec.dict_key(one)) == ("Oslo", (1, 2))
 

@@ -154,12 +154,13 @@ class EpochChanges:
             return _split(rows, self._columns)
         numbered = rows.select(key).append_column(_POSITION, pa.array(range(rows.num_rows), pa.int64()))
         asked = [(_POSITION, "max")]
-        if len(parts) > 1:
+        looks = len(parts) > 1 and not self._has_told
+        if looks:
             places = [pa.repeat(pa.scalar(place, pa.int32()), part.num_rows) for place, part in enumerate(parts)]
             numbered = numbered.append_column(_PART, pa.chunked_array(places, pa.int32()))
             asked += [(_PART, "min"), (_PART, "max")]
         found = numbered.group_by(key).aggregate(asked)
-        if len(parts) > 1 and not self._has_told:
+        if looks:
             self._tell_shared(found)
         last = found[f"{_POSITION}_max"]
         return _split(rows if len(last) == rows.num_rows else rows.take(last.combine_chunks().sort()), self._columns)

@@ -90,3 +90,13 @@ class TableBucket(TableDirectory):
 def table_at(path: str) -> TableDirectory:
     """The directory of a table at an absolute path or URI."""
     return TableDirectory(path) if local_path(path) is not None else TableBucket(path)
+
+
+def release(path: str, requests: Sequence[CommitRequest]) -> StorageError | None:
+    """Lets go of the names under which tasks staged what the table has now; what stood against it, None for nothing."""
+    try:
+        if "staged" in requests[0].committable:
+            table_at(path).release(requests)
+    except StorageError as error:
+        return error
+    return None

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self, overload
 
 from holdfast.datastream.sinks.epoch import ForEachEpochSink
 from holdfast.datastream.sinks.printing import PrintSink
-from holdfast.datastream.stream.operation import check_timestamp_column, key_spec, operator_spec, warn_of_division
+from holdfast.datastream.stream.operation import check_timestamp_column, key_spec, operator_spec
 from holdfast.datastream.stream.step.distributed import Distributed
 from holdfast.datastream.stream.step.named import Named, checked_parallelism
 from holdfast.datastream.stream.step.stream_end import DataStreamSink
@@ -279,7 +279,6 @@ class DataStream(Named, Distributed):
         if isinstance(sink, type) or not isinstance(sink, Sink):
             raise ConfigurationError(f"sink_to() takes an instance of holdfast.datastream.Sink, not {sink!r}.")
         sink.check_input(self.get_type())
-        warn_of_division(sink, self._node)
         node = SinkNode(inputs=(self._node,), name=type(sink).__name__, element_type=self.get_type(), sink=sink)
         self._environment._add_sink(node)
         return DataStreamSink(node, partial(DataStream, self._environment))

@@ -6,7 +6,6 @@ A mistake in a program should fail where it is written, and not minutes later in
 from __future__ import annotations
 
 import inspect
-import logging
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -15,7 +14,6 @@ import pyarrow as pa
 from holdfast.errors import ConfigurationError
 from holdfast.kernel.watermark import ColumnTimestampAssigner, WatermarkStrategy
 from holdfast.runtime.function.broadcast import BaseBroadcastProcessFunction
-from holdfast.runtime.function.sink import Sink
 from holdfast.runtime.function.user_function import (
     FilterFunction,
     FlatMapFunction,
@@ -26,12 +24,9 @@ from holdfast.runtime.function.user_function import (
     ProcessFunction,
     ReduceFunction,
 )
-from holdfast.runtime.graph.divided_rows import divided_otherwise
-from holdfast.runtime.graph.stream_graph import KeySpec, Node, OperatorSpec, Shape
+from holdfast.runtime.graph.stream_graph import KeySpec, OperatorSpec, Shape
 from holdfast.types.conversion.convert import to_type
 from holdfast.types.information.type_information import RowTypeInformation, TypeInformation
-
-logger = logging.getLogger(__name__)
 
 _METHODS: dict[str, tuple[str, type[Any], str]] = {
     "map": ("map", MapFunction, "a MapFunction, or a function value -> value"),
@@ -243,25 +238,3 @@ def _check_arity(where: str, function: Any, count: int) -> None:
 def _describe(function: Any) -> str:
     name = getattr(function, "__qualname__", None)
     return repr(name) if name else f"a {type(function).__name__}"
-
-
-def warn_of_division(sink: Sink, node: Node) -> None:
-    """Says so if rows of a key may come from several subtasks, where the sink changes rows by a key.
-
-    It is no error: where each row has a key of its own, as a number of a payment, nothing can be wrong.
-    """
-    key = list(sink.key_columns())
-    found = divided_otherwise(node, key) if key else None
-    if found is None:
-        return
-    step, columns = found
-    logger.warning(
-        "%r changes rows by the key %r, and %r divides them among its subtasks by %r: if a key comes more than once in "
-        "an epoch, from several subtasks, which row counts is left to chance. Bring the rows of a key together before "
-        "the sink then: stream.key_by(%r).sink_to(...), with order_by if a key has several",
-        sink,
-        key,
-        step.name,
-        list(columns),
-        key[0] if len(key) == 1 else key,
-    )

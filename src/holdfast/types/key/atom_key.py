@@ -74,12 +74,8 @@ class AtomKey(ABC):
         """Return bytes that are sorted as the dict keys are."""
 
     @abstractmethod
-    def from_bytes(self, data: bytes) -> Any:
-        """Return the dict key of such bytes; ValueError if there is none."""
-
     def read_bytes(self, column: pa.Array) -> list[Any]:
         """Return the dict keys of a column of such bytes without nulls; ValueError if one has none."""
-        return list(map(self.from_bytes, column.to_pylist()))
 
     @abstractmethod
     def hash(self, dict_key: Any, seed: int = SEED) -> int:
@@ -106,9 +102,6 @@ class _Text(AtomKey):
         result: bytes = dict_key.encode()
         return result
 
-    def from_bytes(self, data: bytes) -> Any:
-        return data.decode()
-
     def read_bytes(self, column: pa.Array) -> list[Any]:
         return column.cast(pa.string()).to_pylist()  # type: ignore[no-any-return]
 
@@ -130,8 +123,8 @@ class _Binary(AtomKey):
     def to_bytes(self, dict_key: Any) -> bytes:
         return bytes(dict_key)
 
-    def from_bytes(self, data: bytes) -> Any:
-        return data
+    def read_bytes(self, column: pa.Array) -> list[Any]:
+        return self.read(column)
 
     def hash(self, dict_key: Any, seed: int = SEED) -> int:
         return xxh64_intdigest(dict_key, seed)
@@ -160,14 +153,6 @@ class _Number(AtomKey):
 
     def to_bytes(self, dict_key: Any) -> bytes:
         return _ORDERED_LONG.pack(dict_key + _SIGN)
-
-    def from_bytes(self, data: bytes) -> Any:
-        if len(data) != _ORDERED_LONG.size:
-            raise ValueError("a number has 8 bytes")
-        number: int = _ORDERED_LONG.unpack(data)[0] - _SIGN
-        if not -self._bound <= number < self._bound:
-            raise ValueError(f"{number} has more bits than a {self.key_type}")
-        return number
 
     def read_bytes(self, column: pa.Array) -> list[Any]:
         if not pc.all(pc.equal(pc.binary_length(column), _ORDERED_LONG.size), min_count=0).as_py():
@@ -315,10 +300,11 @@ class _Decimal(AtomKey):
         result: bytes = (dict_key + _DECIMAL_SIGN).to_bytes(_DECIMAL_BYTES, "big")
         return result
 
-    def from_bytes(self, data: bytes) -> Any:
-        if len(data) != _DECIMAL_BYTES:
+    def read_bytes(self, column: pa.Array) -> list[Any]:
+        found: list[bytes] = column.to_pylist()
+        if any(len(data) != _DECIMAL_BYTES for data in found):
             raise ValueError("a decimal has 16 bytes")
-        return int.from_bytes(data, "big") - _DECIMAL_SIGN
+        return [int.from_bytes(data, "big") - _DECIMAL_SIGN for data in found]
 
     def hash(self, dict_key: Any, seed: int = SEED) -> int:
         if self._fits_long:

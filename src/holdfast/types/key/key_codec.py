@@ -92,10 +92,6 @@ class AtomicKeyCodec(KeyCodec):
         """Return the key's bytes, in the order of the dict keys."""
         return self._atom.to_bytes(dict_key)
 
-    def decode(self, data: bytes) -> Any:
-        """Return the dict key of canonical bytes; ValueError if they are something else."""
-        return self._atom.from_bytes(data)
-
     def from_bytes_column(self, column: pa.Array) -> list[Any]:
         """Convert canonical bytes to dict keys; ValueError if they are something else."""
         return self._atom.read_bytes(column)
@@ -227,10 +223,6 @@ class CompositeKeyCodec(KeyCodec):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return CompositeKeyCodec, (self.key_type,)
-
-    def decode(self, data: bytes) -> Any:
-        """Return the dict key of canonical bytes; CorruptFileError if they are something else."""
-        return self.from_storage(pa.array([data], pa.binary()))[0]
 
 
 def _from_bytes(part: AtomicKeyCodec | CompositeKeyCodec, column: pa.Array) -> list[Any]:

@@ -25,7 +25,7 @@ import pyarrow as pa
 
 from holdfast.datastream.connectors.iceberg.iceberg_table import RETRIES, Place, Table, directory_of
 from holdfast.datastream.connectors.row_changes import ChangeColumns, EpochChanges
-from holdfast.datastream.connectors.table_bucket import table_at
+from holdfast.datastream.connectors.table_bucket import release, table_at
 from holdfast.datastream.connectors.table_directory import target_of
 from holdfast.datastream.sinks.task_owned import staged_rows
 from holdfast.errors import ConfigurationError, HoldfastError, NotExistError, StorageError
@@ -77,12 +77,10 @@ class IcebergCommitter(Committer):
                     break
                 continue
             _make_durable(table if is_new else self._place.require(identity))
-            if "staged" in requests[0].committable:
-                try:
-                    table_at(path).release(requests)
-                except StorageError as error:  # the next try finds the epoch, and releases it
-                    reason = error
-                    break
+            held = release(path, requests)
+            if held is not None:
+                reason = held  # the next try finds the epoch, and releases it
+                break
             if not is_new:
                 for request in requests:
                     request.signal_already_committed()
