@@ -55,6 +55,7 @@ FOUND: list[tuple[str, str, str, Any]] = [
     ("committable", "without-identity", "final", "../others/moved.parquet"),
     ("committable", "plain", "directory", 7),
     ("committable", "plain", "final", GONE),
+    ("committable", "plain", "final", "x" * 25_000 + "/file"),
     ("committable", "plain", "identity", ["an identity"]),
     ("entry_map", "plain", "body.term", INFINITE),
     ("entry_map", "plain", "body.entries.job.version", INFINITE),

@@ -39,6 +39,9 @@ DEFINITE: Final = frozenset(
 # What a file system answers that has no hard links.
 NO_LINKS: Final = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
 
+_LONGEST: Final = 4096
+"""Characters of a path in a message; no path that Linux takes has more."""
+
 _ADVICE: Final = {
     errno.ENOSPC: "The disk is full: free space on it, then run the job again; nothing that was complete is lost.",
     errno.EDQUOT: "The disk quota is used up: free space or raise it, then run the job again.",
@@ -62,14 +65,17 @@ def translate(error: OSError, action: str, path: str) -> HoldfastError:
         action: What was tried, as a verb: ``"read"``.
         path: On what.
     """
+    named = repr(path)
+    if len(named) > _LONGEST:  # from a damaged document, perhaps
+        named = f"{named[: _LONGEST // 2]}...{named[-_LONGEST // 2 :]} ({len(path):,} characters)"
     if isinstance(error, FileNotFoundError):
-        return NotExistError(f"Could not {action} {path!r}: it does not exist.")
+        return NotExistError(f"Could not {action} {named}: it does not exist.")
     if isinstance(error, FileExistsError):
-        return AlreadyExistError(f"Could not {action} {path!r}: it exists already.")
+        return AlreadyExistError(f"Could not {action} {named}: it exists already.")
     number = error.errno if error.errno is not None else 0
     advice = _ADVICE.get(number, "Check the storage, then run the job again.")
     name = errno.errorcode.get(number, "unknown error")
-    return StorageError(f"Could not {action} {path!r}: {error.strerror or error} ({name}). {advice}")
+    return StorageError(f"Could not {action} {named}: {error.strerror or error} ({name}). {advice}")
 
 
 def unknown_outcome(error: OSError, path: str) -> PossibleInconsistentStateError:
