@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import struct
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,8 @@ from holdfast.spark.input.positions import QueryDirectory
 from holdfast.spark.input.stored import require_positions
 from holdfast.state.operator.operator_snapshot import OperatorSnapshot, size_of
 from holdfast.state.run.run_footer import check_run
+from holdfast.state_processor.flink.data_input import DataInput
+from holdfast.state_processor.flink.serializer_snapshot import read_versioned
 from holdfast.storage.file_system.scheme import LocalFileSystem
 from holdfast.storage.job.job_directory import JobDirectory
 from holdfast.types.conversion.convert import to_type
@@ -297,3 +300,19 @@ def test_a_command_goes_to_no_place_but_that_of_a_rest_interface(tmp_path: Path)
     file.write_bytes(changed("rest_address", "plain", "url", "file:///etc/passwd"))
     with pytest.raises(HoldfastError, match="is no place of a REST interface"):
         addresses(directory)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "org.apache.flink.runtime.state.ttl.TtlStateFactory$TtlSerializerSnapshot",
+        "org.apache.flink.streaming.api.operators.TimerSerializerSnapshot",
+        "org.apache.flink.api.common.typeutils.base.ListSerializerSnapshot",
+        "org.apache.flink.api.common.typeutils.base.MapSerializerSnapshot",
+    ],
+)
+def test_a_serializer_of_flink_without_its_parts_is_refused_by_name(name: str) -> None:
+    head = struct.pack(">h", len(name)) + name.encode()
+    without_parts = struct.pack(">iiiiii", 3, 911108, 1, 1333245, 1, 0)
+    with pytest.raises(CorruptFileError, match="0 parts"):
+        read_versioned(DataInput(head + without_parts, "a savepoint"))

@@ -78,7 +78,7 @@ def _composite(
         parts = tuple(read_versioned(source, depth) for _ in range(source.count(6)))
         try:
             return make(found, parts)
-        except (TypeError, IndexError) as error:
+        except (TypeError, IndexError, ValueError) as error:  # not as many as it should have
             raise source.corrupt(f"a serializer has {len(parts)} parts.") from error
 
     return read
