@@ -10,12 +10,13 @@ import sys
 import threading
 import time
 import uuid
+from concurrent.futures import Future
 from pathlib import Path
 
 from lightkube import KubeConfig
 
 from holdfast.errors import ConflictError, FencedError, HoldfastError
-from holdfast.ha.election.leader_election import LeaderElectionListener
+from holdfast.ha.election.leader_election import LeaderElectionDriver, LeaderElectionListener
 from holdfast.ha.election.leader_information import LeaderInformation, LeaderInformationRegister
 from holdfast.ha.election.lease import LeaseTiming
 from holdfast.ha.kubernetes import KubeClient, KubernetesConfigMap, KubernetesLeaderElectionDriverFactory
@@ -25,6 +26,8 @@ from holdfast.ha.kubernetes.watch import ConfigMapWatcher
 from tests.contract.register_contract import completing
 
 TIMES = LeaseTiming(lease_duration=3.0, renew_deadline=2.4, retry_period=0.4)
+PATIENCE = 1.0
+"""For how many seconds one that was fenced, or whose register did not answer, waits before it looks again."""
 
 
 def say(*words: object) -> None:
@@ -33,13 +36,19 @@ def say(*words: object) -> None:
 
 
 class Leading(LeaderElectionListener):
-    """Works from each grant on until it is fenced; being revoked only makes it stop sooner."""
+    """Works from each grant on until it is revoked, as a job's process does.
+
+    One that is fenced stands by: whoever raised the token was elected, and then this process soon learns that it was
+    deposed; or it was elected before this one, slept, and raised the token late, and then this process has to raise it
+    again, or nobody would ever work.
+    """
 
     def __init__(self, register: KubernetesRegister, identity: str, first_id: int) -> None:
         self._register = register
         self._identity = identity
         self._next = first_id
         self._term: threading.Event | None = None
+        self.driver: Future[LeaderElectionDriver] = Future()
 
     def on_grant_leadership(self, leader_session_id: uuid.UUID) -> None:
         say("granted", leader_session_id)
@@ -61,20 +70,28 @@ class Leading(LeaderElectionListener):
         say("error", repr(error))
 
     def _work(self, ended: threading.Event) -> None:
-        try:
-            lease = self._register.raise_token(self._identity)
-            say("leads", lease.token)
-            while not ended.wait(0.02):
-                checkpoint_id, self._next = self._next, self._next + 1
+        driver = self.driver.result()
+        while not ended.is_set():
+            # A token that is raised after the term is over would fence the successor.
+            if driver.has_leadership():
                 try:
-                    lease.write(completing(checkpoint_id, token=lease.token))
-                except ConflictError:
-                    continue
-                say("wrote", checkpoint_id, lease.token)
-        except FencedError:
-            say("fenced")
-        except HoldfastError as error:
-            say("failed", repr(error))
+                    self._write(ended)
+                except FencedError:
+                    say("fenced")
+                except HoldfastError as error:
+                    say("failed", repr(error))
+            ended.wait(PATIENCE)
+
+    def _write(self, ended: threading.Event) -> None:
+        lease = self._register.raise_token(self._identity)
+        say("leads", lease.token)
+        while not ended.wait(0.02):
+            checkpoint_id, self._next = self._next, self._next + 1
+            try:
+                lease.write(completing(checkpoint_id, token=lease.token))
+            except ConflictError:
+                continue
+            say("wrote", checkpoint_id, lease.token)
 
 
 def main() -> None:
@@ -85,7 +102,8 @@ def main() -> None:
     watcher = ConfigMapWatcher(client.connection, name, watch_seconds=5)
     register = KubernetesRegister(client, KubernetesConfigMap(f"{name}-job"))
     factory = KubernetesLeaderElectionDriverFactory(client, watcher, KubernetesConfigMap(name), identity, TIMES)
-    factory.create(Leading(register, identity, int(first_id)))
+    leading = Leading(register, identity, int(first_id))
+    leading.driver.set_result(factory.create(leading))
     say("started")
     parent = os.getppid()
     while os.getppid() == parent:

@@ -15,6 +15,7 @@ import pytest
 from holdfast.ha.kubernetes import KubernetesConfigMap, KubernetesRegister
 from holdfast.storage.register.fenced_register import RegisterState
 from holdfast.testing.contract.contender import eventually
+from holdfast.testing.kubernetes.api_server import Fault, FaultKind, KubernetesApiServer
 from tests.services.kubernetes.cluster import KubernetesCluster
 
 pytestmark = [pytest.mark.services, pytest.mark.timeout(240)]
@@ -98,6 +99,9 @@ class Contest:
     def read(self) -> RegisterState:
         return self._register.read()
 
+    def raise_token(self, owner: str) -> None:
+        self._register.raise_token(owner)
+
     def judge(self) -> None:
         """Everything that was said to be written is there, and the tokens only go up."""
         for process in list(self.alive):
@@ -111,9 +115,9 @@ class Contest:
         assert len(writers) == len(set(tokens)), "two processes wrote under one token"
         missing = {pair for process in self.all for pair in process.wrote} - set(there)
         assert not missing
-        # A process that was killed may have written one more than it could say.
+        # A process that was killed may have written one more than it could say, and one whose write has failed, too.
         unsaid = set(there) - {pair for process in self.all for pair in process.wrote}
-        assert len(unsaid) <= len(self.all)
+        assert len(unsaid) <= len(self.all) + sum(len(process.heard("failed")) for process in self.all)
         assert not [words for process in self.all for words in process.heard("error")]
 
     def close(self) -> None:
@@ -156,6 +160,27 @@ def test_a_leader_that_is_stopped_for_longer_than_its_lease_is_fenced(contest: C
     )
     eventually(lambda: len(contest.read().checkpoints) > len(before.checkpoints) + 5, "the new leader goes on")
     assert contest.read().token == before.token
+    contest.judge()
+
+
+def test_a_leader_that_is_fenced_by_one_who_was_elected_before_raises_its_token_again(contest: Contest) -> None:
+    """As by a process that was granted, slept, and wakes between the grant and the token when another leads."""
+    leader = contest.start()
+    contest.leader()
+    late = contest.read().token + 1
+    contest.raise_token("who-slept")
+    eventually(lambda: contest.read().token > late, "the leader raises the token again", 60.0)
+    assert contest.leader() is leader
+    contest.judge()
+
+
+def test_a_leader_whose_write_is_refused_goes_on(contest: Contest, server: KubernetesApiServer) -> None:
+    leader = contest.start()
+    contest.leader()
+    server.inject(Fault(FaultKind.ERROR_BEFORE, verb="update", name=f"{NAME}-job", code=403))
+    eventually(lambda: bool(leader.heard("failed")), "the leader gives a write up")
+    wrote = len(leader.wrote)
+    eventually(lambda: len(leader.wrote) > wrote + 5, "it writes again")
     contest.judge()
 
 
