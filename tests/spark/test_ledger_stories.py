@@ -136,10 +136,11 @@ def test_the_process_group_is_killed_between_the_epoch_jobs_of_an_epoch(story: S
     first = run("ledger_job.py", *arguments, *strike)
     assert first.was_killed, first.output
     assert story.completed() == 2
-    assert run("ledger_job.py", *arguments).code == 0
+    second = run("ledger_job.py", *arguments)
+    assert second.code == 0, second.output
     story.audit(stages=2)
     left = [path.name for path in story.checkpoints.glob("*/taskowned/*") if path.suffix == ".parquet"]
-    assert all(name.startswith("000001-") for name in left), f"the second process left staged files: {left}"
+    assert all(name.startswith("000001-") for name in left), f"the second process left {left}:\n{second.output}"
 
 
 def test_the_whole_process_group_is_killed_in_the_middle(tmp_path: Path) -> None:

@@ -133,6 +133,36 @@ def test_an_epoch_is_refused_after_its_first_epoch_job_was_accepted(place: Path)
     tidiness.inspect(place / "job", outputs=(place / "out", place / "entries"))
 
 
+def test_attempts_that_fail_in_the_second_epoch_job_again_and_again_leave_no_staged_files(place: Path) -> None:
+    """No checkpoint completes between them, so no sweep comes; and what is swept later has a grace period first."""
+    failures = 0
+
+    def strike(stage: int, partition: int) -> None:
+        nonlocal failures
+        if stage == 3 and partition == 0 and failures < 7:
+            failures += 1
+            raise EngineError("a task of the second epoch job was struck")
+
+    program = Program()
+    balances(place, program.source("payments", ledger.PAYMENT))
+    patient = {**RESTARTING, "execution.checkpointing.cleaner.grace-period": "10 min"}
+    running = master(program, place / "job", ledger.inputs(PAYMENTS), patient, interceptor=strike)
+    assert running.run() is JobStatus.SUSPENDED
+    assert failures == 7
+    assert list((place / "job").glob("*/taskowned/*.parquet")) == []
+    audit(place)
+
+
+def test_an_epoch_that_is_refused_and_run_again_leaves_no_staged_files(place: Path) -> None:
+    program = Program()
+    balances(place, program.source("payments", ledger.PAYMENT))
+    patient = {"execution.checkpointing.cleaner.grace-period": "10 min"}
+    running = master(program, place / "job", ledger.inputs(PAYMENTS), patient, engine=DoubtfulEngine)
+    assert running.run() is JobStatus.SUSPENDED
+    assert running.job.engine.doubts == 0
+    assert list((place / "job").glob("*/taskowned/*.parquet")) == []
+
+
 def test_a_transform_of_a_transform_and_one_behind_another_python_operator(place: Path) -> None:
     program = Program()
     numbers = program.source("numbers", "n bigint").map(lambda row: (row.n, row.n % 3), "n bigint, third bigint")

@@ -9,7 +9,8 @@ name: of each task the attempt whose rows were used elsewhere, too. One that fai
 job reads cannot change under it, however often Spark evaluates it.
 
 Staged files are scratch. Their names carry token, epoch and attempt; no checkpoint names them. They are removed when
-the epoch is accepted; what an attempt leaves that fails or dies is swept with the other files that nobody names.
+the last epoch job is over, and when a later one fails; what tasks leave whose own epoch job fails, and an attempt that
+dies, is swept with the other files that nobody names.
 """
 
 from __future__ import annotations
@@ -47,17 +48,20 @@ def run_epoch_jobs(
     """
     stages: tuple[tuple[Barrier, ...], ...] = ()
     files: dict[str, tuple[str, ...]] = {}
-    used: list[str] = []
-    for number, epoch_job in enumerate(plan.epoch_jobs):
-        given = StagedInput(number, files) if number else epoch_input
-        report = accept(engine.execute(epoch, given), epoch_job.tasks)
-        stages += report.stages
-        epoch = replace(epoch, event_time=epoch.event_time.plus(report.observed()))
-        for step in report.steps():
-            paths = tuple(join(directory.taskowned_dir, name) for name in step.staged)
-            files[step.uid] = files.get(step.uid, ()) + paths
-            used += step.staged
-    _remove(directory, used)
+    staged: list[str] = []
+    try:
+        for number, epoch_job in enumerate(plan.epoch_jobs):
+            given = StagedInput(number, files) if number else epoch_input
+            report = accept(engine.execute(epoch, given), epoch_job.tasks)
+            stages += report.stages
+            epoch = replace(epoch, event_time=epoch.event_time.plus(report.observed()))
+            for step in report.steps():
+                paths = tuple(join(directory.taskowned_dir, name) for name in step.staged)
+                files[step.uid] = files.get(step.uid, ()) + paths
+                staged += step.staged
+    finally:
+        # Also where a later one fails: many attempts may fail before a checkpoint completes, and no sweep comes before.
+        _remove(directory, staged)
     return EpochReport(stages)
 
 
