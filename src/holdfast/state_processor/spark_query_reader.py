@@ -264,7 +264,7 @@ def _require_same(state: Any, descriptor: StateDescriptor[Any], frame: Any) -> N
             f"State {state.name!r} is a {found.kind.value} of {types[0][0]} in the query, but the processor declares a "
             f"{descriptor.kind.value} of {types[1][0]}."
         )
-    if state.has_ttl != descriptor.ttl_config.is_enabled:
+    if state.has_ttl != descriptor.ttl_config.is_enabled():
         raise StateError(
             f"State {state.name!r} has {'a' if state.has_ttl else 'no'} time to live in the query, but the processor "
             "declares otherwise."

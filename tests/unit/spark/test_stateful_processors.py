@@ -13,6 +13,8 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from holdfast.datastream.environment.transform_with_state import apply_processor
 from holdfast.errors import HoldfastError
 from holdfast.spark.stateful_processor.processor import Processor, ProcessorInput
+from holdfast.state.run.run_file import handle_of
+from holdfast.storage.file_system.local import LocalFileSystem
 from holdfast.testing import EpochProgram
 from holdfast.types.conversion.convert import to_type
 from tests.spark.processors.programs import INPUT, PROGRAMS, Program, at
@@ -143,10 +145,85 @@ def test_what_spark_refuses_is_refused_by_name(tmp_path):
         "two": (lambda self: self.values.put([]), "an empty list is no value"),
         "three": (lambda self: self.handle.registerTimer(1), "registerTimer() needs timeMode 'ProcessingTime'"),
         "four": (lambda self: self.handle.getValueState("late", "n bigint"), "'late' is asked for in init() only"),
-        "five": (lambda self: self.handle.deleteIfExists("old"), "leave the call out"),
+        "five": (lambda self: self.handle.deleteIfExists("old"), "'old' is asked for in init() only"),
     }
     for name, (call, told) in tried.items():
         assert told in failing(tmp_path / name, call)
+
+
+class Remembering(StatefulProcessor):
+    """Counts the rows of a key in one state of each kind."""
+
+    def init(self, handle):
+        self.value = handle.getValueState("value", "n bigint")
+        self.list = handle.getListState("list", "n bigint")
+        self.map = handle.getMapState("map", "k bigint", "n bigint")
+        self.kept = handle.getValueState("kept", "n bigint")
+
+    def handleInputRows(self, key, rows, timerValues):
+        for row in rows:
+            self.value.update(((self.value.get() or (0,))[0] + 1,))
+            self.list.appendValue((row.value,))
+            self.map.updateValue((row.value,), (1,))
+            self.kept.update(((self.kept.get() or (0,))[0] + 1,))
+        counts = self.value.get()[0], len(list(self.list.get())), len(list(self.map.keys())), self.kept.get()[0]
+        yield Row(key=key[0], counts=str(counts))
+
+    def close(self):
+        pass
+
+
+class Forgetting(Remembering):
+    def init(self, handle):
+        for name in ("value", "list", "map", "never"):
+            handle.deleteIfExists(name)
+        self.kept = handle.getValueState("kept", "n bigint")
+
+    def handleInputRows(self, key, rows, timerValues):
+        yield Row(key=key[0], counts=f"kept {self.kept.get()[0]}")
+
+
+@pytest.mark.parametrize("backend", ["hashmap", "columnar"])
+@pytest.mark.parametrize(("amnesia", "subtasks"), [(False, (2, 3, 1, 3)), (False, (1, 1, 1, 1)), (True, (2, 2, 3, 3))])
+def test_a_state_that_is_deleted_is_empty_for_whoever_asks_for_it_again(tmp_path, backend, amnesia, subtasks):
+    batches = [[(key, second, second) for key in "abcdef" for second in range(2)] for _ in range(7)]
+
+    def written(upto, processor, parallelism):
+        program = Program(processor, "key string, counts string", batches[:upto])
+        options = {"state.backend.type": backend}
+        return emitted(program, tmp_path, parallelism=parallelism, options=options, amnesia=amnesia)
+
+    first, second, third, fourth = subtasks
+    assert written(3, Remembering, first)[-1] == [[key, "(6, 6, 2, 6)"] for key in "abcdef"]
+    assert written(5, Forgetting, second)[3:] == [[[key, "kept 6"] for key in "abcdef"]] * 2
+    assert written(6, Remembering, third)[-1] == [[key, "(2, 2, 2, 8)"] for key in "abcdef"]
+    assert written(7, Remembering, fourth)[-1] == [[key, "(4, 4, 2, 10)"] for key in "abcdef"]
+
+
+def test_a_state_is_deleted_for_keys_that_do_not_come_and_written_once(tmp_path):
+    first, second = (
+        Program(p, "key string, counts string", [[("a", 0, 0), ("b", 0, 0)]]) for p in (Remembering, Forgetting)
+    )
+    second.batches = [*first.batches, [("a", 0, 1)], [("a", 0, 2)], [("a", 0, 3)]]
+    emitted(first, tmp_path)
+    emitted(second, tmp_path)
+    job = next(path for path in (tmp_path / "checkpoints").iterdir() if path.is_dir())
+    with_value = [
+        handle.rows.get("value")
+        for path in sorted((job / "shared").rglob("*.run"))
+        for handle in [handle_of(LocalFileSystem(), str(job), str(path.relative_to(job)))]
+    ]
+    assert [rows for rows in with_value if rows is not None] == [2, 2], "what was there, and what deletes it"
+
+
+def test_a_state_is_asked_for_or_deleted(tmp_path):
+    class Both(Remembering):
+        def init(self, handle):
+            super().init(handle)
+            handle.deleteIfExists("value")
+
+    with pytest.raises(HoldfastError, match="asks for state 'value' and deletes it"):
+        emitted(Program(Both, "key string, counts string", [[("a", 0, 0)]]), tmp_path)
 
 
 def test_numbers_of_numpy_become_plain_ones_as_in_spark(tmp_path):

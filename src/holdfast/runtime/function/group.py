@@ -10,7 +10,13 @@ from holdfast.runtime.function.user_function import KeyedProcessFunction, RichFu
 
 
 class GroupFunction(RichFunction):
-    """A function of all elements of a key in an epoch; it has state and timers for the key."""
+    """A function of all elements of a key in an epoch; it has state and timers for the key.
+
+    Attributes:
+        given_up: Names of states that it had once and that are to be deleted.
+    """
+
+    given_up: tuple[str, ...] = ()
 
     @abstractmethod
     def process_group(self, values: Sequence[Any], ctx: KeyedProcessFunction.Context) -> Iterable[Any] | None:

@@ -224,7 +224,7 @@ def _declared(descriptor: StateDescriptor[Any], kind: str) -> DeclaredState:
     elif kind in ("list", "split", "union"):
         ddl = f"array<{ddl}>"
     ttl = descriptor.ttl_config
-    milliseconds = ttl.get_ttl() if ttl.is_enabled else None
+    milliseconds = ttl.get_ttl() if ttl.is_enabled() else None
     return DeclaredState(descriptor.name, kind, ddl, milliseconds, descriptor.queryable_state_name)
 
 

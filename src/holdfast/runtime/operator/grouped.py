@@ -19,6 +19,9 @@ class GroupedSubtask(OperatorSubtask):
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         self._groups: defaultdict[int, list[Any]] = defaultdict(list)
+        assert self.backend is not None
+        for name in self.function.given_up:
+            self.backend.remove_state(name)
 
     def process(
         self,

@@ -155,7 +155,7 @@ class BatchContext:
             ConfigurationError: It is another kind of state, has no declared type, or expires.
         """
         descriptor = getattr(state, "descriptor", None)
-        if not isinstance(descriptor, ValueStateDescriptor) or descriptor.ttl_config.is_enabled:
+        if not isinstance(descriptor, ValueStateDescriptor) or descriptor.ttl_config.is_enabled():
             raise ConfigurationError(f"Only value state without a time to live can be read as columns, not {state!r}.")
         return ColumnState(self, state)
 

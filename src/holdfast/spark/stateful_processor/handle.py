@@ -36,6 +36,8 @@ class StatefulProcessorHandle(spark.StatefulProcessorHandle):
         self._runtime = runtime_context
         self._time_mode = time_mode
         self._is_open = False
+        self._declared: set[str] = set()
+        self._given_up: set[str] = set()
         self.context: Any = None
 
     def opened(self) -> None:
@@ -83,13 +85,19 @@ class StatefulProcessorHandle(spark.StatefulProcessorHandle):
         return iter(timers.processing_time_timers())
 
     def deleteIfExists(self, stateName: str) -> None:
-        raise ConfigurationError(
-            f"deleteIfExists({stateName!r}): a job of Holdfast keeps state that a program does not ask for any more, "
-            "and does not read it; leave the call out"
-        )
+        self._in_init("deleteIfExists() of state", stateName)
+        self._given_up.add(stateName)
+        self._not_both(stateName)
+
+    @property
+    def given_up(self) -> tuple[str, ...]:
+        """The states that `init` has deleted."""
+        return tuple(sorted(self._given_up))
 
     def _declare(self, descriptor: StateDescriptor[Any], ttl: int | None) -> None:
         self._in_init("State", descriptor.name)
+        self._declared.add(descriptor.name)
+        self._not_both(descriptor.name)
         if ttl is None:
             return
         if self._time_mode != "processingtime":
@@ -97,6 +105,13 @@ class StatefulProcessorHandle(spark.StatefulProcessorHandle):
                 f"state {descriptor.name!r} has a time to live, which needs timeMode 'ProcessingTime', as in Spark"
             )
         descriptor.enable_time_to_live(StateTtlConfig.new_builder(ttl).build())
+
+    def _not_both(self, name: str) -> None:
+        if name in self._declared & self._given_up:
+            raise ConfigurationError(
+                f"init() asks for state {name!r} and deletes it, which would delete it at each start: "
+                "give the new state another name"
+            )
 
     def _in_init(self, what: str, name: str) -> None:
         if self._is_open:

@@ -185,6 +185,14 @@ class AbstractKeyedStateBackend(KeyedStateStore):
     def least_processing_time(self) -> int | None:
         """Return the time of the least processing-time timer of all services, None if there is none."""
 
+    def remove_state(self, name: str) -> None:
+        """Delete all that there is of a state that the program does not declare; nothing if there is nothing.
+
+        Raises:
+            StateError: It is declared, or the backend is one that cannot do that.
+        """
+        raise StateError(f"{type(self).__name__} cannot delete the state {name!r} as a whole.")
+
     # For everybody.
 
     def get_partitioned_state(self, namespace: Any, namespace_serializer: Any, state_descriptor: Any) -> Any:

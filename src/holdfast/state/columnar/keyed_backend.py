@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.state.columnar.column import stored_column_for
+from holdfast.state.declaration.options import HASHMAP_MEMORY
 from holdfast.state.hashmap.column import Column
 from holdfast.state.hashmap.keyed_backend import HashMapKeyedStateBackend
 from holdfast.state.hashmap.placement import Cells
@@ -18,6 +19,7 @@ class ColumnarKeyedStateBackend(HashMapKeyedStateBackend):
 
     def commit_cache(self) -> None:
         """Keep nothing: the runs are mapped, and the page cache has what was read lately."""
+        self._removals.remember(self._reader, self.env.get_configuration().get(HASHMAP_MEMORY))
         self.dispose()
 
     def _note_flushed(self, slots: Cells) -> None:

@@ -130,7 +130,7 @@ class StateDescriptor(ABC, Generic[T]):
         """
         if self._queryable_name is not None:
             raise StateError(f"State {self.name!r} is queryable as {self._queryable_name!r} already.")
-        if self._ttl.is_enabled:
+        if self._ttl.is_enabled():
             raise ConfigurationError(f"State {self.name!r} has a time to live and cannot be queryable as well.")
         self._queryable_name = queryable_state_name
 
@@ -148,7 +148,7 @@ class StateDescriptor(ABC, Generic[T]):
         Raises:
             ConfigurationError: The state is queryable.
         """
-        if ttl_config.is_enabled and self._queryable_name is not None:
+        if ttl_config.is_enabled() and self._queryable_name is not None:
             raise ConfigurationError(f"State {self.name!r} is queryable and cannot have a time to live as well.")
         self._ttl = ttl_config
 

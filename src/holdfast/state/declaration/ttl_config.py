@@ -97,7 +97,6 @@ class StateTtlConfig:
         """
         return StateTtlConfig.Builder(ttl)
 
-    @property
     def is_enabled(self) -> bool:
         """Whether state expires at all."""
         return self.update_type is not StateTtlConfig.UpdateType.Disabled
@@ -153,11 +152,13 @@ class StateTtlConfig:
             return self.set_state_visibility(StateTtlConfig.StateVisibility.NeverReturnExpired)
 
         def set_ttl_time_characteristic(
-            self, characteristic: StateTtlConfig.TtlTimeCharacteristic
+            self, ttl_time_characteristic: StateTtlConfig.TtlTimeCharacteristic
         ) -> StateTtlConfig.Builder:
             """Accepts the one clock that there is."""
-            if characteristic is not StateTtlConfig.TtlTimeCharacteristic.ProcessingTime:
-                raise ConfigurationError(f"The time to live follows the processing time, not {characteristic!r}.")
+            if ttl_time_characteristic is not StateTtlConfig.TtlTimeCharacteristic.ProcessingTime:
+                raise ConfigurationError(
+                    f"The time to live follows the processing time, not {ttl_time_characteristic!r}."
+                )
             return self
 
         def use_processing_time(self) -> StateTtlConfig.Builder:
@@ -184,8 +185,15 @@ class StateTtlConfig:
                 incremental_size=cleanup_size, incremental_for_every_record=run_cleanup_for_every_record
             )
 
-        def cleanup_in_rocksdb_compact_filter(self, query_time_after_num_entries: int = 1000) -> StateTtlConfig.Builder:
-            """Drops expired entries in compaction, whatever the backend."""
+        def cleanup_in_rocksdb_compact_filter(
+            self, query_time_after_num_entries: int = 1000, periodic_compaction_time: Any = None
+        ) -> StateTtlConfig.Builder:
+            """Drops expired entries in compaction, whatever the backend.
+
+            Args:
+                query_time_after_num_entries: Accepted: a compaction has one time.
+                periodic_compaction_time: Accepted: runs are compacted as they become many, whatever their age.
+            """
             return self._cleanup(compaction_query_entries=query_time_after_num_entries)
 
         def disable_cleanup_in_background(self) -> StateTtlConfig.Builder:

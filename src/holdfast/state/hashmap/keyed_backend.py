@@ -15,7 +15,9 @@ from holdfast.kernel.key_group import KeyGroupRange
 from holdfast.state.backend.cache import STATE_CACHE, StateCache
 from holdfast.state.backend.keyed import AbstractKeyedStateBackend, NoCurrentKey
 from holdfast.state.backend.kv_state_registry import TaskKvStateRegistry
+from holdfast.state.backend.removal import Removals
 from holdfast.state.backend.version_reader import VersionReader
+from holdfast.state.compaction.tombstones import tombstones
 from holdfast.state.declaration.descriptor import StateDescriptor
 from holdfast.state.declaration.environment import Environment
 from holdfast.state.declaration.options import HASHMAP_MEMORY
@@ -73,6 +75,7 @@ class HashMapKeyedStateBackend(AbstractKeyedStateBackend):
         self._reader = reader
         # Of the registered states, newest first.
         self._stretches: dict[str, Sequence[Stretch]] = {}
+        self._removals = Removals(self._cache, self._cache_name, tombstones)
         self._failure: BaseException | None = None
         self._look_again = _KEYS_BETWEEN_LOOKS
         self.slot = NoCurrentKey()
@@ -212,6 +215,14 @@ class HashMapKeyedStateBackend(AbstractKeyedStateBackend):
     def _cell_handles(self) -> list[CellHandle[Any]]:
         return [handle for handle in self._handles.values() if isinstance(handle, CellHandle)]
 
+    def remove_state(self, name: str) -> None:
+        """Delete all that there is of a state that the program does not declare; written with the epoch's run."""
+        if name in self._handles:
+            raise StateError(f"State {name!r} is declared, and is to be deleted as a whole: it cannot be both.")
+        self._store.columns.pop(name, None)  # of a program before, in the same process
+        if self._reader is not None:
+            self._removals.begin(name, self._reader)
+
     # Timers.
 
     @property
@@ -277,7 +288,7 @@ class HashMapKeyedStateBackend(AbstractKeyedStateBackend):
                 segments[layout.name] = SegmentData(layout.empty_table(), layout.schema)
         for service in self._services.values():
             segments |= service.segments(self.number_of_key_groups)
-        return segments
+        return segments | self._removals.take()
 
     def _settle(self, changed: Mapping[str, Cells]) -> Cells:
         """Take what has changed for written; return the slots that it is about."""
@@ -318,10 +329,10 @@ class HashMapKeyedStateBackend(AbstractKeyedStateBackend):
 
     def commit_cache(self) -> None:
         """Keep what is decoded for later tasks of this subtask."""
-        store = self._store
+        store, budget = self._store, self.env.get_configuration().get(HASHMAP_MEMORY)
+        self._removals.remember(self._reader, budget)
         if self._reader is not None and self._failure is None:
             store.drop_empty()
-            budget = self.env.get_configuration().get(HASHMAP_MEMORY)
             if not self._cache.put(self._cache_name, store, budget):
                 self._keep_part(store, budget)
         self.dispose()

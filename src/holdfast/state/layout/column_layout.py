@@ -92,10 +92,10 @@ class StateLayout:
             value,
             map_key,
             namespace,
-            ttl.is_enabled,
+            ttl.is_enabled(),
             descriptor.queryable_state_name,
-            ttl.ttl if ttl.is_enabled and ttl.cleanup_strategies.in_compaction else None,
-            (Form(value.type.to_json(), ttl.is_enabled, None, value.type),),
+            ttl.ttl if ttl.is_enabled() and ttl.cleanup_strategies.in_compaction else None,
+            (Form(value.type.to_json(), ttl.is_enabled(), None, value.type),),
         )
 
     @cached_property
