@@ -93,6 +93,27 @@ def test_names_do_not_matter_where_none_were_declared():
     assert batch_to_elements(rows_to_batch([Row(a=1, b="x")], unnamed), unnamed) == [Row(f0=1, f1="x")]
 
 
+@pytest.mark.parametrize("number", [511, 512, 513, 1500])
+def test_many_rows_are_turned_into_columns_and_one_of_another_length_is_told(number):
+    sql = pytest.importorskip("pyspark.sql")
+    expected = [Row(a=n, b=str(n)) for n in range(number)]
+    for make in (lambda n: (n, str(n)), lambda n: sql.Row(a=n, b=str(n)), lambda n: sql.Row(b=str(n), a=n)):
+        rows = [make(n) for n in range(number)]
+        assert batch_to_elements(rows_to_batch(rows, PAIR, "op"), PAIR) == expected
+    mixed = [sql.Row(a=n, b=str(n)) for n in range(number - 2)] + [sql.Row(b="x", a=-1), sql.Row(-2, "y")]
+    assert batch_to_elements(rows_to_batch(mixed, PAIR, "op"), PAIR)[-2:] == [(-1, "x"), (-2, "y")]
+    with pytest.raises(OutputTypeError, match="1 fields instead of 2"):
+        rows_to_batch([*expected[:-1], (1,)], PAIR)
+
+
+def test_rows_of_a_type_without_names_are_taken_by_position():
+    unnamed = Types.ROW([Types.LONG(), Types.STRING()])
+    [row] = batch_to_elements(rows_to_batch([(1, "x")], unnamed), unnamed)
+    assert batch_to_elements(rows_to_batch([row], PAIR), PAIR) == [Row(a=1, b="x")]
+    with pytest.raises(OutputTypeError, match="missing are"):
+        rows_to_batch([Row(f1="x", f0=1)], PAIR)
+
+
 @pytest.mark.parametrize(
     ("row", "field", "words"),
     [

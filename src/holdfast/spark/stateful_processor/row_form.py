@@ -39,6 +39,8 @@ class SparkRows(RowForm):
     """Rows are `pyspark.sql.Row`, in and out."""
 
     def given(self, rows: Sequence[Any], columns: tuple[str, ...]) -> Iterator[Row]:
+        if len(rows) == 1:
+            return iter((_new(row_class(columns), rows[0]),))
         return map(_new, repeat(row_class(columns)), rows)
 
     def initial(self, row: Any) -> Row:

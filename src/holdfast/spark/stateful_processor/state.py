@@ -30,6 +30,7 @@ class DeclaredValues:
         self._row_type = type_info.row_type
         self._width = len(type_info.names)
         self._classes = tuple(map(exact_class, type_info.types))
+        self._only_class = self._classes[0] if self._width == 1 else None
 
     def __call__(self, value: Sequence[Any]) -> Any:
         """Return a row; a tuple if something has to be looked at. Numbers of numpy become Python's, as in Spark.
@@ -37,8 +38,12 @@ class DeclaredValues:
         Raises:
             StateError: It is no tuple, list or row of as many values as were declared.
         """
-        if value.__class__ is tuple and tuple(map(type, value)) == self._classes:
-            return _new(self._row_type, value)  # in the form that state keeps
+        if value.__class__ is tuple:
+            if self._only_class is not None:
+                if len(value) == 1 and value[0].__class__ is self._only_class:
+                    return _new(self._row_type, value)  # in the form that state keeps
+            elif tuple(map(type, value)) == self._classes:
+                return _new(self._row_type, value)
         if not isinstance(value, tuple | list) or len(value) != self._width:
             fields = f"{self._width} value{'s' if self._width > 1 else ''}"
             raise StateError(f"State {self._name!r} takes a tuple of {fields}, as its schema says, not {value!r}.")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import repeat
+from operator import attrgetter, eq
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -32,12 +34,29 @@ from holdfast.types.row import Row, field_names_of, make_rows, row_class
 from holdfast.types.row_kind import RowKind
 from holdfast.types.serializer import TypeSerializerSchemaCompatibility
 
+_NAMES_OF_SPARK: Final = attrgetter("__fields__")
+_ROWS_AT_ONCE: Final = 512
 _PLAIN_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def quoted(name: str) -> str:
     """Return a field's name as Spark SQL writes it."""
     return name if _PLAIN_NAME.fullmatch(name) else "`" + name.replace("`", "``") + "`"
+
+
+def transposed(rows: Sequence[Any]) -> list[Sequence[Any]]:
+    """Turn rows into columns. Some at a time: an iterator for each of many rows does not fit into caches.
+
+    Raises:
+        ValueError: Rows have different numbers of fields.
+    """
+    if len(rows) <= _ROWS_AT_ONCE:
+        return list(zip(*rows, strict=True))
+    columns: list[list[Any]] = [list(column) for column in zip(*rows[:_ROWS_AT_ONCE], strict=True)]
+    for start in range(_ROWS_AT_ONCE, len(rows), _ROWS_AT_ONCE):
+        for column, part in zip(columns, zip(*rows[start : start + _ROWS_AT_ONCE], strict=True), strict=True):
+            column.extend(part)
+    return list(columns)
 
 
 class StructTypeInformation(TypeInformation):
@@ -98,12 +117,17 @@ class StructTypeInformation(TypeInformation):
         """
         if not values:
             return [()] * len(self.types)
-        if not all(self.is_in_order(kind) for kind in set(map(type, values))):
+        kinds = set(map(type, values))
+        if not all(self.is_in_order(kind) for kind in kinds) and not self._name_themselves(values, kinds):
             values = [self.arrange(value) for value in values]
-        columns: list[Sequence[Any]] = list(zip(*values, strict=True))
+        columns = transposed(values)
         if len(columns) != len(self.types):
             raise ValueError(f"{len(columns)} fields instead of {len(self.types)}")
         return columns
+
+    def _name_themselves(self, values: Sequence[Any], kinds: set[type]) -> bool:
+        """Whether each element has names of its own, and they are the declared ones in their order."""
+        return False
 
     def is_in_order(self, kind: type) -> bool:
         """Whether all elements of a class have their values in the order of the fields."""
@@ -198,7 +222,8 @@ class RowTypeInformation(StructTypeInformation):
             self.defaults = adopted_defaults(self.names, self.types, defaults)
         self._row_class = row_class(self.names) if self.names else Row
         self._names_of_spark = list(self.names)
-        self._positional = self.names == tuple(f"f{position}" for position in range(len(self.names)))
+        self._unnamed = tuple(f"f{position}" for position in range(len(self.names)))
+        self._positional = self.names == self._unnamed
         self.arrow_schema = pa.schema(list(self.arrow_type))
 
     @property
@@ -265,6 +290,15 @@ class RowTypeInformation(StructTypeInformation):
         names = field_names_of(kind)
         return bool(names) and self.order_of(names) is None
 
+    def _name_themselves(self, values: Sequence[Any], kinds: set[type]) -> bool:
+        """Whether they are rows of PySpark with the declared names: looked at all together, for there are many."""
+        if len(kinds) != 1 or not isinstance(values[0], tuple) or not hasattr(values[0], "__fields__"):
+            return False
+        try:
+            return all(map(eq, map(_NAMES_OF_SPARK, values), repeat(self._names_of_spark)))
+        except AttributeError:
+            return False
+
     def order_of(self, names: tuple[str, ...]) -> list[int] | None:
         """Return where the fields stand in elements with these names; None if by position.
 
@@ -275,7 +309,8 @@ class RowTypeInformation(StructTypeInformation):
             return None
         if set(names) == set(self.names):
             return [names.index(name) for name in self.names]
-        if self._positional and len(names) == len(self.names):
+        # Rows of a type without names have these: they are taken by position, as in PyFlink.
+        if (self._positional and len(names) == len(self.names)) or names == self._unnamed:
             return None
         missing = [name for name in self.names if name not in names]
         unknown = [name for name in names if name not in self.names]
