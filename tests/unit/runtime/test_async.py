@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,9 @@ from holdfast.common import Time, WatermarkStrategy
 from holdfast.datastream import AsyncDataStream, AsyncFunction, AsyncRetryStrategy, ParquetFileSink, ProcessFunction
 from holdfast.datastream import async_retry_predicates as predicates
 from holdfast.errors import ConfigurationError, JobExecutionError
+from holdfast.runtime.job.engine import EngineError
 from tests.stories import ledger
-from tests.stories.local import Program, run
+from tests.stories.local import RESTARTING, Program, run
 
 LONG = Time.seconds(60)
 
@@ -155,6 +157,34 @@ def test_results_have_the_time_of_their_elements_whatever_their_order(place: Pat
     run(program, place / "job", [{"numbers": [1, 2, 3]}], source_tasks=1)
     expected = [(text, 100 * n) for n in (3, 2, 1) for text in (f"{n}", f"{n}!")]
     assert ledger.read(place / "out") == expected
+
+
+class Asked(AsyncFunction[int, int]):
+    async def async_invoke(self, value: int) -> list[int]:
+        await asyncio.sleep(0.001 * (value % 3))
+        return [value] * (value % 3)
+
+
+@pytest.mark.parametrize("is_ordered", [True, False])
+def test_each_result_counts_once_though_tasks_fail_and_other_subtasks_go_on(place: Path, is_ordered: bool) -> None:
+    inputs = [{"numbers": list(range(start, start + 7))} for start in range(0, 42, 7)]
+    tasks = itertools.count()
+
+    def strike(stage: int, partition: int) -> None:
+        if next(tasks) in (3, 9, 14, 26):
+            raise EngineError("struck")
+
+    for parallelism, until in ((2, 3), (3, 5), (1, 6)):
+        program = Program()
+        wait = AsyncDataStream.ordered_wait if is_ordered else AsyncDataStream.unordered_wait
+        asked = wait(program.source("numbers", "bigint"), Asked(), LONG, 3, "bigint").uid("asked")
+        keyed = asked.map(lambda n: (n % 5, 1), "k bigint, n bigint").uid("pairs").key_by("k")
+        sums = keyed.reduce(lambda a, b: (a.k, a.n + b.n)).uid("sums")
+        sums.sink_to(ParquetFileSink(place / "out")).uid("out")
+        run(program, place / "job", inputs[:until], RESTARTING, parallelism=parallelism, interceptor=strike)
+    assert next(tasks) > 26
+    wanted = [n % 5 for n in range(42) for _ in range(n % 3)]
+    assert sorted(ledger.read(place / "out")) == sorted((k, n) for k in range(5) for n in range(1, wanted.count(k) + 1))
 
 
 def test_what_is_no_asynchronous_call_is_refused(place: Path) -> None:
