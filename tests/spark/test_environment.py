@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -129,3 +130,41 @@ def test_execute_starts_empty_again(env: StreamExecutionEnvironment, capsys: pyt
         env.execute("twice")
     (line,) = capsys.readouterr().out.splitlines()
     assert line.endswith("once"), "a prefix names the subtask where there are several"
+
+
+def packed(place: Path) -> None:
+    """A wheel of a package that reads a file beside its module, which it cannot in a zip."""
+    with zipfile.ZipFile(place / "seaweeds-1.0-py3-none-any.whl", "w") as wheel:
+        code = "from pathlib import Path\nNAMES = Path(__file__).with_name('names').read_text().split()\n"
+        wheel.writestr("seaweeds/__init__.py", code)
+        wheel.writestr("seaweeds/names", "kelp wrack\n")
+        about = "seaweeds-1.0.dist-info"
+        wheel.writestr(f"{about}/METADATA", "Metadata-Version: 2.1\nName: seaweeds\nVersion: 1.0\n")
+        wheel.writestr(
+            f"{about}/WHEEL", "Wheel-Version: 1.0\nGenerator: hand\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        )
+        wheel.writestr(f"{about}/RECORD", "")
+
+
+def test_workers_have_the_packages_that_a_program_requires(env: StreamExecutionEnvironment, tmp_path: Path) -> None:
+    requirements, cache = tmp_path / "requirements.txt", tmp_path / "cache"
+    cache.mkdir()
+    packed(cache)
+    requirements.write_text("seaweeds==1.0\n")
+
+    def name_of(number: int) -> str:
+        import seaweeds  # type: ignore[import-not-found]
+
+        return str(seaweeds.NAMES[number])
+
+    with pytest.raises(ConfigurationError, match="there is no file"):
+        env.set_python_requirements(str(tmp_path / "none"))
+    requirements.write_text("seaweeds==2.0\n")
+    with pytest.raises(ConfigurationError, match=r"(?s)pip could not install it.*seaweeds==2\.0"):
+        env.set_python_requirements(str(requirements), str(cache))
+    requirements.write_text("seaweeds==1.0\n")
+    env.set_python_requirements(str(requirements), str(cache))
+    names = env.from_collection([0, 1], "bigint").map(name_of, output_type="string")
+    assert sorted(names.execute_and_collect()) == ["kelp", "wrack"]
+    with pytest.raises(ImportError):
+        name_of(0)

@@ -262,7 +262,10 @@ _OF_FLINK: Final = (
     ("python.state.cache-size", "state is in the worker's memory, or set state.backend.type to 'columnar'."),
     ("python.executable", "the Python of the workers is that of spark.pyspark.python."),
     ("python.archives", "give archives to the workers with spark.archives, or env.add_python_archive()."),
-    ("python.requirements", "workers install nothing; pack an environment and name it in spark.archives."),
+    (
+        "python.requirements",
+        "call env.set_python_requirements(), or name a packed environment in spark.archives.",
+    ),
     ("pipeline.jars", "jars are for Spark's sources and sinks; set spark.jars."),
     ("pipeline.classpaths", "jars are for Spark's sources and sinks; set spark.jars."),
     ("pipeline.global-job-parameters", "set pipeline.global-job-parameters.<name> for each of them."),

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self
 from holdfast.checkpoint.config.checkpoint_config import CheckpointConfig
 from holdfast.checkpoint.config.options import SAVEPOINT_DIRECTORY, CheckpointingMode
 from holdfast.datastream.environment.execution_config import ExecutionConfig
+from holdfast.datastream.environment.python_requirements import give_requirements
 from holdfast.errors import ConfigurationError
 from holdfast.kernel.configuration import Configuration
 from holdfast.runtime.graph.stream_graph import Node, SourceNode, StreamGraph
@@ -157,19 +158,19 @@ class EnvironmentSettings:
         before = self._program.get_string("spark.jars", "")
         self._of_session("add_jars()", "spark.jars", ",".join([*filter(None, [before]), *jars_path]))
 
-    def set_python_requirements(
-        self, requirements_file_path: str, requirements_cache_dir: str | None = None
-    ) -> NoReturn:
-        """Refused: workers do not install anything.
+    def set_python_requirements(self, requirements_file_path: str, requirements_cache_dir: str | None = None) -> None:
+        """Installs packages beside the driver and gives them to all workers, by `SparkContext.addArchive`.
+
+        The driver's Python and platform must be those of the workers; the program itself does not see the packages.
+
+        Args:
+            requirements_file_path: A file as pip takes it.
+            requirements_cache_dir: A directory with the packages; no network is asked then.
 
         Raises:
-            ConfigurationError: Always.
+            ConfigurationError: pip cannot install them.
         """
-        raise ConfigurationError(
-            f"set_python_requirements({requirements_file_path!r}): Spark's workers install nothing. Pack an "
-            "environment (venv-pack, conda-pack) and name it in the option spark.archives, or install it on the "
-            "executors."
-        )
+        give_requirements(self.spark.sparkContext, requirements_file_path, requirements_cache_dir)
 
     def add_classpaths(self, *classpaths: str) -> NoReturn:
         """Refused: jars are given to Spark.
