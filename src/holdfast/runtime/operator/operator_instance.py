@@ -69,6 +69,10 @@ class OpenedFunction:
                 # With the function they are copied for each task, and then read what its copy holds.
                 vars(function)[_GAUGES] = context.metrics.gauges
 
+    def copied(self, memo: dict[Any, Any]) -> Any:
+        """A fresh copy of the function for one task; what its handles and contexts are bound to stands in the memo."""
+        return copied_function(self._function, memo)
+
     def close(self) -> None:
         """Closes the opened instance; an error is logged, because nothing depends on it any more."""
         closer = getattr(self._function, "close", None)
@@ -100,7 +104,7 @@ class OperatorInstance(OpenedFunction):
     ) -> tuple[Any, Callable[..., Any]]:
         """A fresh copy of the function for one task, and the method or callable that takes its elements."""
         memo = {CONTEXT: context, BACKEND: backend, TASK_METRICS: context.metrics}
-        function = copied_function(self._function, memo)
+        function = self.copied(memo)
         context.metrics.gauges = dict(getattr(function, _GAUGES, {}))
         if self.spec.second_type is not None:
             return function, method_of_input(function, self.spec.shape, 1)
@@ -128,7 +132,7 @@ class OpenedSelector:
         if self._opened is None:
             return self._selector
         memo = {CONTEXT: _SelectorContext(info), BACKEND: None}
-        method: Callable[[Any], Any] = copied_function(self._opened._function, memo).get_key
+        method: Callable[[Any], Any] = self._opened.copied(memo).get_key
         return method
 
     def close(self) -> None:
