@@ -20,7 +20,7 @@ from pathlib import Path
 
 from holdfast.common.flink_paths import REFUSED as COMMON
 from holdfast.datastream.flink_paths import REFUSED as DATASTREAM
-from holdfast.datastream.flink_paths import REFUSED_FORMATS, REFUSED_MODULES, REFUSED_OF_KAFKA
+from holdfast.datastream.flink_paths import REFUSED_FORMATS, REFUSED_MODULES, REFUSED_OF_FILES, REFUSED_OF_KAFKA
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
@@ -28,7 +28,10 @@ sys.path.insert(0, str(ROOT))
 from tests.pyflink_programs import Program, programs  # noqa: E402
 
 PAGE = ROOT / "docs" / "from-pyflink.md"
-FOLDERS = ("pyflink/common/", "pyflink/datastream/")
+BEHAVIOUR = ROOT / "scripts" / "pyflink_behaviour.md"
+"""Lines of a table: what is so here, and why."""
+
+FOLDERS = ("pyflink/common/", "pyflink/datastream/", "pyflink/metrics/")
 CLASSES = (
     "StreamExecutionEnvironment",
     "DataStream",
@@ -57,6 +60,39 @@ CLASSES = (
     "KeyedProcessFunction",
     "ProcessWindowFunction",
     "Trigger",
+    "ProcessAllWindowFunction",
+    "AsyncFunction",
+    "CoMapFunction",
+    "KeyedCoProcessFunction",
+    "BroadcastProcessFunction",
+    "KeyedBroadcastProcessFunction",
+    "TimerService",
+    "StateTtlConfig",
+    "ValueStateDescriptor",
+    "ListStateDescriptor",
+    "MapStateDescriptor",
+    "MergingWindowAssigner",
+    "TumblingEventTimeWindows",
+    "SlidingEventTimeWindows",
+    "EventTimeSessionWindows",
+    "CountTrigger",
+    "TimeWindow",
+    "Duration",
+    "Time",
+    "Instant",
+    "JobStatus",
+    "MetricGroup",
+    "Counter",
+    "Meter",
+    "Distribution",
+    "SlotSharingGroup",
+    "MemorySize",
+    "NumberSequenceSource",
+    "FileSource",
+    "FileSink",
+    "OutputFileConfig",
+    "KafkaSource",
+    "KafkaSink",
     "EmbeddedRocksDBStateBackend",
     "FileSystemCheckpointStorage",
 )
@@ -67,7 +103,10 @@ REASONS = {
     **DATASTREAM,
     **REFUSED_FORMATS,
     **REFUSED_OF_KAFKA,
+    **REFUSED_OF_FILES,
     "Configuration.parse_list_value": "a helper of PyFlink's own",
+    "FileSink.get_transformer": "a helper of PyFlink's own",
+    "KafkaSink.get_transformer": "a helper of PyFlink's own",
     "BulkWriterFactory": "it is in `connectors.file_system`",
 }
 """Why a name is not here, or what takes its place."""
@@ -76,7 +115,7 @@ INTRODUCTION = """\
 # From PyFlink
 
 This page is generated from the two APIs: `python scripts/pyflink_page.py WHEEL`, where the wheel is that of
-apache-flink {version}. What differs in behaviour is told in the [guide](guide.md#coming-from-pyflink).
+apache-flink {version}. What behaves otherwise although its name agrees is told [below](#behaviour).
 
 A program comes over by replacing `pyflink` with `holdfast` in its imports. Module paths are PyFlink's. Who imports a
 name that is not here is told so, in the words of these tables.
@@ -140,7 +179,7 @@ def page(wheel: Path) -> str:
     """The text of the page."""
     theirs = Pyflink(wheel)
     parts = [INTRODUCTION.format(version=theirs.version), *exported(theirs), *elsewhere(), *members(theirs)]
-    parts += [*keywords(theirs), *compared(theirs)]
+    parts += [*keywords(theirs), *behaviour(), *compared(theirs)]
     return "\n".join(parts) + "\n"
 
 
@@ -189,7 +228,7 @@ def elsewhere() -> Iterator[str]:
     for module, names in REFUSED_MODULES.items():
         if module.startswith(("connectors.", "formats.")):
             yield f"| `{module}` | {next(iter(names.values()))} |"
-    for table in (REFUSED_OF_KAFKA, REFUSED_FORMATS):
+    for table in (REFUSED_OF_KAFKA, REFUSED_OF_FILES, REFUSED_FORMATS):
         yield from (f"| `{name}` | {reason} |" for name, reason in table.items())
     yield ""
 
@@ -234,6 +273,13 @@ def of_ours(member: object) -> list[str] | None:
 def listed(names: list[str]) -> str:
     """Names with commas."""
     return ", ".join(f"`{name}`" for name in names)
+
+
+def behaviour() -> Iterator[str]:
+    """What is otherwise although the names agree."""
+    yield "\n## Behaviour\n"
+    yield "| here | why |\n|---|---|"
+    yield BEHAVIOUR.read_text(encoding="utf-8").rstrip()
 
 
 def compared(theirs: Pyflink) -> Iterator[str]:

@@ -40,8 +40,10 @@ REFUSED: Final[Mapping[str, str]] = {
 """Names of `pyflink.common` that are not here, and why, or what to use."""
 
 REFUSED_MODULES: Final[Mapping[str, Mapping[str, str]]] = {
+    "config_options": {"ConfigOptions": REFUSED["ConfigOptions"]},
     "input_dependency_constraint": {"InputDependencyConstraint": REFUSED["InputDependencyConstraint"]},
     "io": {"InputFormat": REFUSED["InputFormat"]},
+    "utils": {"JavaObjectWrapper": "there is no class of Java behind what is here"},
     "restart_strategy": dict.fromkeys(("RestartStrategies", "RestartStrategyConfiguration"), _RESTARTS),
 }
 """Modules of `pyflink.common` that are not here, by the names that programs import from them."""

@@ -1,11 +1,25 @@
 """Schemas of what goes in and out, under their PyFlink names."""
 
+from holdfast.common.flink_paths import refusing
 from holdfast.types.encoder import Encoder
 from holdfast.types.serialization_schema import (
     ByteArraySchema,
     DeserializationSchema,
+    RowFieldExtractorSchema,
     SerializationSchema,
     SimpleStringSchema,
 )
 
-__all__ = ["ByteArraySchema", "DeserializationSchema", "Encoder", "SerializationSchema", "SimpleStringSchema"]
+__all__ = [
+    "ByteArraySchema",
+    "DeserializationSchema",
+    "Encoder",
+    "RowFieldExtractorSchema",
+    "SerializationSchema",
+    "SimpleStringSchema",
+]
+
+__getattr__ = refusing(
+    __name__,
+    {"BulkWriterFactory": "it is in holdfast.datastream.connectors.file_system, with parquet(), arrow() and csv()"},
+)

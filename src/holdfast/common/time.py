@@ -26,6 +26,8 @@ class Time:
         """So many milliseconds."""
         return TimeSpan(milliseconds=milliseconds)
 
+    to_milliseconds = TimeSpan.to_milliseconds
+
     @staticmethod
     def milliseconds(milliseconds: int) -> TimeSpan:
         """So many milliseconds."""

@@ -79,6 +79,18 @@ REFUSED_OF_KAFKA: Final[Mapping[str, str]] = {
 }
 """The same of `connectors.kafka`."""
 
+_NO_SPLITS: Final = "files are cut into ranges where a task can begin, and shared out evenly by their bytes"
+_NO_COMPACTION: Final = "a file is as large as the rolling policy of FileSink.with_rolling_policy() lets it become"
+REFUSED_OF_FILES: Final[Mapping[str, str]] = {
+    "FileCompactStrategy": _NO_COMPACTION,
+    "FileCompactor": _NO_COMPACTION,
+    "FileEnumeratorProvider": _NO_SPLITS,
+    "FileSplitAssignerProvider": _NO_SPLITS,
+    "StreamingFileSink": "FileSink takes its place, with stream.sink_to()",
+}
+"""The same of `connectors.file_system`."""
+
+_OF_JAVA: Final = "it is a helper of PyFlink's own, for classes of Java"
 REFUSED_MODULES: Final[Mapping[str, Mapping[str, str]]] = {
     "checkpoint_storage": {"CustomCheckpointStorage": REFUSED["CustomCheckpointStorage"]},
     "connectors.cassandra": dict.fromkeys(("CassandraSink", "ClusterBuilder", "MapperOptions"), _SPARK),
@@ -101,5 +113,10 @@ REFUSED_MODULES: Final[Mapping[str, Mapping[str, str]]] = {
     "formats.orc": dict.fromkeys(
         ("OrcBulkWriters",), "FileSink writes Parquet and Arrow (holdfast.datastream.formats), for_each_epoch() ORC"
     ),
+    "utils": {
+        **dict.fromkeys(("convert_to_python_obj", "create_java_properties", "pickled_bytes_to_python_obj"), _OF_JAVA),
+        "ResultTypeQueryable": "output_type of an operation says what it emits",
+        "create_hadoop_configuration": "Spark has the configuration of Hadoop: set spark.hadoop.*",
+    },
 }
 """Modules of `pyflink.datastream` that are not here, or not whole, by the names that programs import from them."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import total_ordering
-from typing import Any
+from typing import Any, ClassVar
 
 __all__ = ["MemorySize", "SlotSharingGroup"]
 
@@ -54,6 +55,9 @@ MemorySize = SlotMemory
 @dataclass(frozen=True)
 class SlotSharingGroup:
     """A name, and what tasks of this group were to have in Flink; set `spark.executor.*` for what they have here."""
+
+    Builder: ClassVar[Callable[[str], SlotSharingGroupBuilder]]
+    """PyFlink's name of the builder's class."""
 
     name: str
     cpu_cores: float | None = None
@@ -137,3 +141,6 @@ class SlotSharingGroupBuilder:
     def _with(self, **values: Any) -> SlotSharingGroupBuilder:
         self._group = replace(self._group, **values)
         return self
+
+
+SlotSharingGroup.Builder = SlotSharingGroup.builder

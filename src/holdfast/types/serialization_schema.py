@@ -96,3 +96,29 @@ class SimpleStringSchema(SerializationSchema, DeserializationSchema):
 
     def get_produced_type(self) -> TypeInformation:
         return Types.STRING()
+
+
+class RowFieldExtractorSchema(SerializationSchema):
+    """The bytes in one field of a row, such as the key of a record that is a row of key and value.
+
+    Args:
+        field_index: Position of the field, which must hold bytes, or None where the place that they go to knows that.
+
+    Raises:
+        ValueError: The position is negative.
+    """
+
+    def __init__(self, field_index: int) -> None:
+        if field_index < 0:
+            raise ValueError(f"the position of a field is at least 0, not {field_index}")
+        self._field_index = field_index
+
+    def serialize(self, element: Any) -> bytes | None:
+        if not isinstance(element, tuple):
+            raise TypeError(f"RowFieldExtractorSchema takes fields of rows, not of {type(element).__name__}")
+        if self._field_index >= len(element):
+            raise ValueError(f"there is no field {self._field_index} in a row of {len(element)} fields")
+        found = element[self._field_index]
+        if found is not None and not isinstance(found, bytes | bytearray):
+            raise TypeError(f"field {self._field_index} holds {type(found).__name__}, not bytes: map the stream first")
+        return None if found is None else bytes(found)

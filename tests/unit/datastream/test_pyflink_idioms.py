@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.common import Row, Types
+from holdfast.common import Duration, Row, Types
 from holdfast.datastream import BroadcastProcessFunction, KeyedProcessFunction, MapFunction, ReduceFunction
 from holdfast.datastream.state import ListStateDescriptor, MapStateDescriptor
 from holdfast.errors import ConfigurationError
@@ -153,6 +153,11 @@ def test_names_stand_where_pyflink_has_them() -> None:
         ("from holdfast.datastream.formats.csv import CsvSchema", "DDL"),
         ("from holdfast.datastream.formats.parquet import ParquetBulkWriters", r"BulkWriterFactory.parquet\(\)"),
         ("from holdfast.datastream.formats.orc import OrcBulkWriters", r"for_each_epoch\(\)"),
+        ("from holdfast.datastream.connectors.file_system import StreamingFileSink", "FileSink"),
+        ("from holdfast.datastream.connectors.file_system import FileCompactor", "rolling policy"),
+        ("from holdfast.datastream.utils import ResultTypeQueryable", "output_type"),
+        ("from holdfast.common.serialization import BulkWriterFactory", r"parquet\(\)"),
+        ("from holdfast.common.config_options import ConfigOptions", "by their names"),
         ("from holdfast.common import RestartStrategies", r"restart-strategy\."),
         ("from holdfast.common.restart_strategy import RestartStrategies", r"restart-strategy\."),
     ],
@@ -198,6 +203,35 @@ def test_keywords_are_spelled_as_pyflink_spells_them() -> None:
     assert stream.slot_sharing_group(group) is stream
     assert stream.broadcast(broadcast_state_descriptor=RULES).descriptors == (RULES,)
     assert stream.map(lambda row: row).set_description(description="n").get_name() == "n"
+
+
+def test_classes_that_pyflink_nests_stand_where_it_has_them() -> None:
+    from holdfast.common.serialization import RowFieldExtractorSchema
+    from holdfast.datastream import JobStatus, SlotSharingGroup
+    from holdfast.datastream.connectors.file_system import OutputFileConfig
+    from holdfast.datastream.formats.json import JsonRowDeserializationSchema, JsonRowSerializationSchema
+    from holdfast.datastream.state import StateTtlConfig
+    from holdfast.metrics.metricbase import Counter
+
+    row = Types.ROW([Types.INT(), Types.STRING()])
+    written = JsonRowSerializationSchema.Builder().with_type_info(row).build().serialize((1, "kelp"))
+    assert JsonRowDeserializationSchema.Builder().type_info(row).build().deserialize(written) == (1, "kelp")
+    named = OutputFileConfig.OutputFileConfigBuilder().with_part_prefix("p").with_part_suffix(".x").build()
+    assert (named.get_part_prefix(), named.get_part_suffix()) == ("p", ".x")
+    assert SlotSharingGroup.Builder("g").build().get_name() == "g"
+    assert not JobStatus.CANCELLING.is_terminal_state() and JobStatus.FAILING is not JobStatus.FAILED
+    assert Counter is not None
+    ttl = StateTtlConfig.new_builder(5).cleanup_in_rocksdb_compact_filter(10, Duration.of_hours(1)).build()
+    assert ttl.is_enabled() and not StateTtlConfig.DISABLED.is_enabled()
+    assert ttl.get_cleanup_strategies().in_compaction
+    schema = RowFieldExtractorSchema(1)
+    rows: list[Any] = [("k", b"v"), Row("k", bytearray(b"w")), ("k", None)]
+    assert [schema.serialize(one) for one in rows] == [b"v", b"w", None]
+    for wrong, message in ((("k", "text"), "holds str, not bytes"), (("k",), "no field 1"), ("text", "fields of rows")):
+        with pytest.raises((TypeError, ValueError), match=message):
+            schema.serialize(wrong)
+    with pytest.raises(ValueError, match="at least 0"):
+        RowFieldExtractorSchema(-1)
 
 
 def test_types_are_made_by_the_classes_of_pyflink_too() -> None:
@@ -279,7 +313,6 @@ def test_settings_act_or_are_refused_with_what_to_use() -> None:
     assert env.get_configuration().get_string("spark.jars") == "a.jar,b.jar,c.jar"
     assert env.get_configuration().get_string("spark.pyspark.python") == "/usr/bin/python3"
     for refused, message in (
-        (lambda: env.set_python_requirements("requirements.txt"), "workers install nothing"),
         (lambda: env.add_classpaths("x"), r"add_jars\(\)"),
         (lambda: env.register_cached_file("x", "y"), "SparkFiles"),
         (lambda: env.add_source(None), r"from_source\(\)"),

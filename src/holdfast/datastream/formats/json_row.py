@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from holdfast.errors import ConfigurationError, OutputTypeError
 from holdfast.types.conversion.convert import to_row_type
@@ -19,6 +19,9 @@ class JsonRowDeserializationSchema(DeserializationSchema):
 
     Fields that the type has not are ignored. Dates and times are ISO 8601, binaries base64, decimals numbers or text.
     """
+
+    Builder: ClassVar[type[JsonRowDeserializationSchemaBuilder]]
+    """PyFlink's name of the builder's class."""
 
     def __init__(self, row_type: RowTypeInformation, *, fails_on_missing: bool, ignores_errors: bool) -> None:
         self._type = row_type
@@ -89,6 +92,9 @@ class JsonRowDeserializationSchemaBuilder:
 class JsonRowSerializationSchema(SerializationSchema):
     """JSON objects of rows; `builder()` begins one. Their form is that of `Encoder.json_encoder()`."""
 
+    Builder: ClassVar[type[JsonRowSerializationSchemaBuilder]]
+    """PyFlink's name of the builder's class."""
+
     def __init__(self, row_type: RowTypeInformation) -> None:
         self._type = row_type
 
@@ -126,3 +132,8 @@ class JsonRowSerializationSchemaBuilder:
 
 def _again(row_type: RowTypeInformation, fails_on_missing: bool, ignores_errors: bool) -> JsonRowDeserializationSchema:
     return JsonRowDeserializationSchema(row_type, fails_on_missing=fails_on_missing, ignores_errors=ignores_errors)
+
+
+# PyFlink nests the builders.
+JsonRowDeserializationSchema.Builder = JsonRowDeserializationSchemaBuilder
+JsonRowSerializationSchema.Builder = JsonRowSerializationSchemaBuilder

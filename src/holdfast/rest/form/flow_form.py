@@ -21,7 +21,7 @@ from holdfast.rest.route.schema import (
 )
 from holdfast.runtime.job.status import JobStatus
 
-_OF_JOB_MANAGERS: Final = ("INITIALIZING", "CANCELLING", "UNKNOWN")
+_OF_JOB_MANAGERS: Final = ("INITIALIZING", "UNKNOWN")
 STATUS: Final = named("JobStatus", choice(*(status.value for status in JobStatus), *_OF_JOB_MANAGERS))
 
 _SINK: Final = {"id": STRING, "epoch": or_none(integer(0)), "commit_ms": NUMBER}

@@ -11,7 +11,7 @@ from holdfast.kernel.ids import JobID
 
 
 class JobStatus(Enum):
-    """Flink's job states, as far as they occur here.
+    """Flink's job states. FAILING, CANCELLING and RECONCILING do not occur here: a job goes on after its epoch.
 
     FINISHED, CANCELED and FAILED are globally terminal: nobody runs the job again by itself. SUSPENDED is locally
     terminal: this process has stopped and kept everything, and running the job again resumes it.
@@ -24,6 +24,9 @@ class JobStatus(Enum):
     CANCELED = "CANCELED"
     FAILED = "FAILED"
     SUSPENDED = "SUSPENDED"
+    FAILING = "FAILING"
+    CANCELLING = "CANCELLING"
+    RECONCILING = "RECONCILING"
 
     def result(self, timeout: float | None = None) -> JobStatus:
         """Itself, at once: PyFlink hands out a future of it."""

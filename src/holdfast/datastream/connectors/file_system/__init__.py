@@ -1,5 +1,6 @@
 """`FileSource` and `FileSink`: files as streams, and streams into files, exactly once, under PyFlink's names."""
 
+from holdfast.common.flink_paths import refusing
 from holdfast.datastream.connectors.file_system.file_sink import FileSink
 from holdfast.datastream.connectors.file_system.file_sink_settings import (
     BucketAssigner,
@@ -10,6 +11,7 @@ from holdfast.datastream.connectors.file_system.file_sink_settings import (
     RollingPolicy,
 )
 from holdfast.datastream.connectors.file_system.file_source import FileSource, FileSourceBuilder
+from holdfast.datastream.flink_paths import REFUSED_OF_FILES
 from holdfast.datastream.formats.input_format import BulkFormat
 from holdfast.datastream.formats.text_lines import StreamFormat
 
@@ -26,3 +28,5 @@ __all__ = [
     "RollingPolicy",
     "StreamFormat",
 ]
+
+__getattr__ = refusing(__name__, REFUSED_OF_FILES)

@@ -72,9 +72,9 @@ class OutputFileConfig:
         self.names = FileNames(part_prefix, part_suffix)
 
     @staticmethod
-    def builder() -> OutputFileConfigBuilder:
+    def builder() -> OutputFileConfig.OutputFileConfigBuilder:
         """Makes one step by step."""
-        return OutputFileConfigBuilder()
+        return OutputFileConfig.OutputFileConfigBuilder()
 
     def get_part_prefix(self) -> str:
         """What names begin with."""
@@ -84,26 +84,25 @@ class OutputFileConfig:
         """What names end with."""
         return self.names.suffix
 
+    class OutputFileConfigBuilder:
+        """Makes an `OutputFileConfig` step by step."""
 
-class OutputFileConfigBuilder:
-    """Makes an `OutputFileConfig` step by step."""
+        def __init__(self) -> None:
+            self._prefix, self._suffix = "part", ""
 
-    def __init__(self) -> None:
-        self._prefix, self._suffix = "part", ""
+        def with_part_prefix(self, prefix: str) -> OutputFileConfig.OutputFileConfigBuilder:
+            """Sets what names begin with; `part` by default."""
+            self._prefix = prefix
+            return self
 
-    def with_part_prefix(self, prefix: str) -> OutputFileConfigBuilder:
-        """Sets what names begin with; `part` by default."""
-        self._prefix = prefix
-        return self
+        def with_part_suffix(self, suffix: str) -> OutputFileConfig.OutputFileConfigBuilder:
+            """Sets what names end with, such as `.parquet`; nothing by default."""
+            self._suffix = suffix
+            return self
 
-    def with_part_suffix(self, suffix: str) -> OutputFileConfigBuilder:
-        """Sets what names end with, such as `.parquet`; nothing by default."""
-        self._suffix = suffix
-        return self
-
-    def build(self) -> OutputFileConfig:
-        """The finished one."""
-        return OutputFileConfig(self._prefix, self._suffix)
+        def build(self) -> OutputFileConfig:
+            """The finished one."""
+            return OutputFileConfig(self._prefix, self._suffix)
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Metrics under PyFlink's name: what `runtime_context.get_metrics_group()` makes."""
+"""Metrics under the name of PyFlink's module."""
 
 from holdfast.runtime.function.metric import Counter, Distribution, Meter, Metric, MetricGroup
 
