@@ -94,3 +94,11 @@ def test_an_example_prints_what_it_prints_on_flink(
         assert sorted(line for line in lines if line.startswith("(")) == sorted(recorded)
     else:
         assert by_key(lines) == by_key(recorded)
+
+
+@pytest.mark.parametrize("name", ["streaming_word_count.py", "asyncio/remote_model_inference.py"])
+def test_an_example_that_reads_a_table_is_told_of_spark_sql(
+    wheel: zipfile.ZipFile, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    with pytest.raises(ImportError, match=r"no Table API, .*use Spark SQL"):
+        printed(example(wheel, name), tmp_path, monkeypatch, capsys)
