@@ -128,6 +128,7 @@ LONG = (
     "tests/spark/test_object_store_story.py",
     "tests/spark/test_program_log.py::test_a_program_shows_the_log_of_its_job_unless_it_has_configured_its_own[only",
     "tests/spark/test_pyflink_examples.py",
+    "tests/spark/test_pyflink_kafka_examples.py",
     "tests/spark/test_pyflink_programs.py::test_another_program",
     "tests/spark/test_schema_registry.py",
     "tests/spark/test_standalone_stories.py",
