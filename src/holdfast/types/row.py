@@ -1,23 +1,22 @@
 """Rows: tuples whose fields have names.
 
-A row is immutable, compares equal to a plain tuple of the same values, and unpacks like one. The names belong to a
-class that is made once for all rows with the same names, so a row costs little more than a tuple, and reading a field
-by attribute as little as an index. Reading by index or by ``row["name"]`` costs a Python call; unpacking is cheapest.
+A row compares equal to a plain tuple of the same values, and unpacks like one. The names belong to a class that is made
+once for all rows with the same names, so a row costs little more than a tuple, and reading a field by attribute as
+little as an index. Reading by index or by ``row["name"]`` costs a Python call; unpacking is cheapest.
+
+A row may be changed, which costs more than to make one; see `holdfast.types.changed_row`.
 """
 
 from __future__ import annotations
 
 from collections import _tuplegetter  # type: ignore[attr-defined]
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import repeat
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 
+from holdfast.types.changed_row import CHANGES, ChangedRow, begin_change, class_of_changed, plain_tuple
 from holdfast.types.row_kind import RowKind
 
-_NO_CHANGE = (
-    "row{} cannot be: a Row does not change, because state and other steps may hold the same one. Make another one, "
-    "Row(**{{**row.as_dict(), 'name': value}}) or Row(*values)."
-)
 _new = tuple.__new__
 _get = tuple.__getitem__
 
@@ -30,10 +29,14 @@ class Row(tuple[Any, ...]):
     method of tuples. ``"a" in row`` asks for a field where they have names, otherwise for a value. As in PyFlink,
     ``Row("a", "b")`` may be called to make rows with these names.
 
+    ``row.a = 1``, ``row["a"] = 1`` and ``row[0] = 1`` change a field, for whoever changes it: state and other steps
+    that hold the row have what it was, until they are given it again. C that reads a tuple by itself, as
+    ``"%s %s" % row`` and pyarrow do, sees what it was too: give it ``tuple(row)``.
+
     A row of a stream of changes has a kind, which is no field: rows that differ only in it are equal.
     """
 
-    __slots__ = ()
+    # No slots: what a row is after a change has its place in the instance.
 
     _names: ClassVar[tuple[str, ...]] = ()
     """Names of the fields; empty for a row without names."""
@@ -67,8 +70,7 @@ class Row(tuple[Any, ...]):
     def of_kind(row_kind: RowKind, *values: Any, **fields: Any) -> Row:
         """Make a row of a kind, of values or of named fields."""
         row = Row(*values, **fields)
-        row.set_row_kind(row_kind)
-        return row
+        return _new(row_class(type(row)._names, _checked(row_kind)), row)
 
     def get_row_kind(self) -> RowKind:
         """Return what the row does to a table; it is inserted unless something else was said."""
@@ -80,9 +82,8 @@ class Row(tuple[Any, ...]):
         Raises:
             TypeError: It is no `RowKind`.
         """
-        if not isinstance(row_kind, RowKind):
-            raise TypeError(f"set_row_kind() takes a RowKind, not {row_kind!r}.")
-        self.__class__ = row_class(type(self)._names, row_kind)
+        if type(self)._kind is not _checked(row_kind):
+            _become(self, row_class(type(self)._names, row_kind))
 
     def set_field_names(self, field_names: Iterable[str]) -> None:
         """Give the fields names, or other names.
@@ -95,7 +96,8 @@ class Row(tuple[Any, ...]):
             raise TypeError(
                 f"{self!r} has {len(self)} fields, and set_field_names() got {len(names)} names: {names!r}."
             )
-        self.__class__ = row_class(names, type(self)._kind)
+        if names != type(self)._names:
+            _become(self, row_class(names, type(self)._kind))
 
     def as_dict(self, recursive: bool = False) -> dict[str, Any]:
         """Return the values by name.
@@ -115,8 +117,24 @@ class Row(tuple[Any, ...]):
         names = type(self)._names
         return item in names if names else tuple.__contains__(self, item)
 
-    def __setitem__(self, key: Any, value: Any) -> NoReturn:
-        raise TypeError(_NO_CHANGE.format(f"[{key!r}] = {value!r:.40}"))
+    def __setitem__(self, key: Any, value: Any) -> None:
+        if key.__class__ is str:
+            try:
+                key = type(self)._positions[key]
+            except KeyError:
+                raise KeyError(f"No field {key!r}; the row has {list(type(self)._names)!r}.") from None
+        elif isinstance(key, slice):
+            value = list(value)
+            if len(value) != len(_get(self, key)):
+                raise ValueError(f"{len(value)} values for {len(_get(self, key))} fields: a Row keeps its fields.")
+        else:
+            _get(self, key)  # which says what is wrong with an index
+        _changing(self)[key] = value
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name not in type(self)._positions or name in _METHODS:
+            raise AttributeError(f"No field {name!r} can be set; the row has {list(type(self)._names)!r}.")
+        self[name] = value
 
     def get_fields_by_names(self, names: Iterable[str]) -> list[Any]:
         """Return the values of some fields, in the order asked for."""
@@ -157,6 +175,46 @@ class Row(tuple[Any, ...]):
     def __reduce__(self) -> tuple[Any, ...]:
         names, kind = type(self)._names, type(self)._kind
         return revive, ((names, tuple(self)) if kind is RowKind.INSERT else (names, tuple(self), kind.value))
+
+
+_changed_classes: dict[type[Any], type[Any]] = {}
+
+
+def _changing(row: Row) -> list[Any]:
+    """The values of a row that is about to change."""
+    if not CHANGES:
+        _compare_with_changed_rows()
+        CHANGES.append(True)
+    return begin_change(row, _changed_class(type(row)))
+
+
+def _become(row: Row, kind: type[Row]) -> None:
+    """Change the names or the kind of a row."""
+    _changing(row)
+    object.__setattr__(row, "__class__", _changed_class(kind))
+
+
+def _changed_class(kind: type[Any]) -> type[Any]:
+    if issubclass(kind, ChangedRow):
+        return kind
+    known = _changed_classes.get(kind)
+    return known or _changed_classes.setdefault(kind, class_of_changed(kind, kind._names, _METHODS))
+
+
+def _compare_with_changed_rows() -> None:
+    """From now on rows are compared in Python: those of tuples compare what a changed row was."""
+
+    def comparing(compare: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+        return lambda row, other: compare(plain_tuple(row), plain_tuple(other))
+
+    for name in ("__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__"):
+        setattr(Row, name, comparing(getattr(tuple, name)))
+
+
+def _checked(row_kind: Any) -> RowKind:
+    if not isinstance(row_kind, RowKind):
+        raise TypeError(f"set_row_kind() takes a RowKind, not {row_kind!r}.")
+    return row_kind
 
 
 def _plain(value: Any) -> Any:

@@ -54,18 +54,6 @@ def test_names_are_given_to_a_row_and_asked_for():
         row.set_field_names(["id"])
     with pytest.raises(TypeError, match="distinct"):
         row.set_field_names(["id", "id"])
-    with pytest.raises(TypeError, match=r"row\[0\] = 2 cannot be: a Row does not change.*Make another one"):
-        row[0] = 2
-
-
-def test_a_row_is_immutable():
-    row = Row(a=1)
-    with pytest.raises(AttributeError):
-        row.a = 2
-    with pytest.raises(AttributeError):
-        row.other = 2
-    with pytest.raises(TypeError):
-        row["a"] = 2
 
 
 @pytest.mark.parametrize("name", ["count", "index", "class", "0", "a b", "_private", "self", "ä"])

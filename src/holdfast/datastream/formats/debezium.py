@@ -16,7 +16,7 @@ from holdfast.errors import ConfigurationError, OutputTypeError
 from holdfast.types.conversion.convert import to_row_type
 from holdfast.types.conversion.json_value import json_reader, parse_json
 from holdfast.types.information.type_information import ChangelogTypeInformation, RowTypeInformation
-from holdfast.types.row import Row
+from holdfast.types.row import Row, row_class
 from holdfast.types.row_kind import RowKind
 from holdfast.types.serialization_schema import DeserializationSchema
 
@@ -109,9 +109,7 @@ class DebeziumJsonDeserializationSchema(DeserializationSchema):
             raise ValueError(f"{where!r} of an operation {message['op']!r} is no row, but {fields!r:.100}")
         if self._metadata:
             fields = fields | {name: _at(message, path) for name, path in self._metadata.items()}
-        row: Row = self._type.adopt(self._read(fields))
-        row.set_row_kind(kind)
-        return row
+        return row_class(self._type.names, kind).make(self._type.adopt(self._read(fields)))
 
 
 def _at(message: Any, path: str) -> Any:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from holdfast.types.changed_row import CHANGES, originals
 from holdfast.types.conversion.arrow import batch_to_elements, elements_to_batch
 from holdfast.types.information.type_information import RowTypeInformation, TypeInformation
 
@@ -29,7 +30,7 @@ class Chunk:
             part.
     """
 
-    __slots__ = ("_adopted", "_batch", "_elements", "stamps", "type", "uid")
+    __slots__ = ("_adopted", "_batch", "_elements", "_given", "stamps", "type", "uid")
 
     def __init__(
         self,
@@ -46,6 +47,7 @@ class Chunk:
         self._elements = elements
         self._batch = batch
         self._adopted = not isinstance(type_, RowTypeInformation)
+        self._given = False
 
     def __len__(self) -> int:
         if self._elements is not None:
@@ -57,6 +59,7 @@ class Chunk:
         """The same elements with other timestamps."""
         copy = Chunk(self.type, self.uid, elements=self._elements, batch=self._batch, stamps=stamps)
         copy._adopted = self._adopted
+        copy._given = True
         return copy
 
     def stamped_batch(self) -> pa.RecordBatch:
@@ -75,11 +78,15 @@ class Chunk:
     def elements(self) -> list[Any]:
         """The elements as Python objects: rows, or plain values.
 
-        Rows are made from the columns, so a chained function gets what one behind an exchange would get.
+        Rows are made from the columns, so a chained function gets what one behind an exchange would get. Whoever asks
+        next gets them as they were, also if a function has changed one.
         """
         if self._elements is None or not self._adopted:
             self._elements = batch_to_elements(self.batch, self.type)
             self._adopted = True
+        elif CHANGES and self._given:
+            self._elements = originals(self._elements)
+        self._given = True
         return self._elements
 
     @property
@@ -91,5 +98,7 @@ class Chunk:
         """
         if self._batch is None:
             assert self._elements is not None
+            if CHANGES and self._given:
+                self._elements = originals(self._elements)
             self._batch = elements_to_batch(self._elements, self.type, self.uid)
         return self._batch

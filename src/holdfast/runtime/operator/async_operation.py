@@ -15,6 +15,7 @@ from typing import Any
 from holdfast.errors import OutputTypeError
 from holdfast.runtime.function.async_function import AsyncFunction, AsyncRetryStrategy
 from holdfast.runtime.function.user_function import Function, RuntimeContext
+from holdfast.types.changed_row import CHANGES, originals, settled
 
 _loops: dict[int, asyncio.AbstractEventLoop] = {}
 _lock = threading.Lock()
@@ -61,7 +62,8 @@ class AsyncOperation(Function):
             Exception: What the first call raised that is not made again; the others are cancelled then.
             OutputTypeError: A call returned something else than a list.
         """
-        return asyncio.run_coroutine_threadsafe(self._all(elements), _loop()).result()
+        done = asyncio.run_coroutine_threadsafe(self._all(elements), _loop()).result()
+        return [(place, originals(results)) for place, results in done] if CHANGES else done
 
     async def _all(self, elements: Sequence[Any]) -> list[tuple[int, list[Any]]]:
         free = asyncio.Semaphore(self._capacity)
@@ -110,7 +112,7 @@ class AsyncOperation(Function):
 def _checked(results: Any) -> list[Any]:
     if results is None or isinstance(results, str | bytes | dict) or not hasattr(results, "__iter__"):
         raise OutputTypeError(None, f"an AsyncFunction returns a list of results, not {results!r:.200}")
-    return list(results)
+    return [settled(result) for result in results] if CHANGES else list(results)
 
 
 def _loop() -> asyncio.AbstractEventLoop:

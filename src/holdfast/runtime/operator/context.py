@@ -18,6 +18,7 @@ from holdfast.runtime.function.user_function import (
 )
 from holdfast.state.backend import AbstractKeyedStateBackend
 from holdfast.state.declaration.described_states import DescribedStates
+from holdfast.types.changed_row import CHANGES, settled
 
 BACKEND = "holdfast.backend"
 CONTEXT = "holdfast.context"
@@ -140,7 +141,7 @@ class ElementContext(KeyedProcessFunction.OnTimerContext, ProcessFunction.Contex
         return self.domain
 
     def output(self, tag: OutputTag, value: Any) -> None:
-        self.side_outputs.setdefault(tag.tag_id, []).append(value)
+        self.side_outputs.setdefault(tag.tag_id, []).append(settled(value) if CHANGES else value)
 
 
 class SubtaskTimerService(TimerService):

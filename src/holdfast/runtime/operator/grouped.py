@@ -8,6 +8,7 @@ from typing import Any
 
 from holdfast.errors import HoldfastError
 from holdfast.runtime.operator.subtask import OperatorSubtask
+from holdfast.types.changed_row import Emission
 
 
 class GroupedSubtask(OperatorSubtask):
@@ -40,6 +41,7 @@ class GroupedSubtask(OperatorSubtask):
     def end_input(self) -> list[Any]:
         assert self.backend is not None
         out: list[Any] = []
+        emission = self._emission = Emission(out)
         backend, call, context = self.backend, self._call, self.context
         groups, self._groups = self._groups, defaultdict(list)
         try:
@@ -53,4 +55,5 @@ class GroupedSubtask(OperatorSubtask):
         except Exception as error:
             raise self._user_error(error, "processing the elements of a key") from error
         backend.release()
+        emission.end()
         return self._without_tagged(out) if self._spec.side_outputs else out

@@ -12,6 +12,7 @@ from typing import Any
 from holdfast.errors import HoldfastError
 from holdfast.runtime.function.user_function import TimeDomain
 from holdfast.runtime.operator.subtask import OperatorSubtask
+from holdfast.types.changed_row import Emission
 
 Stamps = list[int | None]
 
@@ -42,6 +43,7 @@ class StampedSubtask(OperatorSubtask):
         timestamps: Sequence[int | None] | None = None,
     ) -> list[Any]:
         out: list[Any] = []
+        emission = self._emission = Emission(out)
         slots: Any = repeat(None)
         try:
             if self._shape == "async":
@@ -65,6 +67,7 @@ class StampedSubtask(OperatorSubtask):
             raise self._user_error(error, "processing an element") from error
         finally:
             self.context.element_timestamp = None
+        emission.end()
         return out
 
     def process_broadcast(self, elements: Sequence[Any]) -> list[Any]:
@@ -82,22 +85,30 @@ class StampedSubtask(OperatorSubtask):
         return out
 
     def _process_one(self, element: Any, slot: Any, out: list[Any]) -> None:
-        emitted: list[Any] = []
+        before = len(out)
         if self.backend is None:
-            self._run_narrow((element,), emitted)
+            self._run_narrow((element,), out)
         else:
-            self._keyed_runs[self._shape]((element,), (slot,), emitted)
-        out += self._without_tagged(emitted) if self._spec.side_outputs else emitted
+            self._keyed_runs[self._shape]((element,), (slot,), out)
+        if self._spec.side_outputs:
+            self._part_tagged(out, before)
 
     def _take_fired(self, emitted: Any, domain: Any, timestamp: int, out: list[Any]) -> None:
         before = len(out)
-        out += self._without_tagged(list(emitted)) if self._spec.side_outputs else emitted
+        out.extend(emitted)
+        if self._spec.side_outputs:
+            self._part_tagged(out, before)
         stamp = timestamp if domain is TimeDomain.EVENT_TIME else None
         if self._spec.gives_times:
             self._take_times(out, before)
         else:
             self._stamps += [stamp] * (len(out) - before)
         self._note_side(stamp)
+
+    def _part_tagged(self, out: list[Any], start: int) -> None:
+        """Sends what was emitted with a tag, from a place on, to its side output."""
+        self._emission.part(start)
+        out[start:] = self._without_tagged(out[start:])
 
     def _take_times(self, out: list[Any], start: int) -> None:
         """Parts the pairs of a time and an element that were emitted from a place on."""

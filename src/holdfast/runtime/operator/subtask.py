@@ -29,6 +29,7 @@ from holdfast.runtime.operator.state_context import (
 from holdfast.runtime.operator.vectorised import BatchContext, as_one_batch
 from holdfast.state.backend import AbstractKeyedStateBackend, OperatorStateBackend
 from holdfast.state.declaration.descriptor import ValueStateDescriptor
+from holdfast.types.changed_row import CHANGES, Emission, originals
 
 REDUCE_STATE = "_reduce"
 
@@ -94,7 +95,7 @@ class OperatorSubtask:
     def take_side_outputs(self) -> dict[str, list[Any]]:
         """Returns and forgets the side outputs."""
         taken, self.context.side_outputs = self.context.side_outputs, {}
-        return taken
+        return {tag: originals(values) for tag, values in taken.items()} if CHANGES else taken
 
     def take_stamps(self) -> list[int | None] | None:
         """The timestamps of what was emitted since the last call; None where elements have none."""
@@ -124,6 +125,7 @@ class OperatorSubtask:
             UserFunctionError: The function raised; names operator, key and epoch and ends with the user's traceback.
         """
         out: list[Any] = []
+        emission = self._emission = Emission(out)
         try:
             if self.backend is None:
                 self._run_narrow(elements, out)
@@ -135,6 +137,7 @@ class OperatorSubtask:
             raise
         except Exception as error:
             raise self._user_error(error, "processing an element") from error
+        emission.end()
         return self._without_tagged(out) if self._spec.side_outputs else out
 
     def process_second(self, *batch: Any) -> list[Any]:
@@ -173,6 +176,7 @@ class OperatorSubtask:
             UserFunctionError: The function raised.
         """
         out: list[Any] = []
+        emission = self._emission = Emission(out)
         context, call = self._broadcast_side, self.function.process_broadcast_element
 
         def process() -> None:
@@ -183,6 +187,7 @@ class OperatorSubtask:
                     out.extend(emitted)
 
         self._guard("processing a broadcast element", process)
+        emission.end()
         return self._without_tagged(out) if self._spec.side_outputs else out
 
     def snapshot_state(self, checkpoint_id: int | None = None) -> None:
@@ -233,6 +238,7 @@ class OperatorSubtask:
         # A plain function may register timers too; they go when they are due, and would be due for ever otherwise.
         handler = getattr(self.function, "on_timer", _ignore)
         context = self.context
+        emission = self._emission = Emission(out)
 
         def fire(timestamp: int) -> None:
             context.domain = domain
@@ -249,6 +255,7 @@ class OperatorSubtask:
             raise self._user_error(error, "firing a timer") from error
         finally:
             context.element_timestamp = None
+        emission.end()
         return self._without_tagged(out) if self._spec.side_outputs else out
 
     def _take_fired(self, emitted: Iterable[Any], domain: Any, timestamp: int, out: list[Any]) -> None:

@@ -14,6 +14,7 @@ from holdfast.runtime.operator import GroupedSubtask, OperatorSubtask, StampedSu
 from holdfast.runtime.window_operator.pane_subtask import PaneSubtask
 from holdfast.runtime.window_operator.session_subtask import SessionSubtask
 from holdfast.runtime.window_operator.window_task import WindowTask
+from holdfast.types.changed_row import CHANGES, gather, originals
 
 
 class WindowSubtask(StampedSubtask):
@@ -76,14 +77,15 @@ class WindowSubtask(StampedSubtask):
 
     def _taken(self) -> list[Any]:
         taken, self._out = self._out, []
-        return taken
+        return originals(taken) if CHANGES else taken
 
     # Driven by the task of windows.
 
     def emit(self, emitted: Iterable[Any], timestamp: int) -> None:
         """Take what a window function has emitted."""
         before = len(self._out)
-        self._out += self._without_tagged(list(emitted)) if self._spec.side_outputs else emitted
+        gathered = gather(emitted)
+        self._out += self._without_tagged(gathered) if self._spec.side_outputs else gathered
         if self._is_stamped:
             self._stamps += [timestamp] * (len(self._out) - before)
             self._note_side(timestamp)

@@ -10,6 +10,8 @@ from holdfast.state.declaration.api import ListState, MapState
 from holdfast.state.declaration.map_access import entries_of
 from holdfast.state.hashmap.collection_column import REWRITTEN, ListColumn, MapColumn
 from holdfast.state.hashmap.handle import CellHandle
+from holdfast.state.layout.value_codec import RowCodec
+from holdfast.types.changed_row import CHANGES
 from holdfast.types.information.type_information import AtomicTypeInformation
 from holdfast.types.key.abstract_key_codec import KeyCodec
 from holdfast.types.key.key_codec import AtomicKeyCodec
@@ -26,13 +28,16 @@ class ListHandle(CellHandle[ListColumn], ListState[Any]):
         super().attach(column, cursor)
         self._pending = column.pending
         self._shares = column.layout.value.shares
+        self._bears_rows = isinstance(column.layout.value, RowCodec)
 
     def get(self) -> list[Any]:
         """Return the elements in a new list."""
         stored = self._values[self._cursor.slot]
         if stored is None:
             return []
-        return list(stored) if self._shares else list(map(self._expose, stored))
+        if self._shares or (self._bears_rows and not CHANGES):
+            return list(stored)
+        return list(map(self._expose, stored))
 
     def add(self, value: Any) -> None:
         """Append an element."""

@@ -21,6 +21,7 @@ from holdfast.state.declaration.descriptor import (
 from holdfast.state.hashmap.column import Column
 from holdfast.state.hashmap.placement import NamespaceCursor
 from holdfast.state.layout.value_codec import Encoded, OpaqueCodec
+from holdfast.types.changed_row import CHANGES, original
 
 C = TypeVar("C", bound=Column)
 
@@ -132,6 +133,15 @@ class ValueHandle(CellHandle[Column], ValueState[Any]):
         slot = self._cursor.slot
         self._values[slot] = value
         self._dirty[slot] = 1
+
+
+class RowValueHandle(ValueHandle):
+    """A row whose fields cannot change, without a default."""
+
+    def value(self) -> Any:
+        """Return the value as it was written, or None."""
+        stored = self._values[self._cursor.slot]
+        return original(stored) if CHANGES else stored
 
 
 class DefaultValueHandle(ValueHandle):

@@ -17,6 +17,7 @@ from holdfast.state.hashmap.handle import (
     FoldingHandle,
     OpaqueValueHandle,
     ReducingHandle,
+    RowValueHandle,
     ValueHandle,
 )
 from holdfast.state.hashmap.ttl import (
@@ -28,7 +29,7 @@ from holdfast.state.hashmap.ttl import (
     ExpiringValueHandle,
 )
 from holdfast.state.layout.column_layout import StateLayout
-from holdfast.state.layout.value_codec import OpaqueCodec
+from holdfast.state.layout.value_codec import OpaqueCodec, RowCodec
 
 _COLUMNS: Final[dict[StateKind, type[Column]]] = {StateKind.LIST: ListColumn, StateKind.MAP: MapColumn}
 _HANDLES: Final[dict[StateKind, type[CellHandle[Any]]]] = {
@@ -66,4 +67,6 @@ def handle_for(
     else:
         opaque = isinstance(layout.value, OpaqueCodec)
         handle_class = ValueHandle if layout.value.shares else OpaqueValueHandle if opaque else CopiedValueHandle
+        if isinstance(layout.value, RowCodec):
+            handle_class = RowValueHandle
     return handle_class(backend, descriptor, namespace_serializer)

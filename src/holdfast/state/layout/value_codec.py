@@ -17,6 +17,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from holdfast.types.changed_row import CHANGES, original, originals, settled
 from holdfast.types.information.record_type import RecordTypeInformation
 from holdfast.types.information.type_information import (
     AtomicTypeInformation,
@@ -116,6 +117,37 @@ class SharedCodec(ValueCodec):
         return True
 
 
+class RowCodec(SharedCodec):
+    """Rows whose fields cannot change, and tuples of such rows.
+
+    Who reads one may change it, for himself: what is in state is what the row was (`original`). So what is read or
+    written goes through here once a row was changed in this process.
+    """
+
+    def __init__(self, type_info: TypeInformation) -> None:
+        super().__init__(type_info)
+        self._whole = self.exact
+        if isinstance(type_info, StructTypeInformation) and any(part.bears_rows for part in type_info.types):
+            self.exact = _Nothing  # rows within may have been changed: its class does not tell
+
+    def adopt(self, value: Any) -> Any:
+        """Check a value as it is now, and bring it into the form that would be read back."""
+        return value if type(value) is self._whole and not CHANGES else self.type.adopt(value)
+
+    def expose(self, stored: Any) -> Any:
+        """Return the value as it was written."""
+        return original(stored) if CHANGES else stored
+
+    @property
+    def shares(self) -> bool:
+        """What is in memory may be a row that somebody has changed."""
+        return False
+
+    def to_array(self, stored: Sequence[Any]) -> pa.Array:
+        """Convert what was written."""
+        return super().to_array(originals(stored) if CHANGES else stored)
+
+
 class CopyCodec(ValueCodec):
     """Values of a declared type that can change: lists, maps, and rows with such fields."""
 
@@ -128,11 +160,17 @@ class CopyCodec(ValueCodec):
 
     def adopt(self, value: Any) -> Any:
         """Return a copy, checked throughout where its parts need it."""
-        return self.type.copy(value) if type(value) is self._copied_as else self.type.adopt(value)
+        if type(value) is not self._copied_as:
+            return self.type.adopt(value)
+        return self.type.copy(settled(value) if CHANGES else value)
 
     def expose(self, stored: Any) -> Any:
-        """Return a copy."""
+        """Return a copy, of rows as they were written."""
         return self.type.copy(stored)
+
+    def to_array(self, stored: Sequence[Any]) -> pa.Array:
+        """Convert what was written."""
+        return super().to_array(originals(stored) if CHANGES and self.type.bears_rows else stored)
 
 
 class Encoded(bytes):
@@ -179,7 +217,9 @@ def value_codec_for(type_info: TypeInformation) -> ValueCodec:
     """Return the codec of a declared type."""
     if isinstance(type_info, OpaqueTypeInformation) and not type_info.is_immutable:
         return OpaqueCodec(type_info)
-    return SharedCodec(type_info) if type_info.is_immutable else CopyCodec(type_info)
+    if not type_info.is_immutable:
+        return CopyCodec(type_info)
+    return RowCodec(type_info) if type_info.bears_rows else SharedCodec(type_info)
 
 
 def exact_class(type_info: TypeInformation) -> type:

@@ -18,6 +18,7 @@ from holdfast.runtime.graph.stream_graph import OperatorSpec, Shape
 from holdfast.runtime.operator import OpenedSelector, SubtaskInfo
 from holdfast.runtime.window_operator.window_operator import WindowOperator
 from holdfast.state.declaration.descriptor import MapStateDescriptor
+from holdfast.types.changed_row import settled
 from holdfast.types.conversion.convert import to_type
 from holdfast.types.key.key_codec import key_codec_for
 from holdfast.types.row import Row
@@ -64,6 +65,12 @@ def spec_of(
         raise ConfigurationError("a KeyedBroadcastProcessFunction needs key_by, a BroadcastProcessFunction has none.")
     emitted = declared_type(output_type, "harness")
     return OperatorSpec(function, "process", keyed, undeclared, emitted, side_outputs=True, broadcast=tuple(broadcast))
+
+
+def given(value: Any) -> Any:
+    """An element as a function gets it: a row of its own, as one that comes from another step is."""
+    plain = settled(value)
+    return plain.make(plain) if plain is value and isinstance(plain, Row) else plain
 
 
 class ElementKeys:

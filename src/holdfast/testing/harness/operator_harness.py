@@ -38,7 +38,7 @@ from holdfast.state.run.run_file import RunHandle
 from holdfast.state.run.version import StateVersion
 from holdfast.storage.file_system.scheme import LocalFileSystem, join
 from holdfast.storage.job.naming import FileName
-from holdfast.testing.harness.harness_input import ElementKeys, spec_of
+from holdfast.testing.harness.harness_input import ElementKeys, given, spec_of
 from holdfast.testing.harness.harness_output import Emitted, HarnessSnapshot
 from holdfast.types.conversion.arrow import batch_to_elements, elements_to_batch
 from holdfast.types.information.type_information import TypeInformation
@@ -173,6 +173,7 @@ class OperatorHarness:
     def process_elements(self, values: Sequence[Any], timestamps: Sequence[int | None] | None = None) -> list[Any]:
         """Processes a batch of elements and returns what was emitted for them; see `process_element`."""
         operator = self._running()
+        values = list(map(given, values))
         if self._keys is None:
             return self._emit(operator.process(values, timestamps=timestamps))
         elements = [self._keys.element(value) for value in values]
@@ -192,7 +193,7 @@ class OperatorHarness:
         Raises:
             UserFunctionError: The function raised.
         """
-        return self._emit(self._running().process_broadcast([value]))
+        return self._emit(self._running().process_broadcast([given(value)]))
 
     def owns(self, value: Any) -> bool:
         """Whether an element's key belongs to this subtask."""

@@ -29,6 +29,9 @@ class TypeInformation(ABC):
     for a value is what would be read back after it was stored. None belongs to every type.
     """
 
+    bears_rows: bool = False
+    """Whether there are Rows in adopted values, or they are Rows: a program may change these."""
+
     @property
     @abstractmethod
     def arrow_type(self) -> pa.DataType:
@@ -42,7 +45,7 @@ class TypeInformation(ABC):
     @property
     @abstractmethod
     def is_immutable(self) -> bool:
-        """Whether adopted values can never change, so that they may be shared without a copy."""
+        """Whether adopted values may be shared: they never change, or are Rows, which know what they were."""
 
     @abstractmethod
     def to_json(self) -> Any:
@@ -78,7 +81,7 @@ class TypeInformation(ABC):
         return self.read(array)
 
     def copy(self, value: Any) -> Any:
-        """Return a value that shares nothing mutable with the given, adopted one."""
+        """Return a value that shares nothing mutable with the given, adopted one, but for Rows, as they were."""
         return value if self.is_immutable else self.adopt(value)
 
     def to_plain(self, value: Any) -> Any:
@@ -189,11 +192,12 @@ class ValueSerializer(TypeSerializer[Any]):
 
     def is_immutable_type(self) -> bool:
         """Whether values can never change."""
-        return self.type_information.is_immutable
+        return self.type_information.is_immutable and not self.type_information.bears_rows
 
     def copy(self, value: Any) -> Any:
         """Return a value that shares nothing mutable with the given one."""
-        return self.type_information.copy(value)
+        kind = self.type_information
+        return kind.copy(kind.adopt(value)) if kind.bears_rows else kind.copy(value)
 
     def duplicate(self) -> ValueSerializer:
         """Return self, which has nothing that changes."""

@@ -8,6 +8,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from holdfast.errors import ConfigurationError
+from holdfast.types.changed_row import original
 from holdfast.types.information.abstract_type import TypeInformation, register_type, type_from_json
 from holdfast.types.information.atom import with_nulls
 from holdfast.types.information.atomic_type import AtomicTypeInformation
@@ -89,7 +90,10 @@ class ChangelogTypeInformation(RowTypeInformation):
 
     def copy(self, value: Any) -> Any:
         """Return a row of the same kind whose parts are copies."""
-        return None if value is None else type(value).make(self.plain.copy(tuple(value)))
+        if value is None:
+            return None
+        given = original(value)
+        return type(given).make(self.plain.copy(tuple(given)))
 
     def to_array(self, values: Sequence[Any]) -> pa.Array:
         """Convert a column of rows."""

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.errors import ConfigurationError, OutputTypeError
+from holdfast.types.changed_row import CHANGES, original
 from holdfast.types.information.abstract_type import (
     Compatibility,
     TypeInformation,
@@ -31,6 +32,7 @@ class ListTypeInformation(TypeInformation):
     def __init__(self, element_type: TypeInformation) -> None:
         self.element_type = element_type
         self.ddl = f"array<{element_type.ddl}>"
+        self.bears_rows = element_type.bears_rows
         self.arrow_type = pa.list_(pa.field("element", element_type.arrow_type))
 
     def to_json(self) -> Any:
@@ -51,6 +53,8 @@ class ListTypeInformation(TypeInformation):
 
     def copy(self, value: Any) -> Any:
         """Return a list of copies."""
+        if CHANGES and self.bears_rows:
+            value = original(value)
         if value is None or self.element_type.is_immutable:
             return value if value is None else list(value)
         return [self.element_type.copy(item) for item in value]
@@ -120,6 +124,7 @@ class MapTypeInformation(TypeInformation):
         self.key_type = key_type
         self.value_type = value_type
         self.ddl = f"map<{key_type.ddl}, {value_type.ddl}>"
+        self.bears_rows = key_type.bears_rows or value_type.bears_rows
         self.arrow_type = pa.map_(
             pa.field("key", key_type.arrow_type, nullable=False), pa.field("value", value_type.arrow_type)
         )
@@ -142,6 +147,8 @@ class MapTypeInformation(TypeInformation):
 
     def copy(self, value: Any) -> Any:
         """Return a dict with copies of the values; keys are immutable."""
+        if CHANGES and self.bears_rows:
+            value = original(value)
         if value is None or self.value_type.is_immutable:
             return value if value is None else dict(value)
         return {key: self.value_type.copy(item) for key, item in value.items()}

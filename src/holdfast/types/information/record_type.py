@@ -14,6 +14,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from holdfast.errors import ConfigurationError, OutputTypeError
+from holdfast.types.changed_row import CHANGES, original
 from holdfast.types.information.abstract_type import Compatibility, TypeInformation, nested_error, register_type
 from holdfast.types.information.atom import with_nulls
 from holdfast.types.information.field_migration import (
@@ -53,6 +54,9 @@ class RecordTypeInformation(StructTypeInformation):
     ) -> None:
         super().__init__(names, types)
         self.name = name
+        # Nobody looks for rows in a record, so each has its own: it is copied.
+        self.is_immutable = self.is_immutable and not self.bears_rows
+        self._owned = [part.adopt if part.bears_rows else part.copy for part in self.types]
         self.defaults = adopted_defaults(self.names, self.types, defaults)
         self.aliases = dict(aliases or {})
 
@@ -91,9 +95,11 @@ class RecordTypeInformation(StructTypeInformation):
 
     def copy(self, value: Any) -> Any:
         """Return a record whose parts are copies."""
+        if CHANGES and self.bears_rows:
+            value = original(value)
         if value is None or self.is_immutable:
             return value
-        return self.make([part.copy(item) for part, item in zip(self.types, self.arrange(value), strict=True)])
+        return self.make([owned(item) for owned, item in zip(self._owned, self.arrange(value), strict=True)])
 
     def read(self, array: pa.Array) -> list[Any]:
         """Convert an array to Python."""
@@ -156,6 +162,8 @@ class DataclassTypeInformation(RecordTypeInformation):
     ) -> None:
         super().__init__(name, names, types, defaults)
         self.dataclass = dataclass
+        if dataclass is None:  # records are Rows then
+            self.is_immutable, self.bears_rows = all(part.is_immutable for part in self.types), True
         frozen = dataclass is None or bool(dataclass.__dataclass_params__.frozen)
         self.is_immutable = self.is_immutable and frozen
 

@@ -13,6 +13,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from holdfast.errors import ConfigurationError, OutputTypeError
+from holdfast.types.changed_row import CHANGES, original
 from holdfast.types.information.abstract_type import (
     Compatibility,
     TypeInformation,
@@ -90,6 +91,7 @@ class StructTypeInformation(TypeInformation):
         parts = (f"{quoted(name)}: {part.ddl}" for name, part in zip(self.names, self.types, strict=True))
         self.ddl = f"struct<{', '.join(parts)}>"
         self.is_immutable = all(part.is_immutable for part in self.types)
+        self.bears_rows = any(part.bears_rows for part in self.types)
         self._adopts = [part.adopt for part in self.types]
 
     @property
@@ -162,6 +164,8 @@ class StructTypeInformation(TypeInformation):
 
     def copy(self, value: Any) -> Any:
         """Return an element whose parts are copies."""
+        if CHANGES and self.bears_rows:
+            value = original(value)
         if value is None or self.is_immutable:
             return value
         return tuple.__new__(self.row_type, map(_copy, self.types, value))
@@ -218,6 +222,7 @@ class RowTypeInformation(StructTypeInformation):
         self, names: Iterable[str], types: Iterable[TypeInformation], defaults: Defaults | None = None
     ) -> None:
         super().__init__(names, types)
+        self.bears_rows = True
         if defaults:
             self.defaults = adopted_defaults(self.names, self.types, defaults)
         self._row_class = row_class(self.names) if self.names else Row
