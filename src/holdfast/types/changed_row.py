@@ -217,10 +217,11 @@ class Emission:
 
     def _settle(self, start: int) -> None:
         if CHANGES:
-            out = self.out
+            out, read = self.out, _Emitted(self.serial)
             for position in range(start, len(out)):
                 if out[position].__class__ not in _FLAT:
-                    out[position] = _guarded(out[position], _Emitted(self.serial, position))
+                    read.position = position
+                    out[position] = _guarded(out[position], read)
 
 
 def gather(elements: Iterable[Any]) -> list[Any]:
@@ -257,19 +258,23 @@ def _original_row(row: Any) -> tuple[type[Any], Iterable[Any]]:
 
 
 class _Emitted:
-    """Finds what a changed row was when an element was emitted."""
+    """Finds what a changed row was when an element was emitted.
 
-    __slots__ = ("_position", "_serial")
+    Attributes:
+        position: Of the element.
+    """
 
-    def __init__(self, serial: int, position: int) -> None:
+    __slots__ = ("_serial", "position")
+
+    def __init__(self, serial: int) -> None:
         self._serial = serial
-        self._position = position
+        self.position = 0
 
     def __call__(self, row: Any) -> tuple[type[Any], Iterable[Any]]:
         change: _Change = row.__dict__[_CELL]
         if change.serial == self._serial:
             # The first change after it was emitted knows it.
-            at = bisect_right(change.past, self._position, key=_emitted_before)
+            at = bisect_right(change.past, self.position, key=_emitted_before)
             if at < len(change.past):
                 return change.past[at].kind, change.past[at].values
         return _settled_row(row)

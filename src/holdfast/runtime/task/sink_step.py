@@ -18,6 +18,7 @@ from holdfast.runtime.graph.plan import Step
 from holdfast.runtime.operator import Stamps, user_error
 from holdfast.runtime.task.step import StepRun
 from holdfast.storage.file_system.os_error import translate
+from holdfast.types.changed_row import original
 from holdfast.types.conversion.arrow import batch_to_elements
 from holdfast.types.conversion.times_of_day import with_numbers
 
@@ -68,7 +69,7 @@ class SinkRun(StepRun):
         if self.step.dead_letters is None:
             raise error
         self.records_out += 1
-        self._letters.append((element, self.step.uid, self._epoch.epoch, str(error)))
+        self._letters.append((original(element), self.step.uid, self._epoch.epoch, str(error)))
         self._stamps.append(stamp)
 
     def side_outputs(self) -> dict[str, tuple[list[Any], Stamps | None]]:

@@ -132,7 +132,8 @@ class RowCodec(SharedCodec):
 
     def adopt(self, value: Any) -> Any:
         """Check a value as it is now, and bring it into the form that would be read back."""
-        return value if type(value) is self._whole and not CHANGES else self.type.adopt(value)
+        now = settled(value) if CHANGES else value
+        return now if type(now) is self._whole else self.type.adopt(now)
 
     def expose(self, stored: Any) -> Any:
         """Return the value as it was written."""
