@@ -105,7 +105,7 @@ class ChangedRow:
         return iter(_now(self))
 
     def __reversed__(self) -> Iterator[Any]:
-        return reversed(_now(self))
+        return iter(_now(self)[::-1])
 
     def __contains__(self, item: object) -> bool:
         names = type(self)._names

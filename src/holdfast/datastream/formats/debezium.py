@@ -109,7 +109,8 @@ class DebeziumJsonDeserializationSchema(DeserializationSchema):
             raise ValueError(f"{where!r} of an operation {message['op']!r} is no row, but {fields!r:.100}")
         if self._metadata:
             fields = fields | {name: _at(message, path) for name, path in self._metadata.items()}
-        return row_class(self._type.names, kind).make(self._type.adopt(self._read(fields)))
+        row: Row = self._type.adopt(self._read(fields))
+        return row_class(type(row)._names, kind).make(row)
 
 
 def _at(message: Any, path: str) -> Any:
