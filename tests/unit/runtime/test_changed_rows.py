@@ -118,6 +118,9 @@ class Steps(KeyedProcessFunction):
             yield value
             yield SIDE, value
             ctx.output(OutputTag("direct"), value)
+        unchanged: Any = Row(word=value.word, n=2)
+        ctx.output(OutputTag("later"), unchanged)
+        unchanged.n = -1
         value.set_row_kind(RowKind.DELETE)
 
     def process_element(self, value: Any, ctx: Any) -> Iterator[Any]:
@@ -139,6 +142,7 @@ def test_what_is_emitted_while_a_row_changes_is_what_it_was(backend: str) -> Non
         assert [r.n for r in harness.output] == [0, 1, 2] * 2
         assert [r.n for r in harness.side_output(SIDE)] == [0, 1, 2] * 2
         assert [r.n for r in harness.side_output("direct")] == [0, 1, 2] * 2
+        assert [r.n for r in harness.side_output("later")] == [2, 2]
         assert {r.get_row_kind() for r in harness.side_output("direct")} == {RowKind.INSERT}
 
 
@@ -203,6 +207,8 @@ class Careless(KeyedProcessFunction):
             ValueStateDescriptor("nested", NESTED),
             ValueStateDescriptor("pair", f"struct<a: {ROW}, b: {ROW}>"),
             ValueStateDescriptor("holder", Holder),
+            ValueStateDescriptor("rows", f"array<{ROW}>"),
+            ValueStateDescriptor("named", f"map<string, {ROW}>"),
             ListStateDescriptor("list", ROW),
             MapStateDescriptor("map", "string", ROW),
             MapStateDescriptor("by row", ROW, "bigint"),
@@ -212,9 +218,10 @@ class Careless(KeyedProcessFunction):
         if self.ttl:
             for descriptor in described:
                 descriptor.enable_time_to_live(StateTtlConfig.new_builder(Time.days(1)).build())
-        value, nested, pair, holder, listed, mapped, by_row, summed, mean = described
+        value, nested, pair, holder, rows, named, listed, mapped, by_row, summed, mean = described
         self.value, self.nested = runtime_context.get_state(value), runtime_context.get_state(nested)
         self.pair, self.holder = runtime_context.get_state(pair), runtime_context.get_state(holder)
+        self.many, self.named = runtime_context.get_state(rows), runtime_context.get_state(named)
         self.list = runtime_context.get_list_state(listed)
         self.map, self.by_row = runtime_context.get_map_state(mapped), runtime_context.get_map_state(by_row)
         self.sum, self.mean = runtime_context.get_reducing_state(summed), runtime_context.get_aggregating_state(mean)
@@ -225,6 +232,7 @@ class Careless(KeyedProcessFunction):
         found = [self.value.value(), self.sum.get(), *self.list.get(), *self.map.values(), *self.by_row.keys()]
         found += [nested.row, *nested.several, pair.a, pair.b] if nested is not None else []
         found += [holder.row] if holder is not None else []
+        found += [*(self.many.value() or ()), *(self.named.value() or {}).values()]
         found += [row for _, row in self.map.items()] + [self.map.get("k")]
         return [row for row in found if row is not None]
 
@@ -233,7 +241,7 @@ class Careless(KeyedProcessFunction):
             before = self.value.value() or Row(word=value.word, n=0)
             before.n += value.n
             row: Any = Row(word=value.word, n=before.n)
-            fresh = [Row(word=row.word, n=row.n) for _ in range(8)]
+            fresh = [Row(word=row.word, n=row.n) for _ in range(10)]
             self.value.update(before)
             self.nested.update(Row(row=fresh[0], several=[fresh[1], before]))
             self.pair.update(Row(a=fresh[2], b=before))
@@ -241,6 +249,8 @@ class Careless(KeyedProcessFunction):
             self.list.update([row, fresh[4]])
             self.list.add(fresh[5])
             self.map.put("k", fresh[6])
+            self.many.update([fresh[8], before])
+            self.named.update({"k": fresh[9], "before": before})
             self.by_row.clear()
             self.by_row.put(fresh[7], 1)
             self.mean.add(value)
