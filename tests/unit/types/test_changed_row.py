@@ -20,6 +20,7 @@ from holdfast.types.changed_row import Emission, gather, original, originals, se
 from holdfast.types.conversion.arrow import batch_to_elements, elements_to_batch
 from holdfast.types.conversion.convert import to_type
 from holdfast.types.information import tagged
+from holdfast.types.information.record_type import DataclassTypeInformation
 from holdfast.types.row import row_class
 from tests.examples import examples
 
@@ -302,3 +303,12 @@ def test_kinds_of_changed_rows_go_into_columns() -> None:
 
 def test_keys_are_made_of_what_a_row_is() -> None:
     assert tagged.encode_key(changed(a=1, b="x")) == tagged.encode_key((1, "x"))
+
+
+def test_a_record_whose_class_is_not_known_is_a_row_and_copied_as_it_was() -> None:
+    fields = "struct<list: array<bigint>, row: struct<n: bigint>>"
+    struct: Any = to_type(fields)
+    kind = DataclassTypeInformation("Unknown", struct.names, struct.types)
+    row: Any = kind.adopt(([1], (2,)))
+    row.list, row.row.n = [5], 6
+    assert kind.copy(row) == ([1], (2,)) and kind.adopt(row) == ([5], (6,))
