@@ -23,26 +23,34 @@ _SECONDS: Final = 60
 
 def main() -> int:
     """Downloads what is missing."""
-    TARGET.mkdir(exist_ok=True)
-    jars = [line for line in LOCK.read_text().splitlines() if line and not line.startswith("#")]
+    problem = bring_all(LOCK, TARGET)
+    if problem:
+        sys.stderr.write(f"kafka: {problem}\n")
+        return 1
+    (TARGET / ".done").touch()
+    return 0
+
+
+def bring_all(lock: Path, target: Path) -> str | None:
+    """Makes sure that a directory holds the jars of a lock file and no others; what is wrong if it does not."""
+    target.mkdir(exist_ok=True)
     wanted = set()
-    for line in jars:
+    for line in lock.read_text().splitlines():
+        if not line or line.startswith("#"):
+            continue
         found = _LINE.fullmatch(line)
         if found is None:
-            sys.stderr.write(f"kafka: {LOCK.name} has a line that is no coordinate with its hash: {line!r}\n")
-            return 1
+            return f"{lock.name} has a line that is no coordinate with its hash: {line!r}"
         group, artifact, version, digest = found.groups()
         name = f"{artifact}-{version}.jar"
         wanted.add(name)
-        problem = bring(f"{CENTRAL}/{group.replace('.', '/')}/{artifact}/{version}/{name}", TARGET / name, digest)
+        problem = bring(f"{CENTRAL}/{group.replace('.', '/')}/{artifact}/{version}/{name}", target / name, digest)
         if problem:
-            sys.stderr.write(f"kafka: {problem}\n")
-            return 1
-    for jar in TARGET.glob("*.jar"):
+            return problem
+    for jar in target.glob("*.jar"):
         if jar.name not in wanted:
             jar.unlink()
-    (TARGET / ".done").touch()
-    return 0
+    return None
 
 
 def bring(url: str, path: Path, digest: str) -> str | None:
@@ -55,7 +63,7 @@ def bring(url: str, path: Path, digest: str) -> str | None:
     except OSError as error:
         return f"{url} cannot be had: {error}"
     if hashlib.sha256(content).hexdigest() != digest:
-        return f"{url} is another file than the one in {LOCK.name}"
+        return f"{url} is another file than the one that is locked"
     partial = path.with_suffix(".part")
     partial.write_bytes(content)
     partial.replace(path)

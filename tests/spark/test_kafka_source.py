@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import sqlite3
+import zlib
 from collections.abc import Iterator
+from contextlib import closing
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -10,18 +13,24 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewPartitions
+from deltalake import DeltaTable
 
 from holdfast.common import Duration, Types, WatermarkStrategy
 from holdfast.common.serialization import SimpleStringSchema
 from holdfast.datastream import ParquetFileSink, StreamExecutionEnvironment
+from holdfast.datastream.connectors.database import DatabaseSink
+from holdfast.datastream.connectors.delta import DeltaSink
 from holdfast.datastream.connectors.kafka import (
     KafkaOffsetResetStrategy,
     KafkaOffsetsInitializer,
     KafkaSource,
     KafkaTopicPartition,
 )
+from holdfast.datastream.formats.debezium import DebeziumJsonDeserializationSchema
 from holdfast.errors import ConfigurationError, JobExecutionError
 from holdfast.testing import KafkaServer
+from tests.golden.debezium_log import END, records
+from tests.spark.test_changes import Same
 from tests.stories import ledger
 from tests.stories.kafka import PATIENCE, make_topic, running_broker
 
@@ -231,6 +240,32 @@ def test_the_source_that_is_ahead_waits_and_alignment_may_come_and_go(
     assert epochs(alone) == ["new 6, new 7, old 6, old 7", "new 8, new 9, old 8, old 9"]
     write(range(10, 14))
     assert epochs(together) == ["new 10, new 11, old 10, old 11", "old 12, old 13", "new 12, new 13"]
+
+
+@pytest.mark.parametrize("table", ["plain.public.things", "wrapped.public.people"])
+def test_what_debezium_told_crosses_exchanges_and_ends_as_the_table_of_the_database(
+    spark: Any, broker: KafkaServer, topic: str, tmp_path: Path, table: str
+) -> None:
+    people = DebeziumJsonDeserializationSchema("id bigint, name string, steps int")
+    told = records(table)
+    for begin, end in ((0, 11), (7, len(told))):  # the second time it begins earlier, as after a crash of Debezium
+        for key, value in told[begin:end]:
+            produce(broker, topic, [value], zlib.crc32(key.encode()) % 2, key=key)
+        options = {"execution.trigger": "available-now", "execution.checkpointing.dir": str(tmp_path / "job"), **ONCE}
+        env = StreamExecutionEnvironment.get_execution_environment(options, spark=spark)
+        built = source(broker, topic).set_value_only_deserializer(people).set_max_rows_per_epoch(8).build()
+        changes = env.from_source(built, NONE, "changes").uid("changes")
+        clean = changes.key_by("id").normalize_changes().uid("clean")
+        spread = clean.key_by(lambda row: row.id % 3, key_type="bigint").process(Same(), clean.get_type()).uid("spread")
+        database = DatabaseSink(f"sqlite:///{tmp_path}/t.db", "t", key="id", create_table=True)
+        spread.key_by("id").sink_to(database).uid("table")
+        clean.sink_to(DeltaSink(tmp_path / "delta", key="id", create_table=True)).uid("delta")
+        env.execute("changes")
+    with closing(sqlite3.connect(tmp_path / "t.db")) as database:
+        rows = database.execute("select id, name, steps from t").fetchall()
+    assert {key: tuple(rest) for key, *rest in rows} == END
+    delta = DeltaTable(tmp_path / "delta").to_pyarrow_table().to_pylist()
+    assert {row["id"]: (row["name"], row["steps"]) for row in delta} == END
 
 
 def test_a_record_that_cannot_be_read_is_named(spark: Any, broker: KafkaServer, topic: str, tmp_path: Path) -> None:

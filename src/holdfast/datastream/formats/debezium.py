@@ -9,6 +9,7 @@ A message is an object with `before`, `after` and `op`, or has that as its `payl
 
 from __future__ import annotations
 
+from base64 import b64encode
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -24,6 +25,14 @@ __all__ = ["DebeziumJsonDeserializationSchema"]
 
 _INSERTS: Final = ("c", "r")
 
+_TIMES: Final = ("date", "time", "timestamp_ntz", "timestamp")
+
+_UNTOLD: Final = b"__debezium_unavailable_value"
+"""What Debezium writes for a value that Postgres stores out of line and did not tell again, by the column's type."""
+_UNTOLD_VALUES: Final = (_UNTOLD.decode(), b64encode(_UNTOLD).decode(), [_UNTOLD.decode()], list(_UNTOLD))
+_UNTOLD_FORMS: Final = (_UNTOLD, b64encode(_UNTOLD), b"[95,95,100,101,98")
+"""How a message looks that may have one of them."""
+
 
 class DebeziumJsonDeserializationSchema(DeserializationSchema):
     """Rows with kinds from Debezium's JSON, with its schema around it or without.
@@ -33,8 +42,10 @@ class DebeziumJsonDeserializationSchema(DeserializationSchema):
     a key: Debezium tells a changed key as a deletion and an insertion.
 
     Args:
-        row_type: The columns of the table, as `output_type` takes them: `"id bigint, name string"`. Times are ISO 8601
-            as in JSON, days also the number of Debezium; declare its other numbers as `bigint`.
+        row_type: The columns of the table, as `output_type` takes them: `"id bigint, name string"`. Dates are numbers
+            of days or texts. Other times are texts (`timestamp with time zone` always, others with
+            `time.precision.mode=isostring` of the connector) and decimals too (`decimal.handling.mode=string`); of what
+            is a number instead, declare a `bigint`.
         metadata: Columns of the row type that are not of the table, and where they stand in the message, such as
             `{"lsn": "source.lsn"}`.
         ignore_parse_errors: Leaves out what is no change; otherwise it fails the job.
@@ -55,6 +66,8 @@ class DebeziumJsonDeserializationSchema(DeserializationSchema):
             raise ConfigurationError(f"metadata names {unknown[0]!r}, and the columns are {list(self._rows.names)!r}.")
         self._type = ChangelogTypeInformation(self._rows.names, self._rows.types)
         self._read = json_reader(self._rows)
+        kinds = zip(self._rows.names, self._rows.types, strict=True)
+        self._times = [(name, kind.ddl) for name, kind in kinds if kind.ddl in _TIMES]
 
     def deserialize(self, message: bytes) -> Any:
         """The only row of a message.
@@ -70,7 +83,7 @@ class DebeziumJsonDeserializationSchema(DeserializationSchema):
     def deserialize_all(self, message: bytes) -> list[Row]:
         """The rows that a message stands for: two for an update, none for what changes no row."""
         try:
-            return self._changes(parse_json(message))
+            return self._changes(parse_json(message), any(form in message for form in _UNTOLD_FORMS))
         except (ValueError, OutputTypeError) as error:
             if self._ignores_errors:
                 return []
@@ -82,11 +95,13 @@ class DebeziumJsonDeserializationSchema(DeserializationSchema):
     def __reduce__(self) -> tuple[Any, ...]:
         return _again, (self._rows, self._metadata, self._ignores_errors)
 
-    def _changes(self, message: Any) -> list[Row]:
+    def _changes(self, message: Any, is_doubtful: bool) -> list[Row]:
         if isinstance(message, dict) and "op" not in message and isinstance(message.get("payload"), dict):
             message = message["payload"]
         if not isinstance(message, dict) or "op" not in message:
             raise ValueError("there is no 'op' in it")
+        if is_doubtful:
+            self._check_told(message.get("after"))
         operation = message["op"]
         if operation in _INSERTS:
             return [self._row(RowKind.INSERT, message, "after")]
@@ -103,14 +118,35 @@ class DebeziumJsonDeserializationSchema(DeserializationSchema):
             raise ValueError("the table was truncated, which no rows tell; clear what was made of it and start anew")
         raise ValueError(f"its operation is {operation!r}")
 
+    def _check_told(self, fields: Any) -> None:
+        """Refuses a row of which the connector did not know a column."""
+        for name in self._rows.names:
+            if isinstance(fields, dict) and fields.get(name) in _UNTOLD_VALUES:
+                raise ValueError(
+                    f"column {name!r} was not told again, because Postgres stores it out of line and it did not "
+                    "change; 'alter table ... replica identity full' tells it with every change from then on"
+                )
+
     def _row(self, kind: RowKind, message: dict[str, Any], where: str) -> Row:
         fields = message.get(where)
         if not isinstance(fields, dict):
             raise ValueError(f"{where!r} of an operation {message['op']!r} is no row, but {fields!r:.100}")
+        if self._times:
+            fields = fields | {name: _time(name, kind, fields.get(name)) for name, kind in self._times}
         if self._metadata:
             fields = fields | {name: _at(message, path) for name, path in self._metadata.items()}
         row: Row = self._type.adopt(self._read(fields))
         return row_class(type(row)._names, kind).make(row)
+
+
+def _time(name: str, kind: str, value: Any) -> Any:
+    """A time as JSON has it elsewhere: Debezium writes a Z also behind what is in no zone."""
+    if type(value) is int and kind != "date":
+        raise ValueError(
+            f"field {name!r}: {value} is a number, and nothing says of what: let the connector write texts "
+            "(time.precision.mode=isostring), or declare the field as bigint"
+        )
+    return value.removesuffix("Z") if kind != "timestamp" and isinstance(value, str) else value
 
 
 def _at(message: Any, path: str) -> Any:
