@@ -18,8 +18,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from holdfast.common import Duration, WatermarkStrategy
-from holdfast.datastream import ParquetFileSink
-from holdfast.datastream.connectors.file_system import FileSource, FileSourceBuilder, StreamFormat
+from holdfast.datastream import OutputTag, ParquetFileSink
+from holdfast.datastream.connectors.file_system import DEAD_LETTER, FileSource, FileSourceBuilder, StreamFormat
+from holdfast.datastream.formats.csv import CsvReaderFormat
 from holdfast.datastream.formats.parquet import ParquetColumnarRowInputFormat
 from holdfast.errors import ConfigurationError, JobExecutionError
 from holdfast.runtime.job.engine import InputError, InputGoneError
@@ -210,6 +211,42 @@ def test_a_file_of_another_schema_ends_the_job_by_its_name(files: Files, spark: 
     pq.write_table(pa.table({"word": [1]}), files.root / "in" / "odd.parquet")
     with pytest.raises(JobExecutionError, match=r"odd\.parquet' has the column 'word' of type int64"):
         files.run(spark, files.stream())
+
+
+def test_lines_that_cannot_be_read_go_aside_once_with_their_place(spark: Any, tmp_path: Path) -> None:
+    unreadable = OutputTag("unreadable", DEAD_LETTER)
+    (tmp_path / "in").mkdir()
+
+    def run(is_tolerant: bool = True) -> list[tuple[str, int, bytes]]:
+        numbers = CsvReaderFormat.for_schema("word string, n bigint")
+        builder = FileSource.for_record_stream_format(numbers, str(tmp_path / "in"))
+        builder.monitor_continuously(Duration.of_millis(50)).set_max_files_per_epoch(1)
+        if is_tolerant:
+            builder.set_dead_letter_output(unreadable)
+        env = environment(spark, tmp_path, execution_trigger="available-now", parallelism_default=2)
+        lines = env.from_source(builder.build(), WatermarkStrategy.no_watermarks(), "lines").uid("lines")
+        lines.key_by("word").sum("n").uid("sum").sink_to(ParquetFileSink(str(tmp_path / "out"))).uid("out")
+        if not is_tolerant:
+            with pytest.raises(ConfigurationError, match=r"has no side output 'unreadable': call set_dead_letter_out"):
+                lines.get_side_output(unreadable)
+        else:
+            beside = lines.get_side_output(unreadable)
+            beside.sink_to(ParquetFileSink(str(tmp_path / "letters"))).uid("letters")
+        env.execute("lines")
+        letters = pq.read_table(str(tmp_path / "letters")).to_pylist()
+        return sorted((Path(row["path"]).name, row["position"], row["line"]) for row in letters)
+
+    (tmp_path / "in" / "a.csv").write_text("kelp,1\nkelp,one\nrock,1\n")
+    assert run() == [("a.csv", 7, b"kelp,one")]
+    (tmp_path / "in" / "b.csv").write_text("kelp,2\n" * 1000 + "kelp\n")
+    expected = [("a.csv", 7, b"kelp,one"), ("b.csv", 7000, b"kelp")]
+    assert run() == expected
+    assert run() == expected, "nothing is told again"
+    sums = pq.read_table(str(tmp_path / "out")).to_pylist()
+    assert max(row["n"] for row in sums if row["word"] == "kelp") == 2001
+    (tmp_path / "in" / "c.csv").write_text("sand,x\n")
+    with pytest.raises(JobExecutionError, match=r"the line at byte 0 of the file '.*c\.csv' cannot be read as CSV: "):
+        run(is_tolerant=False)
 
 
 def test_a_path_that_is_not_there_is_told_when_the_program_is_defined(files: Files, spark: Any) -> None:

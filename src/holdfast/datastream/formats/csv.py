@@ -6,14 +6,15 @@ from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.csv as pc
+import pyarrow.compute as pc
+import pyarrow.csv as pv
 
 from holdfast.common.flink_paths import refusing
 from holdfast.datastream.flink_paths import REFUSED_FORMATS
 from holdfast.datastream.formats.csv_row import CsvRowDeserializationSchema, CsvRowSerializationSchema
 from holdfast.datastream.formats.input_file import InputFile
 from holdfast.datastream.formats.input_format import RowFormat
-from holdfast.datastream.formats.text_lines import StreamFormat, can_split_text, line_blocks, lines_of
+from holdfast.datastream.formats.text_lines import Block, LineFormat, can_split_text, line_blocks, lines_of
 from holdfast.errors import ConfigurationError
 from holdfast.runtime.job.engine import InputError
 
@@ -22,7 +23,7 @@ __all__ = ["CsvReaderFormat", "CsvRowDeserializationSchema", "CsvRowSerializatio
 __getattr__ = refusing(__name__, REFUSED_FORMATS)
 
 
-class CsvReaderFormat(RowFormat, StreamFormat):
+class CsvReaderFormat(RowFormat, LineFormat):
     """Rows of CSV files; `CsvReaderFormat.for_schema(schema)` makes one.
 
     An empty value is null, but for columns of text, where it is a text without characters.
@@ -58,19 +59,20 @@ class CsvReaderFormat(RowFormat, StreamFormat):
     def can_split(self, path: str) -> bool:
         return not self._multi_line and can_split_text(path)
 
-    def read(self, file: InputFile, begin: int, end: int) -> Iterator[pa.RecordBatch]:
+    def has_single_lines(self) -> bool:
+        return not self._multi_line
+
+    def blocks(self, file: InputFile, begin: int, end: int) -> Iterator[Block]:
         is_first = self._header and (begin == 0 or file.codec is not None)
-        if self._multi_line:
-            with file.open_text() as stream:
-                content = bytes(stream.read())
-            blocks: Iterator[bytes] = iter([content] if content else [])
-        else:
-            blocks = line_blocks(file, begin, end)
-        for block in blocks:
-            rows = self._without_header(block, file) if is_first else block
+        for block in self._whole(file) if self._multi_line else line_blocks(file, begin, end):
+            rows = self._without_header(block.content, file) if is_first else block.content
             is_first = False
             if rows.strip(b"\r\n"):
-                yield from self._parsed(rows)
+                yield Block(block.at + len(block.content) - len(rows), rows)
+
+    def _whole(self, file: InputFile) -> Iterator[Block]:
+        with file.open_text() as stream:
+            yield Block(0, bytes(stream.read()))
 
     def _without_header(self, block: bytes, file: InputFile) -> bytes:
         first, _, rest = block.partition(b"\n")
@@ -83,15 +85,34 @@ class CsvReaderFormat(RowFormat, StreamFormat):
             )
         return rest
 
-    def _parsed(self, rows: bytes) -> Iterator[pa.RecordBatch]:
-        table = pc.read_csv(
-            pa.BufferReader(rows),
-            read_options=pc.ReadOptions(
-                column_names=self.schema.names, use_threads=False, block_size=min(len(rows) + 1, 2**31 - 1)
+    def parse(self, content: bytes) -> Iterator[pa.RecordBatch]:
+        if not content.endswith(b"\n"):
+            content += b"\n"  # so that a quote that is not closed has it in its text
+        if not content.strip(b"\r\n"):
+            return
+        table = pv.read_csv(
+            pa.BufferReader(content),
+            read_options=pv.ReadOptions(
+                column_names=self.schema.names, use_threads=False, block_size=min(len(content) + 1, 2**31 - 1)
             ),
-            parse_options=pc.ParseOptions(delimiter=self._delimiter, newlines_in_values=self._multi_line),
-            convert_options=pc.ConvertOptions(
+            parse_options=pv.ParseOptions(delimiter=self._delimiter, newlines_in_values=self._multi_line),
+            convert_options=pv.ConvertOptions(
                 column_types=self.schema, null_values=[""], strings_can_be_null=False, quoted_strings_can_be_null=False
             ),
         )
+        if not self._multi_line and b'"' in content:
+            self._require_lines(table)
         yield from table.combine_chunks().to_batches()
+
+    def _require_lines(self, table: pa.Table) -> None:
+        """Makes sure that no text goes over the end of its line, as one does that begins with a quote and has no end.
+
+        Raises:
+            ValueError: One does; the lines that it goes over would be missing.
+        """
+        for field in self.schema:
+            if pa.types.is_string(field.type) and pc.any(pc.match_substring(table[field.name], "\n")).as_py():
+                raise ValueError(
+                    f"the quote that begins a value of column {field.name!r} is not closed in its line; "
+                    "multi_line=True reads values that have ends of lines in them"
+                )

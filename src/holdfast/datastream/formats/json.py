@@ -10,12 +10,12 @@ import pyarrow.json as pj
 from holdfast.datastream.formats.input_file import InputFile
 from holdfast.datastream.formats.input_format import RowFormat
 from holdfast.datastream.formats.json_row import JsonRowDeserializationSchema, JsonRowSerializationSchema
-from holdfast.datastream.formats.text_lines import StreamFormat, can_split_text, line_blocks
+from holdfast.datastream.formats.text_lines import Block, LineFormat, can_split_text, line_blocks
 
 __all__ = ["JsonLinesFormat", "JsonRowDeserializationSchema", "JsonRowSerializationSchema"]
 
 
-class JsonLinesFormat(RowFormat, StreamFormat):
+class JsonLinesFormat(RowFormat, LineFormat):
     """Rows of files with an object of JSON in each line. What an object does not have is null.
 
     Args:
@@ -28,14 +28,16 @@ class JsonLinesFormat(RowFormat, StreamFormat):
     def can_split(self, path: str) -> bool:
         return can_split_text(path)
 
-    def read(self, file: InputFile, begin: int, end: int) -> Iterator[pa.RecordBatch]:
-        for block in line_blocks(file, begin, end):
-            if not block.strip():
-                continue
-            table = pj.read_json(
-                pa.BufferReader(block),
-                read_options=pj.ReadOptions(use_threads=False, block_size=min(len(block) + 1, 2**31 - 1)),
-                parse_options=pj.ParseOptions(explicit_schema=self.schema, unexpected_field_behavior="ignore"),
-            )
-            for batch in table.combine_chunks().to_batches():
-                yield self.conform(batch)
+    def blocks(self, file: InputFile, begin: int, end: int) -> Iterator[Block]:
+        return line_blocks(file, begin, end)
+
+    def parse(self, content: bytes) -> Iterator[pa.RecordBatch]:
+        if not content.strip():
+            return
+        table = pj.read_json(
+            pa.BufferReader(content),
+            read_options=pj.ReadOptions(use_threads=False, block_size=min(len(content) + 1, 2**31 - 1)),
+            parse_options=pj.ParseOptions(explicit_schema=self.schema, unexpected_field_behavior="ignore"),
+        )
+        for batch in table.combine_chunks().to_batches():
+            yield self.conform(batch)

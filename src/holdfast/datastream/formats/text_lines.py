@@ -1,10 +1,16 @@
-"""Text from line end to line end: lines that begin in a range of bytes belong to it, however long they are."""
+"""Text from line end to line end: lines that begin in a range of bytes belong to it, however long they are.
+
+Blocks of lines are read at once. Only where one cannot be read, it is halved until the lines are found that are to
+blame.
+"""
 
 from __future__ import annotations
 
 import codecs
-from collections.abc import Iterator
-from typing import Any, Final
+import re
+from abc import abstractmethod
+from collections.abc import Callable, Iterator
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -12,12 +18,46 @@ import pyarrow as pa
 from holdfast.datastream.formats.input_file import InputFile
 from holdfast.datastream.formats.input_format import InputFormat
 from holdfast.errors import ConfigurationError
+from holdfast.runtime.job.engine import InputError
 from holdfast.types.conversion.arrow import VALUE_COLUMN
 from holdfast.types.information.type_information import TypeInformation, Types
 
 BLOCK: Final = 4 << 20
 _LINE_FEED: Final = 10
 _CARRIAGE_RETURN: Final = 13
+_IN_A_BLOCK: Final = re.compile(r"(?<=: )Row #\d+: | in row \d+$")
+"""Where Arrow has found something: a number of the lines that it was given at once, which says nothing of the file."""
+
+
+class Block(NamedTuple):
+    """Whole lines.
+
+    Attributes:
+        at: The byte of the file, or of what it is uncompressed, at which the first of them begins.
+        content: The lines, with their ends.
+    """
+
+    at: int
+    content: bytes
+
+
+class UnreadableLine(NamedTuple):
+    """A line that is none of its format: a row of `DEAD_LETTER`.
+
+    Attributes:
+        path: The file.
+        position: The byte of it, or of what it is uncompressed, at which the line begins.
+        line: What stands there, without the end of the line.
+        reason: Why it cannot be read.
+    """
+
+    path: str
+    position: int
+    line: bytes
+    reason: str
+
+
+Refuse = Callable[[UnreadableLine], None]
 
 
 class StreamFormat(InputFormat):
@@ -39,7 +79,68 @@ class StreamFormat(InputFormat):
         return TextLineFormat(charset_name)
 
 
-class TextLineFormat(StreamFormat):
+class LineFormat(StreamFormat):
+    """A format whose elements are lines, each of which can be read without the others."""
+
+    @abstractmethod
+    def blocks(self, file: InputFile, begin: int, end: int) -> Iterator[Block]:
+        """The lines that belong to a range of bytes, without those that have no elements. Blocks."""
+
+    @abstractmethod
+    def parse(self, content: bytes) -> Iterator[pa.RecordBatch]:
+        """The elements of lines.
+
+        Raises:
+            ValueError: They cannot be read.
+        """
+
+    def has_single_lines(self) -> bool:
+        """Whether a line can be read without the others, as this one is set up."""
+        return True
+
+    def read(self, file: InputFile, begin: int, end: int) -> Iterator[pa.RecordBatch]:
+        return self.readable(file, begin, end, None)
+
+    def readable(self, file: InputFile, begin: int, end: int, refuse: Refuse | None) -> Iterator[pa.RecordBatch]:
+        """The elements that belong to a range of bytes, as `read` has them. Blocks.
+
+        Args:
+            file: The file.
+            begin: The first byte of the range.
+            end: The byte after the range.
+            refuse: Gets the lines that cannot be read; None if the first of them is raised.
+
+        Raises:
+            InputError: A line cannot be read.
+        """
+        for block in self.blocks(file, begin, end):
+            yield from self._readable(file.path, block, refuse)
+
+    def _readable(self, path: str, block: Block, refuse: Refuse | None) -> Iterator[pa.RecordBatch]:
+        try:
+            batches = list(self.parse(block.content))
+        except ValueError as error:
+            if not self.has_single_lines():
+                raise
+            yield from self._blamed(path, block, refuse, _IN_A_BLOCK.sub("", str(error)))
+        else:
+            yield from batches
+
+    def _blamed(self, path: str, block: Block, refuse: Refuse | None, reason: str) -> Iterator[pa.RecordBatch]:
+        middle = block.content.find(b"\n", len(block.content) // 2, -1) + 1 or block.content.rfind(b"\n", 0, -1) + 1
+        if middle:
+            yield from self._readable(path, Block(block.at, block.content[:middle]), refuse)
+            yield from self._readable(path, Block(block.at + middle, block.content[middle:]), refuse)
+            return
+        line = UnreadableLine(path, block.at, block.content.rstrip(b"\r\n"), reason)
+        if refuse is None:
+            raise InputError(
+                f"the line at byte {line.position} of the file {path!r} cannot be read as {self.name}: {reason}"
+            )
+        refuse(line)
+
+
+class TextLineFormat(LineFormat):
     """Lines of text, each an element.
 
     Args:
@@ -63,17 +164,19 @@ class TextLineFormat(StreamFormat):
     def can_split(self, path: str) -> bool:
         return self._charset == "utf-8" and can_split_text(path)
 
-    def read(self, file: InputFile, begin: int, end: int) -> Iterator[pa.RecordBatch]:
-        for block in self._blocks(file, begin, end):
-            lines = lines_of(block)
-            lines.validate(full=True)  # bytes that are no text would go unnoticed until somebody looks at them
-            yield pa.RecordBatch.from_arrays([lines], names=[VALUE_COLUMN])
+    def has_single_lines(self) -> bool:
+        return self._charset == "utf-8"
 
-    def _blocks(self, file: InputFile, begin: int, end: int) -> Iterator[bytes]:
+    def parse(self, content: bytes) -> Iterator[pa.RecordBatch]:
+        lines = lines_of(content)
+        lines.validate(full=True)  # bytes that are no text would go unnoticed until somebody looks at them
+        yield pa.RecordBatch.from_arrays([lines], names=[VALUE_COLUMN])
+
+    def blocks(self, file: InputFile, begin: int, end: int) -> Iterator[Block]:
         if self._charset == "utf-8":
             return line_blocks(file, begin, end)
         with file.open_text() as stream:
-            return iter([bytes(stream.read()).decode(self._charset).encode()])
+            return iter([Block(0, bytes(stream.read()).decode(self._charset).encode())])
 
 
 def can_split_text(path: str) -> bool:
@@ -81,7 +184,7 @@ def can_split_text(path: str) -> bool:
     return InputFile(path, 0, 0).codec is None
 
 
-def line_blocks(file: InputFile, begin: int, end: int) -> Iterator[bytes]:
+def line_blocks(file: InputFile, begin: int, end: int) -> Iterator[Block]:
     """Whole lines, in blocks of some megabytes: those that begin in a range of the bytes of a file.
 
     Args:
@@ -90,7 +193,10 @@ def line_blocks(file: InputFile, begin: int, end: int) -> Iterator[bytes]:
         end: The byte after the range.
     """
     with file.open_text() as stream:
-        yield from _all_lines(stream) if file.codec is not None else _lines_between(stream, begin, end)
+        at = 0 if file.codec is not None else _first_line(stream, begin, end)
+        for lines in _all_lines(stream) if file.codec is not None else _lines_between(stream, at, end):
+            yield Block(at, lines)
+            at += len(lines)
 
 
 def _all_lines(stream: Any) -> Iterator[bytes]:
@@ -106,8 +212,8 @@ def _all_lines(stream: Any) -> Iterator[bytes]:
         yield b"".join(begun)
 
 
-def _lines_between(stream: Any, begin: int, end: int) -> Iterator[bytes]:
-    at = _first_line(stream, begin, end)
+def _lines_between(stream: Any, at: int, end: int) -> Iterator[bytes]:
+    """Lines from one that begins at a byte to the last one that begins before another."""
     begun: list[bytes] = []
     while at < end or begun:
         stream.seek(at)

@@ -253,10 +253,16 @@ class DataStream(Named, Distributed):
             ConfigurationError: The stream does not come from `process`.
         """
         node = self._node
-        if not isinstance(node, KeyedNode | NarrowNode) or node.operator.shape not in ("process", "window", "panes"):
+        shapes = ("process", "window", "panes", "splits")
+        if not isinstance(node, KeyedNode | NarrowNode) or node.operator.shape not in shapes:
             raise ConfigurationError(
                 f"get_side_output() of {self._node.name!r}: only the streams that process() and windows return have "
                 "side outputs; call it on such a one."
+            )
+        if node.operator.shape == "splits" and node.operator.function.dead_letters() != output_tag.tag_id:
+            raise ConfigurationError(
+                f"the source of {self._node.name!r} has no side output {output_tag.tag_id!r}: call "
+                "set_dead_letter_output() of its builder with this tag."
             )
         node.operator = replace(node.operator, side_outputs=True)
         side = SideOutputNode(

@@ -128,4 +128,4 @@ def elements_of(
         elements = elements.assign_timestamps_and_watermarks(replace(timed, alignment=None))
         assert isinstance(elements._node, TimestampNode)
         elements._node.aligned = aligned
-    return SourceStream(rows, elements, decoded if decoder is not None else None)
+    return SourceStream(rows, elements, decoded if decoder is not None else read)

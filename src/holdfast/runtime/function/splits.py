@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
@@ -54,12 +54,20 @@ class SplitInput(ABC):
         """
 
     @abstractmethod
-    def read(self, splits: str) -> Iterator[pa.RecordBatch]:
+    def read(self, splits: str, refuse: Callable[[Any], None] | None = None) -> Iterator[pa.RecordBatch]:
         """Reads splits, in a task: batches in the columns of the elements. Blocks.
+
+        Args:
+            splits: Of this task.
+            refuse: Gets what cannot be read, if there is a side output for it; None if that fails the job.
 
         Raises:
             InputError: A file cannot be read, or is not what it was when the epoch was planned.
         """
+
+    def dead_letters(self) -> str | None:
+        """Tag of the side output for what cannot be read; None if that fails the job."""
+        return None
 
     def interval(self) -> float | None:
         """Seconds between two looks for new files while there are none; None for what the engine does anyway."""

@@ -10,12 +10,13 @@ from holdfast.datastream.connectors.file_system.file_sink_settings import (
     OutputFileConfig,
     RollingPolicy,
 )
-from holdfast.datastream.connectors.file_system.file_source import FileSource, FileSourceBuilder
+from holdfast.datastream.connectors.file_system.file_source import DEAD_LETTER, FileSource, FileSourceBuilder
 from holdfast.datastream.flink_paths import REFUSED_OF_FILES
 from holdfast.datastream.formats.input_format import BulkFormat
 from holdfast.datastream.formats.text_lines import StreamFormat
 
 __all__ = [
+    "DEAD_LETTER",
     "BucketAssigner",
     "BulkFormat",
     "BulkWriterFactory",

@@ -14,9 +14,11 @@ from holdfast.datastream.connectors.base import Source, cannot_wait
 from holdfast.datastream.connectors.file_system.file_lists import FileLists
 from holdfast.datastream.connectors.file_system.file_splits import FileSplits
 from holdfast.datastream.formats.input_format import BulkFormat, InputFormat
-from holdfast.datastream.formats.text_lines import StreamFormat
+from holdfast.datastream.formats.text_lines import LineFormat, StreamFormat
 from holdfast.errors import ConfigurationError
 from holdfast.runtime.function.epoch_gate import EpochGate
+from holdfast.runtime.function.user_function import OutputTag
+from holdfast.types.conversion.convert import to_type
 from holdfast.types.information.type_information import TypeInformation
 
 if TYPE_CHECKING:
@@ -26,6 +28,8 @@ _MOST_FILES: Final = "maxFilesPerTrigger"
 _MOST_BYTES: Final = "maxBytesPerTrigger"
 _OF_STREAMS: Final = (_MOST_FILES, _MOST_BYTES, "maxFileAge", "latestFirst", "cleanSource", "sourceArchiveDir")
 _OF_BOTH: Final = ("pathGlobFilter", "recursiveFileLookup")
+DEAD_LETTER: Final = "path string, position bigint, line binary, reason string"
+"""Type of lines that cannot be read: the file, the byte at which one begins, what stands there, and why."""
 _DEFAULTS: Final = {"recursiveFileLookup": "true"}
 
 
@@ -36,13 +40,19 @@ class FileSource(Source):
     """
 
     def __init__(
-        self, input_format: InputFormat, paths: tuple[str, ...], interval: float | None, options: Mapping[str, str]
+        self,
+        input_format: InputFormat,
+        paths: tuple[str, ...],
+        interval: float | None,
+        options: Mapping[str, str],
+        letters: str | None = None,
     ) -> None:
         self._format = input_format
         self._paths = paths
         self._interval = interval
         self._options = dict(options)
-        self._splits = FileSplits(input_format, interval or None, FileLists(paths, self._options))
+        self._letters = letters
+        self._splits = FileSplits(input_format, interval or None, FileLists(paths, self._options), letters)
 
     @staticmethod
     def for_record_stream_format(stream_format: StreamFormat, *paths: str) -> FileSourceBuilder:
@@ -73,7 +83,7 @@ class FileSource(Source):
         if self._interval is not None:
             return listing_frame(session, self._paths, self._options)
         frame, paths = listed_now(session, self._paths, self._options)
-        self._splits = FileSplits(self._format)
+        self._splits = FileSplits(self._format, letters=self._letters)
         self._splits.fix(paths, session.sparkContext.defaultParallelism)
         return frame
 
@@ -106,6 +116,7 @@ class FileSourceBuilder:
         self._paths = paths
         self._interval: float | None = None
         self._options: dict[str, str] = {}
+        self._letters: str | None = None
 
     def monitor_continuously(self, discovery_interval: timedelta) -> FileSourceBuilder:
         """A stream that goes on: new files are read as they come.
@@ -146,6 +157,28 @@ class FileSourceBuilder:
         self._options[key] = str(value).lower() if isinstance(value, bool) else str(value)
         return self
 
+    def set_dead_letter_output(self, tag: OutputTag) -> FileSourceBuilder:
+        """Lines that cannot be read go to this side output, and do not fail the job.
+
+        Args:
+            tag: `OutputTag("unreadable", DEAD_LETTER)`; `get_side_output(tag)` of what `from_source` returns has the
+                lines, with the file, the byte at which each begins, and why it cannot be read.
+
+        Raises:
+            ConfigurationError: The tag has another type, or the format has no lines that can be read one by one.
+        """
+        if not isinstance(tag, OutputTag) or tag.type_info != to_type(DEAD_LETTER):
+            raise ConfigurationError(
+                f"set_dead_letter_output() takes OutputTag('unreadable', DEAD_LETTER), not {tag!r}."
+            )
+        if not (isinstance(self._format, LineFormat) and self._format.has_single_lines()):
+            raise ConfigurationError(
+                f"set_dead_letter_output() is for files of lines that can be read one by one; of {self._format.name} a "
+                "file is read or not, as a whole."
+            )
+        self._letters = tag.tag_id
+        return self
+
     def build(self) -> FileSource:
         """The source.
 
@@ -162,7 +195,7 @@ class FileSourceBuilder:
                 )
         if _MOST_FILES in self._options and _MOST_BYTES in self._options:
             raise ConfigurationError("An epoch is limited by files or by bytes: Spark does not take both.")
-        return FileSource(self._format, self._paths, self._interval, {**_DEFAULTS, **self._options})
+        return FileSource(self._format, self._paths, self._interval, {**_DEFAULTS, **self._options}, self._letters)
 
 
 def _require_format(holds: bool, wanted: str, given: Any) -> None:

@@ -9,7 +9,7 @@ its length, and the bytes at which it is cut::
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from typing import Any, Final
@@ -19,6 +19,7 @@ import pyarrow as pa
 from holdfast.datastream.connectors.file_system.file_lists import FileLists
 from holdfast.datastream.formats.input_file import InputFile
 from holdfast.datastream.formats.input_format import InputFormat
+from holdfast.datastream.formats.text_lines import LineFormat
 from holdfast.errors import CorruptFileError, HoldfastError
 from holdfast.kernel.malformed import MALFORMED
 from holdfast.runtime.function.splits import ListedFile, SplitInput, SplitPlan
@@ -39,14 +40,20 @@ class FileSplits(SplitInput):
         input_format: How they are read.
         interval: Seconds between two looks for new ones; None for as often as possible.
         lists: What lists them, to count those that wait; None if they are not counted.
+        letters: Tag of the side output for lines that cannot be read; None if they fail the job.
     """
 
     def __init__(
-        self, input_format: InputFormat, interval: float | None = None, lists: FileLists | None = None
+        self,
+        input_format: InputFormat,
+        interval: float | None = None,
+        lists: FileLists | None = None,
+        letters: str | None = None,
     ) -> None:
         self._format = input_format
         self._lists = lists
         self._interval = interval
+        self._letters = letters
         self._fixed: str | None = None
 
     def fix(self, paths: Sequence[str], tasks: int) -> None:
@@ -55,6 +62,9 @@ class FileSplits(SplitInput):
 
     def interval(self) -> float | None:
         return self._interval
+
+    def dead_letters(self) -> str | None:
+        return self._letters
 
     def listed(self, place: int, newest: int | None) -> Iterator[ListedFile] | None:
         return None if self._lists is None else self._lists.listed(place, newest)
@@ -77,12 +87,15 @@ class FileSplits(SplitInput):
             cuts.append((file, tuple(file.length * n // pieces for n in range(pieces + 1))))
         return cuts
 
-    def read(self, splits: str) -> Iterator[pa.RecordBatch]:
+    def read(self, splits: str, refuse: Callable[[Any], None] | None = None) -> Iterator[pa.RecordBatch]:
         for path, time, length, begin, end in json.loads(splits):
             file = InputFile(path, time, length)
             file.require_same()
             try:
-                yield from self._format.read(file, begin, end)
+                if isinstance(self._format, LineFormat):
+                    yield from self._format.readable(file, begin, end, refuse)
+                else:
+                    yield from self._format.read(file, begin, end)
             except HoldfastError:
                 raise
             except _UNREADABLE as error:
