@@ -62,7 +62,7 @@ def _seconds(uri: str, key: tuple[str, ...], rows: int, epochs: int, staging: Pa
     stage.prepare()
     seconds = []
     for epoch in range(1, epochs + 2):
-        entries = _staged(stage, epoch, _rows(epoch * rows // 2, rows))  # half of the keys are there already
+        entries = staged(stage, epoch, some_rows(epoch * rows // 2, rows))  # half of the keys are there already
         began = time.perf_counter()
         stage.commit(entries)
         seconds.append(time.perf_counter() - began)
@@ -70,7 +70,8 @@ def _seconds(uri: str, key: tuple[str, ...], rows: int, epochs: int, staging: Pa
     return seconds[1:]
 
 
-def _staged(stage: SinkStage, epoch: int, batch: pa.RecordBatch) -> list[dict[str, Any]]:
+def staged(stage: SinkStage, epoch: int, batch: pa.RecordBatch) -> list[dict[str, Any]]:
+    """The committables of one task that has written a batch."""
     writer: Any = stage.sink.create_writer(stage.context(epoch))
     for start in range(0, batch.num_rows, BATCH):
         writer.write_batch(batch.slice(start, BATCH))
@@ -79,7 +80,8 @@ def _staged(stage: SinkStage, epoch: int, batch: pa.RecordBatch) -> list[dict[st
     return [{**common, "value": value} for value in writer.prepare_commit()]
 
 
-def _rows(first: int, count: int) -> pa.RecordBatch:
+def some_rows(first: int, count: int) -> pa.RecordBatch:
+    """Rows with ids from `first`."""
     ids = np.arange(first, first + count)
     return pa.record_batch(
         {

@@ -28,6 +28,7 @@ from holdfast.storage.file_system.scheme import file_system_for, join
 from holdfast.storage.file_system.uploads import uploads_for
 from holdfast.testing import EpochProgram, S3Server, SinkBackend, SinkContract
 from holdfast.testing.sink_contract.sink_stage import SinkStage
+from holdfast.types.conversion.convert import to_type
 
 pytestmark = pytest.mark.services
 
@@ -359,6 +360,21 @@ def test_a_copy_is_made_by_the_store_also_in_parts(out: str, monkeypatch: pytest
         assert file_system_for(out).read(join(out, name)) == data
     with pytest.raises(NotExistError):
         store.copy(join(out, "nothing"), join(out, "copy of nothing"))
+
+
+def test_a_table_that_is_made_has_checkpoints_of_its_log_so_that_commits_stay_as_fast(
+    server: S3Server, out: str, tmp_path: Path
+) -> None:
+    sink = DeltaSink(out, create_table=True)
+    sink.check_input(to_type("word string, n bigint"))
+    stage = SinkStage(sink, tmp_path, incarnation="1" * 32)
+    stage.prepare()
+    asked = []
+    for epoch in range(1, 32):
+        entries = stage.write(epoch, [("kelp", epoch)])
+        asked.append(len(requests_of(server, lambda: stage.commit(entries))))  # noqa: B023
+    assert max(asked[21:]) <= max(asked[11:21]), asked
+    assert DeltaTable(out, storage_options=delta_table._storage_options(out)).to_pyarrow_table().num_rows == 31
 
 
 def test_vacuum_deletes_what_a_compaction_has_replaced_and_nothing_that_is_staged(out: str, tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from deltalake.table import TableMerger
 from holdfast.datastream.connectors.delta import DeltaSink
 from holdfast.errors import ConfigurationError, JobExecutionError
 from holdfast.kernel import fault
+from holdfast.storage.file_system.local import LocalFileSystem
 from holdfast.testing import EpochProgram
 from holdfast.testing.sink_contract.sink_stage import SinkStage
 
@@ -180,6 +181,25 @@ def test_the_number_outlives_compaction_clean_up_of_the_log_and_vacuum(tmp_path:
         stage.commit(entries, is_recovered=True)
     stage.commit(epochs[3])
     assert words(tmp_path / "t") == [("kelp", epoch) for epoch in ([4] if key else [1, 2, 3, 4])]
+
+
+def test_versions_of_the_log_and_their_checkpoints_are_on_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage = prepared(DeltaSink(tmp_path / "t", create_table=True), tmp_path / "staged")
+    DeltaTable(tmp_path / "t").alter.set_table_properties({"delta.checkpointInterval": "2"})
+    durable = []
+    synced = LocalFileSystem.make_durable
+    monkeypatch.setattr(
+        LocalFileSystem, "make_durable", lambda fs, path: durable.append(Path(path)) or synced(fs, path)
+    )
+    for epoch in (1, 2, 3, 4):
+        stage.commit(stage.write(epoch, [("kelp", epoch)]))
+    log = tmp_path / "t" / "_delta_log"
+    ours = {file for file in log.glob("0*") if int(file.name.partition(".")[0]) > 1}  # before are the test's own
+    assert len([file for file in ours if file.name.endswith(".checkpoint.parquet")]) == 2
+    assert ours <= set(durable)
+    assert set((tmp_path / "t").glob("data/**/*.parquet")) < set(durable)
 
 
 def test_a_file_that_is_gone_or_cut_is_refused_before_it_breaks_the_table(tmp_path: Path) -> None:

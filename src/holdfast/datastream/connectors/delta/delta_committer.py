@@ -39,6 +39,8 @@ TRIES: Final = 5
 LOOK_BACK: Final = 100
 """Versions whose log is made durable again when an epoch is found that an earlier process has committed."""
 
+_OF_THE_LOG: Final = ("json", "checkpoint.parquet")
+
 DELETED: Final = "__holdfast_deleted"
 
 
@@ -159,13 +161,16 @@ def _make_durable(path: str, since: int) -> None:
         return
     fs, log = file_system_for(path), join(path, "_delta_log")
     for name in fs.list_names(log):
-        number = name.removesuffix(".json")
-        if number.isdecimal() and int(number) >= since:
+        number, _, kind = name.partition(".")
+        if not number.isdecimal() or int(number) < since:
+            continue
+        if kind == "json":
             for line in fs.read(join(log, name)).splitlines():
                 added = json.loads(line).get("add") if line.startswith(b'{"add"') else None
                 if added is not None and "://" not in added["path"]:
                     with suppress(NotExistError):  # compacted, and cleaned up since
                         fs.make_durable(join(path, unquote(added["path"])))
+        if kind in _OF_THE_LOG:
             fs.make_durable(join(log, name))
 
 

@@ -36,6 +36,9 @@ _HARMLESS: Final = frozenset(
 """Features that ask nothing of files that are added, once it is seen that the table does not use those that would."""
 
 _FORGETS: Final = "delta.setTransactionRetentionDuration"
+_CHECKPOINTS: Final = {"delta.checkpointInterval": "10"}
+"""Of tables that are made in object stores: every commit reads the log since its last checkpoint, several times. The
+client's own default is 100 versions, Spark's is 10."""
 _PARTITIONS: Final = ("string", "long", "integer", "short", "byte", "boolean", "date")
 
 
@@ -129,6 +132,7 @@ def make_table(path: str, schema: pa.Schema, partition_by: Sequence[str]) -> Tab
             library.Schema.from_arrow(schema),
             mode="ignore",
             partition_by=list(partition_by),
+            configuration=None if local_path(path) is not None else _CHECKPOINTS,
             storage_options=_storage_options(path),
         )
     except Exception as error:
