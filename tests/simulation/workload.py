@@ -32,7 +32,7 @@ class LightSink(ParquetFileSink):
     """The sink of Parquet files, with its real identity, ledger, commits and sweep, whose files hold JSON."""
 
     def create_writer(self, context: WriterInitContext) -> LightStaging:  # type: ignore[override]
-        return LightStaging(self._stage(context, self.format_for(context), ""))
+        return LightStaging(self._stage(context, ""))
 
 
 class LightStaging(BatchSinkWriter):

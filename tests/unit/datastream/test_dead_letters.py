@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from examples.own_sink import JsonLinesSink, JsonLinesWriter
-from holdfast.common import Row, RowKind, WatermarkStrategy
+from holdfast.common import Encoder, Row, RowKind, WatermarkStrategy
 from holdfast.datastream import (
     OutputTag,
     ParquetFileSink,
@@ -28,6 +28,7 @@ from holdfast.datastream import (
 )
 from holdfast.datastream.connectors.database import DatabaseSink
 from holdfast.datastream.connectors.delta import DeltaSink
+from holdfast.datastream.connectors.file_system import BucketAssigner, FileSink
 from holdfast.errors import ConfigurationError, HoldfastError, JobExecutionError
 from holdfast.kernel import fault
 from holdfast.runtime.function.sink import BatchSinkWriter
@@ -239,3 +240,48 @@ def test_a_tag_says_what_the_letters_are_and_a_sink_without_letters_says_so(tmp_
     typed = OutputTag("refused", "row struct<word: string, n: bigint>, sink string, epoch bigint, reason string")
     assert out.set_dead_letter_output(typed).get_side_output(typed).get_type() == typed.type_info
     assert Counter(program.get_stream_graph().sinks)[out._node] == 1
+
+
+class Longest(Encoder):
+    def encode(self, element: Any) -> bytes:
+        if element.n < 0:
+            raise ValueError("below nothing")
+        return f"{element.word} {element.n}\n".encode() if element.n < 9 else f"{element.word}"  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize("column", ["", "word"])
+def test_what_an_encoder_cannot_write_goes_aside_alone_or_stops_the_job_with_the_same_words(
+    tmp_path: Path, column: str
+) -> None:
+    """Whichever of its rows are in the same batch, and in which directories these are."""
+
+    def sink(place: Path) -> Sink:
+        builder = FileSink.for_row_format(place, Longest())
+        by = BucketAssigner.column_bucket_assigner(column) if column else BucketAssigner.base_path_bucket_assigner()
+        return builder.with_bucket_assigner(by).build()
+
+    rows = [("kelp", 1), ("rock", -1), ("kelp", 9), ("rock", 2), ("sand", 3)]
+    run(tmp_path, sink(tmp_path / "out"), rows, [("kelp", -2)], [("kelp", 4)], source_tasks=1)
+    files = [file for file in (tmp_path / "out").rglob("*") if file.is_file() and ".holdfast" not in file.parts]
+    found = sorted(line for file in files for line in file.read_text().splitlines())
+    assert found == ["kelp 1", "kelp 4", "rock 2", "sand 3"]
+    letters = put_aside(tmp_path)
+    assert [letter[:4] for letter in letters] == [
+        ("kelp", -2, "out", 2), ("kelp", 9, "out", 1), ("rock", -1, "out", 1),
+    ]  # fmt: skip
+    assert letters[0][4] == "its bytes cannot be made: ValueError: below nothing"
+    assert "its bytes cannot be made: " in letters[1][4] and "str found" in letters[1][4]
+    program = EpochProgram()
+    program.source("in", COUNTS).sink_to(sink(tmp_path / "other")).uid("out")
+    with pytest.raises(JobExecutionError, match="ValueError: below nothing"):
+        program.run(tmp_path / "other job", [{"in": rows}], {"restart-strategy.type": "none"})
+
+
+def test_numbers_that_json_has_not_go_aside(tmp_path: Path) -> None:
+    sink = FileSink.for_row_format(tmp_path / "out", Encoder.json_encoder()).build()
+    run(tmp_path, sink, [("kelp", 1.5), ("rock", float("nan"))], columns="word string, n double")
+    [letter] = put_aside(tmp_path)
+    assert (letter[0], letter[4]) == (
+        "rock",
+        "its bytes cannot be made: ValueError: Out of range float values are not JSON compliant",
+    )

@@ -121,18 +121,13 @@ class OutputFiles(Sink):
 
     def create_writer(self, context: WriterInitContext) -> BatchSinkWriter:
         """Stages files in the hidden folder."""
-        file_format = self.format_for(context)
         return self.buckets.writer(
             context.processing_time,
-            file_format.keeps_columns,
-            lambda bucket: RollingStaging(partial(self._stage, context, file_format, bucket), self.part_size),
+            self.format.keeps_columns,
+            lambda bucket: RollingStaging(partial(self._stage, context, bucket), self.part_size),
         )
 
-    def format_for(self, context: WriterInitContext) -> FileFormat:
-        """The format of the files of one task."""
-        return self.format
-
-    def _stage(self, context: WriterInitContext, file_format: FileFormat, bucket: str) -> ParquetStaging:
+    def _stage(self, context: WriterInitContext, bucket: str) -> ParquetStaging:
         staged = context.file_name(STAGED_SUFFIX)
         name = FileName.parse(staged)
         assert name is not None
@@ -147,7 +142,7 @@ class OutputFiles(Sink):
         if context.target is not None:
             identity = committable["identity"] = context.target["identity"]
             check = partial(output.require, identity)
-        return ParquetStaging(join(self.path, folder), staged, committable, file_format, check, output.open_staged)
+        return ParquetStaging(join(self.path, folder), staged, committable, self.format, check, output.open_staged)
 
     def create_committer(self, context: CommitterInitContext) -> Committer:
         """Moves staged files to their final names."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, replace
-from typing import Any, BinaryIO
+from dataclasses import replace
+from typing import Any
 
 import pyarrow as pa
 
+from holdfast.datastream.connectors.file_system.encoded_format import EncodedFormat, EncodingWriter
 from holdfast.datastream.connectors.file_system.file_sink_settings import (
     BucketAssigner,
     BulkWriterFactory,
@@ -17,52 +18,17 @@ from holdfast.datastream.connectors.file_system.file_sink_settings import (
 )
 from holdfast.datastream.formats.bulk_writer import (
     TEXT_COMPRESSION,
-    ClosingWriter,
     CsvFormat,
-    compressed,
     require_compression,
 )
+from holdfast.datastream.sinks.buckets import ColumnBuckets
 from holdfast.datastream.sinks.output_files import FileNames, OutputFiles
 from holdfast.errors import ConfigurationError
-from holdfast.runtime.function.sink import WriterInitContext
-from holdfast.runtime.function.staging import FileFormat, FormatWriter, require_columns
-from holdfast.types.conversion.arrow import batch_to_elements, element_schema
-from holdfast.types.conversion.flink_text import text_of
+from holdfast.runtime.function.sink import BatchSinkWriter, WriterInitContext
+from holdfast.runtime.function.staging import FileFormat, require_columns
+from holdfast.types.conversion.arrow import element_schema
 from holdfast.types.encoder import Encoder
 from holdfast.types.information.type_information import TypeInformation
-
-
-@dataclass(frozen=True)
-class EncodedFormat:
-    """Files of the bytes that an encoder makes of each element.
-
-    Attributes:
-        encoder: Makes them.
-        compression: `none` or `gzip`.
-        element_type: Of the stream; tasks know it.
-    """
-
-    encoder: Encoder
-    compression: str = "none"
-    element_type: TypeInformation | None = None
-
-    @property
-    def keeps_columns(self) -> bool:
-        """An encoder is given whole elements."""
-        return True
-
-    def open_writer(self, file: BinaryIO, schema: pa.Schema) -> FormatWriter:
-        """A writer of one file."""
-        sink, end = compressed(file, self.compression)
-        element_type = self.element_type
-        assert element_type is not None, "tasks know the type of the stream"
-        encode = self.encoder.with_text(text_of(element_type)).encode
-
-        def write(table: pa.Table) -> None:
-            for batch in table.to_batches():
-                sink.write(b"".join(map(encode, batch_to_elements(batch, element_type))))
-
-        return ClosingWriter(write, end)
 
 
 class FileSink(OutputFiles):
@@ -114,10 +80,12 @@ class FileSink(OutputFiles):
                 )
         super().check_input(element_type)
 
-    def format_for(self, context: WriterInitContext) -> FileFormat:
-        if isinstance(self.format, EncodedFormat):
-            return replace(self.format, element_type=context.input_type)
-        return self.format
+    def create_writer(self, context: WriterInitContext) -> BatchSinkWriter:
+        writer = super().create_writer(context)
+        if not isinstance(self.format, EncodedFormat):
+            return writer
+        kept = self.buckets.columns if isinstance(self.buckets, ColumnBuckets) else ()
+        return EncodingWriter(writer, self.format.encoder, context.input_type, kept)
 
 
 class FileSinkBuilder:
