@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,7 +17,7 @@ from holdfast.datastream.connectors.kafka.topic_ranges import TopicRanges, Topic
 from holdfast.errors import ConfigurationError
 from holdfast.runtime.function.epoch_gate import EpochGate
 from holdfast.testing import KafkaServer
-from tests.stories.kafka import PATIENCE, make_topic, running_broker
+from tests.stories.kafka import PATIENCE, make_topic, messages, require_jars, running_broker
 
 pytestmark = [pytest.mark.services, pytest.mark.timeout(300)]
 
@@ -114,3 +115,35 @@ def test_records_that_kafka_has_no_more_are_missed(broker: KafkaServer) -> None:
     with pytest.raises(ConfigurationError, match="from offset 0 to 2 were not read"):
         planner.plan(start, planner.latest(start, False))
     assert read(planner, planner.initial(), planner.latest(planner.initial(), False)) == [b"c"]
+
+
+def test_a_compacted_topic_is_read_over_the_gaps_in_its_offsets() -> None:
+    """Also where an epoch ends in a gap, or has nothing but one."""
+    require_jars()
+    name = "compacted"
+    with KafkaServer(settings={"log.cleaner.backoff.ms": "200"}) as own:
+        make_topic(
+            own.bootstrap_servers, name, partitions=1, cleanup_policy="compact", segment_ms="200",
+            min_cleanable_dirty_ratio="0.01", delete_retention_ms="0",
+        )  # fmt: skip
+        producer = Producer({"bootstrap.servers": own.bootstrap_servers})
+        for number in range(40):
+            producer.produce(name, str(number), key=f"key {number % 3}")
+        producer.produce(name, None, key="key 0")
+        assert producer.flush(PATIENCE) == 0
+        deadline, kept = time.monotonic() + PATIENCE, 41
+        while kept > 4:  # the last segment is never compacted, so there is one more now and then
+            assert time.monotonic() < deadline, kept
+            time.sleep(0.5)
+            producer.produce(name, "last", key="last")
+            assert producer.flush(PATIENCE) == 0
+            seen = [message.value() for message in messages(own.bootstrap_servers, name)]  # type: ignore[attr-defined]
+            kept = sum(value != b"last" for value in seen)
+        for most in (0, 2, 7):
+            planner = ranges(own, TopicSelection(topics=(name,)), most_rows=most)
+            planner.freeze()
+            start, found = planner.initial(), []
+            while (end := planner.latest(start, True)) != start:
+                found += read(planner, start, end)
+                start = end
+            assert [value for value in found if value != b"last"] == [b"37", b"38"]

@@ -100,7 +100,13 @@ class TransactionalCommitter(Committer):
         """
         if self._place is None or not incarnation:
             return None
-        log = self._read(self._place)
+        try:
+            log = self._read(self._place)
+        except StorageError as error:
+            # A client waits for the broker that it has last heard of as the controller, also when that one is away.
+            logger.info("Kafka's topic of commits is asked again, by a new client: %s", error)
+            self.close()
+            log = self._read(self._place)
         return log.last_of(incarnation, self._context.uid)
 
     def close(self) -> None:

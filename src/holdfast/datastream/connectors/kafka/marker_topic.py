@@ -179,9 +179,7 @@ def _make(admin: AdminClient, connection: KafkaConnection, name: str) -> None:
 
 
 def _require_safe(admin: AdminClient, connection: KafkaConnection, name: str, found: Any) -> None:
-    resource = ConfigResource(ResourceType.TOPIC, name)
-    answer = admin.describe_configs([resource], request_timeout=connection.patience)[resource]
-    said = {key: entry.value for key, entry in answer.result(connection.patience + 5).items()}
+    said = _settings(admin, connection, name)
     copies = min(len(partition.replicas) for partition in found.partitions)
     wrong = _wrong(said, copies)
     if wrong:
@@ -192,7 +190,21 @@ def _require_safe(admin: AdminClient, connection: KafkaConnection, name: str, fo
         )
 
 
-def _wrong(settings: Mapping[str, str], copies: int) -> str | None:
+def _settings(admin: AdminClient, connection: KafkaConnection, name: str) -> dict[str, str | None]:
+    """The settings of a topic; a broker that has not heard of a new one is asked again."""
+    resource = ConfigResource(ResourceType.TOPIC, name)
+    deadline = time.monotonic() + connection.patience
+    while True:
+        answer = admin.describe_configs([resource], request_timeout=connection.patience)[resource]
+        try:
+            return {key: entry.value for key, entry in answer.result(connection.patience + 5).items()}
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART or time.monotonic() > deadline:
+                raise
+        time.sleep(_PAUSE)
+
+
+def _wrong(settings: Mapping[str, str | None], copies: int) -> str | None:
     if settings.get("cleanup.policy") != "compact":
         return f"its cleanup.policy is {settings.get('cleanup.policy')!r}, and must be 'compact' alone"
     if settings.get("unclean.leader.election.enable") != "false":
