@@ -277,6 +277,8 @@ env.execute("words")
 
 @pytest.mark.long
 def test_a_driver_that_is_killed_between_checkpoints_leaves_each_count_once(files: Files) -> None:
+    temporary = files.root / "temporary"
+    temporary.mkdir()
     for n in range(10):  # so many that Spark compacts its log of files
         files.put(f"d{n}.parquet", *(f"w{k}" for k in range(10 * n)), "kelp")
     for fault, ended in (
@@ -287,13 +289,53 @@ def test_a_driver_that_is_killed_between_checkpoints_leaves_each_count_once(file
         done = subprocess.run(
             [sys.executable, "-c", PROGRAM, str(files.root)],
             cwd=ROOT,
-            env={**os.environ, "HOLDFAST_FAULT": fault, "PYSPARK_PYTHON": sys.executable},
+            env={**os.environ, "HOLDFAST_FAULT": fault, "PYSPARK_PYTHON": sys.executable, "TMPDIR": str(temporary)},
             capture_output=True,
             text=True,
             check=False,
         )
         assert done.returncode == ended, done.stderr
+        require_nothing(temporary)
     files.require_each_once()
+
+
+def require_nothing(folder: Path) -> None:
+    """Folders of a process that was killed are removed by its JVM, a moment later."""
+    deadline = time.monotonic() + 60
+    while left := [path.name for path in folder.iterdir() if not path.name.startswith("holdfast-run-files-")]:
+        assert time.monotonic() < deadline, left
+        time.sleep(0.1)
+
+
+FOLDERS = """
+import os, signal, sys
+from pathlib import Path
+from pyspark.sql import SparkSession
+from holdfast.spark.session import new_folder, remove_folder
+
+session = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+others = [sys.argv[1] + "/later", sys.argv[1] + "/never"]
+for number in range(2):
+    folder = new_folder(session, "of a job ", *others)
+    (folder / "file").touch()
+    remove_folder(session, folder) if number else None
+Path(others[0]).mkdir()
+print(sorted(os.listdir(sys.argv[1])), flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_process_that_is_killed_leaves_no_folders(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", FOLDERS, str(tmp_path)],
+        env={**os.environ, "TMPDIR": str(tmp_path), "PYSPARK_PYTHON": sys.executable},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    assert "later" in done.stdout and "of a job" in done.stdout
+    require_nothing(tmp_path)
 
 
 def holdfast(*arguments: str) -> subprocess.CompletedProcess[str]:

@@ -17,7 +17,7 @@ from deltalake import DeltaTable
 
 from holdfast.common import Duration, Types, WatermarkStrategy
 from holdfast.common.serialization import SimpleStringSchema
-from holdfast.datastream import ParquetFileSink, StreamExecutionEnvironment
+from holdfast.datastream import KeyedProcessFunction, ParquetFileSink, StreamExecutionEnvironment
 from holdfast.datastream.connectors.database import DatabaseSink
 from holdfast.datastream.connectors.delta import DeltaSink
 from holdfast.datastream.connectors.kafka import (
@@ -240,6 +240,30 @@ def test_the_source_that_is_ahead_waits_and_alignment_may_come_and_go(
     assert epochs(alone) == ["new 6, new 7, old 6, old 7", "new 8, new 9, old 8, old 9"]
     write(range(10, 14))
     assert epochs(together) == ["new 10, new 11, old 10, old 11", "old 12, old 13", "new 12, new 13"]
+
+
+class Seen(KeyedProcessFunction):
+    def process_element(self, value: str, ctx: Any) -> Iterator[Any]:
+        yield f"{value} at {max(-1, ctx.timer_service().current_watermark())}"
+
+
+def test_event_time_follows_the_partition_that_lags(spark: Any, broker: KafkaServer, tmp_path: Path) -> None:
+    """Though another task has read its partition far ahead; an epoch has a record of each."""
+    topic = f"in-{next(numbers)}"
+    make_topic(broker.bootstrap_servers, topic, retention_ms="-1")  # records of long ago would be deleted at once
+    for partition, stamps in enumerate(((9_000_000, 9_500_000, 9_600_000), (1_000_000, 1_000_500, 9_400_000))):
+        for number, stamp in enumerate(stamps):
+            produce(broker, topic, [f"{partition}-{number}"], partition, timestamp=stamp)
+    options = {"execution.trigger": "available-now", "execution.checkpointing.dir": str(tmp_path / "job"), **ONCE}
+    env = StreamExecutionEnvironment.get_execution_environment(options, spark=spark)
+    built = source(broker, topic).set_max_rows_per_epoch(2).build()
+    words = env.from_source(built, WatermarkStrategy.for_monotonous_timestamps(), "words").uid("words")
+    found: list[str] = []
+    told = words.key_by(lambda word: word, key_type="string").process(Seen(), "string").uid("seen")
+    told.for_each_epoch(lambda frame, *_: found.extend(row[0] for row in frame.collect())).uid("out")
+    env.execute("words")
+    seen = ["0-0 at -1", "1-0 at -1", "0-1 at 999999", "1-1 at 999999", "0-2 at 1000499", "1-2 at 1000499"]
+    assert sorted(found) == sorted(seen)
 
 
 @pytest.mark.parametrize("table", ["plain.public.things", "wrapped.public.people"])

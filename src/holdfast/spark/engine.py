@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import logging
-import shutil
-import tempfile
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from pathlib import Path
 from typing import Any, TypeVar
 
 from pyspark.errors import StreamingQueryException
@@ -37,7 +34,14 @@ from holdfast.spark.input.listeners import SourceListeners
 from holdfast.spark.input.positions import QueryDirectory
 from holdfast.spark.input.source import JobFrames, StagedFrames
 from holdfast.spark.query_log import start_with_plain_logs
-from holdfast.spark.session import epoch_settings, in_the_session, limits_bytes, private_session
+from holdfast.spark.session import (
+    epoch_settings,
+    in_the_session,
+    limits_bytes,
+    new_folder,
+    private_session,
+    remove_folder,
+)
 from holdfast.spark.trigger import EpochTrigger
 from holdfast.spark.worker import task_function
 from holdfast.storage.job.job_directory import JobDirectory
@@ -99,7 +103,9 @@ class SparkEngine(Engine):
         self.reship(job)
         self._unread = beginning.unread
         self._restored: dict[str, Any] = dict(positions or {})
-        self._private = QueryDirectory(Path(tempfile.mkdtemp(prefix="holdfast-query-")), self._directory, token)
+        gates = [source.gate.place for source in job.plan.aligned.values()]
+        folder = new_folder(self._session, "holdfast-query-", *gates)
+        self._private = QueryDirectory(folder, self._directory, token)
         if beginning.streaming is not None:
             self._private.seed(beginning.streaming)
 
@@ -313,5 +319,5 @@ class SparkEngine(Engine):
         if self._private is not None:
             with suppress(OSError):  # what has made the attempt fail is to be told, not this
                 self._consumed.note(self._frames.identities.lines, self._private.path / "sources")
-            shutil.rmtree(self._private.path, ignore_errors=True)
+            remove_folder(self._session, self._private.path)
             self._private = None

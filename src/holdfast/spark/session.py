@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 import sys
+import tempfile
 from collections.abc import Callable
-from typing import TypeVar
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, TypeVar
 
 from py4j.clientserver import ClientServer
 from pyspark import SparkContext
@@ -121,3 +125,28 @@ def in_the_session(session: SparkSession, call: Callable[[], T]) -> Callable[[],
         return call()
 
     return made
+
+
+def new_folder(session: SparkSession, prefix: str, *others: str) -> Path:
+    """A folder for temporary files, which goes when the JVM ends, as Spark's own do; `remove_folder` removes it before.
+
+    A process that is killed removes nothing, but the JVM that it has started sees that it is gone.
+
+    Args:
+        session: Of the JVM.
+        prefix: Of its name.
+        others: Further paths that may be there then, and are to go.
+    """
+    path = tempfile.mkdtemp(prefix=prefix)
+    jvm: Any = session.sparkContext._jvm
+    for each in (path, *others):
+        jvm.org.apache.spark.util.ShutdownHookManager.registerShutdownDeleteDir(jvm.java.io.File(each))
+    return Path(path)
+
+
+def remove_folder(session: SparkSession, path: Path) -> None:
+    """Removes a folder now. Never raises."""
+    shutil.rmtree(path, ignore_errors=True)
+    jvm: Any = session.sparkContext._jvm
+    with suppress(Exception):  # the JVM may be gone, and what it would have removed is not there
+        jvm.org.apache.spark.util.ShutdownHookManager.removeShutdownDeleteDir(jvm.java.io.File(str(path)))
