@@ -28,6 +28,7 @@ MANAGER = "tests/unit/dispatcher/test_job_manager.py"
 """Job managers in processes of their own; `make test` has the leader that is killed and the one without elections."""
 
 NEXMARK = "test_a_query_gives_the_answer_of_duckdb"
+NEXMARK_KILLED = "test_every_query_that_is_killed_gives_the_same_answer"
 NEXMARK_ON_SPARK = "test_a_query_on_spark_gives_the_answer_of_duckdb"
 LONG_QUERIES = ("q3", "q6", "q7", "q9", "q11", "q12", "q15", "q17", "q20")
 """`make test` has one query of each kind: a window, a join in a window, a join, and each way to change an answer."""
@@ -133,6 +134,7 @@ LONG = (
     "tests/spark/test_schema_registry.py",
     "tests/spark/test_standalone_stories.py",
     *(f"tests/unit/benchmarks/test_nexmark.py::{NEXMARK}[{name}]" for name in LONG_QUERIES),
+    f"tests/unit/benchmarks/test_nexmark.py::{NEXMARK_KILLED}",
     "tests/unit/benchmarks/test_nexmark.py::test_a_query_that_is_killed_again_and_again_gives_the_same_answer[q4]",
     "tests/unit/checkpoint/test_sweeper.py::test_many_epochs_with_leaders_that_die_leave_only_what_is_retained",
     "tests/unit/cli/test_query.py::test_a_server_at_all_addresses_says_under_which_name_it_is_reached",

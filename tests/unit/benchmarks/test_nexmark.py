@@ -40,6 +40,19 @@ def test_a_query_gives_the_answer_of_duckdb(name: str, folder: Path, tmp_path: P
     nexmark.judge(query, folder, tmp_path / "out")
 
 
+KILLS = ("before:pointer.write:3=kill", "after:sink.stage:3=kill", "after:sink.commit:2=kill", "after:run.write:4=kill")
+WITHOUT_SPARK = [name for name, query in QUERIES.items() if not query.needs_spark]
+
+
+@pytest.mark.parametrize(("name", "fault"), [(name, KILLS[at % len(KILLS)]) for at, name in enumerate(WITHOUT_SPARK)])
+def test_every_query_that_is_killed_gives_the_same_answer(name: str, fault: str, folder: Path, tmp_path: Path) -> None:
+    places = tmp_path / "job", tmp_path / "out"
+    assert process.run("nexmark_job.py", name, folder, *places, fault=fault).was_killed
+    ended = process.run("nexmark_job.py", name, folder, *places)
+    assert ended.code == 0, ended.output
+    nexmark.judge(QUERIES[name], folder, tmp_path / "out")
+
+
 @pytest.mark.parametrize("name", ["q4", "q8"])
 def test_a_query_that_is_killed_again_and_again_gives_the_same_answer(name: str, folder: Path, tmp_path: Path) -> None:
     places = tmp_path / "job", tmp_path / "out"
