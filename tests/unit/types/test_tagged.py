@@ -9,6 +9,7 @@ from decimal import Decimal
 from enum import Enum
 from uuid import UUID
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -235,3 +236,14 @@ def test_bytes_of_others_are_refused():
     ):
         with pytest.raises(TaggedValueError):
             decode(wrong)
+
+
+def test_numbers_of_numpy_are_keys_equal_to_those_of_python():
+    for number in (np.int64(-4), np.uint8(200), np.float32(0.1), np.float64(2.5), np.bool_(True), np.float16("nan")):
+        assert encode_key(number) == encode_key(number.item())
+        assert encode_key((1, [number])) == encode_key((1, [number.item()]))
+    for other in (np.timedelta64(5, "ns"), np.datetime64(5, "ns"), np.longdouble(1.5), np.array(5), np.complex64(1)):
+        with pytest.raises(TaggedValueError):
+            encode_key(other)
+    with pytest.raises(TaggedValueError):
+        encode(np.int64(4))

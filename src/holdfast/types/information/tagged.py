@@ -4,8 +4,8 @@ It serves two purposes. As the form of **values** it keeps what Python can tell 
 canonical: values that are to be the same key have the same bytes. Kinds are told apart (``1``, ``True``, ``1.0`` and
 ``Decimal(1)`` are four keys), but ``0.0`` is ``-0.0``, every NaN is the same, ``Decimal("1.0")`` is
 ``Decimal("1.00")``, an instant is the same in every time zone, the entries of a dict and the elements of a set have no
-order, and a set is the frozenset of the same elements. Anything else is refused as a key, because two equal values of
-another class need not have equal bytes.
+order, a set is the frozenset of the same elements, and a number of numpy is the number of Python that it is equal to.
+Anything else is refused as a key, because two equal values of another class need not have equal bytes.
 
 Each value is a tag of one byte and its content; content of variable length begins with its length as a varint.
 """
@@ -20,6 +20,8 @@ from enum import Enum
 from typing import Any, Final
 from uuid import UUID
 
+import numpy as np
+
 _DOUBLE: Final = struct.Struct(">d")
 _DATE: Final = struct.Struct(">i")
 _LONG: Final = struct.Struct(">q")
@@ -29,6 +31,7 @@ _EPOCH_UTC: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _EPOCH_DAY: Final = date(1970, 1, 1).toordinal()
 _MICROSECOND: Final = timedelta(microseconds=1)
 _MAX_DEPTH: Final = 64
+_NUMBERS: Final = (np.bool_, np.integer, np.floating)
 
 
 class TaggedValueError(ValueError):
@@ -82,6 +85,11 @@ def _write(value: Any, out: bytearray, canonical: bool, depth: int) -> None:
                 writer = candidate
                 break
         else:
+            if canonical and isinstance(value, _NUMBERS) and not isinstance(value, np.timedelta64):
+                plain = value.item()
+                if type(plain) in (bool, int, float):
+                    _write(plain, out, canonical, depth)
+                    return
             raise TaggedValueError(_refusal(value, canonical))
     if depth > _MAX_DEPTH:
         raise TaggedValueError(f"A value is nested more than {_MAX_DEPTH} levels deep.")
