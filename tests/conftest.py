@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
+from tests import memory
 from tests.examples import examples
 from tests.long_tests import LONG
 
@@ -23,6 +24,12 @@ JVM_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xlog:cds=off -Xlog:cds+
 os.environ.setdefault(
     "JAVA_TOOL_OPTIONS", f"{JVM_OPTIONS} -XX:SharedArchiveFile={ARCHIVE}" if ARCHIVE.exists() else JVM_OPTIONS
 )
+
+# Each epoch of a test waits for the disk a dozen times, and no test asks whether the machine loses power: processes are
+# killed, and what they wrote stays. Whoever wants a disk names one in these variables.
+if memory.has_room():
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(memory.DIRECTORY))
+    os.environ.setdefault("TMPDIR", str(memory.DIRECTORY))
 
 # Speed is measured in benchmarks; a test that fails because the machine is busy says nothing.
 settings.register_profile("untimed", deadline=None, max_examples=examples(100))
