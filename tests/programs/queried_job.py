@@ -84,7 +84,7 @@ def job_master(checkpoints: str, epochs: int, pause: float, options: dict[str, s
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("checkpoints")
-    parser.add_argument("--epochs", type=int, default=1000)
+    parser.add_argument("--epochs", type=int, default=20_000)
     parser.add_argument("--pause", type=float, default=0.01)
     parser.add_argument("-D", dest="options", action="append", default=[])
     arguments = parser.parse_args()

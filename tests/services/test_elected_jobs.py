@@ -117,16 +117,17 @@ def kill_the_leader_in_a_commit(cluster: Cluster) -> None:
 
 
 def test_a_leader_that_slept_for_longer_than_its_lease_stands_by_and_finds_the_job_done(cluster: Cluster) -> None:
-    leader = cluster.start("leader.log", 40)
+    leader = cluster.start("leader.log", 150)
     try:
         wait_for(lambda: cluster.completed() >= 4, "the leader has completed some checkpoints")
         os.kill(leader.pid, signal.SIGSTOP)
-        assert run("epoch_job.py", *cluster.arguments(40), timeout=90).code == 0
+        assert leader.poll() is None, "the leader is to sleep in the middle of the job"
+        assert run("epoch_job.py", *cluster.arguments(150), timeout=90).code == 0
     finally:
         os.kill(leader.pid, signal.SIGCONT)
     code = ended(leader, cluster.root / "leader.log")
     assert code == 0, (cluster.root / "leader.log").read_text()
-    cluster.audit(40)
+    cluster.audit(150)
 
 
 def test_a_wrong_address_is_an_error_at_start_and_not_a_hang(tmp_path: Path) -> None:

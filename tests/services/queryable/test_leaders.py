@@ -73,7 +73,7 @@ def test_a_leader_is_killed_and_another_process_goes_on_and_no_reader_sees_anyth
             """A driver of the job; its query server is what it publishes as its address."""
             port = free_port()
             serves = ("-D", "queryable-state.enable=true", "-D", f"queryable-state.proxy.ports={port}")
-            process = start("queried_job.py", checkpoints, "--epochs", 5000, *arguments, *serves, *more, log=log)
+            process = start("queried_job.py", checkpoints, "--epochs", 20_000, *arguments, *serves, *more, log=log)
             processes[f"127.0.0.1:{port}"] = process
 
         processes = {}

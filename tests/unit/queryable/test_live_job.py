@@ -61,8 +61,8 @@ def test_no_reader_sees_anything_but_completed_checkpoints_whatever_happens_to_t
     restored = begin("-D", f"execution.state-recovery.path={directory.absolute(pointer.path)}")
     until(lambda: client.jobs()[0]["lineage"] != lineage_before)
     until(beyond(3))
-    kill_group(restored)
     until(lambda: all(w.wrong or (w.reads > 50 and len(w.seen) > 8 and len(w.lineages) == 2) for w in witnesses))
+    kill_group(restored)
     for witness in witnesses:
         witness.end()
 
