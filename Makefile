@@ -8,16 +8,17 @@ SPARK ?=
 export SPARK
 VENV := .venv$(if $(SPARK),-spark-$(SPARK))
 PY := $(VENV)/bin/python
-# Several processes, because half of what tests of crashes do is wait; fewer where each has a JVM beside it. Tests that
-# share a server or a session stay together.
-PYTEST := $(PY) -m pytest tests --dist loadscope
+# Several processes, because half of what tests of crashes do is wait, and three quarters of what those with a server do;
+# fewer where each has a Spark beside it, which is busy itself. Tests that share a server or a session stay together.
+PYTEST := $(PY) -m pytest --dist loadscope
+ON_SPARK := tests/spark
 # What is told at length, or again on another server, only `make test-all` tells.
 SHORT := not soak and not long
 ALL := not soak
-# $(call run,WHICH): first the tests without a JVM, then the others; both run whatever becomes of the first.
+# $(call run,WHICH): first the tests without Spark, then the others; both run whatever becomes of the first.
 run = failed=0; \
-	$(PYTEST) -n 4 -m "$(1) and not spark and not services" || failed=$$?; \
-	$(PYTEST) -n 2 -m "$(1) and (spark or services)" || failed=$$?; \
+	$(PYTEST) tests --ignore $(ON_SPARK) -n 4 -m "$(1)" || failed=$$?; \
+	$(PYTEST) $(ON_SPARK) -n 2 -m "$(1)" || failed=$$?; \
 	exit $$failed
 STAMP := $(VENV)/.setup-done
 # Halves what the start of a JVM costs; the tests do without where it cannot be written.
@@ -105,10 +106,10 @@ test-again: $(STAMP) ## Run again what failed in the last run
 	$(PY) -m pytest tests -m "$(ALL)" --last-failed --last-failed-no-failures none -v
 
 test-nojvm: $(STAMP) ## Run those of `make test` that need no JVM and no other server
-	$(PYTEST) -n 4 -m "$(SHORT) and not spark and not services"
+	$(PYTEST) tests -n 4 -m "$(SHORT) and not spark and not services"
 
 test-spark: $(STAMP) $(CLASSES) $(KAFKA) ## Run the tests on real PySpark; SPARK=3.5.9 for another version
-	$(PYTEST) -n 2 -m "spark and not soak"
+	$(PYTEST) tests -n 2 -m "spark and not soak"
 
 lint: $(STAMP) ## Check style (ruff)
 	$(VENV)/bin/ruff check .
