@@ -17,8 +17,8 @@ SHORT := not soak and not long
 ALL := not soak
 # $(call run,WHICH): first the tests without Spark, then the others; both run whatever becomes of the first.
 run = failed=0; \
-	$(PYTEST) tests --ignore $(ON_SPARK) -n 4 -m "$(1)" || failed=$$?; \
-	$(PYTEST) $(ON_SPARK) -n 2 -m "$(1)" || failed=$$?; \
+	$(PYTEST) tests --ignore $(ON_SPARK) -n 4 -m "$(1)" $(SLOWEST) || failed=$$?; \
+	$(PYTEST) $(ON_SPARK) -n 2 -m "$(1)" $(SLOWEST) || failed=$$?; \
 	exit $$failed
 STAMP := $(VENV)/.setup-done
 # Halves what the start of a JVM costs; the tests do without where it cannot be written.
@@ -99,6 +99,7 @@ test: $(STAMP) $(CLASSES) $(KAFKA) ## Run what a contributor runs: real Spark, a
 	$(call run,$(SHORT))
 
 test-all: export EXAMPLES := all
+test-all: SLOWEST := --durations 40
 test-all: $(STAMP) $(CLASSES) $(KAFKA) $(REGISTRY) $(PYTHONS) ## Run all tests (65 minutes on two cores)
 	$(call run,$(ALL))
 
