@@ -1,6 +1,6 @@
 """A process that campaigns and, while it leads, completes checkpoints in a fenced register; it prints what happens.
 
-python -m tests.services.kubernetes.contender_process KUBECONFIG NAMESPACE NAME IDENTITY FIRST_ID
+python -m tests.services.kubernetes.contender_process KUBECONFIG NAMESPACE NAME IDENTITY FIRST_ID LEASE_SECONDS
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ from holdfast.ha.kubernetes.register import KubernetesRegister
 from holdfast.ha.kubernetes.watch import ConfigMapWatcher
 from tests.contract.register_contract import completing
 
-TIMES = LeaseTiming(lease_duration=3.0, renew_deadline=2.4, retry_period=0.4)
 PATIENCE = 1.0
 """For how many seconds one that was fenced, or whose register did not answer, waits before it looks again."""
 
@@ -95,13 +94,14 @@ class Leading(LeaderElectionListener):
 
 
 def main() -> None:
-    kubeconfig, namespace, name, identity, first_id = sys.argv[1:]
+    kubeconfig, namespace, name, identity, first_id, lease = sys.argv[1:]
     config = KubeConfig.from_file(Path(kubeconfig)).get()
     assert config is not None
     client = KubeClient(KubernetesConnection(config, namespace, 2.0))
     watcher = ConfigMapWatcher(client.connection, name, watch_seconds=5)
     register = KubernetesRegister(client, KubernetesConfigMap(f"{name}-job"))
-    factory = KubernetesLeaderElectionDriverFactory(client, watcher, KubernetesConfigMap(name), identity, TIMES)
+    times = LeaseTiming(lease_duration=float(lease), renew_deadline=0.8 * float(lease), retry_period=0.4)
+    factory = KubernetesLeaderElectionDriverFactory(client, watcher, KubernetesConfigMap(name), identity, times)
     leading = Leading(register, identity, int(first_id))
     leading.driver.set_result(factory.create(leading))
     say("started")

@@ -27,9 +27,10 @@ IDS_A_PROCESS = 100_000
 class ContenderProcess:
     """One process and what it said."""
 
-    def __init__(self, cluster: KubernetesCluster, number: int) -> None:
+    def __init__(self, cluster: KubernetesCluster, number: int, lease: float) -> None:
         self.identity = f"process-{number}"
-        arguments = [str(cluster.kubeconfig), cluster.namespace, NAME, self.identity, str(number * IDS_A_PROCESS)]
+        where = [str(cluster.kubeconfig), cluster.namespace, NAME]
+        arguments = [*where, self.identity, str(number * IDS_A_PROCESS), str(lease)]
         module = "tests.services.kubernetes.contender_process"
         self._process = subprocess.Popen(
             [sys.executable, "-m", module, *arguments], stdout=subprocess.PIPE, text=True, env=os.environ
@@ -76,8 +77,9 @@ class Contest:
         self.all: list[ContenderProcess] = []
         self._register = KubernetesRegister(cluster.client(), KubernetesConfigMap(f"{NAME}-job"))
 
-    def start(self) -> ContenderProcess:
-        process = ContenderProcess(self._cluster, next(self._numbers))
+    def start(self, lease: float = 3.0) -> ContenderProcess:
+        """One more, which holds leases of so many seconds."""
+        process = ContenderProcess(self._cluster, next(self._numbers), lease)
         self.alive.append(process)
         self.all.append(process)
         return process
@@ -185,9 +187,9 @@ def test_a_leader_whose_write_is_refused_goes_on(contest: Contest, server: Kuber
 
 
 def test_a_process_that_is_stopped_for_a_moment_only_goes_on_leading(contest: Contest) -> None:
-    leader = contest.start()
+    leader = contest.start(lease=30.0)
     contest.leader()
-    contest.start()
+    contest.start(lease=30.0)
     for _ in range(3):
         leader.send(signal.SIGSTOP)
         leader.send(signal.SIGCONT)
