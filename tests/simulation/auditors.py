@@ -51,6 +51,7 @@ class Auditors:
         self._max_runs, self._kind = max_runs, kind
         self.taken: dict[str, list[Row]] = {}
         self._visible: dict[str, list[Row]] = {}
+        self._newest_visible = 0
         self._named: frozenset[FileName] = frozenset()
         self._released: dict[FileName, float] = {}
         self._completed: dict[int, frozenset[str]] = {}
@@ -145,10 +146,16 @@ class Auditors:
                 self._fail(f"checkpoint {pointer.checkpoint_id} is of epoch {document.epoch}, before {older.epoch}")
             if position_of(document) < position_of(older):
                 self._fail(f"checkpoint {pointer.checkpoint_id} went back to input {position_of(document)}")
+            if self._epochs_of_output(document) & self._epochs_of_output(older):
+                self._world.note("the output of the one before is named again: checkpoint")
         self.require_state(document, f"checkpoint {pointer.checkpoint_id}", self._job)
         deepest = max((depth(operator.runs) for operator in document.operators), default=0)
         if deepest > self._max_runs + 1 and not self._world.met["compaction failed: compaction"]:
             self._fail(f"checkpoint {pointer.checkpoint_id} has {deepest} runs for one key group")
+
+    def _epochs_of_output(self, document: CheckpointMetadata) -> set[int]:
+        staged = [entry for one in document.operators for entries in one.committables.values() for entry in entries]
+        return {int(entry["epoch"]) for entry in staged}
 
     def _whole(self, pointer: CheckpointPointer) -> None:
         """A retained checkpoint is there, and all that it names is, and what it was."""
@@ -205,8 +212,15 @@ class Auditors:
     def savepoint_completed(self, path: str) -> None:
         """Somebody was told that a savepoint is complete: it stands by itself from now on."""
         self.savepoints.append(path)
+        document = self._require_savepoint(path)
+        if self._epochs_of_output(document):
+            self._fail(f"the savepoint {path} names output, which whoever starts from it would commit once more")
+        there = {row[0] for rows in (*self._visible.values(), *self.taken.values()) for row in rows}
+        promised = {row for row, epoch in self._model.epoch_of.items() if epoch < position_of(document)}
+        if promised - there:
+            self._fail(f"the savepoint {path} is answered, and payments {sorted(promised - there)} are not visible")
 
-    def _require_savepoint(self, path: str) -> None:
+    def _require_savepoint(self, path: str) -> CheckpointMetadata:
         file = self._evidence.file(f"{path}/_metadata")
         if file is None:
             self._fail(f"the savepoint {path} is gone")
@@ -216,6 +230,7 @@ class Auditors:
                 if run.path.startswith("/") or not self._evidence.is_run(f"{path}/{run.path}", run):
                     self._fail(f"the savepoint {path} needs {run.path}, which it does not have")
         self.require_state(document, f"the savepoint {path}", path)
+        return document
 
     # Output
 
@@ -225,6 +240,10 @@ class Auditors:
         staged = source.removeprefix(f"{workload.OUTPUT}/")
         if not any(staged in names for names in self._completed.values()):
             self._fail(f"{path} became visible, and no completed checkpoint names it")
+        epoch = int(base_name(path).split("-")[1])
+        if epoch < self._newest_visible:
+            self._fail(f"{path} became visible after a file of epoch {self._newest_visible}")
+        self._newest_visible = epoch
         self._see(path)
 
     def _see(self, path: str) -> None:

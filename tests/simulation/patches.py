@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
 from types import SimpleNamespace
@@ -13,7 +13,7 @@ from unittest.mock import patch
 from holdfast.checkpoint.retention import deleter
 from holdfast.datastream.sinks import output_directory
 from holdfast.kernel import ids
-from holdfast.runtime.commit import sweeping
+from holdfast.runtime.commit import committing, sweeping
 from holdfast.runtime.compaction import background
 from holdfast.runtime.job import control
 from holdfast.runtime.master import attempt
@@ -27,7 +27,13 @@ from tests.simulation.world import World
 
 @contextmanager
 def simulated(
-    world: World, posix: Posix, merge: Merge, max_parallelism: int, sweep_every: int, window: int
+    world: World,
+    posix: Posix,
+    merge: Merge,
+    max_parallelism: int,
+    sweep_every: int,
+    window: int,
+    before_commit: Callable[[], object],
 ) -> Iterator[None]:
     """The real code, with nothing of this machine under it.
 
@@ -38,6 +44,7 @@ def simulated(
         max_parallelism: Of all operators.
         sweep_every: Checkpoints between two sweeps.
         window: How many versions of the register are kept, so that old ones are deleted in a short history too.
+        before_commit: Called by a sink before it does something with its target.
     """
     threading, time = primitives.threading_of(world), primitives.time_of(world)
     with ExitStack() as stack:
@@ -56,6 +63,8 @@ def simulated(
         put(deleter, "ThreadPoolExecutor", lambda workers, name: primitives.SimulatedPool(world, workers))
         put(control, "threading", threading)
         put(control, "Future", Future)
+        put(committing, "CommitLane", lambda name: primitives.SimulatedLane(world, before_commit))
+        put(committing, "Future", lambda: primitives.SimulatedFuture(world))
         put(fenced_register, "threading", threading)
         put(background, "time", time)
         put(background, "compaction_executor", lambda name: SimulatedCompaction(world, merge, max_parallelism))

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from holdfast.kernel.clock import Clock
+from holdfast.runtime.commit.committing import make
 from tests.simulation.world import Killed, Process, World
 
 
@@ -104,6 +105,39 @@ class SimulatedPool:
             self._waiting.clear()
         if wait and self._workers:
             self._world.block(lambda: self._workers == 0, None)
+
+
+class SimulatedLane:
+    """The thread in which a sink commits, in the process that makes it.
+
+    Args:
+        world: The world.
+        before: Called before each call.
+    """
+
+    def __init__(self, world: World, before: Callable[[], object]) -> None:
+        actor = world.current
+        self._world, self._before = world, before
+        self._process = world.outside if actor is None else actor.process
+        self._calls: deque[tuple[Callable[[], Any], Future[Any]]] = deque()
+        self._works = False
+
+    def take(self, call: Callable[[], Any], future: Future[Any]) -> None:
+        self._calls.append((call, future))
+        if not self._works:
+            self._works = True
+            self._world.spawn(self._process, "lane", self._work)
+
+    def close(self) -> None:
+        """Its actor ends with its calls."""
+
+    def _work(self) -> None:
+        try:
+            while self._calls and not self._process.is_dead:
+                self._before()
+                make(*self._calls.popleft())
+        finally:
+            self._works = False
 
 
 def wait_for(world: World, futures: Iterable[Future[Any]], timeout: float) -> Any:

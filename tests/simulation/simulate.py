@@ -128,7 +128,14 @@ def simulate(
         auditors.at_end(is_tidy=grace == 0 and cluster.ended_in_calm)
         world.is_over = True
 
-    with new_workers(), simulated(world, posix, kind.merge, MAX_PARALLELISM, sweep_every, window), bug or nullcontext():
+    slow = (0.0, 0.3, 0.9)[choices.below(3)]
+
+    def before_commit() -> None:
+        if choices.chance(slow):
+            weather.slow_target()
+
+    patched = simulated(world, posix, kind.merge, MAX_PARALLELISM, sweep_every, window, before_commit)
+    with new_workers(), patched, bug or nullcontext():
         world.spawn(world.outside, "story", story)
         world.run()
     return History(
@@ -153,6 +160,7 @@ def _settings(choices: Choices) -> tuple[Settings, Climate, int, int]:
         "restart-strategy.type": "fixed-delay",
         "restart-strategy.fixed-delay.attempts": "1000000",
         "restart-strategy.fixed-delay.delay": "100 ms",
+        "sink.committer.max-pending-checkpoints": str((1, 0, 1, 2)[choices.below(4)]),
         "state.compaction.max-runs": str(max_runs),
         "pipeline.max-parallelism": str(MAX_PARALLELISM),
         "rest.enable": "false",

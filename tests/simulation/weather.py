@@ -15,6 +15,7 @@ from tests.simulation.world import World
 _DECISIVE = frozenset({"link", "rename", "swap"})
 """Calls by which something becomes true; they meet more than their share."""
 _WEIGHT = 4
+_WHILE_IT_WAITS = 10
 _ARRIVAL = 0.05
 _OUTAGE = 0.5
 _OUTAGE_STEPS = 8
@@ -29,6 +30,7 @@ _KINDS = (
     (re.compile(r"/part-"), "output file"),
     (re.compile(r"\.(begun|done)"), "ledger"),
     (re.compile(r"/identity"), "identity"),
+    (re.compile(r"^target"), "target"),
     (re.compile(r"/savepoints"), "savepoint"),
 )
 UNKNOWN_ERRORS = (errno.EIO, errno.ETIMEDOUT, errno.ESTALE)
@@ -148,6 +150,14 @@ class Weather:
         if self._event(point, "") in ("error", "lost", "late"):
             self._meet("error", point, "")
             raise self._unknown()
+
+    def slow_target(self) -> None:
+        """A sink waits for its target for so long that others go on, and that its process may die meanwhile."""
+        world = self.world
+        world.note("slow target: sink")
+        world.block(None, (0.1, 0.03, 0.5, 3.0)[world.choices.below(4)])
+        if not self.is_calm and world.choices.chance(_WHILE_IT_WAITS * self.climate.crash):
+            self._crash("crash before", "wait", "target")
 
     def _event(self, call: str, path: str, weight: int = 1) -> str:
         world = self.world

@@ -166,6 +166,8 @@ class SparkEngine(Engine):
                 # Spark cancels the jobs of a query that is stopped, and the epoch that runs is to come to its end. No
                 # other one begins: the driver lets none in.
                 self._between_batches.wait()
+                # Nor are those of commits, which belong to the query as well.
+                driver.settle()
                 self._query.stop()
         except HoldfastError:
             raise

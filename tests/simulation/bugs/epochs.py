@@ -9,7 +9,7 @@ from typing import Any
 from holdfast.checkpoint.store import completed_store
 from holdfast.datastream.sinks import output_directory, parquet
 from holdfast.kernel.key_group import KeyGroupRange
-from holdfast.runtime.commit import checkpointing
+from holdfast.runtime.commit import checkpointing, committing, uncommitted
 from holdfast.runtime.compaction import background
 from holdfast.runtime.epoch import epoch_job, epoch_runner
 from holdfast.runtime.exchange import barrier, marker
@@ -168,6 +168,50 @@ def staged_output_of_failed_checkpoint_lost() -> Iterator[Patch]:
         return completed
 
     yield checkpointing.EpochCheckpoints, "_complete", complete
+
+
+def next_checkpoint_forgets_uncommitted_output() -> Iterator[Patch]:
+    """A checkpoint names the output of its own epochs only, also while that of the one before is being committed."""
+    yield (
+        uncommitted.UncommittedOutput,
+        "and_staged",
+        lambda self, staged: {uid: list(entries) for uid, entries in staged.items()},
+    )
+
+
+def later_checkpoint_committed_first() -> Iterator[Patch]:
+    """What a sink is to commit of two checkpoints, it commits side by side."""
+
+    def in_a_lane_of_its_own(self: Any, uid: str, call: Any) -> Any:
+        future = committing.Future()
+        self._lanes.setdefault(f"{uid} {len(self._lanes)}", committing.CommitLane(uid)).take(call, future)
+        return future
+
+    def begin(self: Any, checkpoint_id: int, entries: Any, is_recovered: bool, begun: Any, halted: Any) -> Any:
+        return real(self, checkpoint_id, entries, is_recovered, {}, halted)
+
+    real = committing.Committing._begin
+    yield committing.Committing, "_in_lane", in_a_lane_of_its_own
+    yield committing.Committing, "_begin", begin
+
+
+def savepoint_beside_commits() -> Iterator[Patch]:
+    """Whoever has asked for a savepoint is answered while sinks commit."""
+    real = checkpointing.EpochCheckpoints.notify
+
+    def notify(self: Any, checkpoint_id: int, epochs: Any) -> None:
+        settle, self.commits.settle = self.commits.settle, lambda: None
+        try:
+            real(self, checkpoint_id, epochs)
+        finally:
+            self.commits.settle = settle
+
+    yield checkpointing.EpochCheckpoints, "notify", notify
+
+
+def job_ends_beside_commits() -> Iterator[Patch]:
+    """A job ends while sinks commit."""
+    yield uncommitted.UncommittedOutput, "settle", lambda self: None
 
 
 def commits_without_intent() -> Iterator[Patch]:

@@ -373,3 +373,43 @@ def test_whatever_the_committer_answers_committing_until_it_returns_makes_everyt
     assert outside.visible == {f"{epoch}/{subtask}" for epoch, subtask in pairs}
     first_seen = list(dict.fromkeys(epoch for epoch, _, _ in outside.journal))
     assert first_seen == sorted(first_seen)
+
+
+def test_a_sink_that_has_failed_begins_no_later_checkpoint_and_the_others_do() -> None:
+    bad, good, may_fail = Outside(), Outside(), threading.Event()
+
+    def fail(request: CommitRequest) -> None:
+        assert may_fail.wait(10)
+        if request.epoch == 2:
+            raise ConnectionError("the service is down")
+
+    driver = committing({"bad": JournalSink(bad, fail), "good": JournalSink(good)})
+    commits = [driver.begin(epoch, {uid: entries((epoch, 0)) for uid in ("bad", "good")}) for epoch in (2, 3, 4)]
+    assert commits[0].waits_for == ["bad"] or good.visible != {"2/0", "3/0", "4/0"}
+    may_fail.set()
+    for commit in commits:
+        with pytest.raises(StorageError, match="'bad'"):
+            commit.result()
+    driver.close()
+
+    assert (bad.visible, bad.calls) == (set(), 1)
+    assert good.visible == {"2/0", "3/0", "4/0"}
+
+
+def test_when_the_attempt_ends_what_is_under_way_comes_to_its_end_and_nothing_more_begins() -> None:
+    outside, begun, may_end = Outside(), threading.Event(), threading.Event()
+
+    def hold(request: CommitRequest) -> None:
+        begun.set()
+        assert may_end.wait(10)
+
+    driver = committing({"out": JournalSink(outside, hold)}, has_lanes=True)
+    commits = [driver.begin(7, {"out": entries((2, 0), (3, 0))}), driver.begin(8, {"out": entries((4, 0))})]
+    assert begun.wait(10)
+    threading.Timer(0.1, may_end.set).start()
+    driver.halt()
+
+    assert outside.visible == {"2/0"}
+    for commit in commits:
+        with pytest.raises(StorageError, match="committed when the job runs again"):
+            commit.result()

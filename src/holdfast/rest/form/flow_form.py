@@ -24,7 +24,12 @@ from holdfast.runtime.job.status import JobStatus
 _OF_JOB_MANAGERS: Final = ("INITIALIZING", "UNKNOWN")
 STATUS: Final = named("JobStatus", choice(*(status.value for status in JobStatus), *_OF_JOB_MANAGERS))
 
-_SINK: Final = {"id": STRING, "epoch": or_none(integer(0)), "commit_ms": NUMBER}
+_SINK: Final = {
+    "id": STRING,
+    "epoch": or_none(integer(0)),
+    "commit_ms": NUMBER,
+    "behind": told("Epochs that are accepted, and whose output it has not committed.", integer(0)),
+}
 PROGRESS: Final = named(
     "Progress",
     record(

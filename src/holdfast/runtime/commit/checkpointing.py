@@ -30,7 +30,6 @@ from holdfast.errors import (
 )
 from holdfast.kernel import fault
 from holdfast.runtime.commit.acknowledgement import AcknowledgedTask, tasks_of
-from holdfast.runtime.commit.committing import COMMITTER_RETRIES, Committing
 from holdfast.runtime.commit.document import operators_of, short_position
 from holdfast.runtime.commit.master_hooks import add_hooks, restore_hooks
 from holdfast.runtime.commit.output import Output, output_to_commit, stamped
@@ -38,6 +37,7 @@ from holdfast.runtime.commit.savepoints import copied, place_of, try_place
 from holdfast.runtime.commit.sink_numbers import SinkMeter
 from holdfast.runtime.commit.starting_point import Restored
 from holdfast.runtime.commit.sweeping import PacedSweeper
+from holdfast.runtime.commit.uncommitted import Pending, UncommittedOutput, committing_of
 from holdfast.runtime.epoch.epoch_runner import EpochResult, EpochRunner
 from holdfast.runtime.exchange.descriptor import CheckpointNews
 from holdfast.runtime.graph.plan import JobPlan
@@ -64,6 +64,9 @@ class EpochCheckpoints:
         control: Requests of other threads.
         statistics: Where checkpoints are counted.
         sinks: Where what sinks commit is counted.
+
+    Attributes:
+        commits: The output of completed checkpoints that is not known to be committed.
     """
 
     def __init__(
@@ -102,19 +105,8 @@ class EpochCheckpoints:
         self._sinks = sinks or SinkMeter(job.clock)
         self._sinks.begin([step.uid for step in plan.sinks()])
         self._sinks.staged(self._output)
-        self._committing = Committing(
-            {step.uid: step.sink for step in plan.sinks()},
-            job_id=str(job.job_id),
-            staging_dir=job.directory.taskowned_dir,
-            services=job.engine.services(),
-            retries=job.configuration.get(COMMITTER_RETRIES),
-            clock=job.clock,
-            is_stopped=lambda: control.cancel_requested,
-            incarnations=lease.state.incarnations,
-            require_lead=lease.check,
-            carried=job.engine.carried,
-            meter=self._sinks,
-        )
+        self._committing = committing_of(job, lease, plan, control, self._sinks)
+        self.commits = UncommittedOutput(self._committing, job, self._is_committed)
         self.targets: Mapping[str, Any] = restored.targets
         self._claim = restored.claim
         self._staged: Output = {}
@@ -161,12 +153,10 @@ class EpochCheckpoints:
 
     def commit_restored(self) -> None:
         """Commits what the restored checkpoint names, because nobody knows whether it was committed."""
-        checkpoint_id = self._restored.checkpoint_id
-        if checkpoint_id is not None and not self._restored.is_committed:
-            self._committing.commit(checkpoint_id, self._output, is_recovered=True)
-            if self._restored.is_own:
-                self._mark_notified(checkpoint_id)
-        if self._restored.is_own:
+        restored = self._restored
+        self.commits.recover(None if restored.is_committed else restored.checkpoint_id, self._output)
+        if restored.is_own and restored.checkpoint_id is not None:
+            self._mark_notified(restored.checkpoint_id)
             self._settle_claim()
 
     def refuse_vain_drains(self) -> None:
@@ -187,7 +177,9 @@ class EpochCheckpoints:
         Raises:
             FencedError: Another leader took over.
             CheckpointError: It could not be completed.
+            HoldfastError: The commit of an earlier checkpoint has failed; this epoch completes none then.
         """
+        self.commits.note()
         output = stamped(result.committables(), self._restored.lineage)
         self._sinks.staged(output)
         for uid, entries in output.items():
@@ -201,18 +193,25 @@ class EpochCheckpoints:
         return None
 
     def notify(self, checkpoint_id: int, epochs: EpochRunner) -> None:
-        """Everything that follows the pointer write: sinks commit, requests are answered, old files go."""
+        """Everything that follows the pointer write: sinks begin to commit, requests are answered, old files go.
+
+        Whoever has asked for a checkpoint or savepoint, and the end of the job, find everything committed.
+        """
+        is_last = self._last_result.descriptor.is_last
+        is_promised = bool(self._asked) or is_last
+        if not is_promised:
+            self._sweep(epochs)  # before sinks have something to do, which they would have to end first
         with fault.point("notify"):
             staged, self._staged = self._staged, {}
-            self._committing.commit(checkpoint_id, staged)
-            self._mark_notified(checkpoint_id)
-        if self._positions is not None:
-            self._job.engine.checkpoint_completed(self._positions)
+            self.commits.add(checkpoint_id, staged, self._positions)
+            self.commits.make_room()
+            if is_promised:
+                self.commits.settle()
         self._settle_claim()
-        drained = self._last_result.descriptor.is_last
-        for request in self._control.take_requests(among=self._asked, drained=drained):
+        for request in self._control.take_requests(among=self._asked, drained=is_last):
             self._answer(request, checkpoint_id, epochs)
-        self._sweep(epochs)
+        if is_promised:
+            self._sweep(epochs)
 
     def end(self, epochs: EpochRunner) -> None:
         """Ends the attempt: what is pending completes, and the register learns that all sinks have been told.
@@ -230,6 +229,7 @@ class EpochCheckpoints:
                     self._tolerated,
                 )
             self.notify(completed, epochs)
+        self.commits.settle()
         notified = self._notified
         self._lease.write(lambda state: replace(state, notified=max(state.notified, notified)))
         self._sweep(epochs, now=True)
@@ -271,6 +271,11 @@ class EpochCheckpoints:
         else:
             logger.info("the claimed snapshot %r is not needed any more", self._claim.path)
             self._claim = None
+
+    def _is_committed(self, pending: Pending) -> None:
+        self._mark_notified(pending.checkpoint_id)
+        if pending.positions is not None:
+            self._job.engine.checkpoint_completed(pending.positions)
 
     def _mark_notified(self, checkpoint_id: int) -> None:
         """All sinks have committed what a checkpoint names; the register learns of it with the next pointer."""
@@ -372,7 +377,7 @@ class EpochCheckpoints:
 
     def _sweep(self, epochs: EpochRunner, *, now: bool = False) -> None:
         live = [*epochs.live_runs(), *epochs.operator_states.paths(), self.nonce_file]
-        self._sweeper.sweep(live, self._committing.sweep, now=now)
+        self._sweeper.sweep(live, self.commits.sweep, now=now)
 
     def _metadata(self, checkpoint_id: int, epochs: EpochRunner) -> CheckpointMetadata:
         extra: dict[str, Any] = {TARGETS: self.targets} if self.targets else {}
@@ -389,7 +394,7 @@ class EpochCheckpoints:
             lineage=self._restored.lineage,
             completed_at=self._job.clock.now_ms(),
             processing_time=epochs.processing_time,
-            operators=operators_of(epochs, self._staged),
+            operators=operators_of(epochs, self.commits.and_staged(self._staged)),
             source_positions=self._positions,
             extra={PREVIOUS_EPOCH: self._previous_epoch, **extra},
         )

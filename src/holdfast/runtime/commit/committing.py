@@ -1,10 +1,11 @@
 """Drives the committers of a job with what its completed checkpoints name: sinks side by side, each in its own order.
 
-The job master calls `commit` after each completed checkpoint, and again after a recovery with what it finds in the
-checkpoint restored. Each sink of several has a thread of its own, in which all its commits run, epoch by epoch in their
-order; so one whose target is slow, or away, holds up no other. The call returns when all have ended::
+The job master calls `begin` after each completed checkpoint, and `commit` after a recovery with what it finds in the
+checkpoint restored. Each sink has a thread of its own, its *lane*, in which all calls of its committer are made,
+checkpoint by checkpoint and epoch by epoch in their order; so one whose target is slow, or away, holds up no other, and
+not the job either. `commit` returns when all sinks have ended; what `begin` returns tells when they have::
 
-    a sink fails       -> it stops there, the other sinks go on, and the error is raised at the end
+    a sink fails       -> it stops there, also with later checkpoints; the other sinks go on
     FencedError        -> no sink begins another epoch or try: another leader commits
     ConfigurationError -> the same, and the job fails: no further try can help
 
@@ -17,9 +18,10 @@ import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from functools import partial
 from queue import SimpleQueue
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from holdfast.errors import StorageError
 from holdfast.kernel.clock import Clock, SystemClock
@@ -38,7 +40,66 @@ COMMITTER_RETRIES: Final = ConfigOption(
     "How often a committable is tried again when its committer asks for it, before the job fails and recovers.",
 )
 
-_Commit = Callable[[], CommitReport]
+MAX_PENDING: Final = ConfigOption(
+    "sink.committer.max-pending-checkpoints",
+    int,
+    1,
+    "How many completed checkpoints may wait for their commits while the next epoch runs. With 0 an epoch begins when "
+    "the output of the one before is committed.",
+)
+
+T = TypeVar("T")
+
+
+class CommitUnderWay:
+    """The commit of a checkpoint, which the sinks make in their lanes.
+
+    Args:
+        outcomes: What becomes of it, by sink uid.
+    """
+
+    def __init__(self, outcomes: Mapping[str, Future[CommitReport]]) -> None:
+        self._outcomes = outcomes
+
+    @property
+    def waits_for(self) -> list[str]:
+        """The sinks that have not ended."""
+        return [uid for uid, outcome in self._outcomes.items() if not outcome.done()]
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Blocks until all sinks have ended, for each of them at most `timeout` seconds; returns whether they have."""
+        for outcome in self._outcomes.values():
+            with suppress(TimeoutError):
+                outcome.exception(timeout)
+        return not self.waits_for
+
+    def result(self) -> CommitReport:
+        """What was committed; blocks until all sinks have ended.
+
+        Raises:
+            FencedError: Another leader commits.
+            ConfigurationError: A committer says that no further try can help.
+            StorageError: Some could not be committed. All sinks were tried; its cause is the first failure, its notes
+                name the others.
+        """
+        self.wait()
+        report = CommitReport()
+        failures: list[StorageError] = []
+        for outcome in self._outcomes.values():
+            error = outcome.exception()
+            if error is None:
+                report += outcome.result()
+            elif isinstance(error, StorageError):
+                failures.append(error)
+            else:
+                raise error
+        if failures:
+            first, *others = failures
+            for note in (f"also: {other}" for other in others):
+                if note not in getattr(first, "__notes__", ()):  # it may have been raised before
+                    first.add_note(note)
+            raise first
+        return report
 
 
 class Committing:
@@ -56,6 +117,8 @@ class Committing:
         is_stopped: Asked before each further try; once true nothing more is tried and the last error is raised.
         carried: Makes of a call one that another thread may make; see `Engine.carried`.
         meter: Counts what the sinks do.
+        has_lanes: Whether sinks commit in threads of their own; None if they do where there are several. Without, what
+            `begin` returns has ended.
     """
 
     def __init__(
@@ -70,8 +133,9 @@ class Committing:
         is_stopped: Callable[[], bool] = lambda: False,
         incarnations: Sequence[str] = (),
         require_lead: Callable[[], object] = lambda: None,
-        carried: Callable[[_Commit], _Commit] = lambda call: call,
+        carried: Callable[[Callable[[], Any]], Callable[[], Any]] = lambda call: call,
         meter: SinkMeter | None = None,
+        has_lanes: bool | None = None,
     ) -> None:
         clock = clock or SystemClock()
         settings = CommitSettings(retries, clock, is_stopped, require_lead, meter or SinkMeter(clock))
@@ -84,7 +148,10 @@ class Committing:
             for uid, sink in sorted(sinks.items())
         }
         self._carried = carried
-        self._lanes: dict[str, _Lane] = {}
+        self._has_lanes = len(self._sinks) > 1 if has_lanes is None else has_lanes
+        self._lanes: dict[str, CommitLane] = {}
+        self._begun: dict[str, Future[CommitReport]] = {}
+        self._halted = threading.Event()
 
     def commit(
         self, checkpoint_id: int, committables: Mapping[str, Iterable[Entry]], *, is_recovered: bool = False
@@ -103,30 +170,22 @@ class Committing:
             StorageError: Some could not be committed. All sinks were tried; its cause is the first failure, its notes
                 name the others.
         """
-        halted = threading.Event()
-        asked = {uid: list(entries) for uid, entries in sorted(committables.items())}
-        outcomes = self._side_by_side(
-            {
-                uid: partial(self._commit_sink, uid, checkpoint_id, entries, is_recovered, halted)
-                for uid, entries in asked.items()
-                if entries
-            }
-        )
-        report = CommitReport()
-        failures: list[StorageError] = []
-        for outcome in outcomes:
-            error = outcome.exception()
-            if error is None:
-                report += outcome.result()
-            elif isinstance(error, StorageError):
-                failures.append(error)
-            else:
-                raise error
-        if failures:
-            for other in failures[1:]:
-                failures[0].add_note(f"also: {other}")
-            raise failures[0]
-        return report
+        return self._begin(checkpoint_id, committables, is_recovered, {}, threading.Event()).result()
+
+    def begin(self, checkpoint_id: int, committables: Mapping[str, Iterable[Entry]]) -> CommitUnderWay:
+        """Begins to make visible what a completed checkpoint names, behind what was begun before; does not block.
+
+        Args:
+            checkpoint_id: The completed checkpoint, which was not restored.
+            committables: As for `commit`.
+        """
+        return self._begin(checkpoint_id, committables, False, self._begun, self._halted)
+
+    def halt(self) -> None:
+        """Lets no sink begin another epoch or try, and blocks until what is under way has ended."""
+        self._halted.set()
+        for outcome in self._begun.values():
+            outcome.exception()
 
     def prepare(self, kept: Mapping[str, Any], epoch: int | None) -> dict[str, Any]:
         """Makes sure that the targets of all sinks are those that they were.
@@ -142,7 +201,10 @@ class Committing:
             StorageError: One is not there, or is another one.
             RestoreError: One knows of later epochs than the checkpoint.
         """
-        targets = {uid: sink.prepare(kept.get(uid), epoch) for uid, sink in self._sinks.items()}
+        targets = {
+            uid: self._in_lane(uid, partial(sink.prepare, kept.get(uid), epoch)).result()
+            for uid, sink in self._sinks.items()
+        }
         return {uid: target for uid, target in targets.items() if target is not None}
 
     def sweep(self, is_dead: Callable[[FileName], bool]) -> int:
@@ -150,20 +212,50 @@ class Committing:
         return sum(sink.sweep(is_dead) for sink in self._sinks.values())
 
     def close(self) -> None:
-        """Closes the committers that were used, and ends their threads."""
+        """Closes the committers that were used, and ends the lanes after what is under way."""
+        for uid, sink in self._sinks.items():
+            if uid in self._lanes:
+                self._in_lane(uid, sink.close).exception()
+            else:
+                sink.close()
         for lane in self._lanes.values():
             lane.close()
         self._lanes.clear()
-        for sink in self._sinks.values():
-            sink.close()
+
+    def _begin(
+        self,
+        checkpoint_id: int,
+        committables: Mapping[str, Iterable[Entry]],
+        is_recovered: bool,
+        begun: dict[str, Future[CommitReport]],
+        halted: threading.Event,
+    ) -> CommitUnderWay:
+        outcomes: dict[str, Future[CommitReport]] = {}
+        for uid, entries in sorted((uid, list(entries)) for uid, entries in committables.items()):
+            if entries:
+                call = partial(self._commit_sink, uid, checkpoint_id, entries, is_recovered, begun.get(uid), halted)
+                begun[uid] = outcomes[uid] = self._in_lane(uid, call)
+        return CommitUnderWay(outcomes)
 
     def _commit_sink(
-        self, uid: str, checkpoint_id: int, entries: Sequence[Entry], is_recovered: bool, halted: threading.Event
+        self,
+        uid: str,
+        checkpoint_id: int,
+        entries: Sequence[Entry],
+        is_recovered: bool,
+        before: Future[CommitReport] | None,
+        halted: threading.Event,
     ) -> CommitReport:
         if uid not in self._sinks:
             raise StorageError(
                 f"The checkpoint names {len(entries)} committables of the sink {uid!r}, which the program does not "
                 "have. Bring the sink back under this uid, so that its output is committed; afterwards it may go."
+            )
+        if before is not None and (halted.is_set() or before.exception() is not None):
+            # Whoever commits again begins with what was not committed, and this one comes after it.
+            raise StorageError(
+                f"The sink {uid!r} did not begin to commit checkpoint {checkpoint_id}, because what comes before it "
+                "is not committed. The checkpoint is complete and names it; it is committed when the job runs again."
             )
         try:
             return self._sinks[uid].commit(checkpoint_id, entries, is_recovered, halted.is_set)
@@ -173,31 +265,26 @@ class Committing:
             halted.set()
             raise
 
-    def _side_by_side(self, calls: Mapping[str, _Commit]) -> list[Future[CommitReport]]:
-        """Makes all calls and waits for their ends; a job with one sink needs no other thread for it."""
-        futures = []
-        for uid, call in calls.items():
-            future: Future[CommitReport] = Future()
-            futures.append(future)
-            if len(self._sinks) < 2:
-                _make(call, future)
-                continue
-            if uid not in self._lanes:
-                self._lanes[uid] = _Lane(f"holdfast-commit-{uid}")
-            self._lanes[uid].take(self._carried(call), future)
-        for future in futures:
-            future.exception()
-        return futures
+    def _in_lane(self, uid: str, call: Callable[[], T]) -> Future[T]:
+        """Makes a call in the lane of a sink, behind those that it has. A sink that has no lane is called here."""
+        future: Future[T] = Future()
+        if not self._has_lanes or uid not in self._sinks:
+            make(call, future)
+            return future
+        if uid not in self._lanes:
+            self._lanes[uid] = CommitLane(f"holdfast-commit-{uid}")
+        self._lanes[uid].take(self._carried(call), future)
+        return future
 
 
-class _Lane:
+class CommitLane:
     """A thread that makes one call after the other. It ends with its process, whatever a call may wait for."""
 
     def __init__(self, name: str) -> None:
-        self._calls: SimpleQueue[tuple[_Commit, Future[CommitReport]] | None] = SimpleQueue()
+        self._calls: SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None] = SimpleQueue()
         threading.Thread(target=self._run, name=name, daemon=True).start()
 
-    def take(self, call: _Commit, future: Future[CommitReport]) -> None:
+    def take(self, call: Callable[[], Any], future: Future[Any]) -> None:
         """Hands over a call; the future gets what becomes of it."""
         self._calls.put((call, future))
 
@@ -207,10 +294,11 @@ class _Lane:
 
     def _run(self) -> None:
         while (taken := self._calls.get()) is not None:
-            _make(*taken)
+            make(*taken)
 
 
-def _make(call: _Commit, future: Future[CommitReport]) -> None:
+def make(call: Callable[[], Any], future: Future[Any]) -> None:
+    """Makes a call; the future gets what becomes of it."""
     try:
         future.set_result(call())
     except BaseException as error:

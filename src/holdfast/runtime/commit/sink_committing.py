@@ -71,7 +71,7 @@ class CommitSettings:
 
 
 class SinkCommitting:
-    """The committer of one sink, used by one thread at a time.
+    """The committer of one sink, used by one thread at a time; see `Committing` for which.
 
     Args:
         sink: The sink.
@@ -102,8 +102,8 @@ class SinkCommitting:
             checkpoint_id: The checkpoint.
             entries: Its committables of this sink.
             is_recovered: Whether the checkpoint was restored.
-            is_halted: Whether another sink has found that nothing may be committed any more; then the next epoch is
-                left to whoever commits again.
+            is_halted: Whether nothing may be committed any more, because another sink has found so, or the attempt
+                ends; then the next epoch is left to whoever commits again.
 
         Raises:
             StorageError: Some could not be committed.
@@ -114,7 +114,11 @@ class SinkCommitting:
         # Of whom an entry is, it says itself: this job may have been started from the checkpoint of another.
         for (incarnation, epoch), group in groupby(sorted(entries, key=_epoch_and_subtask), key=_epoch_of):
             if is_halted():
-                break
+                raise StorageError(
+                    f"The sink {self._context.uid!r} did not begin to commit epoch {epoch} (checkpoint "
+                    f"{checkpoint_id}), because the job attempt ends. The checkpoint is complete and names it; it is "
+                    "committed when the job runs again."
+                )
             members = list(group)
             requests = [
                 CommitRequest(

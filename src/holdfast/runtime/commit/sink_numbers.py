@@ -34,6 +34,7 @@ class SinkNumbers:
         retried: How often a committable was to be tried again.
         pending: Committables that wait: of accepted epochs, and not committed yet.
         pending_records: Elements in them.
+        pending_epochs: Epochs that they are of: how far the sink is behind the job.
         pending_since: When the oldest epoch of these was accepted, in milliseconds since 1970; None if none waits.
     """
 
@@ -49,6 +50,7 @@ class SinkNumbers:
     retried: int = 0
     pending: int = 0
     pending_records: int = 0
+    pending_epochs: int = 0
     pending_since: int | None = None
 
     def lag_ms(self, now: int) -> int:
@@ -57,7 +59,7 @@ class SinkNumbers:
 
     def to_json(self, uid: str) -> dict[str, Any]:
         """What progress says of the sink."""
-        return {"id": uid, "epoch": self.last_epoch, "commit_ms": self.last_ms}
+        return {"id": uid, "epoch": self.last_epoch, "commit_ms": self.last_ms, "behind": self.pending_epochs}
 
 
 @dataclass(frozen=True)
@@ -143,6 +145,7 @@ class SinkMeter:
             numbers,
             pending=sum(epoch.committables for epoch in waiting),
             pending_records=sum(epoch.records for epoch in waiting),
+            pending_epochs=len(waiting),
             pending_since=min((epoch.since for epoch in waiting), default=None),
         )
 

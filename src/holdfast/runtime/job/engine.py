@@ -86,10 +86,13 @@ class EpochDriver(Protocol):
     """The job master as the engine sees it while it feeds epochs."""
 
     def process(self, epoch_input: EpochInput) -> None:
-        """Runs one data epoch to its end, checkpoint and sinks included. Blocks; raises what failed."""
+        """Runs one data epoch to its end, checkpoint included; sinks may go on. Blocks; raises what failed."""
 
     def tick_if_due(self) -> None:
-        """Runs an epoch without input if a timer or a requested checkpoint is due."""
+        """Runs an epoch without input if a timer or a requested checkpoint is due; raises what a commit has met."""
+
+    def settle(self) -> None:
+        """Blocks until sinks have committed all that they may; raises what failed."""
 
     def wait(self, seconds: float) -> None:
         """Waits until something may be due, a stop is asked for, or the time has passed."""

@@ -22,9 +22,9 @@ class EpochProgress:
         epoch: Its number.
         checkpoint_id: The checkpoint that it completed; None if none was due.
         rows: Elements read from sources.
-        duration_ms: From planning to the end of its commits.
+        duration_ms: From planning until the next epoch may begin.
         checkpoint_ms: From the last acknowledgement to the end of the pointer write.
-        commit_ms: Time taken by the sinks' commits.
+        commit_ms: How long it has waited for sinks: for commits of the checkpoints before, or its own.
         state_bytes: Size of all run files that the state version names.
         position: Where the sources stand, as short text.
         started: When it began, in milliseconds since 1970.
@@ -32,8 +32,8 @@ class EpochProgress:
         function_ms: Of that, how long the busiest task of each stage has worked; the rest is the engine's.
         saving_ms: Of that, for state.
         watermark: The least watermark of all operators, in milliseconds since 1970; None if there is none yet.
-        sinks: For each sink its uid, the last epoch that it has committed, None before the first, and how many
-            milliseconds that took.
+        sinks: For each sink its uid, the last epoch that it has committed, None before the first, how many
+            milliseconds that took, and how many accepted epochs it has not committed yet.
     """
 
     epoch: int

@@ -123,6 +123,8 @@ class JobAttempt(EpochDriver):
             self._checkpoints.end(self._epochs)
             return outcome
         finally:
+            # Before the engine goes, whose services committers use, and before another attempt can commit the same.
+            self._checkpoints.commits.halt()
             self._compaction.close()
             job.engine.close()
             self._epochs.close()
@@ -154,7 +156,21 @@ class JobAttempt(EpochDriver):
             if not self.stopping:
                 self._run_epoch(epoch_input)
 
+    def settle(self) -> None:
+        with self._lock:
+            self._checkpoints.commits.settle()
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether the output of all completed checkpoints is committed, as far as is known."""
+        return self._checkpoints.commits.is_settled
+
     def tick_if_due(self) -> None:
+        if self._checkpoints.commits.has_news and self._lock.acquire(blocking=False):
+            try:
+                self._checkpoints.commits.note()
+            finally:
+                self._lock.release()
         if not self._tick_is_due():
             return
         with self._lock:
@@ -174,6 +190,7 @@ class JobAttempt(EpochDriver):
         return max(0.0, min(seconds, (least - self._job.clock.now_ms()) / 1000))
 
     def _run_epoch(self, epoch_input: EpochInput | None) -> None:
+        self._checkpoints.commits.note()
         for request in self._control.take_rescales():
             self._rescale(request)
         self._checkpoints.refuse_vain_drains()

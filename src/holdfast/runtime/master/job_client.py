@@ -145,8 +145,16 @@ class JobClient:
         process = getattr(self._master.job.engine, "process_all_available", None)
         if process is None:
             raise ConfigurationError("this engine has no sources that grow: use await_termination()")
-        process(self._master.ended)
-        if self._master.ended.is_set():
+        master = self._master
+        while not master.ended.is_set():
+            attempt = master.attempt
+            process(master.ended)
+            while master.attempt is attempt and not (attempt is not None and attempt.is_settled):
+                if master.ended.wait(0.01):
+                    break
+            if master.attempt is attempt:
+                break  # otherwise it has failed, and what it had not completed is processed again
+        if master.ended.is_set():
             self.await_termination()
 
     def await_termination(self, timeout: float | None = None) -> bool:

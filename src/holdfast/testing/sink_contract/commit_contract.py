@@ -150,6 +150,29 @@ class CommitContract:
             job.commit(committables, is_recovered=True)
             assert sorted(sink_backend.rows()) == sorted(expected), f"woken at line {line} of the commit"
 
+    @pytest.mark.timeout(600)
+    @pytest.mark.parametrize("ends", ["killed", "woken"])
+    def test_a_process_that_stops_in_a_commit_beside_the_next_epoch_leaves_both_to_the_next_one(
+        self, job: SinkJob, sink_backend: SinkBackend, ends: str
+    ) -> None:
+        """The newest checkpoint names two epochs then: one whose commit had begun, and one that came after it."""
+        lines = self._lines(job, sink_backend)
+        expected = [("kelp", 1), ("rock", 1)]
+        for epoch, line in zip((2, 4), (lines[len(lines) // 3], lines[-1]), strict=True):
+            first = job.write(epoch, [("kelp", epoch)], [("rock", epoch)])
+            second = job.write(epoch + 1, [("kelp", epoch + 1)])
+            process = job.process(first, line)
+            process.answer()
+            if ends == "killed":
+                process.kill()
+            with suppress(HoldfastError):  # the one that sleeps may hold a lock of the target
+                job.commit(second + first, is_recovered=True)
+            if ends == "woken":
+                process.go_on()
+            job.commit(second + first, is_recovered=True)
+            expected += [("kelp", epoch), ("rock", epoch), ("kelp", epoch + 1)]
+            assert sorted(sink_backend.rows()) == sorted(expected), f"{ends} at line {line} of the commit"
+
     def test_processes_that_commit_the_same_at_the_same_time_show_it_once(
         self, job: SinkJob, sink_backend: SinkBackend
     ) -> None:
