@@ -33,6 +33,8 @@ QUICKLY_FOUND = (
     "other attempts accepted",
     "missing tasks accepted",
     "commit before pointer",
+    "next checkpoint forgets uncommitted output",
+    "later checkpoint committed first",
     "notified before commit",
     "done before moved",
     "nothing is compacted",

@@ -184,6 +184,9 @@ SINK_LAG: Final = MetricEntry(
 SINK_PENDING: Final = MetricEntry(
     "holdfast_operator_pending_rows", "Elements that a sink has staged in accepted epochs and not committed.", OPERATOR
 )
+SINK_BEHIND: Final = MetricEntry(
+    "holdfast_operator_pending_epochs", "Accepted epochs whose output a sink has not committed.", OPERATOR
+)
 WATERMARK_LAG: Final = MetricEntry(
     "holdfast_operator_watermark_lag_seconds", "How far its watermark is behind the clock.", OPERATOR
 )

@@ -109,6 +109,7 @@ def _of_sink(sink: SinkNumbers, now: int, labels: Mapping[str, str]) -> Iterator
     yield metric.SINK_SECONDS.of(round(sink.seconds, 6), labels)
     yield metric.SINK_LAG.of(sink.lag_ms(now) / 1000, labels)
     yield metric.SINK_PENDING.of(sink.pending_records, labels)
+    yield metric.SINK_BEHIND.of(sink.pending_epochs, labels)
 
 
 def _of_function(numbers: Mapping[str, list[Any]], labels: Mapping[str, str]) -> Iterator[Sample]:

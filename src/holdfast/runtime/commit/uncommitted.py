@@ -6,8 +6,8 @@ Sinks commit checkpoint n in their lanes while the job runs the next epoch::
                          |                                                                               |
                          +-> lanes: the sinks commit n ...................... done -> n is known, and the job goes on
 
-So whatever checkpoint a recovery finds, it names all output that may not be committed, and what is committed again comes
-in the order of epochs. Until `wait` returns, or `note` has found it done, nothing counts as committed.
+So whatever checkpoint a recovery finds, it names all output that may not be committed, and what is committed again
+comes in the order of epochs. Until `note` has found that a commit has ended well, nothing counts as committed.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ def most_pending(job: Job) -> int:
     most = job.configuration.get(MAX_PENDING)
     if most < 0:
         raise ConfigurationError(
-            f"{MAX_PENDING.key} is a number of checkpoints, or 0 for an epoch to begin when the output of the one before "
-            f"is committed, not {most}"
+            f"{MAX_PENDING.key} is a number of checkpoints, or 0 for an epoch to begin when the output of the one "
+            f"before is committed, not {most}"
         )
     return most
 
