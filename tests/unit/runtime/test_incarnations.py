@@ -85,8 +85,11 @@ def test_a_start_from_a_checkpoint_commits_it_again_as_what_it_was(place: Path) 
     ledger.new()
     ledger.calls.clear()
     go(place, ledger, 5, options, directory="copy", name="copy", parallelism=3, source_tasks=1)
-    assert ledger.calls[0] == (incarnation, 2), "of the writer, not of who commits it again"
-    assert {name for name, _ in ledger.calls[1:]} != {incarnation} and len({name for name, _ in ledger.calls[1:]}) == 1
+    # The checkpoint may name the epoch before as well, whose commit had not ended.
+    again = [epoch for name, epoch in ledger.calls if name == incarnation]
+    assert again in ([2], [1, 2]), "of the writer, not of who commits it again"
+    assert ledger.calls[: len(again)] == [(incarnation, epoch) for epoch in again]
+    assert len({name for name, _ in ledger.calls[len(again) :]}) == 1
     assert ledger.new() == words(2, 5)
 
 
