@@ -168,7 +168,7 @@ class StructTypeInformation(TypeInformation):
             value = original(value)
         if value is None or self.is_immutable:
             return value
-        return tuple.__new__(self.row_type, map(_copy, self.types, value))
+        return tuple.__new__(self.row_type, [part.copy(item) for part, item in zip(self.types, value, strict=True)])
 
     def to_array(self, values: Sequence[Any]) -> pa.Array:
         """Convert a column of elements."""
@@ -203,10 +203,6 @@ class StructTypeInformation(TypeInformation):
         return tuple.__new__(
             self.row_type, (part.from_plain(item) for part, item in zip(self.types, plain, strict=True))
         )
-
-
-def _copy(part: TypeInformation, value: Any) -> Any:
-    return part.copy(value)
 
 
 class RowTypeInformation(StructTypeInformation):
