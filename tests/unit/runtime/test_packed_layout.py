@@ -50,8 +50,10 @@ def arrived(layout: PackedLayout, sent: Iterable[pa.RecordBatch]) -> dict[int, d
     for batch in sent:
         for target in set(batch.column(TARGET).to_pylist()):
             mine = batch.filter(pa.compute.equal(batch.column(TARGET), target))
-            controls, arrivals = layout.unpack(mine)
-            assert not controls
+            marker = b"m" * (25 + target)  # behind it, messages lie at odd addresses
+            both = pa.Table.from_batches([layout.control([b"", marker]), mine]).combine_chunks().to_batches()[0]
+            controls, arrivals = layout.unpack(both.slice(1))
+            assert controls == [marker]
             for arrival in arrivals:
                 rows = [tuple(row.values()) for row in arrival.batch.to_pylist()]
                 found[target][arrival.edge.name] += rows
@@ -102,6 +104,20 @@ def test_messages_have_a_few_megabytes_and_one_element_may_have_more() -> None:
     assert len(sizes) >= 4
     [(_, edges)] = arrived(layout, sent).items()
     assert [row[1] for row in edges["edge-0"]] == list(range(12))
+
+
+def test_large_messages_are_taken_one_by_one_and_small_ones_together() -> None:
+    layout = PackedLayout([keyed(0)])
+    for many, batches in ((12_000, 2), (200, 1)):
+        sent = []
+        for start in (0, many):
+            packer = Packer(layout, 1)
+            rows = [("word", at, None) for at in range(start, start + many)]
+            sent += [*packer.add(layout.edges[0], batch_of(rows), (None,)), *packer.rest()]
+        _, arrivals = layout.unpack(pa.Table.from_batches(sent).combine_chunks().to_batches()[0])
+        found = list(arrivals)
+        assert [row["n"] for arrival in found for row in arrival.batch.to_pylist()] == list(range(2 * many))
+        assert len(found) == batches
 
 
 def test_an_element_without_a_key_is_refused_by_the_name_of_its_consumer() -> None:

@@ -62,6 +62,19 @@ class Chunk:
         copy._given = True
         return copy
 
+    def slice(self, start: int, count: int) -> Chunk:
+        """Some of the elements, in the forms that are there."""
+        end = start + count
+        piece = Chunk(
+            self.type,
+            self.uid,
+            elements=None if self._elements is None else self._elements[start:end],
+            batch=None if self._batch is None else self._batch.slice(start, count),
+            stamps=None if self.stamps is None else self.stamps[start:end],
+        )
+        piece._adopted = self._adopted
+        return piece
+
     def stamped_batch(self) -> pa.RecordBatch:
         """The columns with that of the timestamps as the last."""
         batch = self.batch

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
 from typing import Final
 
 import numpy as np
@@ -44,8 +45,12 @@ SCHEMA: Final = pa.schema([pa.field(CONTROL, pa.binary()), pa.field(TARGET, pa.i
 
 _HEAD: Final = struct.Struct(">cxH4x")
 _KIND: Final = b"p"
+_ALIGNMENT: Final = 8
 _ROWS: Final = 20_000
 """Elements that a step gets at once: more make no difference in speed, but in memory."""
+
+_WORTH_A_STEP: Final = 5_000
+"""Of messages with fewer elements on average, several become one."""
 
 _MESSAGE_BYTES: Final = 4 << 20
 _HELD_FOR_A_TASK: Final = 2 << 20
@@ -79,29 +84,34 @@ class PackedLayout:
         """
         controls: list[bytes] = []
         found: list[list[pa.RecordBatch]] = [[] for _ in self.edges]
-        for content in batch.column(batch.schema.get_field_index(CONTROL)).to_pylist():
-            if content.startswith(_KIND):
+        for content in _contents(batch.column(batch.schema.get_field_index(CONTROL))):
+            if content.size and content[0] == _KIND[0]:
                 number, elements = self._read(content)
                 found[number].append(elements)
             else:
-                controls.append(content)
+                controls.append(content.to_pybytes())
         return controls, (arrival for number in self._order for arrival in self._arrivals(number, found[number]))
 
-    def _read(self, content: bytes) -> tuple[int, pa.RecordBatch]:
-        if len(content) < _HEAD.size:
-            raise ValueError(f"a message of {len(content)} bytes is too short")
+    def _read(self, content: pa.Buffer) -> tuple[int, pa.RecordBatch]:
+        if content.size < _HEAD.size:
+            raise ValueError(f"a message of {content.size} bytes is too short")
         _, number = _HEAD.unpack_from(content)
         if number >= len(self.edges):
             raise ValueError(f"a message is of edge {number}, and there are {len(self.edges)}")
+        if content.address % _ALIGNMENT:
+            content = pa.py_buffer(content.to_pybytes())
         try:
-            message = pa.ipc.read_message(pa.py_buffer(memoryview(content)[_HEAD.size :]))
+            message = pa.ipc.read_message(content.slice(_HEAD.size))
             return number, pa.ipc.read_record_batch(message, self._schemas[number])
         except (pa.ArrowException, OSError, EOFError) as error:
             raise ValueError(f"a message of edge {self.edges[number].name!r} cannot be read: {error}") from error
 
     def _arrivals(self, number: int, batches: list[pa.RecordBatch]) -> Iterator[Arrival]:
         edge = self.edges[number]
-        for batch in pa.Table.from_batches(batches, self._schemas[number]).combine_chunks().to_batches(_ROWS):
+        table = pa.Table.from_batches(batches, self._schemas[number])
+        if table.num_rows < _WORTH_A_STEP * len(batches):
+            table = table.combine_chunks()
+        for batch in table.to_batches(_ROWS):
             hashes = None
             if edge.key is not None:
                 hashes = batch.column(batch.num_columns - 1).to_numpy().view(np.uint64)
@@ -150,21 +160,18 @@ class Packer:
 
     def _send(self, number: int, targets: tuple[int, ...] | None, held: _Held) -> Iterator[pa.RecordBatch]:
         edge = self._layout.edges[number]
-        contents: list[bytes] = []
-        tasks: list[int] = []
-        size = 0
+        written = _Written()
         phase = 0 if edge.broadcast else 1
         for parts, elements in self._placed(edge, targets, held.batches):
             for piece in _pieces(elements):
-                content = _HEAD.pack(_KIND, number) + piece.serialize().to_pybytes()
-                contents += [content] * len(parts)
-                tasks += parts
-                size += len(content) * len(parts)
-                if size >= _BATCH_BYTES:
-                    yield _batch(contents, tasks, phase)
-                    contents, tasks, size = [], [], 0
-        if contents:
-            yield _batch(contents, tasks, phase)
+                message = piece.serialize()
+                for part in parts:
+                    written.add(_HEAD.pack(_KIND, number), message, part)
+                if written.size >= _BATCH_BYTES:
+                    yield written.batch(phase)
+                    written = _Written()
+        if written.tasks:
+            yield written.batch(phase)
 
     def _placed(
         self, edge: Edge, targets: tuple[int, ...] | None, batches: list[pa.RecordBatch]
@@ -181,6 +188,28 @@ class Packer:
                 yield targets, batch
             else:
                 yield from _by_key(edge, batch)
+
+
+class _Written:
+    """Messages one after the other, as they stand in the column in which they are sent."""
+
+    def __init__(self) -> None:
+        self.tasks: list[int] = []
+        self.size = 0
+        self._ends = [0]
+        self._stream = pa.BufferOutputStream()
+
+    def add(self, head: bytes, message: pa.Buffer, task: int) -> None:
+        self._stream.write(head)
+        self._stream.write(message)
+        self.size += len(head) + message.size
+        self._ends.append(self.size)
+        self.tasks.append(task)
+
+    def batch(self, phase: int) -> pa.RecordBatch:
+        ends = pa.py_buffer(np.array(self._ends, np.int32))
+        contents = pa.Array.from_buffers(pa.binary(), len(self.tasks), [None, ends, self._stream.getvalue()], 0)
+        return _batch_of(contents, self.tasks, phase)
 
 
 class _Held:
@@ -247,10 +276,21 @@ def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         yield batch.slice(start, rows)
 
 
+def _contents(column: pa.Array) -> Iterator[pa.Buffer]:
+    """The values of a column of bytes, where they lie."""
+    if not len(column):
+        return
+    _, ends, content = column.buffers()
+    if content is None:
+        content = pa.py_buffer(b"")
+    for start, end in pairwise(np.frombuffer(ends, np.int32)[column.offset : column.offset + len(column) + 1].tolist()):
+        yield content.slice(start, end - start)
+
+
 def _batch(contents: Sequence[bytes], targets: Sequence[int], phase: int) -> pa.RecordBatch:
-    columns = [
-        pa.array(contents, pa.binary()),
-        pa.array(targets, pa.int32()),
-        pa.array(np.full(len(targets), phase, np.int32)),
-    ]
+    return _batch_of(pa.array(contents, pa.binary()), targets, phase)
+
+
+def _batch_of(contents: pa.Array, targets: Sequence[int], phase: int) -> pa.RecordBatch:
+    columns = [contents, pa.array(targets, pa.int32()), pa.array(np.full(len(targets), phase, np.int32))]
     return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)

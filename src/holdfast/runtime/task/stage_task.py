@@ -195,7 +195,10 @@ class StageTask:
         if is_second:
             assert isinstance(run, OperatorRun)
             self._emit(run, run.meter.timed(run.accept_second, chunk))
-        else:
+        elif isinstance(run, OperatorRun) and not isinstance(self._writer.layout, EdgeLayout):
+            for piece in run.pieces(chunk):
+                self._emit(run, run.meter.timed(run.accept, piece))
+        else:  # each batch of rows that leaves costs the engine something
             self._emit(run, run.meter.timed(run.accept, chunk))
 
     def _emit(self, run: StepRun, chunk: Chunk | None) -> None:

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +30,10 @@ from holdfast.storage.job.job_directory import SHARED
 from holdfast.storage.job.naming import FileName
 
 _T = TypeVar("_T")
+
+_EMITTED_AT_ONCE: Final = 4096
+_FIRST_TAKEN: Final = 256
+_FEWEST_TAKEN: Final = 16
 
 
 class StepMeter:
@@ -112,6 +116,21 @@ class OperatorRun(StepRun):
         super().__init__(step, subtask.info.subtask)
         self._operator = subtask
         self._given = given
+
+    def pieces(self, chunk: Chunk) -> Iterator[Chunk]:
+        """Cuts a chunk, so that what its pieces become is still in the processor's caches when columns are made of it.
+
+        That is a third of the time of a stage that makes words of lines. Calls that wait are made all at once.
+        """
+        if self.step.operator is None or self.step.operator.shape == "async":
+            yield chunk
+            return
+        at = 0
+        while at < len(chunk):
+            growth = max(1, self.records_out // max(1, self.records_in))
+            count = max(_FEWEST_TAKEN, _EMITTED_AT_ONCE // growth) if self.records_in else _FIRST_TAKEN
+            yield chunk.slice(at, count)
+            at += count
 
     def accept(self, chunk: Chunk) -> Chunk:
         self.records_in += len(chunk)
