@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
 from pyspark.errors import StreamingQueryException
@@ -25,9 +25,9 @@ from holdfast.runtime.function.source_numbers import SourceNumbers
 from holdfast.runtime.graph.input_fitting import InputRules
 from holdfast.runtime.graph.plan import JobPlan, Stage
 from holdfast.runtime.job.engine import Engine, EpochDriver, EpochInput, Outcome, StagedInput
-from holdfast.spark.exchange import EpochJobPlan
+from holdfast.spark.exchange import EpochJobPlan, RunStage
 from holdfast.spark.failure import final_failures_told, translate
-from holdfast.spark.frame import arrow_files, map_in_arrow
+from holdfast.spark.frame import ArrowStep, arrow_files, map_in_arrow
 from holdfast.spark.input.consumed_file import ConsumedFiles
 from holdfast.spark.input.lag import records_behind
 from holdfast.spark.input.listeners import SourceListeners
@@ -37,13 +37,14 @@ from holdfast.spark.query_log import start_with_plain_logs
 from holdfast.spark.session import (
     epoch_settings,
     in_the_session,
+    keeps_properties,
     limits_bytes,
     new_folder,
     private_session,
     remove_folder,
 )
 from holdfast.spark.trigger import EpochTrigger
-from holdfast.spark.worker import task_function
+from holdfast.spark.worker import EPOCH_PROPERTY, epoch_text, task_function
 from holdfast.storage.job.job_directory import JobDirectory
 
 logger = logging.getLogger(__name__)
@@ -138,6 +139,7 @@ class SparkEngine(Engine):
     def reship(self, job: JobDescriptor) -> None:
         self._job = job
         self._plan: JobPlan = job.plan
+        self._steps: dict[int, ArrowStep] = {}
         with final_failures_told("shipping the job"):
             epoch_settings(self._session, messages=job.plan.has_messages)
             self._epoch_job_plans = [EpochJobPlan(epoch_job, self._session) for epoch_job in job.plan.epoch_jobs]
@@ -257,24 +259,43 @@ class SparkEngine(Engine):
             assert isinstance(epoch_input, SparkEpochInput)
             sources = epoch_input.frame
             session = session if self._frames.streaming is None else sources.sparkSession
-        tasks, plan = self._plan.epoch_jobs[number].tasks, self._epoch_job_plans[number]
-
-        def run_stage(frame: DataFrame, stage: Stage, columns: StructType) -> DataFrame:
-            message = StageMessage.of(epoch, stage)
-            function = task_function(
-                self._job.key, self._broadcast, message, stage.index, tasks.get(stage.index + 1, 0)
-            )
-            return map_in_arrow(frame, function, columns)
-
+        plan = self._epoch_job_plans[number]
         epoch_job = f", epoch job {number}" if number else ""
         try:
             session.sparkContext.setJobDescription(f"{self._job.job_name}: epoch {epoch.epoch}{epoch_job}")
             if isinstance(epoch_input, StagedInput):
                 sources = plan.prepared(self._staged[number].frame(epoch_input, epoch.epoch))
-            rows = plan.build(sources, session, run_stage).collect()
+            with self._stages_of(epoch, number, session) as run_stage:
+                rows = plan.build(sources, session, run_stage).collect()
         except Exception as error:
             raise translate(error, f"running epoch {epoch.epoch}{epoch_job}") from error
         return [unpack(bytes(row[0]), self._directory) for row in rows]
+
+    @contextmanager
+    def _stages_of(self, epoch: EpochDescriptor, number: int, session: SparkSession) -> Iterator[RunStage]:
+        """How to run the stages of an epoch job; inside, Spark's jobs of this thread have the epoch as a property."""
+        epoch_job, key, broadcast = self._plan.epoch_jobs[number], self._job.key, self._broadcast
+        messages = {stage.index: StageMessage.of(epoch, stage) for stage in epoch_job.stages}
+        text = epoch_text(key, messages) if keeps_properties() else None
+
+        def run_stage(frame: DataFrame, stage: Stage, columns: StructType) -> DataFrame:
+            next_tasks = epoch_job.tasks.get(stage.index + 1, 0)
+            if text is None:
+                function = task_function(key, broadcast, messages[stage.index], stage.index, next_tasks)
+                return map_in_arrow(frame, function, columns)
+            if stage.index not in self._steps:
+                function = task_function(key, broadcast, None, stage.index, next_tasks)
+                self._steps[stage.index] = ArrowStep(function, columns, frame.columns)
+            return self._steps[stage.index].over(frame)
+
+        if text is None:
+            yield run_stage
+            return
+        session.sparkContext.setLocalProperty(EPOCH_PROPERTY, text)
+        try:
+            yield run_stage
+        finally:
+            session.sparkContext.setLocalProperty(EPOCH_PROPERTY, None)  # type: ignore[arg-type]  # as its page says
 
     def process_all_available(self, ended: threading.Event) -> None:
         """Blocks until a query of the job has processed what its sources hold now, or the job has ended."""

@@ -96,6 +96,8 @@ class _Exchange:
         self._view = view
         self._order = list(_order_of(stage))
         ticks = _ticks(stage, bool(self._order)) if is_first else None
+        # Messages say themselves where they go, and so need no text.
+        self._is_plain = stage.arrives_packed and ticks is None and not self._order
         if stage.arrives_packed:
             self._with_rows, self._without_rows = _messages(view, bool(self._order), ticks), ticks
             return
@@ -109,6 +111,8 @@ class _Exchange:
         if frame is None:
             assert self._without_rows is not None
             placed = session.sql(self._without_rows)
+        elif self._is_plain:
+            return place(frame, self.stage.tasks, TARGET)
         else:
             frame.createOrReplaceTempView(self._view)
             placed = session.sql(self._with_rows)

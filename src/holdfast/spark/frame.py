@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, DataFrameReader, SparkSession
+from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 from pyspark.sql.udf import UserDefinedFunction
 
@@ -138,9 +139,30 @@ def map_in_arrow(frame: DataFrame, function: ArrowFunction, columns: StructType 
         return _without_pandas(frame, function, columns)
 
 
+class ArrowStep:
+    """`mapInArrow` of one function over one frame after the other: what of it is the same each time is made once.
+
+    Args:
+        function: The function.
+        columns: Its output.
+        names: The columns of all frames.
+    """
+
+    def __init__(self, function: ArrowFunction, columns: StructType | str, names: Sequence[str]) -> None:
+        made = UserDefinedFunction(function, columns, evalType=_MAP_ARROW_ITER)
+        self._applied: Any = made(*[F.col("`" + name.replace("`", "``") + "`") for name in names])
+
+    def over(self, frame: DataFrame) -> DataFrame:
+        """The output for the rows of a frame."""
+        return _mapped(frame, self._applied)
+
+
 def _without_pandas(frame: DataFrame, function: ArrowFunction, columns: StructType | str) -> DataFrame:
     made = UserDefinedFunction(function, columns, evalType=_MAP_ARROW_ITER)
-    applied: Any = made(*[frame[name] for name in frame.columns])
+    return _mapped(frame, made(*[frame[name] for name in frame.columns]))
+
+
+def _mapped(frame: DataFrame, applied: Any) -> DataFrame:
     java: Any = frame._jdf
     if _TAKES_TABLES:
         mapped = java.mapInArrow(applied._jc, False, None)

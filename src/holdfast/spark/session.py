@@ -111,9 +111,14 @@ def epoch_settings(session: SparkSession, *, messages: bool = False) -> None:
         session.conf.set(key, "true")
 
 
+def keeps_properties() -> bool:
+    """Whether each thread of Python has a thread of the JVM to itself, so that jobs have the properties it has set."""
+    return isinstance(SparkContext._gateway, ClientServer)
+
+
 def in_the_session(session: SparkSession, call: Callable[[], T]) -> Callable[[], T]:
     """The call, for another thread: Spark's properties of this thread go with it, and the session is the active one."""
-    if not isinstance(SparkContext._gateway, ClientServer):
+    if not keeps_properties():
         return call  # threads of Python have none of their own in the JVM
     context = session.sparkContext
     properties = context._jsc.sc().getLocalProperties().clone()

@@ -34,9 +34,15 @@ def splits_of(source: SourcePlan) -> SplitInput | None:
 
 
 def split_frame(session: SparkSession, tasks: Sequence[str]) -> DataFrame:
-    """A frame with the splits of each task in a row, and in a partition."""
-    rows = [(task,) for task in tasks]
-    return session.createDataFrame(rows, f"{SPLITS_COLUMN} string")
+    """A frame with the splits of each task in a row, and in a partition.
+
+    It is one SQL text, because `createDataFrame` makes dozens of calls into the JVM.
+    """
+    if not tasks:
+        return session.createDataFrame([], f"{SPLITS_COLUMN} string")
+    texts = ", ".join(f"X'{task.encode().hex()}'" for task in tasks)
+    own = f"cast(element_at(array({texts}), cast(id as int) + 1) as string)"
+    return session.sql(f"select {own} as {SPLITS_COLUMN} from range(0, {len(tasks)}, 1, {len(tasks)})")
 
 
 class StreamedSplits:
