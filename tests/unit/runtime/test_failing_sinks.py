@@ -119,7 +119,7 @@ def test_when_all_tries_are_used_up_the_attempt_fails(place: Path) -> None:
 
 def test_without_restarts_the_job_fails_and_the_next_process_commits(place: Path) -> None:
     with pytest.raises(JobExecutionError, match="the service is down") as failed:
-        job(place, [down]).run()
+        job(place, [down], {"sink.committer.max-pending-checkpoints": "0"}).run()
     assert isinstance(failed.value.__cause__, StorageError)
     assert journal.read(place / "out") == []
     assert len(ledger.read(place / "other")) == len(PAYMENTS[0]), "the other sink went on"

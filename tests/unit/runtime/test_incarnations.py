@@ -23,6 +23,8 @@ PATH = "execution.state-recovery.path"
 FRESH = "execution.state-recovery.fresh"
 NAME = "execution.state-recovery.request"
 WORDS = [["a", "b"], ["a"], ["c"], ["d", "e"], ["f"]]
+AT_ONCE = {"sink.committer.max-pending-checkpoints": "0"}
+"""Each epoch is committed before the next one begins, so that it is known what a failure leaves."""
 
 
 class Ledger:
@@ -50,7 +52,8 @@ def go(place: Path, ledger: Any, count: int, options: Mapping[str, Any] | None =
     program = Program()
     words = program.source("in", "string").map(lambda word: word, "string").uid("same")
     words.sink_to(ForEachEpochSink(ledger.write)).uid("db")
-    run(program, place / settings.pop("directory", "job"), epochs("in", WORDS[:count]), options, **settings)
+    directory = place / settings.pop("directory", "job")
+    run(program, directory, epochs("in", WORDS[:count]), {**AT_ONCE, **(options or {})}, **settings)
 
 
 def words(first: int, last: int) -> list[str]:
