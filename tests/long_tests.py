@@ -170,6 +170,7 @@ LONG = (
     f"{CRASHES}::test_killed_at_a_fault_point_and_run_again[sink.stage",
     f"{CRASHES}::test_killed_while_it_deletes_what_is_subsumed_and_run_again[after]",
     f"{CRASHES}::test_killed_while_it_deletes_what_is_subsumed_and_run_again[before]",
+    "tests/unit/datastream/test_tables_in_duckdb.py",
     "tests/unit/runtime/test_long_story.py::test_500_epochs",
     "tests/unit/runtime/test_operator_state.py::test_lists_and_maps_over_starts_at_any_parallelism",
     f"tests/unit/runtime/test_operator_state.py::{KILLED_BARRIER}[before]",

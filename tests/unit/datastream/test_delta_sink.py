@@ -34,7 +34,7 @@ def run(sink: DeltaSink, place: Path, columns: str, *epochs: list[Any], **settin
 
 
 def rows_of(path: Path) -> list[Mapping[str, Any]]:
-    """What is in the table, as three readers agree; DuckDB reads through Arrow, because its extension is no wheel."""
+    """What is in the table, as three readers agree; DuckDB reads through Arrow (`test_tables_in_duckdb.py` without)."""
     table = DeltaTable(path)
     found = table.to_pyarrow_table().to_pylist()
     by_duckdb = duckdb.from_arrow(table.to_pyarrow_dataset()).to_arrow_table().to_pylist()
