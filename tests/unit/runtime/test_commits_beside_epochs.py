@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.errors import ConfigurationError, StorageError
+from holdfast.errors import ConfigurationError, JobExecutionError, StorageError, UserFunctionError
 from holdfast.runtime.commit import uncommitted
 from holdfast.runtime.commit.committing import MAX_PENDING
 from holdfast.runtime.function.sink import CommitRequest, Committer, CommitterInitContext
@@ -250,9 +250,25 @@ def test_an_attempt_ends_when_its_commits_have_and_the_next_one_commits_what_the
     audit(place)
 
 
+def test_a_job_that_fails_leaves_nothing_staged_of_a_checkpoint_that_is_complete(place: Path) -> None:
+    diary = Diary(1)
+
+    def fail(stage: int, partition: int) -> None:
+        diary.epoch_begins(stage, partition)
+        if diary.has("epoch 3")():
+            threading.Timer(0.2, diary.let_go).start()
+            raise UserFunctionError("same", None, 3, ValueError("a row that nobody expected"))
+
+    running = Running(job(place, diary, {**most(2), "restart-strategy.type": "none"}, interceptor=fail))
+    with pytest.raises(JobExecutionError):
+        running.end()
+    assert running.master.status is JobStatus.FAILED
+    assert journal.read(place / "out") == [word.upper() for words in WORDS[:2] for word in words]
+
+
 HANGS = ("before:sink.commit:2=hang", "after:sink.commit:2=hang")
 DEATHS = (
-    "before:sink.stage:5=kill",
+    "before:sink.stage:3=kill",
     "before:metadata.write:3=kill",
     "after:metadata.write:3=kill",
     "before:notify:3=kill",

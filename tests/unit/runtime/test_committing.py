@@ -396,20 +396,54 @@ def test_a_sink_that_has_failed_begins_no_later_checkpoint_and_the_others_do() -
     assert good.visible == {"2/0", "3/0", "4/0"}
 
 
-def test_when_the_attempt_ends_what_is_under_way_comes_to_its_end_and_nothing_more_begins() -> None:
-    outside, begun, may_end = Outside(), threading.Event(), threading.Event()
-
+def held(begun: threading.Event, may_end: threading.Event) -> Callable[[CommitRequest], None]:
     def hold(request: CommitRequest) -> None:
         begun.set()
         assert may_end.wait(10)
 
-    driver = committing({"out": JournalSink(outside, hold)}, has_lanes=True)
+    return hold
+
+
+def test_when_another_leader_commits_what_is_under_way_comes_to_its_end_and_nothing_more_begins() -> None:
+    outside, begun, may_end = Outside(), threading.Event(), threading.Event()
+    driver = committing({"out": JournalSink(outside, held(begun, may_end))}, has_lanes=True)
     commits = [driver.begin(7, {"out": entries((2, 0), (3, 0))}), driver.begin(8, {"out": entries((4, 0))})]
     assert begun.wait(10)
     threading.Timer(0.1, may_end.set).start()
     driver.halt()
+    driver.finish()
 
     assert outside.visible == {"2/0"}
     for commit in commits:
         with pytest.raises(StorageError, match="committed when the job runs again"):
             commit.result()
+
+
+def test_when_the_attempt_ends_everything_that_was_begun_is_committed() -> None:
+    outside, begun, may_end = Outside(), threading.Event(), threading.Event()
+    driver = committing({"out": JournalSink(outside, held(begun, may_end))}, has_lanes=True)
+    commits = [driver.begin(7, {"out": entries((2, 0), (3, 0))}), driver.begin(8, {"out": entries((4, 0))})]
+    assert begun.wait(10)
+    threading.Timer(0.1, may_end.set).start()
+    driver.finish()
+
+    assert outside.visible == {"2/0", "3/0", "4/0"}
+    assert not any(commit.waits_for for commit in commits)
+
+
+def test_when_the_attempt_ends_nothing_is_tried_a_second_time() -> None:
+    outside, begun, may_end = Outside(), threading.Event(), threading.Event()
+
+    def be_away(request: CommitRequest) -> None:
+        held(begun, may_end)(request)
+        request.retry_later()
+
+    driver = committing({"out": JournalSink(outside, be_away)}, has_lanes=True)
+    commit = driver.begin(7, {"out": entries((2, 0))})
+    assert begun.wait(10)
+    threading.Timer(0.1, may_end.set).start()
+    driver.finish()
+
+    assert (outside.visible, outside.calls) == (set(), 1)
+    with pytest.raises(StorageError):
+        commit.result()

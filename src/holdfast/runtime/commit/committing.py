@@ -138,7 +138,9 @@ class Committing:
         has_lanes: bool | None = None,
     ) -> None:
         clock = clock or SystemClock()
-        settings = CommitSettings(retries, clock, is_stopped, require_lead, meter or SinkMeter(clock))
+        self._ending = threading.Event()
+        may_not_retry = lambda: self._ending.is_set() or is_stopped()  # noqa: E731
+        settings = CommitSettings(retries, clock, may_not_retry, require_lead, meter or SinkMeter(clock))
         self._sinks = {
             uid: SinkCommitting(
                 sink,
@@ -182,8 +184,12 @@ class Committing:
         return self._begin(checkpoint_id, committables, False, self._begun, self._halted)
 
     def halt(self) -> None:
-        """Lets no sink begin another epoch or try, and blocks until what is under way has ended."""
+        """Lets no sink begin another epoch, because another leader commits."""
         self._halted.set()
+
+    def finish(self) -> None:
+        """Blocks until the sinks have ended with all that was begun, for which each has one try now."""
+        self._ending.set()
         for outcome in self._begun.values():
             outcome.exception()
 

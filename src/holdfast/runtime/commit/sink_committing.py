@@ -102,8 +102,8 @@ class SinkCommitting:
             checkpoint_id: The checkpoint.
             entries: Its committables of this sink.
             is_recovered: Whether the checkpoint was restored.
-            is_halted: Whether nothing may be committed any more, because another sink has found so, or the attempt
-                ends; then the next epoch is left to whoever commits again.
+            is_halted: Whether nothing may be committed any more, because another leader commits, or another sink has
+                found that no try can help; then the next epoch is left to whoever commits again.
 
         Raises:
             StorageError: Some could not be committed.
@@ -116,8 +116,8 @@ class SinkCommitting:
             if is_halted():
                 raise StorageError(
                     f"The sink {self._context.uid!r} did not begin to commit epoch {epoch} (checkpoint "
-                    f"{checkpoint_id}), because the job attempt ends. The checkpoint is complete and names it; it is "
-                    "committed when the job runs again."
+                    f"{checkpoint_id}), because this attempt may commit nothing more. The checkpoint is complete and "
+                    "names it; it is committed when the job runs again."
                 )
             members = list(group)
             requests = [

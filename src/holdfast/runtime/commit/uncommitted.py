@@ -175,8 +175,15 @@ class UncommittedOutput:
         return self._committing.sweep(is_dead)
 
     def halt(self) -> None:
-        """Lets sinks begin nothing more, and blocks until the commits that are under way have ended."""
+        """Lets sinks begin nothing more, because another leader commits."""
         self._committing.halt()
+
+    def finish(self) -> None:
+        """Blocks until the sinks have ended with what was begun, for which each has one try now.
+
+        So a job that fails leaves nothing staged of checkpoints that are complete, unless a sink fails as well.
+        """
+        self._committing.finish()
 
     def _wait(self, most: int) -> None:
         self.note()

@@ -17,7 +17,7 @@ import time
 from collections.abc import Mapping
 
 from holdfast.checkpoint.statistics.tracker import CheckpointStatsTracker
-from holdfast.errors import ConfigurationError
+from holdfast.errors import ConfigurationError, FencedError
 from holdfast.kernel.ids import new_nonce
 from holdfast.runtime.commit.checkpointing import EpochCheckpoints
 from holdfast.runtime.commit.restore import restored_versions, stored_max_parallelism
@@ -122,9 +122,12 @@ class JobAttempt(EpochDriver):
             self._compaction.close()
             self._checkpoints.end(self._epochs)
             return outcome
+        except FencedError:
+            self._checkpoints.commits.halt()
+            raise
         finally:
             # Before the engine goes, whose services committers use, and before another attempt can commit the same.
-            self._checkpoints.commits.halt()
+            self._checkpoints.commits.finish()
             self._compaction.close()
             job.engine.close()
             self._epochs.close()
