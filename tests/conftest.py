@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
+from holdfast.storage.file_system import s3_options
 from tests import memory
 from tests.examples import examples
 from tests.long_tests import LONG
@@ -37,6 +38,12 @@ settings.load_profile("untimed")
 
 ON_THEIR_OWN = ("_stories.py", "/test_examples.py")
 """Files whose tests share nothing, because each starts programs of its own: any of them may run beside any other."""
+
+
+@pytest.fixture(autouse=True)
+def s3_options_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process reaches object stores in one way for its life; that of the tests has many lives."""
+    monkeypatch.setattr(s3_options, "_current", s3_options.current_s3_options())
 
 
 def pytest_collection_modifyitems(items: list[Any]) -> None:

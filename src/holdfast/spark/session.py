@@ -10,9 +10,10 @@ import tempfile
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from py4j.clientserver import ClientServer
+from py4j.protocol import Py4JError
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
@@ -32,9 +33,10 @@ _CHECKSUMS = (
     "spark.sql.shuffle.orderIndependentChecksum.enabled",
     "spark.sql.shuffle.orderIndependentChecksum.enableFullRetryOnMismatch",
 )
-
-
 _SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
+
+_NO_JVM: Final = (Py4JError, OSError, EOFError)
+"""What a call of a JVM raises that is gone."""
 
 
 def get_or_create(configuration: Configuration) -> SparkSession:
@@ -117,16 +119,23 @@ def keeps_properties() -> bool:
 
 
 def in_the_session(session: SparkSession, call: Callable[[], T]) -> Callable[[], T]:
-    """The call, for another thread: Spark's properties of this thread go with it, and the session is the active one."""
+    """The call, for another thread: Spark's properties of this thread go with it, and the session is the active one.
+
+    Where the JVM is gone there are neither, and the call is made all the same: it may need no Spark.
+    """
     if not keeps_properties():
         return call  # threads of Python have none of their own in the JVM
     context = session.sparkContext
-    properties = context._jsc.sc().getLocalProperties().clone()
     of_version = getattr(SparkSession, "_get_j_spark_session_class", lambda jvm: jvm.SparkSession)
+    try:
+        properties = context._jsc.sc().getLocalProperties().clone()
+    except _NO_JVM:
+        return call
 
     def made() -> T:
-        context._jsc.sc().setLocalProperties(properties)
-        of_version(context._jvm).setActiveSession(session._jsparkSession)
+        with suppress(*_NO_JVM):
+            context._jsc.sc().setLocalProperties(properties)
+            of_version(context._jvm).setActiveSession(session._jsparkSession)
         return call()
 
     return made

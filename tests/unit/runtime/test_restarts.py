@@ -68,8 +68,11 @@ def test_the_rule_can_be_left_to_the_strategy(tmp_path: Path) -> None:
 
 
 def test_failures_with_progress_between_them_are_not_in_a_row(tmp_path: Path) -> None:
-    """A service that the function calls is down once in an epoch, for ever: each time the job gets further."""
-    master, payments = job(tmp_path, failures=0)
+    """A service that the function calls is down once in an epoch, for ever: each time the job gets further.
+
+    How far it is shows in the output, so each epoch begins when the one before is committed.
+    """
+    master, payments = job(tmp_path, failures=0, **{"sink.committer.max-pending-checkpoints": 0})
     failed: set[int] = set()
 
     def fail_once_an_epoch(stage: int, partition: int) -> None:
