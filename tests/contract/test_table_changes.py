@@ -7,7 +7,7 @@ that update in two tasks. So an epoch that is missing, or there twice, or in the
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from pathlib import Path
@@ -15,8 +15,8 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable, Schema
-from pyiceberg.catalog import load_catalog
+from deltalake import DeltaTable, Schema, write_deltalake
+from pyiceberg.catalog import Catalog, load_catalog
 
 from holdfast.common import Row, RowKind
 from holdfast.datastream.connectors.database import DatabaseSink
@@ -70,6 +70,10 @@ class ChangedTable(SinkBackend):
     def sink(self) -> Sink:
         raise NotImplementedError
 
+    def others_add(self, word: str, n: int) -> None:
+        """Somebody else adds a row."""
+        raise NotImplementedError
+
     def new_sink(self) -> Sink:
         sink = self.sink()
         sink.check_input(to_type(CHANGES))
@@ -87,6 +91,9 @@ class DeltaDirectory(ChangedTable):
     def sink(self) -> Sink:
         return DeltaSink(self.path / "t", key="word")
 
+    def others_add(self, word: str, n: int) -> None:
+        write_deltalake(self.path / "t", pa.table({"word": [word], "n": [n]}), mode="append")
+
     def rows(self) -> Seen:
         return [(row["word"], row["n"]) for row in DeltaTable(self.path / "t").to_pyarrow_table().to_pylist()]
 
@@ -95,15 +102,20 @@ class IcebergWarehouse(ChangedTable):
     def __init__(self, path: Path) -> None:
         super().__init__(path)
         self.properties = {"type": "sql", "uri": f"sqlite:///{path}/catalog.db", "warehouse": f"file://{path}"}
-        catalog = load_catalog("test", **self.properties)
-        catalog.create_namespace("db")
-        catalog.create_table("db.t", COLUMNS)
+        self.catalog().create_namespace("db")
+        self.catalog().create_table("db.t", COLUMNS)
+
+    def catalog(self) -> Catalog:
+        return load_catalog("test", **self.properties)
 
     def sink(self) -> Sink:
         return IcebergSink("test", "db.t", properties=self.properties, key="word")
 
+    def others_add(self, word: str, n: int) -> None:
+        self.catalog().load_table("db.t").append(pa.table({"word": [word], "n": [n]}))
+
     def rows(self) -> Seen:
-        found = load_catalog("test", **self.properties).load_table("db.t").scan().to_arrow()
+        found = self.catalog().load_table("db.t").scan().to_arrow()
         return [(row["word"], row["n"]) for row in found.to_pylist()]
 
 
@@ -115,6 +127,10 @@ class SQLiteFile(ChangedTable):
 
     def sink(self) -> Sink:
         return DatabaseSink(f"sqlite:///{self.path}/t.db", "t", key="word", lock_timeout=0.02)
+
+    def others_add(self, word: str, n: int) -> None:
+        with closing(sqlite3.connect(self.path / "t.db")) as database, database:
+            database.execute("insert into t values (?, ?)", (word, n))
 
     def rows(self) -> Seen:
         with closing(sqlite3.connect(self.path / "t.db")) as database:
@@ -144,10 +160,15 @@ def write(job: SinkJob, epoch: int) -> Any:
     return job.write(epoch, *changes(epoch))
 
 
-def stops(job: SinkJob, target: ChangedTable) -> list[int]:
+def on_sand(job: SinkJob, epoch: int, kind: RowKind = RowKind.DELETE) -> Any:
+    """A change of a row that no other epoch knows."""
+    return job.write(epoch, [change(kind, "sand", epoch)])
+
+
+def stops(job: SinkJob, target: ChangedTable, second: Callable[[SinkJob, int], Any] = write) -> list[int]:
     """Lines of a commit, spread over all of them; the first two epochs are committed then."""
     job.commit(write(job, 1))
-    lines = job.lines(write(job, 2))
+    lines = job.lines(second(job, 2))
     return sorted({1 + step * (lines - 1) // (target.steps - 1) for step in range(target.steps)})
 
 
@@ -195,6 +216,44 @@ def test_a_process_that_wakes_in_a_commit_when_others_are_two_epochs_further_cha
         job.commit(committables, is_recovered=True)
         job.commit(after, is_recovered=True)
         assert sorted(target.rows()) == table(epoch + 1), f"woken at line {line} of the commit"
+
+
+def test_an_epoch_that_changes_nothing_is_committed_as_well(job: SinkJob, target: ChangedTable) -> None:
+    """Whoever repeats it does not delete what others have added since."""
+    for epoch in (1, 3):
+        committables = on_sand(job, epoch)
+        job.commit(committables)
+        target.others_add("sand", epoch)
+        job.commit(committables, is_recovered=True)
+        assert target.rows() == [("sand", epoch)]
+        job.commit(on_sand(job, epoch + 1))
+        assert target.rows() == []
+
+
+@pytest.mark.parametrize("then", [RowKind.DELETE, RowKind.INSERT], ids=["nothing", "something"])
+def test_a_process_that_wakes_in_an_epoch_of_no_changes_when_others_are_further_changes_nothing(
+    job: SinkJob, target: ChangedTable, then: RowKind
+) -> None:
+    """The two epochs after it change nothing either, or the second takes back what the first has added."""
+    for epoch, line in zip(range(3, 1000, 4), stops(job, target, on_sand), strict=False):
+        epochs = [on_sand(job, epoch), on_sand(job, epoch + 1, then), on_sand(job, epoch + 2)]
+
+        def commit_all(epochs: list[Any] = epochs) -> bool:
+            for committables in epochs:
+                job.commit(committables, is_recovered=True)
+            return True
+
+        process = job.process(epochs[0], line)
+        process.answer()
+        are_further = False
+        with suppress(HoldfastError):  # the one that sleeps may hold a lock of the target
+            are_further = commit_all()
+        process.go_on()
+        assert are_further or commit_all()
+        target.others_add("sand", epoch)
+        commit_all()
+        assert sorted(target.rows()) == sorted([*table(1), ("sand", epoch)]), f"woken at line {line} of the commit"
+        job.commit(on_sand(job, epoch + 3))
 
 
 def test_processes_that_commit_the_same_at_the_same_time_apply_it_once(job: SinkJob, target: ChangedTable) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import pickle
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from holdfast.errors import ConfigurationError, HoldfastError, JobExecutionError
 from holdfast.storage.file_system.scheme import LocalFileSystem
 from holdfast.testing import EpochProgram
 from holdfast.testing.sink_contract.sink_stage import SinkStage
+from tests.stories.iceberg_rest import IcebergRestServer
 
 COUNTS = "word string, n bigint"
 SCHEMA = pa.schema([("word", pa.string()), ("n", pa.int64())])
@@ -46,6 +48,9 @@ class Warehouse:
         self.catalog().create_namespace_if_not_exists("db")
         return self.catalog().create_table("db.t", schema, **settings)
 
+    def append(self, word: str, n: int) -> None:
+        self.table().append(pa.table({"word": [word], "n": [n]}))
+
     def rows(self) -> list[tuple[Any, ...]]:
         found = [tuple(row.values()) for row in self.table().scan().to_arrow().to_pylist()]
         by_polars = [tuple(row) for row in polars.from_arrow(self.table().scan().to_arrow()).rows()]  # type: ignore[union-attr]
@@ -58,19 +63,45 @@ def warehouse(tmp_path: Path) -> Warehouse:
     return Warehouse(tmp_path / "warehouse")
 
 
+@pytest.fixture(params=["sql", pytest.param("rest", marks=pytest.mark.services)])
+def any_warehouse(warehouse: Warehouse, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Warehouse]:
+    if request.param == "sql":
+        yield warehouse
+        return
+    with IcebergRestServer(tmp_path / "warehouse") as server:
+        warehouse.properties = {"type": "rest", "uri": server.uri}
+        yield warehouse
+
+
 def run(sink: IcebergSink, place: Path, columns: str, *epochs: list[Any], **settings: Any) -> None:
     program = EpochProgram()
     program.source("in", columns).sink_to(sink).uid("out")
     program.run(place / "job", [{"in": rows} for rows in epochs], source_tasks=1, **settings)
 
 
-def prepared(warehouse: Warehouse, staging: Path, **settings: Any) -> SinkStage:
+def prepared(warehouse: Warehouse, staging: Path, columns: str = COUNTS, **settings: Any) -> SinkStage:
     sink = warehouse.sink(create_table=True, **settings)
     staging.mkdir()
-    stage = SinkStage(sink, staging, COUNTS, incarnation=INCARNATION)
+    stage = SinkStage(sink, staging, columns, incarnation=INCARNATION)
     sink.check_input(stage.type)
     stage.prepare()
     return stage
+
+
+def meanwhile(monkeypatch: pytest.MonkeyPatch, *deeds: Callable[[], Any]) -> list[Callable[[], Any]]:
+    """Does one of these between look and commit of each who commits, until none is left; returns those that are."""
+    begin, left = Table.transaction, list(deeds)
+
+    def be_overtaken(table: Table) -> Any:
+        transaction = begin(table)
+        if left:
+            with pytest.MonkeyPatch.context() as undisturbed:
+                undisturbed.setattr(Table, "transaction", begin)
+                left.pop(0)()
+        return transaction
+
+    monkeypatch.setattr(Table, "transaction", be_overtaken)
+    return left
 
 
 def test_an_epoch_is_one_snapshot_and_its_number_a_property(warehouse: Warehouse, tmp_path: Path) -> None:
@@ -105,18 +136,9 @@ def test_two_leaders_that_find_their_epoch_missing_add_it_once(
     """The library alone would try again on the newer snapshot, and add the files a second time."""
     stage = prepared(warehouse, tmp_path / "staged")
     entries = stage.write(1, [("kelp", 1)])
-    begin, overtaken = Table.transaction, []
-
-    def be_overtaken(table: Table) -> Any:
-        transaction = begin(table)
-        if not overtaken:
-            overtaken.append(True)
-            stage.commit(entries, is_recovered=True)
-        return transaction
-
-    monkeypatch.setattr(Table, "transaction", be_overtaken)
+    left = meanwhile(monkeypatch, lambda: stage.commit(entries, is_recovered=True))
     stage.commit(entries, is_recovered=True)
-    assert overtaken and warehouse.rows() == [("kelp", 1)]
+    assert not left and warehouse.rows() == [("kelp", 1)]
     assert len(warehouse.table().snapshots()) == 1
 
 
@@ -124,18 +146,9 @@ def test_others_may_write_between_look_and_commit(
     warehouse: Warehouse, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stage = prepared(warehouse, tmp_path / "staged")
-    begin, overtaken = Table.transaction, []
-
-    def be_overtaken(table: Table) -> Any:
-        transaction = begin(table)
-        if len(overtaken) < 2:
-            overtaken.append(True)
-            warehouse.table().append(pa.table({"word": ["other"], "n": [0]}))
-        return transaction
-
-    monkeypatch.setattr(Table, "transaction", be_overtaken)
+    left = meanwhile(monkeypatch, *[lambda: warehouse.append("other", 0)] * 2)
     stage.commit(stage.write(1, [("kelp", 1)]))
-    assert warehouse.rows() == [("kelp", 1), ("other", 0), ("other", 0)]
+    assert not left and warehouse.rows() == [("kelp", 1), ("other", 0), ("other", 0)]
 
 
 def test_others_may_change_the_table_between_look_and_put(
@@ -144,21 +157,34 @@ def test_others_may_change_the_table_between_look_and_put(
     """What is written anew was read before the others have changed it, so it is read again."""
     stage = prepared(warehouse, tmp_path / "staged", key="word")
     stage.commit(stage.write(1, [("kelp", 1), ("rock", 1)]))
-    begin, overtaken = Table.transaction, []
-
-    def be_overtaken(table: Table) -> Any:
-        transaction = begin(table)
-        if len(overtaken) < 2:
-            overtaken.append(True)
-            if len(overtaken) == 1:
-                warehouse.table().append(pa.table({"word": ["other"], "n": [0]}))
-            else:
-                warehouse.table().delete("word = 'rock'")
-        return transaction
-
-    monkeypatch.setattr(Table, "transaction", be_overtaken)
+    deeds = lambda: warehouse.append("other", 0), lambda: warehouse.table().delete("word = 'rock'")
+    left = meanwhile(monkeypatch, *deeds)
     stage.commit(stage.write(2, [("kelp", 2), ("sand", 2)]))
-    assert warehouse.rows() == [("kelp", 2), ("other", 0), ("sand", 2)]
+    assert not left and warehouse.rows() == [("kelp", 2), ("other", 0), ("sand", 2)]
+
+
+@pytest.mark.parametrize("before", [[], [("kelp", 1)]], ids=["an empty table", "a table"])
+@pytest.mark.parametrize("later", ["-D -D", "+I -D"], ids=["nothing", "something"])
+def test_a_leader_that_wakes_in_an_epoch_that_changes_nothing_does_not_set_the_number_back(
+    any_warehouse: Warehouse, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: list[Any], later: str
+) -> None:
+    """If the next two epochs change nothing either, nothing of the table but its number says that they are there."""
+    columns, warehouse = f"{COUNTS}, kind string", any_warehouse
+    stage = prepared(warehouse, tmp_path / "staged", columns, key="word", row_kind="kind")
+    for row in before:
+        stage.commit(stage.write(1, [(*row, "+I")]))
+    epochs = [stage.write(epoch, [("rock", epoch, kind)]) for epoch, kind in enumerate(["-D", *later.split()], 2)]
+
+    def be_overtaken() -> None:
+        for entries in epochs:
+            stage.commit(entries, is_recovered=True)
+
+    left = meanwhile(monkeypatch, be_overtaken)
+    stage.commit(epochs[0], is_recovered=True)
+    warehouse.append("rock", 0)
+    for entries in epochs:
+        stage.commit(entries, is_recovered=True)
+    assert not left and warehouse.rows() == [*before, ("rock", 0)]
 
 
 @pytest.mark.parametrize("key", ["", "word"])
@@ -329,21 +355,10 @@ def test_of_two_leaders_one_puts_the_rows_of_an_epoch_and_a_lost_answer_is_found
     """Another one commits this epoch and the next between look and commit; then an answer is lost."""
     stage = prepared(warehouse, tmp_path / "staged", key="word")
     first, second = stage.write(1, [("kelp", 1), ("rock", 1)]), stage.write(2, [("kelp", 2)])
-    begin, overtaken = Table.transaction, []
-
-    def be_overtaken(table: Table) -> Any:
-        transaction = begin(table)
-        if not overtaken:
-            overtaken.append(True)
-            stage.commit(first, is_recovered=True)
-            stage.commit(second, 2, is_recovered=True)
-        return transaction
-
-    monkeypatch.setattr(Table, "transaction", be_overtaken)
+    left = meanwhile(monkeypatch, lambda: stage.commit(first + second, 2, is_recovered=True))
     stage.commit(first, is_recovered=True)
-    assert overtaken and warehouse.rows() == [("kelp", 2), ("rock", 1)]
+    assert not left and warehouse.rows() == [("kelp", 2), ("rock", 1)]
 
-    monkeypatch.setattr(Table, "transaction", begin)
     commit, lost = SqlCatalog.commit_table, []
 
     def lose(catalog: Any, *arguments: Any) -> Any:

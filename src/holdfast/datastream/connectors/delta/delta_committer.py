@@ -11,6 +11,8 @@
 A handle that is opened after the look would take the epoch a second time, so look and commit belong to one; and a
 handle that has become stale is refused by the log if the other commit was of the same incarnation and sink. Other
 writers do no harm: their commits are rebased on.
+
+With a key, rows are merged. A merge that changes nothing makes no version, so one without files is made for the number.
 """
 
 from __future__ import annotations
@@ -124,7 +126,10 @@ class DeltaCommitter(Committer):
         merger = table.merge(rows, key, source_alias="source", target_alias="target", commit_properties=properties)
         merger = merger.when_matched_delete(predicate=f"source.{DELETED}")
         merger = merger.when_matched_update(values, predicate=f"not source.{DELETED}")
+        before = table.version()
         merger.when_not_matched_insert(values, predicate=f"not source.{DELETED}").execute()
+        if table.version() == before:
+            _append(table, [], properties)
 
 
 def _add(table: delta_table.Table, path: str, requests: Sequence[CommitRequest], properties: Any) -> None:
@@ -144,6 +149,10 @@ def _add(table: delta_table.Table, path: str, requests: Sequence[CommitRequest],
         )
         for request, file in zip(requests, table_at(path).publish(requests), strict=True)
     ]
+    _append(table, actions, properties)
+
+
+def _append(table: delta_table.Table, actions: list[Any], properties: Any) -> None:
     columns = list(table.metadata().partition_columns)
     table.create_write_transaction(
         actions, "append", table.schema(), partition_by=columns, commit_properties=properties

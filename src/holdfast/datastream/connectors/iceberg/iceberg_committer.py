@@ -9,6 +9,9 @@
     (with a key: set the property, delete the keys of the epoch, append the rows that are put)
     it failed, because somebody was faster: load again, compare again
 
+A catalog compares snapshots and not properties. So each epoch makes a snapshot, one without files if it changes
+nothing: otherwise who wakes up in it, when others are several epochs further, would set the number back.
+
 The library would retry a commit that failed, on the newest snapshot and without a look at the property: of two leaders
 both would add their files. So its retries are off for these commits. The number is a property of the table and not of a
 snapshot, because snapshots expire.
@@ -123,7 +126,8 @@ class IcebergCommitter(Committer):
             transaction.set_properties(properties)
             if keys.num_rows and table.current_snapshot() is not None:
                 transaction.delete(_rows_with(keys))
-            if puts.num_rows:
+            made_none = transaction.table_metadata.current_snapshot_id == table.metadata.current_snapshot_id
+            if puts.num_rows or made_none:
                 transaction.append(puts)
 
 
