@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import Any, Final
 
 COMMON: Final[Mapping[str, Mapping[str, str]]] = {
-    "completable_future": {"CompletableFuture": "concurrent.futures:Future"},
+    "completable_future": {"CompletableFuture": "holdfast.runtime.job.control:CompletableFuture"},
     "config_options": {"ConfigOption": "holdfast.kernel.option:ConfigOption"},
     "execution_config": {"ExecutionConfig": "holdfast.datastream.environment.execution_config:ExecutionConfig"},
     "job_client": {"JobClient": "holdfast.runtime.master.job_client:JobClient"},
@@ -59,15 +59,18 @@ def refused(name: str, instead: Mapping[str, str]) -> None:
         raise ImportError(f"PyFlink's {name!r} is not in Holdfast: {instead[name]}.")
 
 
-def refusing(module: str, instead: Mapping[str, str]) -> Callable[[str], Any]:
+def refusing(module: str, instead: Mapping[str, str], places: Mapping[str, str] | None = None) -> Callable[[str], Any]:
     """Return the `__getattr__` of a module that has not all names of PyFlink's.
 
     Args:
         module: Its name.
         instead: Why names are not there, or what to use.
+        places: Where names stand that it has from elsewhere.
     """
 
     def missing(name: str) -> Any:
+        if places and name in places:
+            return found(places[name])
         refused(name, instead)
         raise AttributeError(f"module {module!r} has no attribute {name!r}")
 

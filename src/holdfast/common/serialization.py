@@ -21,5 +21,6 @@ __all__ = [
 
 __getattr__ = refusing(
     __name__,
-    {"BulkWriterFactory": "it is in holdfast.datastream.connectors.file_system, with parquet(), arrow() and csv()"},
+    {"RowDataBulkWriterFactory": "BulkWriterFactory writes rows of every kind, with parquet(), arrow() and csv()"},
+    {"BulkWriterFactory": "holdfast.datastream.connectors.file_system:BulkWriterFactory"},
 )

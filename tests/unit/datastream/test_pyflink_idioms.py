@@ -136,6 +136,10 @@ def test_names_stand_where_pyflink_has_them() -> None:
                 assert name in inner or hasattr(importlib.import_module(package), name), name
             with pytest.raises(AttributeError):
                 _ = module.Nothing
+    from holdfast.common.serialization import BulkWriterFactory
+    from holdfast.datastream.connectors import file_system
+
+    assert BulkWriterFactory is file_system.BulkWriterFactory
     with pytest.raises(ImportError, match=r"no Table API.*Spark SQL"):
         exec("from holdfast.table import StreamTableEnvironment")
 
@@ -156,7 +160,7 @@ def test_names_stand_where_pyflink_has_them() -> None:
         ("from holdfast.datastream.connectors.file_system import StreamingFileSink", "FileSink"),
         ("from holdfast.datastream.connectors.file_system import FileCompactor", "rolling policy"),
         ("from holdfast.datastream.utils import ResultTypeQueryable", "output_type"),
-        ("from holdfast.common.serialization import BulkWriterFactory", r"parquet\(\)"),
+        ("from holdfast.common.serialization import RowDataBulkWriterFactory", r"BulkWriterFactory .*parquet\(\)"),
         ("from holdfast.common.config_options import ConfigOptions", "by their names"),
         ("from holdfast.common import RestartStrategies", r"restart-strategy\."),
         ("from holdfast.common.restart_strategy import RestartStrategies", r"restart-strategy\."),

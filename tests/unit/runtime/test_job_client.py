@@ -6,15 +6,19 @@ import json
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import CancelledError
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from holdfast.errors import ConfigurationError
+from holdfast.common import CompletableFuture
+from holdfast.errors import ConfigurationError, JobExecutionError
 from holdfast.runtime.function.sink import Committer
 from holdfast.runtime.job.control import SnapshotRequest
+from holdfast.runtime.job.status import JobStatus
 from holdfast.runtime.master.job_client import JobClient
 from holdfast.runtime.master.job_master import JobMaster
 from tests.stories.functions import Numbering
@@ -24,12 +28,16 @@ from tests.stories.local import Program, WaitingEngine, epochs, master
 SECONDS = 30.0
 
 
-@pytest.fixture
-def client(place: Path) -> Iterator[JobClient]:
+def counted(place: Path, function: type[Numbering] = Numbering, **settings: Any) -> JobClient:
     program = Program()
     words = program.source("in", "string").key_by(lambda word: word, "string")
-    words.process(Numbering(), "word string, n bigint").uid("count").sink_to(Journal(place / "out")).uid("out")
-    job = JobClient(master(program, place / "job", epochs("in", [["kelp"]]), engine=WaitingEngine))
+    words.process(function(), "word string, n bigint").uid("count").sink_to(Journal(place / "out")).uid("out")
+    return JobClient(master(program, place / "job", epochs("in", [["kelp"]]), **settings))
+
+
+@pytest.fixture
+def client(place: Path) -> Iterator[JobClient]:
+    job = counted(place, engine=WaitingEngine)
     yield job
     assert job.exception() is None, "nothing that was refused harmed the job"
     job.cancel()
@@ -126,3 +134,98 @@ def test_a_second_sigterm_in_the_middle_of_the_first_one_does_not_wait_for_it_fo
     assert client.run_to_end().value == "SUSPENDED"
     assert client.was_interrupted
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+class Refusing(Numbering):
+    def process_element(self, word: str, ctx: Any) -> Any:
+        raise ValueError(f"no {word} today")
+
+
+def test_the_result_of_a_job_is_awaited_as_in_pyflink(place: Path) -> None:
+    before = time.monotonic()
+    client = counted(place, is_bounded=True)
+    future = client.get_job_execution_result()
+    result = future.result()
+    assert isinstance(future, CompletableFuture)
+    assert future.done() and not future.cancelled() and future.exception() is None
+    assert result.get_job_id() == client.get_job_id()
+    assert 0 < result.get_net_runtime() <= 1000 * (time.monotonic() - before) + 1
+    assert result.is_job_execution_result() and result.get_all_accumulator_results() == {}
+    assert client.get_job_status().result() is result.status is JobStatus.FINISHED
+    assert client.get_accumulators().result() == {}
+
+
+def test_the_result_of_a_job_that_fails_is_its_error(place: Path) -> None:
+    client = counted(place, Refusing, options={"restart-strategy.type": "none"})
+    future = client.get_job_execution_result()
+    with pytest.raises(JobExecutionError, match="no kelp today"):
+        future.result(SECONDS)
+    assert future.done() and not future.cancelled()
+    assert future.exception() is client.exception()
+    assert client.get_job_status() is JobStatus.FAILED
+
+
+def test_a_future_of_a_job_that_runs_tells_at_once_that_there_is_nothing_yet(client: JobClient) -> None:
+    """As PyFlink's does: `exception()` of Python's own would wait for the end of the job."""
+    future = client.get_job_execution_result()
+    told: list[Any] = []
+    future.add_done_callback(told.append)
+    assert future.exception() is None
+    assert not future.done() and not told
+    with pytest.raises(TimeoutError):
+        future.result(0.01)
+    asked = client.cancel()
+    assert asked.done() and asked.result() is None
+    assert future.exception(timeout=None) is None, "which waits"
+    assert told == [future]
+    assert future.result().status is JobStatus.CANCELED
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        lambda client: client.get_job_execution_result(),
+        lambda client: client.trigger_savepoint("s"),
+        lambda client: client.trigger_checkpoint(),
+        lambda client: client.rescale(3),
+    ],
+)
+def test_who_gives_up_a_future_does_not_harm_the_job(
+    client: JobClient, place: Path, asked: Callable[[JobClient], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(place)
+    failed: list[Any] = []
+    monkeypatch.setattr(threading, "excepthook", failed.append)
+    client.trigger_checkpoint().result(SECONDS)
+    future = asked(client)
+    while not future.cancel():  # the job may have been faster
+        future = asked(client)
+    with pytest.raises(CancelledError):
+        future.result()
+    assert client.trigger_checkpoint().result(SECONDS) > 0, "the job goes on"
+    client.cancel()
+    assert client.await_termination(SECONDS)
+    assert client.get_job_status() is JobStatus.CANCELED
+    assert failed == [], "no thread died of an answer that nobody wants"
+
+
+def test_of_those_who_complete_a_future_the_first_one_does() -> None:
+    told: list[Any] = []
+    future: CompletableFuture[str] = CompletableFuture()
+    future.add_done_callback(lambda done: told.append(done.result()))
+    future.set_result("kelp")
+    future.set_result("rock")
+    future.set_exception(ValueError("sand"))
+    assert not future.cancel()
+    assert (future.result(), future.exception(), told) == ("kelp", None, ["kelp"])
+    failed: CompletableFuture[str] = CompletableFuture()
+    failed.set_exception(ValueError("sand"))
+    failed.set_result("kelp")
+    assert str(failed.exception()) == "sand"
+    with pytest.raises(ValueError, match="sand"):
+        failed.result()
+    given_up: CompletableFuture[str] = CompletableFuture()
+    assert given_up.cancel() and given_up.cancelled() and given_up.done()
+    given_up.set_result("kelp")
+    with pytest.raises(CancelledError):
+        given_up.result()

@@ -4,13 +4,44 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Collection, Mapping
-from concurrent.futures import Future
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from holdfast.checkpoint.document.snapshot_type import SavepointFormatType
 from holdfast.errors import CheckpointError, CheckpointFailureReason
 from holdfast.runtime.job.rescaling import RescaleHistory
+
+T = TypeVar("T")
+
+
+class CompletableFuture(Future[T]):
+    """A future of Python's that two things are told of as PyFlink tells them.
+
+    Whoever completes it first, with a result, an error or by cancelling it, does, and who comes later changes nothing:
+    a user who gives up waiting harms neither the job nor what was asked for.
+    """
+
+    def set_result(self, result: T) -> None:
+        """Completes it, if it is not complete."""
+        with suppress(InvalidStateError):
+            super().set_result(result)
+
+    def set_exception(self, exception: BaseException | None) -> None:
+        """Completes it with an error, if it is not complete."""
+        with suppress(InvalidStateError):
+            super().set_exception(exception)
+
+    def exception(self, timeout: float | None = 0) -> BaseException | None:
+        """The error that it has; None if it has none, or none yet. Waits only if it is told to.
+
+        Args:
+            timeout: How many seconds; None for as long as it takes.
+        """
+        with suppress(TimeoutError):
+            return super().exception(timeout)
+        return None
 
 
 @dataclass(frozen=True)
@@ -31,7 +62,7 @@ class SnapshotRequest:
     stop: bool = False
     drain: bool = False
     format_type: SavepointFormatType = SavepointFormatType.CANONICAL
-    future: Future[Any] = field(default_factory=Future)
+    future: CompletableFuture[Any] = field(default_factory=CompletableFuture)
 
 
 @dataclass(frozen=True)
@@ -39,7 +70,7 @@ class RescaleRequest:
     """A wish for another parallelism, by uid; the empty uid stands for all keyed operators."""
 
     parallelism: Mapping[str, int]
-    future: Future[None] = field(default_factory=Future)
+    future: CompletableFuture[None] = field(default_factory=CompletableFuture)
 
 
 class JobControl:
@@ -102,7 +133,7 @@ class JobControl:
         self.cancel_requested = True
         self._wake.set()
 
-    def rescale(self, parallelism: Mapping[str, int]) -> Future[None]:
+    def rescale(self, parallelism: Mapping[str, int]) -> CompletableFuture[None]:
         """Asks for another parallelism from the next epoch on; the future is done when it is in force."""
         request = RescaleRequest(dict(parallelism))
         with self._lock:
@@ -124,7 +155,7 @@ class JobControl:
         """Whether somebody waits for another parallelism."""
         return bool(self._rescales)
 
-    def request(self, request: SnapshotRequest) -> Future[Any]:
+    def request(self, request: SnapshotRequest) -> CompletableFuture[Any]:
         """Asks for a checkpoint or a savepoint."""
         with self._lock:
             if self._ended:
@@ -187,7 +218,7 @@ class JobControl:
         """The job runs no more: answers what is still waiting."""
         with self._lock:
             self._ended = True
-            futures: list[Future[Any]] = [snapshot.future for snapshot in self._snapshots]
+            futures: list[CompletableFuture[Any]] = [snapshot.future for snapshot in self._snapshots]
             futures += [rescale.future for rescale in self._rescales]
             self._snapshots, self._rescales = [], []
         for future in futures:

@@ -8,7 +8,6 @@ import signal
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import replace
 from types import FrameType
@@ -17,7 +16,7 @@ from typing import Any
 from holdfast.checkpoint.document.snapshot_type import SavepointFormatType
 from holdfast.errors import ConfigurationError, HoldfastError
 from holdfast.kernel.ids import JobID
-from holdfast.runtime.job.control import SnapshotRequest
+from holdfast.runtime.job.control import CompletableFuture, SnapshotRequest
 from holdfast.runtime.job.status import JobExecutionResult, JobStatus
 from holdfast.runtime.master.job_card import card_of
 from holdfast.runtime.master.job_master import JobMaster
@@ -39,7 +38,7 @@ class JobClient:
         self._master = master
         self._thread = threading.Thread(target=self._run, name=f"holdfast-{master.job.name}", daemon=True)
         self._failure: BaseException | None = None
-        self._result: Future[JobExecutionResult] = Future()
+        self._result: CompletableFuture[JobExecutionResult] = CompletableFuture()
         self._over = threading.Event()
         self._thread.start()
 
@@ -51,24 +50,24 @@ class JobClient:
         """Where the job is in its life. Does not block."""
         return self._master.status
 
-    def cancel(self) -> Future[None]:
+    def cancel(self) -> CompletableFuture[None]:
         """Ends the job for good after the current epoch, and keeps its checkpoints. Does not block.
 
         Returns:
             A future that is done: the job has been asked. `await_termination` waits for its end.
         """
         self._master.control.cancel()
-        asked: Future[None] = Future()
+        asked: CompletableFuture[None] = CompletableFuture()
         asked.set_result(None)
         return asked
 
-    def get_job_execution_result(self) -> Future[JobExecutionResult]:
+    def get_job_execution_result(self) -> CompletableFuture[JobExecutionResult]:
         """A future of how the job ends; it has the error of a job that fails. Does not block."""
         return self._result
 
-    def get_accumulators(self) -> Future[dict[str, Any]]:
+    def get_accumulators(self) -> CompletableFuture[dict[str, Any]]:
         """A future of nothing: functions have no accumulators here."""
-        none: Future[dict[str, Any]] = Future()
+        none: CompletableFuture[dict[str, Any]] = CompletableFuture()
         none.set_result({})
         return none
 
@@ -76,7 +75,7 @@ class JobClient:
         """Ends the job after the current epoch, to be resumed later. Does not block."""
         self._master.control.stop()
 
-    def trigger_checkpoint(self) -> Future[int]:
+    def trigger_checkpoint(self) -> CompletableFuture[int]:
         """Asks for a checkpoint at the next epoch boundary, at once if there is no input; the future gets its id."""
         return self._master.control.request(SnapshotRequest())
 
@@ -84,7 +83,7 @@ class JobClient:
         self,
         savepoint_directory: str | os.PathLike[str] | None = None,
         format_type: SavepointFormatType | str = SavepointFormatType.CANONICAL,
-    ) -> Future[str]:
+    ) -> CompletableFuture[str]:
         """Asks for a savepoint; the future gets its path.
 
         It holds what the checkpoint of the same epoch boundary holds, all of it in its own directory, and is yours.
@@ -103,7 +102,7 @@ class JobClient:
         advance_to_end_of_event_time: bool = False,
         savepoint_directory: str | os.PathLike[str] | None = None,
         format_type: SavepointFormatType | str = SavepointFormatType.CANONICAL,
-    ) -> Future[str]:
+    ) -> CompletableFuture[str]:
         """Stops the job with a savepoint; the future gets its path when the job has stopped.
 
         If the savepoint fails, the job goes on. If the job fails after it, the future does with a
@@ -120,7 +119,7 @@ class JobClient:
         savepoint = _savepoint(savepoint_directory, format_type)
         return self._master.control.request(replace(savepoint, stop=True, drain=advance_to_end_of_event_time))
 
-    def rescale(self, parallelism: int | Mapping[str, int]) -> Future[None]:
+    def rescale(self, parallelism: int | Mapping[str, int]) -> CompletableFuture[None]:
         """Changes the parallelism from the next epoch on, without a restart; the future is done when it is in force.
 
         Args:
