@@ -27,7 +27,8 @@ CLASSES := $(VENV)/spark.jsa
 KAFKA := $(VENV)/kafka/.done
 # A schema registry for two long tests, 142 MB; without a network they say that they skip.
 REGISTRY := $(VENV)/registry/.done
-# The newest Python for the test of the wheel, 60 MB; without a network it takes the newest that the machine has.
+# The newest Python for the test of the wheel, 60 MB; without a network it takes the newest that the machine has, if CI is
+# not set.
 PYTHONS := .pythons
 
 # Spark starts its Python workers by this name, and would otherwise take whatever python3 is on the path.

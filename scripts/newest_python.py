@@ -4,7 +4,7 @@
 
 Machines seldom have it. Its packages come into `.pythons` with the C library that they were built for, which a shell
 script starts them with: nothing of it is installed, and what is there stays. Without a network, or where there is no
-`dpkg`, it ends with 1, and the test takes the newest that the machine has.
+`dpkg`, it ends with 1, and the test takes the newest that the machine has; in CI it fails.
 """
 
 from __future__ import annotations
