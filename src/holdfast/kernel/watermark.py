@@ -251,6 +251,16 @@ class WatermarkStrategy:
             )
         return replace(self, assigner=timestamp_assigner)
 
+    def with_timestamp_column(self, column: str) -> WatermarkStrategy:
+        """The same for rows whose event time stands in a column; no Python object is made of any row.
+
+        Args:
+            column: Its name; whole numbers of milliseconds since 1970, or a timestamp.
+        """
+        if not isinstance(column, str):
+            raise ConfigurationError(f"with_timestamp_column() takes the name of a column, not {column!r}.")
+        return self.with_timestamp_assigner(ColumnTimestampAssigner(column))
+
     def with_idleness(self, idle_timeout: timedelta) -> WatermarkStrategy:
         """The same for a stream that may pause: the others of a union go on without it after so long."""
         return replace(self, idleness=_milliseconds(idle_timeout, "the idle timeout", 1))

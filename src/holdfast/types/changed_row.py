@@ -208,17 +208,9 @@ class Emission:
     def end(self) -> None:
         """All are there: put in the place of changed rows what they were when they were emitted."""
         _here.emission = None
-        self._settle(self._start)
-
-    def part(self, start: int) -> None:
-        """Some may be taken away now, from a place on: make these what they were when they were emitted."""
-        self._settle(start)
-        self.serial = next(_serials)
-
-    def _settle(self, start: int) -> None:
         if CHANGES:
             out, read = self.out, _Emitted(self.serial)
-            for position in range(start, len(out)):
+            for position in range(self._start, len(out)):
                 if out[position].__class__ not in _FLAT:
                     read.position = position
                     out[position] = _guarded(out[position], read)

@@ -189,7 +189,6 @@ actions = st.lists(
         st.tuples(st.just("emit"), st.integers(0, 2), st.booleans()),
         st.tuples(st.just("set"), st.integers(0, 2), st.integers(0, 1)),
         st.tuples(st.just("kind"), st.integers(0, 2), st.sampled_from(RowKind)),
-        st.tuples(st.just("part"), st.just(0), st.just(0)),
     ),
     max_size=30,
 )
@@ -213,11 +212,8 @@ def test_emissions_are_snapshots_whatever_is_changed_before_between_and_after(ep
                 expected.append(copy.deepcopy(out[-1]))
             elif what == "set":
                 rows[which][more] = number
-            elif what == "kind":
+            else:
                 rows[which].set_row_kind(more)
-            else:  # side outputs are parted from the rest as they come
-                emission.part(0)
-                del out[1::2], expected[1::2]
         emission.end()
         rows[0].a = -1  # nobody who has the emission sees this
         assert list(map(repr, originals(out))) == list(map(repr, expected))

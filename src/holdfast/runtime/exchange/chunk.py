@@ -10,6 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from holdfast.runtime.exchange.stamps import Stamps, no_stamps
 from holdfast.types.changed_row import CHANGES, originals
 from holdfast.types.conversion.arrow import batch_to_elements, elements_to_batch
 from holdfast.types.information.type_information import RowTypeInformation, TypeInformation
@@ -26,8 +27,7 @@ class Chunk:
         uid: The step that made them, for errors.
         elements: As the step made them: rows may still be plain tuples.
         batch: As columns.
-        stamps: The timestamp of each element, None for one that has none; None as a whole where event time plays no
-            part.
+        stamps: The timestamp of each element, as a column; None where event time plays no part.
     """
 
     __slots__ = ("_adopted", "_batch", "_elements", "_given", "stamps", "type", "uid")
@@ -39,7 +39,7 @@ class Chunk:
         *,
         elements: list[Any] | None = None,
         batch: pa.RecordBatch | None = None,
-        stamps: list[int | None] | None = None,
+        stamps: Stamps | None = None,
     ) -> None:
         self.type = type_
         self.uid = uid
@@ -55,7 +55,7 @@ class Chunk:
         assert self._batch is not None
         return int(self._batch.num_rows)
 
-    def stamped(self, stamps: list[int | None] | None) -> Chunk:
+    def stamped(self, stamps: Stamps | None) -> Chunk:
         """The same elements with other timestamps."""
         copy = Chunk(self.type, self.uid, elements=self._elements, batch=self._batch, stamps=stamps)
         copy._adopted = self._adopted
@@ -70,7 +70,7 @@ class Chunk:
             self.uid,
             elements=None if self._elements is None else self._elements[start:end],
             batch=None if self._batch is None else self._batch.slice(start, count),
-            stamps=None if self.stamps is None else self.stamps[start:end],
+            stamps=None if self.stamps is None else self.stamps.slice(start, count),
         )
         piece._adopted = self._adopted
         return piece
@@ -78,13 +78,13 @@ class Chunk:
     def stamped_batch(self) -> pa.RecordBatch:
         """The columns with that of the timestamps as the last."""
         batch = self.batch
-        stamps = pa.nulls(len(self), pa.int64()) if self.stamps is None else pa.array(self.stamps, pa.int64())
+        stamps = no_stamps(len(self)) if self.stamps is None else self.stamps
         return pa.RecordBatch.from_arrays([*batch.columns, stamps], names=[*batch.schema.names, TIMESTAMP])
 
     @classmethod
     def of_stamped_batch(cls, type_: TypeInformation, uid: str, batch: pa.RecordBatch) -> Chunk:
         """Elements from columns with the timestamps among them."""
-        stamps = batch.column(batch.schema.get_field_index(TIMESTAMP)).to_pylist()
+        stamps = batch.column(batch.schema.get_field_index(TIMESTAMP))
         return cls(type_, uid, batch=batch.drop_columns([TIMESTAMP]), stamps=stamps)
 
     @property

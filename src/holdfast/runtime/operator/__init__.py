@@ -4,7 +4,7 @@ from holdfast.runtime.operator.context import SubtaskContext, SubtaskInfo
 from holdfast.runtime.operator.failure import user_error
 from holdfast.runtime.operator.grouped import GroupedSubtask
 from holdfast.runtime.operator.operator_instance import OpenedSelector, OperatorInstance
-from holdfast.runtime.operator.stamped import StampedSubtask, Stamps
+from holdfast.runtime.operator.stamped import StampedSubtask
 from holdfast.runtime.operator.subtask import OperatorSubtask
 
 __all__ = [
@@ -13,7 +13,6 @@ __all__ = [
     "OperatorInstance",
     "OperatorSubtask",
     "StampedSubtask",
-    "Stamps",
     "SubtaskContext",
     "SubtaskInfo",
     "user_error",

@@ -14,6 +14,7 @@ from holdfast.runtime.function.user_function import (
     OutputTag,
     ProcessFunction,
     RuntimeContext,
+    TimeDomain,
     TimerService,
 )
 from holdfast.state.backend import AbstractKeyedStateBackend
@@ -116,6 +117,7 @@ class ElementContext(KeyedProcessFunction.OnTimerContext, ProcessFunction.Contex
             UnkeyedTimerService(info) if backend is None else KeyedTimerService(info, backend)
         )
         self.side_outputs: dict[str, list[Any]] = {}
+        self.side_stamps: dict[str, list[int | None]] | None = None
         self.element_timestamp: int | None = None
         self.domain: Any = None
 
@@ -142,6 +144,9 @@ class ElementContext(KeyedProcessFunction.OnTimerContext, ProcessFunction.Contex
 
     def output(self, tag: OutputTag, value: Any) -> None:
         self.side_outputs.setdefault(tag.tag_id, []).append(settled(value) if CHANGES else value)
+        if self.side_stamps is not None:
+            time = None if self.domain is TimeDomain.PROCESSING_TIME else self.element_timestamp
+            self.side_stamps.setdefault(tag.tag_id, []).append(time)
 
 
 class SubtaskTimerService(TimerService):

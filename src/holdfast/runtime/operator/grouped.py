@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from holdfast.errors import HoldfastError
+from holdfast.runtime.exchange.stamps import Stamps
 from holdfast.runtime.operator.subtask import OperatorSubtask
 from holdfast.types.changed_row import Emission
 
@@ -29,7 +30,7 @@ class GroupedSubtask(OperatorSubtask):
         elements: Sequence[Any],
         dict_keys: Sequence[Any] | None = None,
         hashes: Any = None,
-        timestamps: Sequence[int | None] | None = None,
+        timestamps: Stamps | None = None,
     ) -> list[Any]:
         """Keeps the elements. Their slots stay in use, so the backend is not asked to release any before the end."""
         assert self.backend is not None
@@ -41,7 +42,7 @@ class GroupedSubtask(OperatorSubtask):
     def end_input(self) -> list[Any]:
         assert self.backend is not None
         out: list[Any] = []
-        emission = self._emission = Emission(out)
+        emission = Emission(out)
         backend, call, context = self.backend, self._call, self.context
         groups, self._groups = self._groups, defaultdict(list)
         try:

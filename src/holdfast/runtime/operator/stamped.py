@@ -1,20 +1,19 @@
 """A subtask whose elements have event times: what it emits has the time of what it was emitted for.
 
-Only operators behind `assign_timestamps_and_watermarks` run in this way, element by element; others pay nothing for it.
+Only operators behind `assign_timestamps_and_watermarks` run in this way. Functions are called element by element, with
+the time of each in the context; what is emitted gets its times batch by batch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import repeat
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from holdfast.errors import HoldfastError
+from holdfast.runtime.exchange.stamps import Stamps, joined, no_stamps, one_by_one, stamps_of, stamps_of_emitted
 from holdfast.runtime.function.user_function import TimeDomain
-from holdfast.runtime.operator.subtask import OperatorSubtask
+from holdfast.runtime.operator.subtask import OperatorSubtask, is_tagged
 from holdfast.types.changed_row import Emission
-
-Stamps = list[int | None]
 
 
 class StampedSubtask(OperatorSubtask):
@@ -22,45 +21,38 @@ class StampedSubtask(OperatorSubtask):
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        self._stamps: Stamps = []
-        self._side_stamps: dict[str, Stamps] = {}
+        self._stamps: list[Stamps] = []
+        self.context.side_stamps = {}
 
     def take_stamps(self) -> Stamps | None:
-        """Returns and forgets the timestamps of what was emitted since the last call; None is none."""
+        """Returns and forgets the timestamps of what was emitted since the last call."""
         taken, self._stamps = self._stamps, []
-        return taken
+        return joined(taken)
 
     def take_side_stamps(self) -> dict[str, Stamps]:
         """Returns and forgets the timestamps of what was sent to side outputs."""
-        taken, self._side_stamps = self._side_stamps, {}
-        return taken
+        taken, self.context.side_stamps = self.context.side_stamps or {}, {}
+        return {tag: stamps_of(times) for tag, times in taken.items()}
 
     def process(
         self,
         elements: Sequence[Any],
         dict_keys: Sequence[Any] | None = None,
         hashes: Any = None,
-        timestamps: Sequence[int | None] | None = None,
+        timestamps: Stamps | None = None,
     ) -> list[Any]:
         out: list[Any] = []
-        emission = self._emission = Emission(out)
-        slots: Any = repeat(None)
+        ends: list[int] = []
+        emission = Emission(out)
         try:
             if self._shape == "async":
                 return self._process_async(elements, timestamps)
-            if self.backend is not None:
+            following = self._following(elements, one_by_one(timestamps), out, ends)
+            if self.backend is None:
+                self._run_narrow(following, out)
+            else:
                 self.backend.release()
-                slots = self.backend.prepare(dict_keys, hashes)  # type: ignore[arg-type]
-            # Slots may be more than elements: there is no end to those of an operator without keys.
-            for element, slot, timestamp in zip(elements, slots, timestamps or repeat(None), strict=False):
-                before = len(out)
-                self.context.element_timestamp = timestamp
-                self._process_one(element, slot, out)
-                if self._spec.gives_times:
-                    self._take_times(out, before)
-                else:
-                    self._stamps += [timestamp] * (len(out) - before)
-                self._note_side(timestamp)
+                self._keyed_runs[self._shape](following, self.backend.prepare(dict_keys, hashes), out)  # type: ignore[arg-type]
         except HoldfastError:
             raise
         except Exception as error:
@@ -68,55 +60,76 @@ class StampedSubtask(OperatorSubtask):
         finally:
             self.context.element_timestamp = None
         emission.end()
-        return out
+        return self._stamped(out, stamps_of_emitted(timestamps, ends))
 
     def process_broadcast(self, elements: Sequence[Any]) -> list[Any]:
         out = super().process_broadcast(elements)
-        self._stamps += [None] * len(out)
-        self._note_side(None)
+        self._stamps.append(no_stamps(len(out)))
         return out
 
-    def _process_async(self, elements: Sequence[Any], timestamps: Sequence[int | None] | None) -> list[Any]:
+    def _process_async(self, elements: Sequence[Any], timestamps: Stamps | None) -> list[Any]:
         """All elements at once: one after the other, none would wait beside another."""
         out: list[Any] = []
+        times: list[int | None] = []
         for place, results in self._call(elements):
             out += results
-            self._stamps += [timestamps[place] if timestamps else None] * len(results)
+            times += [None if timestamps is None else timestamps[place].as_py()] * len(results)
+        self._stamps.append(stamps_of(times))
         return out
 
-    def _process_one(self, element: Any, slot: Any, out: list[Any]) -> None:
-        before = len(out)
-        if self.backend is None:
-            self._run_narrow((element,), out)
-        else:
-            self._keyed_runs[self._shape]((element,), (slot,), out)
-        if self._spec.side_outputs:
-            self._part_tagged(out, before)
+    def _following(
+        self, elements: Sequence[Any], times: Iterable[int | None], out: list[Any], ends: list[int]
+    ) -> Iterator[Any]:
+        """Yields the elements, each when all before it have been processed, and notes how much those have emitted."""
+        context, note = self.context, ends.append
+        for element, time in zip(elements, times, strict=False):
+            context.element_timestamp = time
+            yield element
+            note(len(out))
 
-    def _take_fired(self, emitted: Any, domain: Any, timestamp: int, out: list[Any]) -> None:
-        before = len(out)
-        out.extend(emitted)
+    def _run_narrow(self, elements: Iterable[Any], out: list[Any]) -> None:
+        if self._shape not in ("map", "filter"):
+            super()._run_narrow(elements, out)
+            return
+        # Not `extend`: how long a list is meanwhile is nowhere promised.
+        for emitted in (map if self._shape == "map" else filter)(self._call, elements):
+            out.append(emitted)
+
+    def _stamped(self, emitted: list[Any], stamps: Stamps) -> list[Any]:
+        """The main output of what was emitted; notes its timestamps, and those that a function gives itself."""
         if self._spec.side_outputs:
-            self._part_tagged(out, before)
-        stamp = timestamp if domain is TimeDomain.EVENT_TIME else None
+            emitted, stamps = self._part_tagged(emitted, stamps)
         if self._spec.gives_times:
-            self._take_times(out, before)
-        else:
-            self._stamps += [stamp] * (len(out) - before)
-        self._note_side(stamp)
+            stamps = stamps_of([time for time, _ in emitted])
+            emitted = [element for _, element in emitted]
+        self._stamps.append(stamps)
+        return emitted
 
-    def _part_tagged(self, out: list[Any], start: int) -> None:
-        """Sends what was emitted with a tag, from a place on, to its side output."""
-        self._emission.part(start)
-        out[start:] = self._without_tagged(out[start:])
+    def _part_tagged(self, emitted: list[Any], stamps: Stamps) -> tuple[list[Any], Stamps]:
+        """Sends what was emitted with a tag to its side output, and returns the rest."""
+        out: list[Any] = []
+        times: list[int | None] = []
+        for element, time in zip(emitted, one_by_one(stamps), strict=True):
+            if is_tagged(element):
+                self.context.element_timestamp = time
+                self.context.output(*element)
+            else:
+                out.append(element)
+                times.append(time)
+        self.context.element_timestamp = None
+        return out, stamps_of(times)
 
-    def _take_times(self, out: list[Any], start: int) -> None:
-        """Parts the pairs of a time and an element that were emitted from a place on."""
-        pairs = out[start:]
-        out[start:] = [element for _, element in pairs]
-        self._stamps += [timestamp for timestamp, _ in pairs]
+    def _fire(self, domain: TimeDomain, run: Callable[[Callable[[int], None]], None]) -> list[Any]:
+        out: list[Any] = []
+        fired: list[int] = []
+        ends: list[int] = []
+        fire = self._firing(out)
 
-    def _note_side(self, timestamp: int | None) -> None:
-        for tag, values in self.side_outputs.items():
-            stamps = self._side_stamps.setdefault(tag, [])
-            stamps += [timestamp] * (len(values) - len(stamps))
+        def noted(timestamp: int) -> None:
+            fire(timestamp)
+            fired.append(timestamp)
+            ends.append(len(out))
+
+        self._fire_all(domain, run, noted, out)
+        times = stamps_of(fired) if domain is TimeDomain.EVENT_TIME else None
+        return self._stamped(out, stamps_of_emitted(times, ends))

@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from holdfast.errors import HoldfastError, UserFunctionError
+from holdfast.runtime.exchange.stamps import Stamps
 from holdfast.runtime.function.user_function import CheckpointedFunction, CheckpointListener, OutputTag, TimeDomain
 from holdfast.runtime.operator.context import ElementContext, SubtaskContext, SubtaskInfo
 from holdfast.runtime.operator.failure import user_error
@@ -97,11 +98,11 @@ class OperatorSubtask:
         taken, self.context.side_outputs = self.context.side_outputs, {}
         return {tag: originals(values) for tag, values in taken.items()} if CHANGES else taken
 
-    def take_stamps(self) -> list[int | None] | None:
+    def take_stamps(self) -> Stamps | None:
         """The timestamps of what was emitted since the last call; None where elements have none."""
         return None
 
-    def take_side_stamps(self) -> dict[str, list[int | None]]:
+    def take_side_stamps(self) -> dict[str, Stamps]:
         """The same for side outputs, by tag."""
         return {}
 
@@ -110,7 +111,7 @@ class OperatorSubtask:
         elements: Sequence[Any],
         dict_keys: Sequence[Any] | None = None,
         hashes: Any = None,
-        timestamps: Sequence[int | None] | None = None,
+        timestamps: Stamps | None = None,
     ) -> list[Any]:
         """Processes a batch and returns what came out, in order.
 
@@ -119,13 +120,13 @@ class OperatorSubtask:
             dict_keys: Canonical key of each element (see `holdfast.types.key.key_codec`); None for operators without
                 keys.
             hashes: Hash of each key, a uint64 array.
-            timestamps: Event time of each element in milliseconds, None for one without; for a `StampedSubtask`.
+            timestamps: Event time of each element; for a `StampedSubtask`.
 
         Raises:
             UserFunctionError: The function raised; names operator, key and epoch and ends with the user's traceback.
         """
         out: list[Any] = []
-        emission = self._emission = Emission(out)
+        emission = Emission(out)
         try:
             if self.backend is None:
                 self._run_narrow(elements, out)
@@ -176,7 +177,7 @@ class OperatorSubtask:
             UserFunctionError: The function raised.
         """
         out: list[Any] = []
-        emission = self._emission = Emission(out)
+        emission = Emission(out)
         context, call = self._broadcast_side, self.function.process_broadcast_element
 
         def process() -> None:
@@ -231,22 +232,32 @@ class OperatorSubtask:
         """All elements of the epoch have been processed, timers have not fired yet; returns what that emits."""
         return []
 
-    def _fire(self, domain: Any, run: Callable[[Callable[[int], None]], None]) -> list[Any]:
+    def _fire(self, domain: TimeDomain, run: Callable[[Callable[[int], None]], None]) -> list[Any]:
         out: list[Any] = []
-        if self._spec.shape not in ("process", "groups"):
-            return out
+        self._fire_all(domain, run, self._firing(out), out)
+        return self._without_tagged(out) if self._spec.side_outputs else out
+
+    def _firing(self, out: list[Any]) -> Callable[[int], None]:
+        """What is called with the time of each timer, the key being the current one."""
         # A plain function may register timers too; they go when they are due, and would be due for ever otherwise.
-        handler = getattr(self.function, "on_timer", _ignore)
-        context = self.context
-        emission = self._emission = Emission(out)
+        handler, context = getattr(self.function, "on_timer", _ignore), self.context
 
         def fire(timestamp: int) -> None:
-            context.domain = domain
             context.element_timestamp = timestamp
             emitted = handler(timestamp, context)
             if emitted is not None:
-                self._take_fired(emitted, domain, timestamp, out)
+                out.extend(emitted)
 
+        return fire
+
+    def _fire_all(
+        self, domain: TimeDomain, run: Callable[..., None], fire: Callable[[int], None], out: list[Any]
+    ) -> None:
+        if self._spec.shape not in ("process", "groups"):
+            return
+        context = self.context
+        context.domain = domain
+        emission = Emission(out)
         try:
             run(fire)
         except HoldfastError:
@@ -254,24 +265,20 @@ class OperatorSubtask:
         except Exception as error:
             raise self._user_error(error, "firing a timer") from error
         finally:
-            context.element_timestamp = None
+            context.element_timestamp = context.domain = None
         emission.end()
-        return self._without_tagged(out) if self._spec.side_outputs else out
-
-    def _take_fired(self, emitted: Iterable[Any], domain: Any, timestamp: int, out: list[Any]) -> None:
-        out.extend(emitted)
 
     def _without_tagged(self, emitted: list[Any]) -> list[Any]:
         """The main output; what PyFlink's `yield tag, value` emitted goes to the side outputs."""
         out: list[Any] = []
         for element in emitted:
-            if element.__class__ is tuple and len(element) == 2 and isinstance(element[0], OutputTag):
-                self.context.output(element[0], element[1])
+            if is_tagged(element):
+                self.context.output(*element)
             else:
                 out.append(element)
         return out
 
-    def _run_narrow(self, elements: Sequence[Any], out: list[Any]) -> None:
+    def _run_narrow(self, elements: Iterable[Any], out: list[Any]) -> None:
         call, shape = self._call, self._shape
         if shape == "map":
             out.extend(map(call, elements))
@@ -349,6 +356,11 @@ class OperatorSubtask:
             except HoldfastError:
                 key = None
         return user_error(error, self.info.uid, key, self.info.epoch, doing)
+
+
+def is_tagged(element: Any) -> bool:
+    """Whether it is what PyFlink's `yield tag, value` emits."""
+    return element.__class__ is tuple and len(element) == 2 and isinstance(element[0], OutputTag)
 
 
 def _ignore(timestamp: int, context: Any) -> None:

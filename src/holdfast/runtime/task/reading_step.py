@@ -9,9 +9,9 @@ import pyarrow as pa
 
 from holdfast.runtime.exchange.barrier import StepReport
 from holdfast.runtime.exchange.chunk import Chunk
+from holdfast.runtime.exchange.stamps import Stamps
 from holdfast.runtime.function.splits import SplitInput
 from holdfast.runtime.graph.plan import Step
-from holdfast.runtime.operator import Stamps
 from holdfast.runtime.task.step import StepRun
 
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
-from itertools import repeat
 from typing import Any, Final
 
 import pyarrow as pa
@@ -13,9 +11,10 @@ from holdfast.errors import HoldfastError, OutputTypeError
 from holdfast.runtime.exchange.barrier import StepReport
 from holdfast.runtime.exchange.chunk import Chunk
 from holdfast.runtime.exchange.descriptor import EpochDescriptor
+from holdfast.runtime.exchange.stamps import Stamps, one_by_one, stamps_of
 from holdfast.runtime.function.sink import SEND_ERRORS, RefusedElementError, WriterContext, WriterInitContext
 from holdfast.runtime.graph.plan import Step
-from holdfast.runtime.operator import Stamps, user_error
+from holdfast.runtime.operator import user_error
 from holdfast.runtime.task.step import StepRun
 from holdfast.storage.file_system.os_error import translate
 from holdfast.types.changed_row import original
@@ -43,14 +42,14 @@ class SinkRun(StepRun):
             self._accept_batch(chunk.batch, chunk.stamps)
             return
         write, context = self._writer.write, self._context
-        for element, stamp in zip(chunk.elements, chunk.stamps or repeat(None), strict=False):
+        for element, stamp in zip(chunk.elements, one_by_one(chunk.stamps), strict=False):
             context.stamp = stamp
             try:
                 self._guard("writing", write, element, context)
             except _REFUSED as error:
                 self._refuse(element, stamp, error)
 
-    def _accept_batch(self, batch: pa.RecordBatch, stamps: Sequence[int | None] | None) -> None:
+    def _accept_batch(self, batch: pa.RecordBatch, stamps: Stamps | None) -> None:
         """Writes a batch; one that is refused is halved until the rows are found that are to blame."""
         try:
             self._guard("writing", self._write_batch, batch)
@@ -59,7 +58,7 @@ class SinkRun(StepRun):
                 raise
             if batch.num_rows == 1:
                 [element] = batch_to_elements(batch, self.step.input_type)
-                self._refuse(element, None if stamps is None else stamps[0], error)
+                self._refuse(element, None if stamps is None else stamps[0].as_py(), error)
                 return
             half = batch.num_rows // 2
             self._accept_batch(batch.slice(0, half), None if stamps is None else stamps[:half])
@@ -76,7 +75,7 @@ class SinkRun(StepRun):
         if not self._letters:
             return {}
         assert self.step.dead_letters is not None
-        letters, stamps = self._letters, self._stamps if self.step.stamped else None
+        letters, stamps = self._letters, stamps_of(self._stamps) if self.step.stamped else None
         self._letters, self._stamps = [], []
         return {self.step.dead_letters: (letters, stamps)}
 

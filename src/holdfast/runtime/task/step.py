@@ -18,10 +18,11 @@ import pyarrow as pa
 from holdfast.runtime.exchange.barrier import StepReport
 from holdfast.runtime.exchange.chunk import Chunk
 from holdfast.runtime.exchange.descriptor import EpochDescriptor
+from holdfast.runtime.exchange.stamps import Stamps
 from holdfast.runtime.function.sink import owner_of
 from holdfast.runtime.graph.event_time import Observed
 from holdfast.runtime.graph.plan import Step
-from holdfast.runtime.operator import OperatorSubtask, Stamps
+from holdfast.runtime.operator import OperatorSubtask
 from holdfast.runtime.task.queryable_names import QueryableNames
 from holdfast.runtime.task.worker import LoadedJob
 from holdfast.runtime.window_operator.pane_subtask import PaneSubtask

@@ -23,8 +23,9 @@ from holdfast.kernel.watermark import (
 )
 from holdfast.runtime.exchange.barrier import StepReport
 from holdfast.runtime.exchange.chunk import Chunk
+from holdfast.runtime.exchange.stamps import Stamps, one_by_one, stamps_of
 from holdfast.runtime.graph.plan import Step
-from holdfast.runtime.operator import Stamps, user_error
+from holdfast.runtime.operator import user_error
 from holdfast.runtime.task.step import StepRun
 
 _CONTEXT: Final = "context"
@@ -47,11 +48,12 @@ class TimestampRun(StepRun):
         self.records_in += len(chunk)
         self.records_out += len(chunk)
         if self._column is not None and len(chunk):
-            return chunk.stamped(self._of_column(chunk.batch, self._column))
-        stamps = chunk.stamps if self._extract is None else self._assigned(chunk)
-        known = [stamp for stamp in stamps or () if stamp is not None]
-        if known:
-            self._greatest = max(known) if self._greatest is None else max(self._greatest, *known)
+            stamps = self._of_column(chunk.batch, self._column)
+        else:
+            stamps = chunk.stamps if self._extract is None else self._assigned(chunk)
+        greatest = None if stamps is None else pc.max(stamps).as_py()
+        if greatest is not None:
+            self._greatest = greatest if self._greatest is None else max(self._greatest, greatest)
         return chunk.stamped(stamps)
 
     def _of_column(self, batch: pa.RecordBatch, column: str) -> Stamps:
@@ -62,10 +64,7 @@ class TimestampRun(StepRun):
             raise user_error(error, self.step.uid, None, self._epoch, "assigning a timestamp")
         if pa.types.is_timestamp(found.type):
             found = found.cast(pa.timestamp("ms", found.type.tz), safe=False)
-        stamps: Stamps = found.cast(pa.int64()).to_pylist()
-        greatest = pc.max(found.cast(pa.int64())).as_py()
-        self._greatest = greatest if self._greatest is None else max(self._greatest, greatest)
-        return stamps
+        return found.cast(pa.int64())
 
     def report(self) -> StepReport:
         observed = self._greatest
@@ -80,11 +79,11 @@ class TimestampRun(StepRun):
         )
 
     def _assigned(self, chunk: Chunk) -> Stamps:
-        extract, before = self._extract, chunk.stamps or [None] * len(chunk)
+        extract = self._extract
         assert extract is not None
-        stamps: Stamps = []
+        stamps: list[int] = []
         try:
-            for element, stamp in zip(chunk.elements, before, strict=True):
+            for element, stamp in zip(chunk.elements, one_by_one(chunk.stamps), strict=False):
                 assigned = extract(element, NO_TIMESTAMP if stamp is None else stamp)
                 if type(assigned) is not int or not NO_TIMESTAMP <= assigned < -NO_TIMESTAMP:
                     raise TypeError(
@@ -95,7 +94,7 @@ class TimestampRun(StepRun):
             raise
         except Exception as error:
             raise user_error(error, self.step.uid, None, self._epoch, "assigning a timestamp") from error
-        return stamps
+        return stamps_of(stamps)
 
 
 class GeneratedRun(TimestampRun):
@@ -135,10 +134,9 @@ class GeneratedRun(TimestampRun):
 
     def accept(self, chunk: Chunk) -> Chunk:
         stamped = super().accept(chunk)
-        stamps = stamped.stamps or [None] * len(chunk)
         on_event, output = self._generator.on_event, self._output
         try:
-            for element, stamp in zip(chunk.elements, stamps, strict=True):
+            for element, stamp in zip(chunk.elements, one_by_one(stamped.stamps), strict=False):
                 on_event(element, NO_TIMESTAMP if stamp is None else stamp, output)
         except HoldfastError:
             raise

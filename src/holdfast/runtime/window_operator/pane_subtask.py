@@ -18,7 +18,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from holdfast.errors import HoldfastError
-from holdfast.runtime.operator import OperatorSubtask, Stamps, user_error
+from holdfast.runtime.exchange.stamps import Stamps, no_stamps, stamps_of
+from holdfast.runtime.operator import OperatorSubtask, user_error
 from holdfast.runtime.operator.vectorised_groups import Groups
 from holdfast.runtime.window.time_window_assigner import without_timestamp
 from holdfast.runtime.window.window import TimeWindow, TimeWindowSerializer
@@ -62,7 +63,7 @@ class PaneSubtask(OperatorSubtask):
         self._panes = self._operator.panes
         self._parts: list[_Part] = []
         self._rows = 0
-        self._late_stamps: list[int | None] = []
+        self._late_stamps: list[Numbers] = []
         serializer, nowhere = TimeWindowSerializer(), TimeWindow(0, 0)
         self._timers = self.backend.get_internal_timer_service(WINDOW_TIMERS, serializer)
         self._states = [
@@ -105,7 +106,7 @@ class PaneSubtask(OperatorSubtask):
         if len(self._parts) >= MOST_PARTS:
             self._parts = [self._together(self._parts)]
 
-    def close(self, watermark: int, now: int) -> tuple[pa.RecordBatch, list[int | None]]:
+    def close(self, watermark: int, now: int) -> tuple[pa.RecordBatch, Stamps]:
         """The input has ended: return the results of the windows that end, and the time of each.
 
         Raises:
@@ -116,7 +117,7 @@ class PaneSubtask(OperatorSubtask):
         parts, self._parts = self._parts, []
         part = self._together(parts) if parts else None
         fired = self._fired(limit)
-        found: tuple[pa.RecordBatch, list[int | None]] = self._guarded(
+        found: tuple[pa.RecordBatch, Stamps] = self._guarded(
             "evaluating windows", lambda: self._evaluate(part, fired, limit)
         )
         if part is not None:
@@ -129,7 +130,7 @@ class PaneSubtask(OperatorSubtask):
         """Return and forget the timestamps of late rows."""
         taken, self._late_stamps = self._late_stamps, []
         tag = self._operator.late_data_tag
-        return {tag.tag_id: taken} if tag is not None and taken else {}
+        return {tag.tag_id: stamps_of(np.concatenate(taken))} if tag is not None and taken else {}
 
     def _arrival(self, count: int) -> Numbers:
         """Return numbers for so many rows, greater than those of all before."""
@@ -139,9 +140,10 @@ class PaneSubtask(OperatorSubtask):
     def _times(self, count: int, stamps: Stamps | None) -> Numbers:
         if not self._operator.is_event_time:
             return np.full(count, self.info.processing_time, np.int64)
-        if stamps is None or None in stamps:
+        if stamps is None or stamps.null_count:
             raise without_timestamp(f"operator {self.info.uid!r}")
-        return np.array(stamps, np.int64)
+        times: Numbers = stamps.to_numpy()
+        return times
 
     def _put_aside(self, batch: pa.RecordBatch, times: Numbers, late: npt.NDArray[np.bool_]) -> None:
         tag, rows = self._operator.late_data_tag, np.flatnonzero(late)
@@ -149,7 +151,7 @@ class PaneSubtask(OperatorSubtask):
             return
         for element in batch_to_elements(batch.take(pa.array(rows)), self._operator.input_type):
             self.context.output(tag, element)
-        self._late_stamps += times[rows].tolist()
+        self._late_stamps.append(times[rows])
 
     def _fired(self, limit: int) -> _Fired:
         """Return the panes in state of which a window has ended."""
@@ -170,7 +172,7 @@ class PaneSubtask(OperatorSubtask):
             self._timers.fire_processing(limit, fire)
         return _Fired(np.array(slots, np.int64), np.array(panes, np.int64), np.array(times, np.int64))
 
-    def _evaluate(self, part: _Part | None, fired: _Fired, limit: int) -> tuple[pa.RecordBatch, list[int | None]]:
+    def _evaluate(self, part: _Part | None, fired: _Fired, limit: int) -> tuple[pa.RecordBatch, Stamps]:
         """Put windows together from state and from the panes of the epoch."""
         stored = self._stored(fired.slots, fired.panes)
         present = np.array([at for at, values in enumerate(stored) if values is not None], np.int64)
@@ -196,8 +198,8 @@ class PaneSubtask(OperatorSubtask):
         ends = self._panes.ends(numbers[order]) + 1
         return self._as_batch(owners[order], ends - self._panes.size, ends, results)
 
-    def _nothing(self) -> tuple[pa.RecordBatch, list[int | None]]:
-        return pa.RecordBatch.from_pylist([], schema=self._operator.output_type.arrow_schema), []
+    def _nothing(self) -> tuple[pa.RecordBatch, Stamps]:
+        return pa.RecordBatch.from_pylist([], schema=self._operator.output_type.arrow_schema), no_stamps(0)
 
     def _windows_of(self, panes: Numbers, since: Numbers, limit: int) -> tuple[Numbers, Numbers]:
         """Return positions among some panes, and for each a window that has the pane and ends by now.
@@ -224,7 +226,7 @@ class PaneSubtask(OperatorSubtask):
 
     def _as_batch(
         self, owners: Numbers, starts: Numbers, ends: Numbers, results: list[pa.Array]
-    ) -> tuple[pa.RecordBatch, list[int | None]]:
+    ) -> tuple[pa.RecordBatch, Stamps]:
         backend, schema = self.backend, self._operator.output_type.arrow_schema
         assert backend is not None
         distinct, places = np.unique(owners, return_inverse=True)
@@ -239,7 +241,7 @@ class PaneSubtask(OperatorSubtask):
         columns += [pa.array(starts), pa.array(ends)]
         columns += [result.cast(schema.field(len(columns) + at).type) for at, result in enumerate(results)]
         assert schema.names[len(types) : len(types) + 2] == [START, END]
-        return pa.RecordBatch.from_arrays(columns, schema=schema), (ends - 1).tolist()
+        return pa.RecordBatch.from_arrays(columns, schema=schema), stamps_of(ends - 1)
 
     def _keep(self, part: _Part, limit: int) -> None:
         """Write the panes that have a window that is not over into state, and set a timer for those that are new."""

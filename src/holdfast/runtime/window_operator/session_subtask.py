@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from holdfast.runtime.operator import Stamps
+from holdfast.runtime.exchange.stamps import Stamps
 from holdfast.runtime.operator.vectorised_groups import Groups
 from holdfast.runtime.window.window import TimeWindow, TimeWindowSerializer
 from holdfast.runtime.window_operator.pane_operator import Numbers
@@ -72,7 +72,7 @@ class SessionSubtask(PaneSubtask):
         if len(self._found) >= MOST_PARTS and not self._late_batches:
             self._found = [self._merged(self._found)[0]]
 
-    def close(self, watermark: int, now: int) -> tuple[pa.RecordBatch, list[int | None]]:
+    def close(self, watermark: int, now: int) -> tuple[pa.RecordBatch, Stamps]:
         """The input has ended: return the results of the sessions that end, and the time of each.
 
         Raises:
@@ -81,7 +81,7 @@ class SessionSubtask(PaneSubtask):
         assert self.backend is not None
         found = self._guarded("evaluating sessions", lambda: self._evaluate_sessions(watermark))
         self.backend.release()
-        result: tuple[pa.RecordBatch, list[int | None]] = found
+        result: tuple[pa.RecordBatch, Stamps] = found
         return result
 
     def _add(self, batch: pa.RecordBatch, slots: Numbers, times: Numbers, numbers: Numbers, late: Any) -> None:
@@ -99,7 +99,7 @@ class SessionSubtask(PaneSubtask):
             )
         )
 
-    def _evaluate_sessions(self, watermark: int) -> tuple[pa.RecordBatch, list[int | None]]:
+    def _evaluate_sessions(self, watermark: int) -> tuple[pa.RecordBatch, Stamps]:
         fired = self._keys_with_timer(watermark)
         parts, self._found = self._found, []
         touched = np.unique(np.concatenate([fired, *(part.slots for part in parts)]))

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from itertools import repeat
 from typing import Any
 
 from holdfast.errors import HoldfastError
+from holdfast.runtime.exchange.stamps import Stamps, one_by_one, stamps_of
 from holdfast.runtime.function.user_function import OutputTag
 from holdfast.runtime.graph.stream_graph import OperatorSpec
-from holdfast.runtime.operator import GroupedSubtask, OperatorSubtask, StampedSubtask, Stamps, SubtaskContext
+from holdfast.runtime.operator import GroupedSubtask, OperatorSubtask, StampedSubtask, SubtaskContext
 from holdfast.runtime.window_operator.pane_subtask import PaneSubtask
 from holdfast.runtime.window_operator.session_subtask import SessionSubtask
 from holdfast.runtime.window_operator.window_task import WindowTask
 from holdfast.types.changed_row import CHANGES, gather, originals
 
 
-class WindowSubtask(StampedSubtask):
+class WindowSubtask(OperatorSubtask):
     """Runs the elements of one epoch through an operator of windows.
 
     What a window emits has the window's last millisecond as its timestamp, as in Flink, so that windows can follow
@@ -32,6 +32,8 @@ class WindowSubtask(StampedSubtask):
         super().__init__(*arguments)
         assert self.backend is not None
         self._is_stamped = is_stamped
+        self._stamps: list[int] = []
+        self._side_stamps: dict[str, list[int]] = {}
         self._out: list[Any] = []
         runtime_context = SubtaskContext(self.info, self.backend)
         self._task = WindowTask(self.function, runtime_context, self.backend, self.context, self, self.info.watermark)
@@ -41,14 +43,14 @@ class WindowSubtask(StampedSubtask):
         elements: Sequence[Any],
         dict_keys: Sequence[Any] | None = None,
         hashes: Any = None,
-        timestamps: Sequence[int | None] | None = None,
+        timestamps: Stamps | None = None,
     ) -> list[Any]:
         backend, process = self.backend, self._task.process_element
         assert backend is not None
         try:
             backend.release()
             slots = backend.prepare(dict_keys, hashes)  # type: ignore[arg-type]
-            for element, slot, timestamp in zip(elements, slots, timestamps or repeat(None), strict=False):
+            for element, slot, timestamp in zip(elements, slots, one_by_one(timestamps), strict=False):
                 backend.slot = slot
                 process(element, timestamp)
         except HoldfastError:
@@ -97,7 +99,17 @@ class WindowSubtask(StampedSubtask):
             self._note_side(timestamp)
 
     def take_stamps(self) -> Stamps | None:
-        return super().take_stamps() if self._is_stamped else None
+        taken, self._stamps = self._stamps, []
+        return stamps_of(taken) if self._is_stamped else None
+
+    def take_side_stamps(self) -> dict[str, Stamps]:
+        taken, self._side_stamps = self._side_stamps, {}
+        return {tag: stamps_of(times) for tag, times in taken.items()}
+
+    def _note_side(self, timestamp: int) -> None:
+        for tag, values in self.side_outputs.items():
+            stamps = self._side_stamps.setdefault(tag, [])
+            stamps += [timestamp] * (len(values) - len(stamps))
 
 
 def subtask_kind(spec: OperatorSpec, *, is_stamped: bool) -> Callable[..., OperatorSubtask]:

@@ -19,6 +19,7 @@ from holdfast.errors import HoldfastError, NullKeyError, StateError
 from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.key_group import key_groups_of
 from holdfast.kernel.watermark import MIN_WATERMARK
+from holdfast.runtime.exchange.stamps import Stamps, stamps_of
 from holdfast.runtime.operator import OpenedSelector, OperatorInstance, OperatorSubtask, SubtaskInfo, user_error
 from holdfast.runtime.window_operator.pane_subtask import PaneSubtask
 from holdfast.runtime.window_operator.window_subtask import WindowSubtask, subtask_kind
@@ -161,15 +162,15 @@ def _bootstrap(
 ) -> None:
     """Give rows to the operator that makes state of them."""
     info = operator.info
-    times: list[int | None] | None = None
+    times: Stamps | None = None
     if isinstance(time_of, str):
-        times = times_of(column_of(rows, time_of), time_of).to_pylist()
+        times = times_of(column_of(rows, time_of), time_of)
     elements: list[Any] = []
     if not isinstance(operator, PaneSubtask) or callable(time_of):
         elements = [element for batch in rows.to_batches() for element in batch_to_elements(batch, kind)]
     if callable(time_of):
         try:
-            times = [time_of(element) for element in elements]
+            times = stamps_of([time_of(element) for element in elements])
         except Exception as error:
             raise user_error(
                 error, operator.info.uid, None, operator.info.epoch, "telling the time of a row"

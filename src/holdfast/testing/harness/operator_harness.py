@@ -25,6 +25,7 @@ from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.ids import JobID
 from holdfast.kernel.key_group import KeyGroupRange, key_group_of, range_of, subtask_of
 from holdfast.kernel.watermark import MIN_WATERMARK
+from holdfast.runtime.exchange.stamps import stamps_of
 from holdfast.runtime.function.sink import owner_of
 from holdfast.runtime.function.user_function import OutputTag
 from holdfast.runtime.operator import OperatorInstance, OperatorSubtask, SubtaskInfo
@@ -174,8 +175,9 @@ class OperatorHarness:
         """Processes a batch of elements and returns what was emitted for them; see `process_element`."""
         operator = self._running()
         values = list(map(given, values))
+        stamps = None if timestamps is None else stamps_of(timestamps)
         if self._keys is None:
-            return self._emit(operator.process(values, timestamps=timestamps))
+            return self._emit(operator.process(values, timestamps=stamps))
         elements = [self._keys.element(value) for value in values]
         dict_keys, hashes = self._keys.of(elements)
         for value, hashed in zip(values, hashes.tolist(), strict=True):
@@ -185,7 +187,7 @@ class OperatorHarness:
                 raise StateError(
                     f"{value!r} belongs to subtask {owner} of {self._parallelism}, not to {self._subtask}."
                 )
-        return self._emit(operator.process(elements, dict_keys, hashes, timestamps))
+        return self._emit(operator.process(elements, dict_keys, hashes, stamps))
 
     def process_broadcast_element(self, value: Any) -> list[Any]:
         """Processes one element of the broadcast stream and returns what was emitted for it.
