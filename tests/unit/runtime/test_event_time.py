@@ -37,9 +37,9 @@ class At(TimestampAssigner):
         return value.at  # type: ignore[no-any-return]
 
 
-def late_by(milliseconds: int) -> WatermarkStrategy:
+def late_by(milliseconds: int, *, of_column: bool = False) -> WatermarkStrategy:
     bounded = WatermarkStrategy.for_bounded_out_of_orderness(Duration.of_millis(milliseconds))
-    return bounded.with_timestamp_assigner(At())
+    return bounded.with_timestamp_column("at") if of_column else bounded.with_timestamp_assigner(At())
 
 
 class Windows(KeyedProcessFunction):
@@ -101,16 +101,20 @@ readings = st.tuples(st.sampled_from("abc"), st.integers(-40, 200), st.integers(
 
 
 @settings(max_examples=examples(12), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(batches=st.lists(st.lists(readings, max_size=6), min_size=1, max_size=5), bound=st.sampled_from([0, 7, 30]))
+@given(
+    batches=st.lists(st.lists(readings, max_size=6), min_size=1, max_size=5),
+    bound=st.sampled_from([0, 7, 30]),
+    of_column=st.booleans(),
+)
 def test_windows_of_event_time_are_as_in_the_model(
-    tmp_path_factory: Any, batches: list[list[Reading]], bound: int
+    tmp_path_factory: Any, batches: list[list[Reading]], bound: int, of_column: bool
 ) -> None:
     """Also without rows in an epoch, with late rows, and with a bounded input, whose end is the end of event time."""
     place = tmp_path_factory.mktemp("event-time")
     for ends in (False, True):
         program = Program()
-        stream = program.source("readings", READING).assign_timestamps_and_watermarks(late_by(bound))
-        windows(stream, place / str(ends))
+        strategy = late_by(bound, of_column=of_column)
+        windows(program.source("readings", READING).assign_timestamps_and_watermarks(strategy), place / str(ends))
         run(program, place / str(ends) / "job", epochs("readings", batches), is_bounded=ends)
         assert sorted(ledger.read(place / str(ends) / "windows")) == model(batches, bound, ends=ends)
 
@@ -280,6 +284,75 @@ def test_what_is_emitted_has_the_time_of_what_it_was_emitted_for(place: Path) ->
     assert sorted(TimesSink.seen) == [(1, 10), (2, 20), (4, 40)]
 
 
+class Several(ProcessFunction):
+    """As many elements as the row says; those of one in two are sent beside, in the way that its name says."""
+
+    tag = OutputTag("several", READING)
+
+    def process_element(self, value: Any, ctx: Any) -> Any:
+        for number in range(value.n):
+            if number % 2 == 0:
+                yield value
+            elif value.sensor == "a":
+                yield self.tag, value
+            else:
+                ctx.output(self.tag, value)
+
+
+@settings(max_examples=examples(20), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(rows=st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 9), st.integers(0, 4)), max_size=12))
+def test_several_elements_or_none_have_the_time_of_their_row(tmp_path_factory: Any, rows: list[Reading]) -> None:
+    place = tmp_path_factory.mktemp("several")
+    program = Program()
+    stamped = program.source("readings", READING).assign_timestamps_and_watermarks(late_by(0, of_column=True))
+    beside: list[Any] = []
+    expected = [row for row in rows for number in range(row[2]) if number % 2 == 0]
+    for name, stream in (("narrow", stamped), ("keyed", stamped.key_by("sensor"))):
+        several = stream.process(Several(), READING).uid(name)
+        times = "sensor string, time bigint, right boolean"
+        for kind, emitted in ((name, several), (f"{name}-beside", several.get_side_output(Several.tag))):
+            seen = emitted.process(_Right(), times).uid(f"seen-{kind}")
+            seen.sink_to(ParquetFileSink(place / kind)).uid(f"out-{kind}")
+            beside.append(kind)
+    run(program, place / "job", epochs("readings", [rows]))
+    sent = [row for row in rows for number in range(row[2]) if number % 2]
+    for kind in beside:
+        wanted = sent if kind.endswith("beside") else expected
+        assert sorted(ledger.read(place / kind)) == sorted((sensor, at, True) for sensor, at, _ in wanted)
+
+
+class _Right(ProcessFunction):
+    """Whether the time of an element is that of the row which it is."""
+
+    def process_element(self, value: Any, ctx: Any) -> Any:
+        yield value.sensor, ctx.timestamp(), ctx.timestamp() == value.at
+
+
+def test_what_a_timer_of_processing_time_emits_has_no_time(place: Path) -> None:
+    class Both(KeyedProcessFunction):
+        def process_element(self, value: Any, ctx: Any) -> Any:
+            ctx.timer_service().register_event_time_timer(value.at)
+            ctx.timer_service().register_processing_time_timer(7)
+            return ()
+
+        def on_timer(self, timestamp: int, ctx: Any) -> Any:
+            ctx.output(Several.tag, (ctx.time_domain().name, timestamp, 0))
+            yield ctx.time_domain().name, timestamp, 0
+
+    class Time(ProcessFunction):
+        def process_element(self, value: Any, ctx: Any) -> Any:
+            yield value.sensor, value.at, -1 if ctx.timestamp() is None else ctx.timestamp()
+
+    program = Program()
+    stamped = program.source("readings", READING).assign_timestamps_and_watermarks(late_by(0))
+    both = stamped.key_by("sensor").process(Both(), READING).uid("both")
+    for name, stream in (("main", both), ("beside", both.get_side_output(Several.tag))):
+        stream.process(Time(), READING).uid(name).sink_to(ParquetFileSink(place / name)).uid(f"{name}-out")
+    run(program, place / "job", epochs("readings", [[("a", 5, 1), ("a", 50, 1)]]), clock=ManualClock(100))
+    for name in ("main", "beside"):
+        assert sorted(ledger.read(place / name)) == [("EVENT_TIME", 5, 5), ("PROCESSING_TIME", 7, -1)]
+
+
 def test_event_time_passes_a_transform_and_timestamps_pass_beside_it(place: Path) -> None:
     program = Program()
     stamped = program.source("readings", READING).assign_timestamps_and_watermarks(late_by(0))
@@ -327,6 +400,10 @@ def test_what_is_no_timestamp_or_no_strategy_is_refused(place: Path) -> None:
         WatermarkStrategy.for_bounded_out_of_orderness(5)  # type: ignore[arg-type]
     with pytest.raises(ConfigurationError, match="at least 1 ms"):
         WatermarkStrategy.no_watermarks().with_idleness(Duration.of_millis(0))
+    with pytest.raises(ConfigurationError, match="takes the name of a column"):
+        WatermarkStrategy.no_watermarks().with_timestamp_column(7)  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match="no column 'when'"):
+        source.assign_timestamps_and_watermarks(WatermarkStrategy.no_watermarks().with_timestamp_column("when"))
     with pytest.raises(ConfigurationError, match="takes a TimestampAssigner"):
         WatermarkStrategy.no_watermarks().with_timestamp_assigner(At)  # type: ignore[arg-type]
     wrong_type = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda row, before: 1.5)  # type: ignore[arg-type,return-value]

@@ -322,7 +322,7 @@ def test_timestamps_are_taken_from_a_column(place: Path) -> None:
     source = missing.source("rows", "sensor string, at bigint, x double")
     for column, message in (("when", "no column 'when'"), ("x", "not whole milliseconds or timestamps")):
         with pytest.raises(ConfigurationError, match=message):
-            source.assign_timestamps_and_watermarks(strategy.with_timestamp_assigner(ColumnTimestampAssigner(column)))
+            source.assign_timestamps_and_watermarks(strategy.with_timestamp_column(column))
     timed = source.assign_timestamps_and_watermarks(strategy.with_timestamp_assigner(ColumnTimestampAssigner("at")))
     timed.key_by("sensor").window(ten).aggregate_batches(n=CountAggregate()).uid("rows-in").print()
     with pytest.raises(JobExecutionError, match="column 'at' has no timestamp in row 1"):
