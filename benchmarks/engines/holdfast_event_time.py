@@ -7,7 +7,7 @@ from typing import Any
 
 from benchmarks.engines.holdfast import Counter, HoldfastEngine
 from benchmarks.workload import Engine, Workload
-from holdfast.common import ColumnTimestampAssigner, Duration, WatermarkStrategy
+from holdfast.common import Duration, WatermarkStrategy
 from holdfast.datastream import DataStream
 from holdfast.datastream.functions import KeyedProcessFunction
 
@@ -18,10 +18,11 @@ class TimedCounter(Counter):
     """Counts the rows of a key, and sets a timer with the first."""
 
     def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> Iterator[tuple[str, int, int]]:
-        for counted in super().process_element(value, ctx):
-            if counted[2] == 1:
-                ctx.timer_service().register_event_time_timer(FAR)
-            yield counted
+        count = (self._count.value() or 0) + 1
+        self._count.update(count)
+        if count == 1:
+            ctx.timer_service().register_event_time_timer(FAR)
+        yield value.key, value.value, count
 
     def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> Iterator[tuple[str, int, int]]:
         raise AssertionError("no timer is due")
@@ -35,8 +36,7 @@ class EventTimeEngine(HoldfastEngine):
 
     def counted(self, stream: DataStream) -> DataStream:
         strategy = WatermarkStrategy.for_bounded_out_of_orderness(Duration.of_seconds(1))
-        timed = strategy.with_timestamp_assigner(ColumnTimestampAssigner("ts"))
-        return super().counted(stream.assign_timestamps_and_watermarks(timed))
+        return super().counted(stream.assign_timestamps_and_watermarks(strategy.with_timestamp_column("ts")))
 
 
 def make_engine(workload: Workload) -> Engine:

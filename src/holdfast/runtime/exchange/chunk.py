@@ -10,9 +10,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from holdfast.runtime.exchange.stamps import Stamps, no_stamps
 from holdfast.types.changed_row import CHANGES, originals
 from holdfast.types.conversion.arrow import batch_to_elements, elements_to_batch
+from holdfast.types.conversion.stamps import Stamps, no_stamps
 from holdfast.types.information.type_information import RowTypeInformation, TypeInformation
 
 TIMESTAMP = "__hf_timestamp"

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from holdfast.errors import HoldfastError
-from holdfast.runtime.exchange.stamps import Stamps
 from holdfast.runtime.operator.subtask import OperatorSubtask
 from holdfast.types.changed_row import Emission
+from holdfast.types.conversion.stamps import Stamps
 
 
 class GroupedSubtask(OperatorSubtask):

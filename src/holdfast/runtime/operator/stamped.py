@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from holdfast.errors import HoldfastError
-from holdfast.runtime.exchange.stamps import Stamps, joined, no_stamps, one_by_one, stamps_of, stamps_of_emitted
 from holdfast.runtime.function.user_function import TimeDomain
 from holdfast.runtime.operator.subtask import OperatorSubtask, is_tagged
 from holdfast.types.changed_row import Emission
+from holdfast.types.conversion.stamps import Stamps, joined, no_stamps, one_by_one, stamps_of, stamps_of_emitted
 
 
 class StampedSubtask(OperatorSubtask):

@@ -13,7 +13,6 @@ from typing import Any
 import pyarrow as pa
 
 from holdfast.errors import HoldfastError, UserFunctionError
-from holdfast.runtime.exchange.stamps import Stamps
 from holdfast.runtime.function.user_function import CheckpointedFunction, CheckpointListener, OutputTag, TimeDomain
 from holdfast.runtime.operator.context import ElementContext, SubtaskContext, SubtaskInfo
 from holdfast.runtime.operator.failure import user_error
@@ -31,6 +30,7 @@ from holdfast.runtime.operator.vectorised import BatchContext, as_one_batch
 from holdfast.state.backend import AbstractKeyedStateBackend, OperatorStateBackend
 from holdfast.state.declaration.descriptor import ValueStateDescriptor
 from holdfast.types.changed_row import CHANGES, Emission, originals
+from holdfast.types.conversion.stamps import Stamps
 
 REDUCE_STATE = "_reduce"
 

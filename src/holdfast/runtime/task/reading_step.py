@@ -9,10 +9,10 @@ import pyarrow as pa
 
 from holdfast.runtime.exchange.barrier import StepReport
 from holdfast.runtime.exchange.chunk import Chunk
-from holdfast.runtime.exchange.stamps import Stamps
 from holdfast.runtime.function.splits import SplitInput
 from holdfast.runtime.graph.plan import Step
 from holdfast.runtime.task.step import StepRun
+from holdfast.types.conversion.stamps import Stamps
 
 
 class ReadingRun(StepRun):

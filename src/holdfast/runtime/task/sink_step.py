@@ -11,7 +11,6 @@ from holdfast.errors import HoldfastError, OutputTypeError
 from holdfast.runtime.exchange.barrier import StepReport
 from holdfast.runtime.exchange.chunk import Chunk
 from holdfast.runtime.exchange.descriptor import EpochDescriptor
-from holdfast.runtime.exchange.stamps import Stamps, one_by_one, stamps_of
 from holdfast.runtime.function.sink import SEND_ERRORS, RefusedElementError, WriterContext, WriterInitContext
 from holdfast.runtime.graph.plan import Step
 from holdfast.runtime.operator import user_error
@@ -19,6 +18,7 @@ from holdfast.runtime.task.step import StepRun
 from holdfast.storage.file_system.os_error import translate
 from holdfast.types.changed_row import original
 from holdfast.types.conversion.arrow import batch_to_elements
+from holdfast.types.conversion.stamps import Stamps, one_by_one, stamps_of
 from holdfast.types.conversion.times_of_day import with_numbers
 
 _REFUSED: Final = (RefusedElementError, OutputTypeError)

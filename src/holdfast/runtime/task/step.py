@@ -18,7 +18,6 @@ import pyarrow as pa
 from holdfast.runtime.exchange.barrier import StepReport
 from holdfast.runtime.exchange.chunk import Chunk
 from holdfast.runtime.exchange.descriptor import EpochDescriptor
-from holdfast.runtime.exchange.stamps import Stamps
 from holdfast.runtime.function.sink import owner_of
 from holdfast.runtime.graph.event_time import Observed
 from holdfast.runtime.graph.plan import Step
@@ -29,6 +28,7 @@ from holdfast.runtime.window_operator.pane_subtask import PaneSubtask
 from holdfast.state.operator.operator_snapshot import OperatorSnapshot
 from holdfast.storage.job.job_directory import SHARED
 from holdfast.storage.job.naming import FileName
+from holdfast.types.conversion.stamps import Stamps
 
 _T = TypeVar("_T")
 

@@ -23,10 +23,10 @@ from holdfast.kernel.watermark import (
 )
 from holdfast.runtime.exchange.barrier import StepReport
 from holdfast.runtime.exchange.chunk import Chunk
-from holdfast.runtime.exchange.stamps import Stamps, one_by_one, stamps_of
 from holdfast.runtime.graph.plan import Step
 from holdfast.runtime.operator import user_error
 from holdfast.runtime.task.step import StepRun
+from holdfast.types.conversion.stamps import Stamps, one_by_one, stamps_of
 
 _CONTEXT: Final = "context"
 _LARGEST: Final = 64 << 10

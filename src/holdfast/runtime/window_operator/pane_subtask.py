@@ -18,7 +18,6 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from holdfast.errors import HoldfastError
-from holdfast.runtime.exchange.stamps import Stamps, no_stamps, stamps_of
 from holdfast.runtime.operator import OperatorSubtask, user_error
 from holdfast.runtime.operator.vectorised_groups import Groups
 from holdfast.runtime.window.time_window_assigner import without_timestamp
@@ -27,6 +26,7 @@ from holdfast.runtime.window_operator.pane_operator import END, START, Numbers, 
 from holdfast.runtime.window_operator.window_task import WINDOW_TIMERS
 from holdfast.state.timer.timer_service import InternalTimer
 from holdfast.types.conversion.arrow import batch_to_elements
+from holdfast.types.conversion.stamps import Stamps, no_stamps, stamps_of
 
 MOST_PARTS: Final = 64
 _LEAST: Final = -(2**63)

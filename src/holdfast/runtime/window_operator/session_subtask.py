@@ -14,7 +14,6 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from holdfast.runtime.exchange.stamps import Stamps
 from holdfast.runtime.operator.vectorised_groups import Groups
 from holdfast.runtime.window.window import TimeWindow, TimeWindowSerializer
 from holdfast.runtime.window_operator.pane_operator import Numbers
@@ -22,6 +21,7 @@ from holdfast.runtime.window_operator.pane_subtask import MOST_PARTS, PaneSubtas
 from holdfast.state.declaration.descriptor import ValueStateDescriptor
 from holdfast.state.timer.timer_service import InternalTimer
 from holdfast.types.conversion.ddl import parse_type
+from holdfast.types.conversion.stamps import Stamps
 
 SESSIONS: Final = ValueStateDescriptor[Any]("sessions", parse_type("array<bigint>"))
 """Start and end of each open session of a key, one after the other."""

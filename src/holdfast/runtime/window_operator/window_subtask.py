@@ -7,7 +7,6 @@ from functools import partial
 from typing import Any
 
 from holdfast.errors import HoldfastError
-from holdfast.runtime.exchange.stamps import Stamps, one_by_one, stamps_of
 from holdfast.runtime.function.user_function import OutputTag
 from holdfast.runtime.graph.stream_graph import OperatorSpec
 from holdfast.runtime.operator import GroupedSubtask, OperatorSubtask, StampedSubtask, SubtaskContext
@@ -15,6 +14,7 @@ from holdfast.runtime.window_operator.pane_subtask import PaneSubtask
 from holdfast.runtime.window_operator.session_subtask import SessionSubtask
 from holdfast.runtime.window_operator.window_task import WindowTask
 from holdfast.types.changed_row import CHANGES, gather, originals
+from holdfast.types.conversion.stamps import Stamps, one_by_one, stamps_of
 
 
 class WindowSubtask(OperatorSubtask):

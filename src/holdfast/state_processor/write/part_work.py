@@ -19,7 +19,6 @@ from holdfast.errors import HoldfastError, NullKeyError, StateError
 from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.key_group import key_groups_of
 from holdfast.kernel.watermark import MIN_WATERMARK
-from holdfast.runtime.exchange.stamps import Stamps, stamps_of
 from holdfast.runtime.operator import OpenedSelector, OperatorInstance, OperatorSubtask, SubtaskInfo, user_error
 from holdfast.runtime.window_operator.pane_subtask import PaneSubtask
 from holdfast.runtime.window_operator.window_subtask import WindowSubtask, subtask_kind
@@ -32,6 +31,7 @@ from holdfast.state_processor.form.row_encoding import StateColumns, column_of, 
 from holdfast.state_processor.write.written_run import RunPlace, write_part
 from holdfast.storage.file_system.scheme import file_system_for
 from holdfast.types.conversion.arrow import batch_to_elements
+from holdfast.types.conversion.stamps import Stamps, stamps_of
 from holdfast.types.information.type_information import RowTypeInformation, TypeInformation
 
 _ELEMENTS_AT_ONCE: Final = 8192

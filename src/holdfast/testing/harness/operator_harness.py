@@ -25,7 +25,6 @@ from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.ids import JobID
 from holdfast.kernel.key_group import KeyGroupRange, key_group_of, range_of, subtask_of
 from holdfast.kernel.watermark import MIN_WATERMARK
-from holdfast.runtime.exchange.stamps import stamps_of
 from holdfast.runtime.function.sink import owner_of
 from holdfast.runtime.function.user_function import OutputTag
 from holdfast.runtime.operator import OperatorInstance, OperatorSubtask, SubtaskInfo
@@ -42,6 +41,7 @@ from holdfast.storage.job.naming import FileName
 from holdfast.testing.harness.harness_input import ElementKeys, given, spec_of
 from holdfast.testing.harness.harness_output import Emitted, HarnessSnapshot
 from holdfast.types.conversion.arrow import batch_to_elements, elements_to_batch
+from holdfast.types.conversion.stamps import stamps_of
 from holdfast.types.information.type_information import TypeInformation
 
 UID: Final = "harness"
