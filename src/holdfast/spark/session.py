@@ -34,6 +34,7 @@ _CHECKSUMS = (
     "spark.sql.shuffle.orderIndependentChecksum.enableFullRetryOnMismatch",
 )
 _SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
+_PYTHON = "spark.pyspark.python"
 
 _NO_JVM: Final = (Py4JError, OSError, EOFError)
 """What a call of a JVM raises that is gone."""
@@ -49,10 +50,14 @@ def get_or_create(configuration: Configuration) -> SparkSession:
     if active is not None:
         return active
     ensure_java()
-    # Spark starts its workers by this name; left alone it takes the first python3 of the path, whatever that has.
+    settings = configuration.to_texts()
+    # Spark starts its workers by this name; left alone it takes the first python3 of the path, whatever that has. Its
+    # setting says so only to spark-submit, which puts it into the environment: here there may be none.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    if _PYTHON in settings:
+        os.environ["PYSPARK_PYTHON"] = settings[_PYTHON]
     builder = SparkSession.builder.appName(configuration.get(JOB_NAME) or "holdfast")
-    for key, text in configuration.to_texts().items():
+    for key, text in settings.items():
         if key.startswith("spark."):
             builder = builder.config(key, text)
     return builder.getOrCreate()
