@@ -21,6 +21,7 @@ from tests.simulation import workload
 from tests.simulation.disk import Disk
 from tests.simulation.evidence import Evidence, position_of
 from tests.simulation.kind import Kind
+from tests.simulation.output import SeenOutput
 from tests.simulation.workload import Model, Row
 from tests.simulation.world import Process, World
 
@@ -49,13 +50,13 @@ class Auditors:
         self.leaders: dict[int, Process] = {}
         self.masters: dict[Process, Any] = {}
         self._max_runs, self._kind = max_runs, kind
-        self.taken: dict[str, list[Row]] = {}
-        self._visible: dict[str, list[Row]] = {}
-        self._newest_visible = 0
         self._named: frozenset[FileName] = frozenset()
         self._released: dict[FileName, float] = {}
         self._completed: dict[int, frozenset[str]] = {}
         self._evidence = Evidence(disk, job_path, self._fail)
+        self.outputs = {
+            uid: SeenOutput(root, self._evidence, kind, model, self._fail) for uid, root in workload.OUTPUTS.items()
+        }
         self._tokens: dict[int, int] = {}
         self._released_ids: dict[int, float] = {}
         self.clocks_jumped = False
@@ -124,7 +125,7 @@ class Auditors:
         documents = [self._evidence.document(pointer) for pointer in self.truth.state.checkpoints]
         self._named = frozenset(name for document in documents for name in self._evidence.names(document))
         self._completed[self.truth.number] = frozenset(
-            str(entry["value"]["staged"])
+            f"{workload.OUTPUTS[operator.uid]}/{entry['value']['staged']}"
             for document in documents
             for operator in document.operators
             for entries in operator.committables.values()
@@ -168,13 +169,9 @@ class Auditors:
                     self._fail(f"checkpoint {pointer.checkpoint_id} names {run.path}, which is missing or changed")
             for entries in operator.committables.values():
                 for entry in entries:
-                    self._require_output(pointer, entry["value"])
-
-    def _require_output(self, pointer: CheckpointPointer, value: dict[str, Any]) -> None:
-        places = (f"{workload.OUTPUT}/{value['staged']}", f"{workload.OUTPUT}/{value['final']}")
-        if places[1] in self.taken or any(self._evidence.file(place) is not None for place in places):
-            return
-        self._fail(f"checkpoint {pointer.checkpoint_id} names {value['staged']}, which is neither staged nor committed")
+                    if not self.outputs[operator.uid].has(entry["value"]):
+                        what = f"checkpoint {pointer.checkpoint_id} names {entry['value']['staged']}"
+                        self._fail(f"{what}, which is neither staged nor committed")
 
     def require_state(self, document: CheckpointMetadata, what: str, root: str) -> None:
         """The state that a document names is that of the model at its position."""
@@ -215,10 +212,8 @@ class Auditors:
         document = self._require_savepoint(path)
         if self._epochs_of_output(document):
             self._fail(f"the savepoint {path} names output, which whoever starts from it would commit once more")
-        there = {row[0] for rows in (*self._visible.values(), *self.taken.values()) for row in rows}
-        promised = {row for row, epoch in self._model.epoch_of.items() if epoch < position_of(document)}
-        if promised - there:
-            self._fail(f"the savepoint {path} is answered, and payments {sorted(promised - there)} are not visible")
+        for output in self.outputs.values():
+            output.require_all_before(position_of(document), f"the savepoint {path} is answered")
 
     def _require_savepoint(self, path: str) -> CheckpointMetadata:
         file = self._evidence.file(f"{path}/_metadata")
@@ -235,36 +230,14 @@ class Auditors:
     # Output
 
     def _became_visible(self, path: str, source: str) -> None:
-        if not path.startswith(workload.OUTPUT):
-            return
-        staged = source.removeprefix(f"{workload.OUTPUT}/")
-        if not any(staged in names for names in self._completed.values()):
-            self._fail(f"{path} became visible, and no completed checkpoint names it")
-        epoch = int(base_name(path).split("-")[1])
-        if epoch < self._newest_visible:
-            self._fail(f"{path} became visible after a file of epoch {self._newest_visible}")
-        self._newest_visible = epoch
-        self._see(path)
-
-    def _see(self, path: str) -> None:
-        file = self._evidence.file(path)
-        rows = self._kind.rows_of(file.data)
-        known = {row[0] for rows in (*self._visible.values(), *self.taken.values()) for row in rows}
-        for row in rows:
-            if row[0] in known:
-                self._fail(f"payment {row[0]} came twice, now in {path}")
-            if self._model.rows[row[0]] != self._kind.plain(row):
-                self._fail(f"payment {row[0]} came as {self._kind.plain(row)}, not {self._model.rows[row[0]]}")
-        self._visible[path] = rows
-
-    def take(self, path: str) -> None:
-        """A consumer takes a file of output for itself."""
-        self.taken[path] = self._visible.pop(path)
+        for output in self.outputs.values():
+            if path.startswith(f"{output.root}/"):
+                output.became_visible(path, source, self._committed)
 
     @property
-    def visible(self) -> list[str]:
-        """Files of output that are there."""
-        return sorted(self._visible)
+    def _committed(self) -> set[str]:
+        """What completed checkpoints name of output, where it was staged."""
+        return {name for names in self._completed.values() for name in names}
 
     # Deletions
 
@@ -289,7 +262,7 @@ class Auditors:
 
     def _file_deleted(self, path: str, name: FileName, process: Process) -> None:
         state = self.truth.state
-        if name in self._named and not (path.startswith(workload.OUTPUT) and self._is_out(name)):
+        if name in self._named and not self._is_out(path, name):
             self._fail(f"{process.name} deleted {path}, which a retained checkpoint names")
         if name.token == state.token:
             if self.leaders[name.token] is not process:
@@ -313,10 +286,10 @@ class Auditors:
         if since is not None and not self.clocks_jumped and self._world.now - since < self._grace:
             self._fail(f"{what} was deleted {self._world.now - since:.0f} ms after the last checkpoint forgot it")
 
-    def _is_out(self, name: FileName) -> bool:
-        """Whether the output that was staged under a name has been committed."""
-        finals = (*self._visible, *self.taken)
-        return any(path.endswith(f"-{name.nonce}.parquet") for path in finals)
+    def _is_out(self, path: str, name: FileName) -> bool:
+        """Whether a file is output that was staged under a name, and has been committed."""
+        finals = [one for out in self.outputs.values() if path.startswith(f"{out.root}/") for one in out.finals]
+        return any(one.endswith(f"-{name.nonce}.parquet") for one in finals)
 
     # Power failures, and the end
 
@@ -333,15 +306,10 @@ class Auditors:
         for pointer in self.truth.state.checkpoints:
             self._whole(pointer)
         self._remember(())
-        there = self._disk.files(workload.OUTPUT)
-        self._visible = {path: rows for path, rows in self._visible.items() if path in there}
-        committed = {name for names in self._completed.values() for name in names}
-        nonces = {FileName.parse(base_name(name)).nonce for name in committed}  # type: ignore[union-attr]
         for savepoint in self.savepoints:
             self._require_savepoint(savepoint)
-        for path in (*self._visible, *self.taken):
-            if path.removesuffix(".parquet").rpartition("-")[2] not in nonces:
-                self._fail(f"{path} is visible, and its checkpoint was lost with the power")
+        for output in self.outputs.values():
+            output.after_power_failure(self._disk.files(output.root), self._committed)
 
     def _newest_on_disk(self) -> RegisterRecord:
         records: dict[int, RegisterRecord] = {}
@@ -357,13 +325,8 @@ class Auditors:
 
     def at_end(self, is_tidy: bool) -> None:
         """The job has FINISHED: everything is there once, and not much else."""
-        rows = [row for rows in (*self._visible.values(), *self.taken.values()) for row in rows]
-        missing = sorted(set(self._model.rows) - {row[0] for row in rows})
-        if missing:
-            self._fail(f"payments {missing} are missing from the output")
-        broken = self._kind.wrong(rows)
-        if broken is not None:
-            self._fail(f"the output is not of one piece: {broken}")
+        for output in self.outputs.values():
+            output.require_whole()
         newest = self.truth.state.newest
         if newest is None:
             self._fail("the job has finished without a checkpoint")

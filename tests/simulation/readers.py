@@ -95,10 +95,12 @@ class Consumer:
         """Until the weather is good."""
         while not self._weather.is_calm:
             self._world.block(None, (0.1, 0.5, 3.0)[self._world.choices.below(3)])
-            visible = self._auditors.visible
+            outputs = list(self._auditors.outputs.values())
+            output = outputs[self._world.choices.below(len(outputs))]
+            visible = output.visible
             if visible:
                 path = visible[self._world.choices.below(len(visible))]
-                self._auditors.take(path)
+                output.take(path)
                 self._disk.unlink(path)
                 self._disk.sync_directory(self._disk.directory(path.rpartition("/")[0]))
                 self._world.note("output taken: consumer")

@@ -86,7 +86,7 @@ class RealEngine(LocalEngine):
 
 def graph(parallelism: int) -> StreamGraph:
     """The job of the stories, whose tasks use value, map and list state."""
-    return ledger.graph(workload.OUTPUT, two_stages=True, parallelism=parallelism)
+    return workload.with_all_sinks(ledger.graph(workload.OUTPUTS["out"], two_stages=True, parallelism=parallelism))
 
 
 def merge(plan: CompactionPlan, max_parallelism: int) -> list[RunHandle]:

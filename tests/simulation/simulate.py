@@ -85,7 +85,7 @@ def simulate(
     world = World(choices)
     settings, climate, grace, sweep_every = _settings(choices)
     disk = Disk(lambda: world.now)
-    for path in (workload.ROOT, workload.OUTPUT, workload.SAVEPOINTS):
+    for path in (workload.ROOT, *workload.OUTPUTS.values(), workload.SAVEPOINTS):
         disk.make_directory(path)
     disk.sync_directory(disk.root)
     model = _model(kind, settings.epochs)

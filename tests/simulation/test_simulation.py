@@ -25,7 +25,6 @@ SOAK_LIMIT = 4000
 QUICKLY_FOUND = (
     "token not checked",
     "token not raised",
-    "read before token",
     "pointer before document",
     "document written in place",
     "ids not reserved",
@@ -35,6 +34,7 @@ QUICKLY_FOUND = (
     "commit before pointer",
     "next checkpoint forgets uncommitted output",
     "later checkpoint committed first",
+    "one sink speaks for all",
     "notified before commit",
     "done before moved",
     "nothing is compacted",
@@ -90,7 +90,7 @@ def test_a_bug_is_found(bug: str) -> None:
 
 def test_a_failing_history_shrinks_to_one_that_fails_when_it_is_replayed() -> None:
     bug = "commit before pointer"
-    seed = 3
+    seed = 0
     long = history_of(seed, bug)
     assert long.failure is not None
     short = shrunk(long, lambda recorded: history_of(seed, bug, dict(recorded)), tries=60)

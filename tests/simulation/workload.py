@@ -16,13 +16,15 @@ from typing import Any
 from holdfast.datastream.sinks import ParquetFileSink
 from holdfast.runtime.function.sink import BatchSinkWriter, WriterInitContext
 from holdfast.runtime.function.staging import ParquetStaging
-from holdfast.runtime.graph.stream_graph import StreamGraph
+from holdfast.runtime.graph.stream_graph import SinkNode, StreamGraph
 from holdfast.storage.file_system.path import join
 from holdfast.storage.file_system.scheme import file_system_for
 from tests.stories import ledger
 
-ROOT, OUTPUT, SAVEPOINTS = "/jobs", "/out", "/savepoints"
-LEDGER, PARITY, SINK = "ledger", "parity", "out"
+ROOT, SAVEPOINTS = "/jobs", "/savepoints"
+LEDGER, PARITY = "ledger", "parity"
+OUTPUTS = {"out": "/out", "copy": "/copy"}
+"""Where the sinks of the job write the same rows, by uid."""
 ACCOUNTS = 3
 Payment = tuple[int, str, int]
 Row = list[Any]
@@ -58,10 +60,21 @@ class LightStaging(BatchSinkWriter):
 
 def graph(parallelism: int) -> StreamGraph:
     """The job."""
-    made = ledger.graph(OUTPUT, two_stages=True, parallelism=parallelism)
+    made = with_all_sinks(ledger.graph(OUTPUTS["out"], two_stages=True, parallelism=parallelism))
     for sink in made.sinks:
-        sink.sink = LightSink(OUTPUT)
+        sink.sink = LightSink(OUTPUTS[sink.uid])
     return made
+
+
+def with_all_sinks(made: StreamGraph) -> StreamGraph:
+    """A job with one sink, and beside it the others."""
+    [first] = made.sinks
+    others = [
+        SinkNode(inputs=first.inputs, name=uid, uid=uid, element_type=first.element_type, sink=ParquetFileSink(root))
+        for uid, root in OUTPUTS.items()
+        if uid != first.uid
+    ]
+    return StreamGraph([first, *others])
 
 
 def payments(epochs: int) -> list[list[Payment]]:

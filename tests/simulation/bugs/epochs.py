@@ -195,6 +195,36 @@ def later_checkpoint_committed_first() -> Iterator[Patch]:
     yield committing.Committing, "_begin", begin
 
 
+def one_sink_speaks_for_all() -> Iterator[Patch]:
+    """A checkpoint counts as committed when one of its sinks has committed it."""
+    under_way = committing.CommitUnderWay
+
+    def first_alone(self: Any, timeout: float | None = None) -> bool:
+        for outcome in list(self._outcomes.values())[:1]:
+            outcome.exception(timeout)
+        self._outcomes = dict(list(self._outcomes.items())[:1])
+        return not self.waits_for
+
+    yield (
+        under_way,
+        "waits_for",
+        property(lambda self: [u for u, one in [*self._outcomes.items()][:1] if not one.done()]),
+    )
+    yield under_way, "wait", first_alone
+
+
+def other_sinks_go_unheard() -> Iterator[Patch]:
+    """When a sink has committed and another has failed, the failure is forgotten."""
+    real = committing.CommitUnderWay.result
+
+    def result(self: Any) -> Any:
+        self.wait()
+        self._outcomes = {u: one for u, one in self._outcomes.items() if one.exception() is None} or self._outcomes
+        return real(self)
+
+    yield committing.CommitUnderWay, "result", result
+
+
 def savepoint_beside_commits() -> Iterator[Patch]:
     """Whoever has asked for a savepoint is answered while sinks commit."""
     real = checkpointing.EpochCheckpoints.notify
