@@ -175,13 +175,7 @@ class Auditors:
 
     def require_state(self, document: CheckpointMetadata, what: str, root: str) -> None:
         """The state that a document names is that of the model at its position."""
-        if not self._kind.reads_state:
-            return
-        content: dict[str, dict[str, Row]] = {}
-        for operator in document.operators:
-            state = content.setdefault(operator.uid, {})
-            for run in operator.runs:
-                state.update(self._evidence.content(f"{root}/{run.path}"))
+        content = {one.uid: self._kind.state_of(one, root, self._evidence) for one in document.operators if one.runs}
         self._require_equal(document, content, what)
 
     def _require_equal(self, document: CheckpointMetadata, content: dict[str, dict[str, Row]], what: str) -> None:

@@ -30,7 +30,7 @@ class Evidence:
         self._documents: dict[str, CheckpointMetadata] = {}
         self._names: dict[int, tuple[CheckpointMetadata, list[FileName]]] = {}
         self._digests: dict[str, str] = {}
-        self._contents: dict[str, tuple[File, dict[str, Row]]] = {}
+        self._contents: dict[str, tuple[bytes, dict[str, Row]]] = {}
 
     def document(self, pointer: CheckpointPointer) -> CheckpointMetadata:
         known = self._documents.get(pointer.digest)
@@ -66,14 +66,19 @@ class Evidence:
             return file.digest == run.digest
         return self._digests.setdefault(path, file.digest) == file.digest
 
-    def content(self, path: str) -> dict[str, Row]:
+    def data(self, path: str) -> bytes:
+        """What is in a file that must be there."""
         file = self.file(path)
         if file is None:
             self._fail(f"{path} is named, and not there")
-        assert file is not None
+        return file.data
+
+    def content(self, path: str) -> dict[str, Row]:
+        """What is in a run of tasks that are not real."""
+        data = self.data(path)
         known = self._contents.get(path)
-        if known is None or known[0] is not file:
-            known = self._contents[path] = (file, json.loads(file.data))
+        if known is None or known[0] is not data:
+            known = self._contents[path] = (data, json.loads(data))
         return known[1]
 
     def file(self, path: str) -> File | None:

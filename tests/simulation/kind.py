@@ -7,11 +7,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from holdfast.checkpoint.document.metadata import OperatorMetadata
 from holdfast.runtime.graph.stream_graph import StreamGraph
 from holdfast.state.compaction.plan import CompactionPlan
 from holdfast.state.run.run_file import RunHandle
 from holdfast.testing.epoch.epoch_runner import LocalEngine
-from tests.simulation import compaction, real, workload
+from tests.simulation import compaction, real, tasks, workload
+from tests.simulation.evidence import Evidence
 from tests.simulation.tasks import SimulatedEngine
 from tests.simulation.workload import Model, Row
 
@@ -28,7 +30,8 @@ class Kind:
         rows_of: The rows of a file of output.
         plain: What the dict tells of a row.
         wrong: What is wrong with all rows together.
-        reads_state: Whether auditors and replicas can read state.
+        state_of: What the runs of an operator say of each key.
+        has_replicas: Whether replicas can read state.
     """
 
     graph: Callable[[int], StreamGraph]
@@ -38,7 +41,8 @@ class Kind:
     rows_of: Callable[[bytes], list[Row]]
     plain: Callable[[Row], tuple[Any, ...]]
     wrong: Callable[[Sequence[Row]], str | None]
-    reads_state: bool
+    state_of: Callable[[OperatorMetadata, str, Evidence], dict[str, Row]]
+    has_replicas: bool
 
 
 LIGHT: Final = Kind(
@@ -49,6 +53,17 @@ LIGHT: Final = Kind(
     json.loads,
     workload.plain,
     workload.broken_chain,
+    tasks.state_of,
     True,
 )
-REAL: Final = Kind(real.graph, real.RealEngine, real.merge, real.RealModel, real.rows_of, real.plain, real.wrong, False)
+REAL: Final = Kind(
+    real.graph,
+    real.RealEngine,
+    real.merge,
+    real.RealModel,
+    real.rows_of,
+    real.plain,
+    real.wrong,
+    real.state_of,
+    False,
+)

@@ -9,10 +9,15 @@ from __future__ import annotations
 import io
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 
+from holdfast.checkpoint.document.metadata import OperatorMetadata
+from holdfast.kernel.key_group import KeyGroupRange
 from holdfast.runtime.exchange.descriptor import EpochDescriptor
 from holdfast.runtime.exchange.packed_layout import arriving_layout
 from holdfast.runtime.graph.plan import Stage
@@ -22,10 +27,14 @@ from holdfast.runtime.task import worker
 from holdfast.state.backend.cache import STATE_CACHE
 from holdfast.state.compaction.merge import compact
 from holdfast.state.compaction.plan import CompactionPlan
-from holdfast.state.run.run_file import RunHandle, forget_runs
+from holdfast.state.run.run_file import RunHandle, RunReader, forget_runs
+from holdfast.state.run.run_footer import Footer, read_footer
+from holdfast.state_processor.read.state_table import StateTable
+from holdfast.state_processor.read.stored_operator import StoredOperator
 from holdfast.storage.file_system.scheme import file_system_for
 from holdfast.testing.epoch.epoch_runner import Batches, LocalEngine, exchange
 from tests.simulation import workload
+from tests.simulation.evidence import Evidence
 from tests.simulation.settings import Settings
 from tests.simulation.tasks import Idling
 from tests.simulation.workload import Payment, Row
@@ -112,6 +121,36 @@ def wrong(rows: Sequence[Row]) -> str | None:
         if numbers != list(range(1, len(numbers) + 1)):
             return f"the numbers of parity {parity} are {numbers}"
     return None
+
+
+def state_of(operator: OperatorMetadata, root: str, evidence: Evidence) -> dict[str, Row]:
+    """What the runs of an operator say of each key, in the order of the dict: numbers first."""
+    stored = AuditedOperator(root, operator, 0, evidence)
+    names = ("seq", "total") if operator.uid == workload.LEDGER else ("parity_seq",)
+    found: dict[str, Row] = {}
+    for name in (name for name in names if name in stored.forms):
+        table = pa.concat_tables(
+            StateTable(stored, stored.form(name)).read([KeyGroupRange(0, operator.max_parallelism - 1)])
+        )
+        for key, value in zip(table["key"].to_pylist(), table["value"].to_pylist(), strict=True):
+            found.setdefault(key if operator.uid == workload.LEDGER else f"parity {key}", []).append(value)
+    return found
+
+
+@dataclass(frozen=True)
+class AuditedOperator(StoredOperator):
+    """Reads runs as commands do, from the disk itself: no fault comes between, and no worker shares what is open."""
+
+    evidence: Evidence
+
+    @cached_property
+    def _runs(self) -> list[RunReader]:
+        return [self._open(f"{self.root}/{run.path}") for run in self.metadata.runs]
+
+    def _open(self, path: str) -> RunReader:
+        view = memoryview(self.evidence.data(path))
+        offset, data = read_footer(view, path)
+        return RunReader(file_system_for(self.root), path, view, Footer.decode(data, path, offset), offset)
 
 
 class RealModel(workload.Model):

@@ -121,7 +121,7 @@ def simulate(
         follower = Follower(
             world, auditors, cluster.directory, cluster.register, lambda: weather.is_calm and cluster.is_finished
         )
-        follower.most = readers if kind.reads_state else 0
+        follower.most = readers if kind.has_replicas else 0
         cluster.start_readers = follower.start
         Supervisor(cluster, calm).live()
         weather.late.clear()

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from holdfast.checkpoint.document.metadata import OperatorMetadata
 from holdfast.errors import HoldfastError, StorageError
 from holdfast.kernel.key_group import range_of, subtask_of
 from holdfast.runtime.exchange.barrier import Barrier, StepReport
@@ -28,6 +29,7 @@ from holdfast.storage.job.job_directory import SHARED, TASK_OWNED
 from holdfast.storage.job.naming import FileName
 from holdfast.testing.epoch.epoch_runner import LocalEngine, LocalInput
 from tests.simulation import workload
+from tests.simulation.evidence import Evidence
 from tests.simulation.settings import Settings
 from tests.simulation.workload import LEDGER, PARITY, LightSink, Row
 from tests.simulation.world import Actor, Killed, Process, World
@@ -344,6 +346,14 @@ def read_run(directory: Any, run: RunHandle) -> dict[str, Row]:
         raise StorageError(f"{run.path!r} is not what was written")
     found: dict[str, Row] = json.loads(data)
     return found
+
+
+def state_of(operator: OperatorMetadata, root: str, evidence: Evidence) -> dict[str, Row]:
+    """What the runs of an operator say of each key."""
+    state: dict[str, Row] = {}
+    for run in operator.runs:
+        state.update(evidence.content(f"{root}/{run.path}"))
+    return state
 
 
 def _subtask(stage: Stage, uid: str, key: str) -> int:
