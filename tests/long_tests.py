@@ -29,6 +29,7 @@ MANAGER = "tests/unit/dispatcher/test_job_manager.py"
 
 NEXMARK = "test_a_query_gives_the_answer_of_duckdb"
 NEXMARK_KILLED = "test_every_query_that_is_killed_gives_the_same_answer"
+NEXMARK_KILLED_ON_SPARK = "test_a_query_on_spark_that_is_killed_in_the_middle_gives_the_same_answer"
 NEXMARK_ON_SPARK = "test_a_query_on_spark_gives_the_answer_of_duckdb"
 LONG_QUERIES = ("q3", "q6", "q7", "q9", "q11", "q12", "q15", "q17", "q20")
 """`make test` has one query of each kind: a window, a join in a window, a join, and each way to change an answer."""
@@ -127,6 +128,7 @@ LONG = (
     f"{LEDGER}::test_the_process_group_is_killed_between_the_epoch_jobs_of_an_epoch",
     f"{LEDGER}::test_two_chained_stages_without_a_fault_and_a_second_run_that_goes_on_where_the_first_ended",
     f"{LEDGER}::test_two_drivers_on_one_job_directory_the_first_is_fenced",
+    f"tests/spark/test_nexmark.py::{NEXMARK_KILLED_ON_SPARK}",
     *(f"tests/spark/test_nexmark.py::{NEXMARK_ON_SPARK}[{name}]" for name in ("q0", "q1", "q2", "q10", "q22")),
     "tests/spark/test_object_store_story.py",
     "tests/spark/test_program_log.py::test_a_program_shows_the_log_of_its_job_unless_it_has_configured_its_own[only",
