@@ -1,13 +1,19 @@
 """What timers cost an epoch: no Spark, one subtask with 128 key groups, syncs included.
 
-Usage: python benchmarks/timers.py [--timers 10 2000000 10000000] [--due N] [--json]
+Usage: python benchmarks/timers.py [--timers 10 2000000 10000000] [--due N] [--panes 1000000] [--json]
 
 For each state backend and number of timers, event time and processing time half each, lying in eight runs:
 
 - `warm_ms`: median of epochs in which 100 keys change a value and nothing is due, from opening the state to the run on
   the disk, in a process that knows the runs;
 - `listed_ms`: the same, and each of the 100 keys lists its timers;
-- `registered`: timers set a second; `fired`: event-time timers fired a second, with their keys' values changed.
+- `registered`: timers set a second, each after its key was made the current one; `fired`: event-time timers fired a
+  second, with their keys' values changed;
+- `registered_as_arrays`, `fired_as_arrays`: timers a second of a batch of keys that is prepared already, and taken with
+  the state of their keys loaded; their values are not changed.
+
+With `--panes`: epochs of an operator of windows by columns with so many open panes, each with its timer: `set_s` in
+which all are new, `quiet_ms` (median) in which 100 get a row and none is due, `fire_s` in which a window of each ends.
 """
 
 from __future__ import annotations
@@ -20,15 +26,32 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
+
 from holdfast.kernel.configuration import Configuration
+from holdfast.runtime.graph.stream_graph import OperatorSpec
+from holdfast.runtime.operator import SubtaskInfo
+from holdfast.runtime.operator.operator_instance import OperatorInstance
+from holdfast.runtime.task.garbage_collection import paused_garbage_collection
+from holdfast.runtime.window_operator.batch_aggregate import CountAggregate, SumAggregate
+from holdfast.runtime.window_operator.pane_operator import PaneOperator, Panes
+from holdfast.runtime.window_operator.pane_subtask import PaneSubtask
 from holdfast.state import ValueStateDescriptor, load_state_backend
 from holdfast.state.backend import StateBackend
 from holdfast.testing.state_contract.state_epochs import StateEpochs, StateTask
+from holdfast.types.conversion.ddl import parse_schema, parse_type
+from holdfast.types.conversion.stamps import stamps_of
+from holdfast.types.key.arrived_keys import ArrivedKeys
+from holdfast.types.key.column_keys import keys_of_columns
 
 RUNS = 8
 CHANGED = 100
 ROUNDS = 20
 FAR = 1_000_000_000
+MINUTE = 60_000
+BATCH = 100_000
+ROW = parse_schema("key bigint, value bigint")
 COUNT = ValueStateDescriptor("count", "bigint", 0)
 
 
@@ -73,6 +96,66 @@ class Jobs:
             spent = time.perf_counter() - begun
         return round(fired / spent)
 
+    def as_arrays(self, due: int) -> dict[str, int]:
+        keys = list(range(due))
+        with self.epochs.epoch() as task:
+            slots = np.array(task.prepare(keys))
+            begun = time.perf_counter()
+            task.backend.timers.register_event_time_timers(slots, 2 * FAR + slots)
+            registered = due / (time.perf_counter() - begun)
+        with self.epochs.epoch() as task:
+            begun = time.perf_counter()
+            task.backend.timers.take_due_event_time(2 * FAR + due)
+            return {
+                "registered_as_arrays": round(registered),
+                "fired_as_arrays": round(due / (time.perf_counter() - begun)),
+            }
+
+
+class PaneJob:
+    def __init__(self, backend: StateBackend, root: str) -> None:
+        panes = Panes(2 * MINUTE, MINUTE, 0)
+        aggregates = {"n": CountAggregate(), "total": SumAggregate("value")}
+        keys = {"key": parse_type("bigint")}
+        operator = PaneOperator(panes, aggregates, ROW, keys, is_event_time=True)
+        self.epochs = StateEpochs(backend, root, key_type="bigint", max_parallelism=128)
+        spec = OperatorSpec(operator, "panes", True, ROW, operator.output_type)
+        self.opened = OperatorInstance(spec, SubtaskInfo("panes"), self.epochs.new_backend())
+        self.watermark = self.results = 0
+
+    def epoch(self, rows: int, at: int, watermark: int) -> float:
+        """Run an epoch with one row for each of so many keys, and return its seconds."""
+        begun = time.perf_counter()
+        with self.epochs.epoch() as task, paused_garbage_collection():
+            subtask = PaneSubtask(self.opened, SubtaskInfo("panes", watermark=self.watermark), task.backend)
+            for first in range(0, rows, BATCH):
+                numbers = pa.array(range(first, min(first + BATCH, rows)))
+                batch = pa.record_batch([numbers, numbers], schema=ROW.arrow_schema)
+                stored, hashes = keys_of_columns(self.epochs.codec, [numbers])
+                keys = ArrivedKeys(self.epochs.codec, stored)
+                subtask.process_rows(batch, keys, hashes, stamps_of([at] * len(numbers)))
+            results, _ = subtask.close(watermark, 0)
+        self.watermark, self.results = watermark, len(results)
+        return time.perf_counter() - begun
+
+
+def measure_panes(name: str, count: int) -> dict[str, Any]:
+    backend = load_state_backend(Configuration({"state.backend.type": name}))
+    with tempfile.TemporaryDirectory() as root:
+        job = PaneJob(backend, root)
+        set_ = job.epoch(count, 10 * MINUTE + 1, 10 * MINUTE)
+        quiet = statistics.median([job.epoch(CHANGED, 10 * MINUTE + 1, 10 * MINUTE + 1) for _ in range(ROUNDS)])
+        assert job.results == 0
+        fire = job.epoch(0, 0, 11 * MINUTE)
+        assert job.results == count
+        return {
+            "backend": name,
+            "panes": count,
+            "set_s": round(set_, 2),
+            "quiet_ms": round(quiet * 1000, 2),
+            "fire_s": round(fire, 2),
+        }
+
 
 def register(task: StateTask, number: int) -> None:
     timers = task.backend.timers
@@ -112,6 +195,7 @@ def measure(name: str, timers: int, due: int) -> dict[str, Any]:
             "listed_ms": job.warm(change_and_list),
             "registered": round(job.registered),
             "fired": job.fire(2 * due),
+            **job.as_arrays(due),
         }
 
 
@@ -119,11 +203,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--timers", type=int, nargs="+", default=[10, 2_000_000, 10_000_000])
     parser.add_argument("--due", type=int, default=100_000, help="timers that fire")
+    parser.add_argument("--panes", type=int, nargs="*", default=[], help="open panes, in place of timers")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     for name in ("hashmap", "columnar"):
-        for timers in arguments.timers:
-            row = measure(name, timers, arguments.due)
+        of_panes = (measure_panes(name, count) for count in arguments.panes)
+        of_timers = (measure(name, timers, arguments.due) for timers in arguments.timers)
+        for row in of_panes if arguments.panes else of_timers:
             print(json.dumps(row) if arguments.json else row, flush=True)
 
 

@@ -24,7 +24,6 @@ from holdfast.runtime.window.time_window_assigner import without_timestamp
 from holdfast.runtime.window.window import TimeWindow, TimeWindowSerializer
 from holdfast.runtime.window_operator.pane_operator import END, START, Numbers, PaneOperator
 from holdfast.runtime.window_operator.window_task import WINDOW_TIMERS
-from holdfast.state.timer.timer_service import InternalTimer
 from holdfast.types.conversion.arrow import batch_to_elements
 from holdfast.types.conversion.stamps import Stamps, no_stamps, stamps_of
 
@@ -64,10 +63,10 @@ class PaneSubtask(OperatorSubtask):
         self._parts: list[_Part] = []
         self._rows = 0
         self._late_stamps: list[Numbers] = []
-        serializer, nowhere = TimeWindowSerializer(), TimeWindow(0, 0)
-        self._timers = self.backend.get_internal_timer_service(WINDOW_TIMERS, serializer)
+        self._serializer, nowhere = TimeWindowSerializer(), TimeWindow(0, 0)
+        self._timers = self.backend.get_internal_timer_service(WINDOW_TIMERS, self._serializer)
         self._states = [
-            (self.backend.get_partitioned_state(nowhere, serializer, descriptor), descriptor.type_info)
+            (self.backend.get_partitioned_state(nowhere, self._serializer, descriptor), descriptor.type_info)
             for descriptor in self._operator.descriptors
         ]
 
@@ -155,22 +154,18 @@ class PaneSubtask(OperatorSubtask):
 
     def _fired(self, limit: int) -> _Fired:
         """Return the panes in state of which a window has ended."""
-        backend = self.backend
-        assert backend is not None
-        slots: list[int] = []
-        panes: list[int] = []
-        times: list[int] = []
-
-        def fire(timer: InternalTimer) -> None:
-            slots.append(backend.slot)
-            panes.append(self._panes.pane_number(timer.namespace))
-            times.append(timer.timestamp)
-
-        if self._operator.is_event_time:
-            self._timers.advance_watermark(limit, fire)
-        else:
-            self._timers.fire_processing(limit, fire)
-        return _Fired(np.array(slots, np.int64), np.array(panes, np.int64), np.array(times, np.int64))
+        timers = self._timers
+        due = (
+            timers.take_due_event_time(limit)
+            if self._operator.is_event_time
+            else timers.take_due_processing_time(limit)
+        )
+        assert due.namespaces is not None
+        numbers = [
+            self._panes.pane_number(self._serializer.deserialize(name))
+            for name in due.namespaces.dictionary.to_pylist()
+        ]
+        return _Fired(due.slots, np.array(numbers, np.int64)[due.namespaces.indices.to_numpy()], due.times)
 
     def _evaluate(self, part: _Part | None, fired: _Fired, limit: int) -> tuple[pa.RecordBatch, Stamps]:
         """Put windows together from state and from the panes of the epoch."""
@@ -274,15 +269,15 @@ class PaneSubtask(OperatorSubtask):
 
     def _set_timers(self, slots: Numbers, panes: Numbers, limit: int) -> None:
         """Set the timer of panes: at the end of the next window that has them."""
-        backend, timers = self.backend, self._timers
-        assert backend is not None
         register = (
-            timers.register_event_time_timer if self._operator.is_event_time else timers.register_processing_time_timer
+            self._timers.register_event_time_timers
+            if self._operator.is_event_time
+            else self._timers.register_processing_time_timers
         )
-        times = self._panes.ends(self._panes.next_window(panes, limit))
-        for slot, pane, time in zip(slots.tolist(), panes.tolist(), times.tolist(), strict=True):
-            backend.slot = slot
-            register(self._panes.pane(pane), time)
+        distinct, places = np.unique(panes, return_inverse=True)
+        names = [self._serializer.serialize(self._panes.pane(number)) for number in distinct.tolist()]
+        namespaces = pa.DictionaryArray.from_arrays(pa.array(places), pa.array(names, pa.binary()))
+        register(slots, namespaces, self._panes.ends(self._panes.next_window(panes, limit)))
 
     def _go_on(self, fired: _Fired, limit: int) -> None:
         """Set the next timer of panes whose timer has fired, and remove those that have no window any more."""

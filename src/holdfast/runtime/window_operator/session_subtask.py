@@ -15,11 +15,10 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.runtime.operator.vectorised_groups import Groups
-from holdfast.runtime.window.window import TimeWindow, TimeWindowSerializer
+from holdfast.runtime.window.window import TimeWindow
 from holdfast.runtime.window_operator.pane_operator import Numbers
 from holdfast.runtime.window_operator.pane_subtask import MOST_PARTS, PaneSubtask
 from holdfast.state.declaration.descriptor import ValueStateDescriptor
-from holdfast.state.timer.timer_service import InternalTimer
 from holdfast.types.conversion.ddl import parse_type
 from holdfast.types.conversion.stamps import Stamps
 
@@ -50,7 +49,7 @@ class SessionSubtask(PaneSubtask):
         self._found: list[_Sessions] = []
         self._late_batches: list[pa.RecordBatch] = []
         self._late_times: list[Numbers] = []
-        self._open: Any = self.backend.get_partitioned_state(_KEY, TimeWindowSerializer(), SESSIONS)
+        self._open: Any = self.backend.get_partitioned_state(_KEY, self._serializer, SESSIONS)
 
     def process_rows(self, batch: pa.RecordBatch, dict_keys: Sequence[Any], hashes: Any, stamps: Stamps | None) -> None:
         """Aggregate a batch; see `PaneSubtask.process_rows`."""
@@ -100,7 +99,7 @@ class SessionSubtask(PaneSubtask):
         )
 
     def _evaluate_sessions(self, watermark: int) -> tuple[pa.RecordBatch, Stamps]:
-        fired = self._keys_with_timer(watermark)
+        fired = self._timers.take_due_event_time(watermark).slots
         parts, self._found = self._found, []
         touched = np.unique(np.concatenate([fired, *(part.slots for part in parts)]))
         before = self._before(touched)
@@ -115,16 +114,6 @@ class SessionSubtask(PaneSubtask):
         due = due[np.argsort(sessions.ends[due], kind="stable")]
         results = self._operator.results([column.take(pa.array(due)) for column in sessions.columns])
         return self._as_batch(sessions.slots[due], sessions.starts[due], sessions.ends[due], results)
-
-    def _keys_with_timer(self, watermark: int) -> Numbers:
-        backend, slots = self.backend, []
-        assert backend is not None
-
-        def fire(timer: InternalTimer) -> None:
-            slots.append(backend.slot)
-
-        self._timers.advance_watermark(watermark, fire)
-        return np.array(slots, np.int64)
 
     def _before(self, slots: Numbers) -> list[list[int]]:
         """Return starts and ends of the open sessions of keys in state."""
@@ -195,6 +184,7 @@ class SessionSubtask(PaneSubtask):
         for slot, start, end in zip(*(part[rows].tolist() for part in sessions[:3]), strict=True):
             after.setdefault(slot, []).extend((start, end))
         self._open.set_current_namespace(_KEY)
+        without_timer, times = [], []
         for slot, old in zip(touched.tolist(), before, strict=True):
             backend.slot = slot
             new = after.get(slot, [])
@@ -207,7 +197,11 @@ class SessionSubtask(PaneSubtask):
             if new != old:
                 self._open.update(new or None)
             if new and (slot in fired or not old or min(new[1::2]) < min(old[1::2])):
-                self._timers.register_event_time_timer(_KEY, min(new[1::2]) - 1)
+                without_timer.append(slot)
+                times.append(min(new[1::2]) - 1)
+        name = pa.array([self._serializer.serialize(_KEY)], pa.binary())
+        names = pa.DictionaryArray.from_arrays(np.zeros(len(times), np.int32), name)
+        self._timers.register_event_time_timers(np.array(without_timer, np.int64), names, np.array(times, np.int64))
         for (state, kind), column in zip(self._states, sessions.columns, strict=True):
             values = kind.to_list(column.take(pa.array(rows)))
             for slot, start, end, value in zip(*(part[rows].tolist() for part in sessions[:3]), values, strict=True):

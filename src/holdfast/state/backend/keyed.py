@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from holdfast.errors import StateError
 from holdfast.kernel.key_group import KeyGroupRange
@@ -111,6 +112,16 @@ class AbstractKeyedStateBackend(KeyedStateStore):
             dict_keys: The keys, in the form of the key codec.
             hashes: The hash of each.
         """
+
+    def keys_of(self, slots: npt.NDArray[np.int64]) -> tuple[pa.Array, npt.NDArray[np.uint64]]:
+        """Return the keys of some slots as files have them, and the hash of each."""
+        before, dict_keys = self.slot, []
+        try:
+            for self.slot in slots.tolist():
+                dict_keys.append(self.get_current_dict_key())
+        finally:
+            self.slot = before
+        return self.key_codec.storage_array(dict_keys), self.key_codec.hashes(dict_keys)
 
     def release(self) -> None:
         """The slots that `prepare` has returned so far are not used any more, so what they stand for may go."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 
 from holdfast.state.layout.column_layout import OP
 from holdfast.state.run import batch
+from holdfast.state.run.order import ranks
 from holdfast.state.run.probe import KEY
 from holdfast.state.run.run_file import HASH, Segment
 
@@ -35,7 +36,7 @@ class Sorted:
         self._joined = joined.combine_chunks() if joined.nbytes <= batch.BATCH_BYTES else joined
         age = np.repeat(np.arange(len(tables)), [table.num_rows for table in tables])
         names = [name for name in by if not (name == KEY and by[0] == HASH and self._hashes_tell_keys())]
-        codes = [_codes(self._joined.column(name)) for name in names]
+        codes = [ranks(self._joined.column(name)) for name in names]
         # lexsort is stable, and sorts by its last key first.
         order = np.lexsort(codes[::-1]) if len(codes) > 1 else np.argsort(codes[0], kind="stable")
         self._order: Positions = order
@@ -76,23 +77,6 @@ class Sorted:
     def table(self, keep: Mask | None = None) -> pa.Table:
         """Return the rows, or those that are marked."""
         return batch.taken(self._joined, self._order if keep is None else self._order[keep])
-
-
-def _codes(column: pa.ChunkedArray) -> npt.NDArray[Any]:
-    """Return numbers in the order of the values of a column, equal for equal ones; null stands first."""
-    if pa.types.is_integer(column.type) and not column.null_count:
-        numbers: npt.NDArray[Any] = column.to_numpy()
-        return numbers
-    encoded = column.combine_chunks().dictionary_encode()
-    if isinstance(encoded, pa.ChunkedArray):
-        encoded = encoded.combine_chunks()
-    order = pc.sort_indices(encoded.dictionary).to_numpy()
-    ranks = np.empty(len(order) + 1, np.int64)
-    ranks[order] = np.arange(len(order))
-    ranks[-1] = -1
-    indices = encoded.indices.fill_null(len(order)).to_numpy(zero_copy_only=False)
-    codes: npt.NDArray[np.int64] = ranks[indices]
-    return codes
 
 
 def parts_by_hash(segments: Sequence[tuple[Segment, slice]]) -> Iterator[list[pa.Table]]:

@@ -9,6 +9,7 @@ from typing import Any, Final, NoReturn
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from holdfast.errors import StateError
 from holdfast.kernel.key_group import KeyGroupRange
@@ -35,6 +36,7 @@ from holdfast.state.run.run_file import RunHandle
 from holdfast.state.run.run_footer import RunMeta
 from holdfast.state.run.run_writer import SegmentData, write_run
 from holdfast.state.run.version import StateVersion
+from holdfast.state.timer.timer_queue import least_of
 from holdfast.state.timer.timer_service import EVENT, PROCESSING, USER_TIMERS, InternalTimerService, SimpleTimerService
 from holdfast.storage.file_system.scheme import FileSystem
 from holdfast.types.key.abstract_key_codec import KeyCodec
@@ -135,6 +137,10 @@ class HashMapKeyedStateBackend(AbstractKeyedStateBackend):
                 self._store.load(before, columns, self._stretches)
         return slots
 
+    def keys_of(self, slots: npt.NDArray[np.int64]) -> tuple[pa.Array, npt.NDArray[np.uint64]]:
+        """Return the keys of some slots as files have them, and the hash of each."""
+        return self._store.keys.stored(slots), self._store.hashes_of(slots)
+
     @contextmanager
     def _loading(self) -> Iterator[None]:
         """What is loaded by half is no state: a failure ends the task, also if a user function swallows it."""
@@ -231,12 +237,7 @@ class HashMapKeyedStateBackend(AbstractKeyedStateBackend):
         return self._user_timers
 
     def get_internal_timer_service(self, name: str, namespace_serializer: TypeSerializer[Any]) -> InternalTimerService:
-        """Return the timers of a service, the same object for the same name.
-
-        Raises:
-            StateError: The service has other namespaces already.
-            StateMigrationError: Its timers were written with other namespaces.
-        """
+        """Return the timers of a service, the same object for the same name."""
         service = self._services.get(name)
         if service is None:
             service = InternalTimerService(self, name, namespace_serializer)
@@ -249,7 +250,7 @@ class HashMapKeyedStateBackend(AbstractKeyedStateBackend):
 
     def least_processing_time(self) -> int | None:
         """Return the time of the least processing-time timer of all services, None if there is none."""
-        return _least(service.least_processing_time() for service in self._services.values())
+        return least_of(service.least_processing_time() for service in self._services.values())
 
     # The end of an epoch.
 
@@ -263,8 +264,7 @@ class HashMapKeyedStateBackend(AbstractKeyedStateBackend):
         for handle in self._cell_handles():
             if isinstance(handle, Expiring):
                 handle.clean_up(len(handle.column.changed()))
-        changed = {name: column.changed() for name, column in self._store.columns.items()}
-        changed = {name: cells for name, cells in changed.items() if len(cells)}
+        changed = {name: cells for name, column in self._store.columns.items() if len(cells := column.changed())}
         segments = self._segments(changed)
         run = None
         if segments:
@@ -314,7 +314,7 @@ class HashMapKeyedStateBackend(AbstractKeyedStateBackend):
             epoch,
             self.key_codec.to_json(),
             {
-                EVENT: _least(service.least_event_time() for service in services),
+                EVENT: least_of(service.least_event_time() for service in services),
                 PROCESSING: self.least_processing_time(),
             },
             fired,
@@ -394,7 +394,3 @@ class HashMapKeyedStateBackend(AbstractKeyedStateBackend):
     def num_key_value_state_entries(self) -> int:
         """Return how many pairs of key and namespace have something in the loaded part of the registered states."""
         return sum(len(handle.column.filled()) for handle in self._cell_handles())
-
-
-def _least(times: Iterable[int | None]) -> int | None:
-    return min((time for time in times if time is not None), default=None)

@@ -68,6 +68,10 @@ class SlotKeys:
         index, before = self._complete_index(), self._count
         slots = list(map(index.__getitem__, keys))
         if len(index) > before:
+            if len(keys) == 1:  # it was made the current one by itself: columns would take ten times as long
+                self._objects.append(keys[0])
+                self._add_hashes(hashes)
+                return slots
             # New keys got ascending slots, so one comes for the first time where more is reached than before.
             reached = np.maximum.accumulate(np.maximum(np.array(slots, np.int64), before - 1))
             first = np.flatnonzero(np.diff(reached, prepend=before - 1))

@@ -80,11 +80,12 @@ class Store:
             columns: The states to load; others of the store stay behind until they are asked for.
             stretches: Rows of each state in the runs of the version, newest first.
         """
-        wanted = self._wanted(np.arange(start, len(self.keys)))
+        wanted = None
         for column in columns:
             found = stretches.get(column.layout.name, ())
             column.cover(len(self.keys))
             if found:
+                wanted = self._wanted(np.arange(start, len(self.keys))) if wanted is None else wanted
                 column.load(found, wanted, wanted.order + start)
 
     def complete(self, column: Column, stretches: Sequence[Stretch]) -> None:

@@ -7,41 +7,24 @@ what comes next, is found by looking into each group a few times, however many t
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable
-from typing import Any, Final, NamedTuple
+from typing import Final
 from weakref import WeakSet
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from holdfast.errors import CorruptFileError
 from holdfast.kernel.key_group import KeyGroupRange, key_group_of
-from holdfast.state.layout.column_layout import NAMESPACE, OP
+from holdfast.state.layout.column_layout import NAMESPACE, OP, Op
 from holdfast.state.run.probe import KEY
 from holdfast.state.run.run_file import Segment
-from holdfast.types.key.abstract_key_codec import KeyCodec
+from holdfast.state.timer.timer_rows import NameTable, Rows, TimerRows, Times
 
 TIMESTAMP: Final = "timestamp"
 
-Rows = npt.NDArray[np.int64]
-Times = npt.NDArray[np.int64]
-
 _in_order: Final[WeakSet[Segment]] = WeakSet()
 """Segments whose order this process has checked."""
-
-
-class Timer(NamedTuple):
-    """One timer; timers are the same if time, key and namespace are.
-
-    Attributes:
-        timestamp: When it is due.
-        key: In the form of the key codec.
-        namespace: Encoded; empty for timers without.
-    """
-
-    timestamp: int
-    key: Any
-    namespace: bytes = b""
 
 
 class StoredTimers:
@@ -74,6 +57,12 @@ class StoredTimers:
         """Return the time of the next timer of each key group that has one."""
         return self._heads
 
+    def heads_at(self, time: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+        """Return the key groups whose next timer has a time, and whether the run puts it."""
+        there = np.flatnonzero(self._next < self._ends)[self._heads == time]
+        ops = self._segment.table.column(OP).to_numpy()[self._next[there]]
+        return np.array(self._groups, np.int64)[there], ops == Op.PUT
+
     def take(self, through: int) -> Rows:
         """Return the rows up to a time, which are taken now."""
         if not len(self._heads) or self._heads.min() > through:
@@ -104,13 +93,12 @@ class StoredTimers:
         rows: Rows = np.flatnonzero(self._segment.hash[begin:end] == np.uint64(hash64)) + begin
         return rows
 
-    def read(self, rows: Rows, codec: KeyCodec) -> Iterable[tuple[Timer, int]]:
+    def read(self, rows: Rows, names: NameTable) -> TimerRows:
         """Return timers and what the run says about each."""
-        table = self._segment.table.take(rows)
-        keys = codec.from_storage(table.column(KEY).combine_chunks())
-        names: Iterable[bytes] = table.column(NAMESPACE).to_pylist()
-        timers = map(Timer, self._times[rows].tolist(), keys, names)
-        return zip(timers, table.column(OP).to_pylist(), strict=True)
+        segment = self._segment
+        table = segment.table.select([KEY, NAMESPACE, OP]).take(pa.array(rows))
+        keys, namespaces, ops = (table.column(name).combine_chunks() for name in (KEY, NAMESPACE, OP))
+        return TimerRows(segment.hash[rows], self._times[rows], keys, names.numbers(namespaces), ops.to_numpy())
 
     def _heads_now(self) -> Times:
         heads: Times = self._times[self._next[self._next < self._ends]]

@@ -3,12 +3,19 @@
 In runs they are sorted by key group and time, and a row puts or deletes a timer. Nothing is read before it is due, or
 before somebody asks for the least one; then all that lie below some time are loaded at once. Registering and deleting
 read nothing. So what an epoch costs depends on the timers that it sets, deletes and fires, not on how many wait.
+
+What is said about a timer lies in layers, of which the newest one that says anything counts:
+
+- what was registered and deleted by element since columns came last,
+- columns of the epoch: what was registered and deleted as arrays, and what came by element before them,
+- columns that were loaded from runs,
+- the rest of the runs.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import count
 from typing import Any, Final
 
@@ -18,10 +25,12 @@ import pyarrow as pa
 from holdfast.errors import StateMigrationError
 from holdfast.kernel.key_group import KeyGroupRange, key_groups_of
 from holdfast.state.layout.column_layout import NAMESPACE, OP, Op
+from holdfast.state.run.order import ranks
 from holdfast.state.run.probe import KEY
 from holdfast.state.run.run_file import HASH, RunReader
 from holdfast.state.run.run_writer import SegmentData
-from holdfast.state.timer.stored_timers import TIMESTAMP, StoredTimers, Timer, Times
+from holdfast.state.timer.stored_timers import TIMESTAMP, StoredTimers
+from holdfast.state.timer.timer_rows import Hashes, Names, NameTable, Timer, TimerRows, Times
 from holdfast.types.key.abstract_key_codec import KeyCodec
 
 MIN_TIME: Final = -(2**63)
@@ -29,6 +38,8 @@ MAX_TIME: Final = 2**63 - 1
 _FIRST_LOAD: Final = 64
 _LEAST_OF_A_GROUP: Final = 8
 _LOAD_GROWTH: Final = 8
+_PUT: Final = Op.PUT
+_DELETE: Final = Op.DELETE
 
 
 class TimerQueue:
@@ -42,27 +53,32 @@ class TimerQueue:
 
     def __init__(self, name: str, codec: KeyCodec, namespace: Any = None) -> None:
         self.name = name
-        self.fired_through: int | None = None
         self._codec = codec
         self._namespace = namespace
-        self._order = count()
         self._max_parallelism = 1
         self._runs: Sequence[RunReader] = ()
         self._key_groups = KeyGroupRange.EMPTY
         self._reset()
 
     def _reset(self) -> None:
-        self._stored: list[StoredTimers] | None = None
-        # All timers of runs up to this time are in the heap.
-        self._loaded = MIN_TIME
-        self._heap: list[tuple[int, int, Timer]] = []
-        self._alive: set[Timer] = set()
-        # Timers that the runs have, as far as they are loaded.
-        self._known: set[Timer] = set()
+        self.fired_through: int | None = None
+        self._names = NameTable()
         self._changes: dict[Timer, Op] = {}
         # Made when it is asked for first, and kept in step from then on.
-        self._by_key: dict[tuple[Any, bytes], set[int]] | None = None
-        self.fired_through = None
+        self._by_key: dict[tuple[Any, bytes], set[Timer]] | None = None
+        self._columns: list[TimerRows] = []
+        # The one of them that has one row about a timer.
+        self._unique: TimerRows | None = None
+        self._is_settled = True
+        # What runs say about times up to `_loaded`; timers that they delete are not in it.
+        self._from_runs: list[TimerRows] = []
+        self._loaded = MIN_TIME
+        self._stored: list[StoredTimers] | None = None
+        self._has_fired_stored = False
+        # While timers fire by element: up to which time, and what callbacks add.
+        self._firing = MIN_TIME
+        self._added: list[tuple[int, int, Timer]] = []
+        self._order = count()
 
     def open(self, runs: Sequence[RunReader], key_groups: KeyGroupRange) -> None:
         """Start from the runs of a version, newest first; what was not written is lost.
@@ -80,63 +96,127 @@ class TimerQueue:
         self._runs, self._key_groups = runs, key_groups
         self._reset()
 
+    # By element.
+
     def register(self, timer: Timer) -> None:
         """Add a timer; one that is there already stays one."""
-        if timer in self._alive:
-            return
-        if timer in self._known and (self.fired_through is None or timer.timestamp > self.fired_through):
-            del self._changes[timer]
-        else:
-            # What older runs say about times up to `fired_through` is void from this epoch on.
-            self._changes[timer] = Op.PUT
-        self._push(timer)
+        self._changes[timer] = _PUT
+        if timer[0] <= self._firing:
+            heapq.heappush(self._added, (timer[0], next(self._order), timer))
+        if self._by_key is not None:
+            self._by_key.setdefault(timer[1:], set()).add(timer)
 
     def delete(self, timer: Timer) -> None:
         """Remove a timer; no such timer is no error."""
-        self._alive.discard(timer)
+        self._changes[timer] = _DELETE
         if self._by_key is not None:
-            self._by_key.get((timer.key, timer.namespace), set()).discard(timer.timestamp)
-        if timer.timestamp <= self._loaded and timer not in self._known:
-            self._changes.pop(timer, None)
-        else:
-            self._changes[timer] = Op.DELETE
+            self._by_key.setdefault(timer[1:], set()).add(timer)
 
-    def due(self, through: int) -> list[Timer]:
-        """Return the timers up to a time, in order of time."""
-        self._load(through)
-        entries = sorted(entry for entry in self._heap if entry[0] <= through)
-        return [timer for _, _, timer in entries if timer in self._alive]
+    def fire(self, due: list[Timer], through: int) -> Iterator[Timer]:
+        """Remove and return the least timer as long as there is one up to a time.
 
-    def pop(self, through: int) -> Timer | None:
-        """Remove and return the least timer up to a time, None if there is none."""
-        self._load(through)
-        if self._first() is None or self._heap[0][0] > through:
-            return None
-        timer = self._heap[0][2]
-        self.delete(timer)
-        return timer
+        Those that are registered between two of them fire too, and those that are deleted do not.
 
-    def fired(self, through: int) -> None:
-        """All timers up to a time were popped, and none of them comes back until it is registered again."""
-        self.fired_through = through if self.fired_through is None else max(self.fired_through, through)
+        Args:
+            due: What `take_due` has returned.
+            through: The time.
+        """
+        changes, added = self._changes, self._added
+        changes.update(dict.fromkeys(due, _PUT))
+        self._by_key = None
+        self._firing = through
+        try:
+            for timer in due:
+                if added:
+                    yield from self._take_added(timer[0])
+                if changes.get(timer) is _PUT:
+                    del changes[timer]
+                    yield timer
+            yield from self._take_added(through + 1)
+        finally:
+            self._firing = MIN_TIME
+            added.clear()
+
+    def _take_added(self, before: int) -> Iterator[Timer]:
+        changes, added = self._changes, self._added
+        while added and added[0][0] < before:
+            timer = heapq.heappop(added)[2]
+            if changes.get(timer) is _PUT:
+                del changes[timer]
+                yield timer
 
     def times_of(self, key: Any, namespace: bytes) -> list[int]:
         """Return the times of a key's timers, in order; looks into the key's group of each run."""
         if self._by_key is None:
             self._by_key = {}
-            for timer in self._alive:
-                self._by_key.setdefault((timer.key, timer.namespace), set()).add(timer.timestamp)
-        times = set(self._by_key.get((key, namespace), ()))
-        hash64 = int(self._codec.hashes([key])[0])
-        seen: set[Timer] = set()
+            for timer in self._changes:
+                self._by_key.setdefault(timer[1:], set()).add(timer)
+        said = {timer: self._changes.get(timer) for timer in self._by_key.get((key, namespace), ())}
+        found: dict[Timer, Op | int] = {timer: op for timer, op in said.items() if op is not None}
+        for rows in self._about(int(self._codec.hashes([key])[0])):
+            for timer, op in zip(self.timers_of(rows), rows.ops.tolist(), strict=True):
+                if timer[1:] == (key, namespace):
+                    found.setdefault(timer, op)
+        return sorted(timer.timestamp for timer, op in found.items() if op == _PUT)
+
+    def _about(self, hash64: int) -> Iterator[TimerRows]:
+        """Return what columns and runs say about the keys with a hash, newest first."""
+        for part in (*self._columns[::-1], *self._from_runs):
+            rows = part.rows_of(hash64)
+            if len(rows):
+                yield part.take(rows)
         for run in self._stored_runs():
             rows = run.rows_of(hash64, self._max_parallelism)
-            for timer, op in run.read(rows, self._codec) if len(rows) else ():
-                is_newest = timer not in seen
-                seen.add(timer)
-                if is_newest and op == Op.PUT and timer[1:] == (key, namespace) and timer not in self._changes:
-                    times.add(timer.timestamp)
-        return sorted(times)
+            if len(rows):
+                yield run.read(rows, self._names)
+
+    # As arrays.
+
+    def add(self, keys: pa.Array, hashes: Hashes, namespaces: pa.Array | None, times: Times, op: Op) -> None:
+        """Register or delete timers.
+
+        Args:
+            keys: As files have them.
+            hashes: The hash of each.
+            namespaces: Encoded, perhaps as a dictionary; None for timers without.
+            times: When they are due.
+            op: Whether to put or to delete them.
+        """
+        names = self._names.numbers(namespaces) if namespaces is not None else self._no_names(len(times))
+        rows = TimerRows(hashes, times, keys, names, np.full(len(times), op, np.int8))
+        if self._firing != MIN_TIME:
+            for timer in self.timers_of(rows):
+                (self.register if op is _PUT else self.delete)(timer)
+        elif len(rows):
+            self._freeze()
+            self._append(rows)
+
+    def take_due(self, through: int) -> TimerRows:
+        """Remove and return the timers up to a time, in order of time; none of them comes back by itself."""
+        self._freeze()
+        self._load(through)
+        self.fired_through = through if self.fired_through is None else max(self.fired_through, through)
+        stored, self._from_runs = _split(self._from_runs, through)
+        columns, self._columns = _split(self._columns, through)
+        self._has_fired_stored |= bool(stored)
+        parts = [*stored, *columns]
+        if not parts:
+            return self._no_rows()
+        rows = TimerRows.together(parts)
+        due = rows.newest(self._codec) if columns else np.arange(len(rows))
+        due = due[rows.ops[due] == _PUT]
+        return rows.take(due[np.argsort(rows.times[due], kind="stable")])
+
+    def timers_of(self, rows: TimerRows) -> list[Timer]:
+        """Return the timers of some rows."""
+        names = self._names.names(rows.names)
+        return list(map(Timer, rows.times.tolist(), self._codec.from_storage(rows.keys), names))
+
+    def namespaces_of(self, rows: TimerRows) -> pa.DictionaryArray:
+        """Return the encoded namespace of each of some rows."""
+        return self._names.column(rows.names)
+
+    # All of them.
 
     def least(self) -> int | None:
         """Return the time of the least timer, None if there is none."""
@@ -149,8 +229,25 @@ class TimerQueue:
             ahead = np.concatenate(heads) if heads else np.empty(0, np.int64)
             if not len(ahead) or (first is not None and first <= ahead.min()):
                 return first
+            if self._is_set_at(int(ahead.min())):
+                return int(ahead.min())
             self._load(self._bound(ahead, wanted))
             wanted *= _LOAD_GROWTH
+
+    def _is_set_at(self, time: int) -> bool:
+        """Whether the first rows of key groups show that there is a timer at the least time of all runs.
+
+        That is so where the newest run that has the time in a key group puts it: then nothing newer deletes it.
+        """
+        if any(((rows.times == time) & (rows.ops == _DELETE)).any() for rows in self._columns):
+            return False
+        seen: set[int] = set()
+        for run in self._stored_runs():
+            groups, is_put = run.heads_at(time)
+            if not seen.issuperset(groups[is_put].tolist()):
+                return True
+            seen.update(groups.tolist())
+        return False
 
     def _bound(self, ahead: Times, wanted: int) -> int:
         """Return a time up to which there are about as many timers in runs as wanted, and one at least.
@@ -168,63 +265,107 @@ class TimerQueue:
             return min(latest, int(ends.min()))
         return latest if wanted < len(ahead) else max(run.last() for run in self._stored_runs() if len(run))
 
+    def _first(self) -> int | None:
+        self._settle()
+        waiting = [timer.timestamp for timer, op in self._changes.items() if op is _PUT]  # some that fire now
+        for rows in (*self._columns, *self._from_runs):
+            times = rows.times[rows.ops == _PUT]
+            waiting += [int(times.min())] if len(times) else []
+        return min(waiting, default=None)
+
     def __len__(self) -> int:
         self._load(MAX_TIME)
-        return len(self._alive)
+        self._settle()
+        waiting = sum(op is _PUT for op in self._changes.values())
+        return waiting + sum(int((rows.ops == _PUT).sum()) for rows in (*self._columns, *self._from_runs))
 
     def segment(self, max_parallelism: int) -> SegmentData | None:
-        """Return what has changed as a segment, None if nothing has."""
-        if not self._changes:
+        """Return what has changed as a segment, None if nothing has.
+
+        It is empty if timers of runs have fired: then a run has to say through when, and nothing else.
+        """
+        self._settle()
+        rows = self._columns[0] if self._columns else self._no_rows()
+        if self.fired_through is not None:
+            # What older runs say about such times is void from this epoch on.
+            rows = rows.where((rows.ops == _PUT) | (rows.times > self.fired_through))
+        if not len(rows) and not self._has_fired_stored:
             return None
-        timers = list(self._changes)
-        hashes = self._codec.hashes([timer.key for timer in timers])
-        groups = key_groups_of(hashes, max_parallelism).tolist()
-        names = [(timer.timestamp, self._codec.canonical_bytes(timer.key), timer.namespace) for timer in timers]
-        order = sorted(range(len(timers)), key=lambda at: (groups[at], *names[at]))
-        timers = [timers[at] for at in order]
+        names = pa.chunked_array([pa.array(self._names.names(rows.names), pa.binary())])
+        groups = key_groups_of(rows.hashes, max_parallelism)
+        order = np.lexsort((ranks(names), ranks(pa.chunked_array([rows.keys])), rows.times, groups))
         table = {
-            HASH: pa.array(hashes[order]),
-            TIMESTAMP: pa.array([timer.timestamp for timer in timers], pa.int64()),
-            KEY: self._codec.storage_array([timer.key for timer in timers]),
-            NAMESPACE: pa.array([timer.namespace for timer in timers], pa.binary()),
-            OP: pa.array([int(self._changes[timer]) for timer in timers], pa.int8()),
+            HASH: pa.array(rows.hashes),
+            TIMESTAMP: pa.array(rows.times),
+            KEY: rows.keys,
+            NAMESPACE: names,
+            OP: pa.array(rows.ops),
         }
         schema = {"kind": "timers", "namespace": self._namespace, "max_parallelism": max_parallelism}
-        return SegmentData(pa.table(table), schema)
+        return SegmentData(pa.table(table).take(pa.array(order)), schema)
 
-    def _push(self, timer: Timer) -> None:
-        self._alive.add(timer)
-        if self._by_key is not None:
-            self._by_key.setdefault((timer.key, timer.namespace), set()).add(timer.timestamp)
-        heapq.heappush(self._heap, (timer.timestamp, next(self._order), timer))
+    # Layers.
 
-    def _first(self) -> int | None:
-        while self._heap and self._heap[0][2] not in self._alive:
-            heapq.heappop(self._heap)
-        return self._heap[0][0] if self._heap else None
+    def _append(self, rows: TimerRows) -> None:
+        self._columns.append(rows)
+        self._is_settled = False
+
+    def _freeze(self) -> None:
+        """Make columns of what came by element, but for what fires now."""
+        changes = self._changes
+        timers = [timer for timer in changes if timer[0] > self._firing]
+        if not timers:
+            return
+        keys = [timer[1] for timer in timers]
+        self._append(
+            TimerRows(
+                self._codec.hashes(keys),
+                np.array([timer[0] for timer in timers], np.int64),
+                self._codec.storage_array(keys),
+                np.array([self._names.number(timer[2]) for timer in timers], np.int64),
+                np.array([changes[timer] for timer in timers], np.int8),
+            )
+        )
+        left = {timer: op for timer, op in changes.items() if timer[0] <= self._firing}
+        changes.clear()
+        changes.update(left)
 
     def _load(self, through: int) -> None:
-        """Bring the timers of runs up to a time into the heap; what the newest run says about a timer wins."""
+        """Load the timers of runs up to a time; what the newest run says about a timer counts."""
         if through <= self._loaded:
             return
-        seen: set[Timer] = set()
-        for run in self._stored_runs():
-            rows = run.take(through)
-            if not len(rows):
-                continue
-            for timer, op in run.read(rows, self._codec):
-                if timer in seen:
-                    continue
-                seen.add(timer)
-                if op == Op.DELETE:
-                    continue
-                self._known.add(timer)
-                change = self._changes.get(timer)
-                if change is None:
-                    self._push(timer)
-                elif change is Op.PUT:
-                    del self._changes[timer]
         self._loaded = through
+        taken = [(run, run.take(through)) for run in reversed(self._stored_runs())]
+        parts = [run.read(rows, self._names) for run, rows in taken if len(rows)]
+        if parts:
+            rows = TimerRows.together(parts)
+            newest = rows.newest(self._codec) if len(parts) > 1 else np.arange(len(rows))
+            self._from_runs.append(rows.take(newest[rows.ops[newest] == _PUT]))
+            self._is_settled = False
+
+    def _settle(self) -> None:
+        """Bring columns into one part, with one row about a timer, and drop what they replace of runs."""
+        self._freeze()
+        if self._is_settled:
+            return
+        self._is_settled = True
+        if self._columns and self._columns != [self._unique]:
+            rows = TimerRows.together(self._columns)
+            self._unique = rows.take(rows.newest(self._codec))
+            self._columns = [self._unique]
+        if self._columns and self._from_runs:
+            stored = TimerRows.together(self._from_runs)
+            rows = TimerRows.together([stored, self._columns[0].where(self._columns[0].times <= self._loaded)])
+            newest = rows.newest(self._codec)
+            self._from_runs = [stored.take(newest[newest < len(stored)])]
+
+    def _no_rows(self) -> TimerRows:
+        none = np.empty(0, np.int64)
+        keys = pa.array([], self._codec.storage_type)
+        return TimerRows(none.view(np.uint64), none, keys, none, none.astype(np.int8))
+
+    def _no_names(self, count: int) -> Names:
+        return np.full(count, self._names.number(b""), np.int64)
 
     def _stored_runs(self) -> list[StoredTimers]:
         if self._stored is None:
@@ -241,3 +382,15 @@ class TimerQueue:
                     part = horizon[shared.start - first : shared.end - first + 1]
                     np.maximum(part, fired, out=part)
         return self._stored
+
+
+def _split(parts: Sequence[TimerRows], through: int) -> tuple[list[TimerRows], list[TimerRows]]:
+    """Return the rows up to a time, and the others."""
+    due = [part.where(part.times <= through) for part in parts]
+    kept = [part.where(part.times > through) for part in parts]
+    return [part for part in due if len(part)], [part for part in kept if len(part)]
+
+
+def least_of(times: Iterable[int | None]) -> int | None:
+    """Return the least of the times of several queues or services, None if none has a timer."""
+    return min((time for time in times if time is not None), default=None)

@@ -7,27 +7,33 @@ of the epoch, and the subtask that has the key's group fires them. The watermark
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from holdfast.errors import StateError
 from holdfast.kernel.key_group import KeyGroupRange
 from holdfast.state.declaration.environment import Environment
+from holdfast.state.layout.column_layout import Op
 from holdfast.state.layout.namespace import VOID, VoidNamespaceSerializer
 from holdfast.state.run.run_file import RunReader
 from holdfast.state.run.run_writer import SegmentData
-from holdfast.state.timer.stored_timers import Timer
 from holdfast.state.timer.timer_queue import MAX_TIME, MIN_TIME, TimerQueue
+from holdfast.state.timer.timer_rows import Timer
 from holdfast.types.key.abstract_key_codec import KeyCodec
+from holdfast.types.key.arrived_keys import ArrivedKeys
 from holdfast.types.serializer import TypeSerializer
 
 TIMER_PREFIX: Final = "_timer_state/"
 USER_TIMERS: Final = "user-timers"
 EVENT: Final = "event"
 PROCESSING: Final = "processing"
+
+Slots = npt.NDArray[np.int64]
+Times = npt.NDArray[np.int64]
 
 
 class KeyContext(Protocol):
@@ -50,6 +56,9 @@ class KeyContext(Protocol):
     def get_current_dict_key(self) -> Any:
         """Return the current key in its canonical form."""
 
+    def keys_of(self, slots: Slots) -> tuple[pa.Array, npt.NDArray[np.uint64]]:
+        """Return the keys of some slots as files have them, and the hash of each."""
+
     def prepare(self, dict_keys: Sequence[Any], hashes: npt.NDArray[np.uint64]) -> Sequence[int]:
         """Load the state of keys and return their slots."""
 
@@ -68,6 +77,20 @@ class InternalTimer(NamedTuple):
     namespace: Any
 
 
+class DueTimers(NamedTuple):
+    """Timers that fire, in order of time.
+
+    Attributes:
+        slots: Of their keys, whose state is loaded.
+        namespaces: Encoded; None for a service without.
+        times: When they were due, in milliseconds.
+    """
+
+    slots: Slots
+    namespaces: pa.DictionaryArray | None
+    times: Times
+
+
 class InternalTimerService:
     """The timers of one service of an operator, such as those of its windows.
 
@@ -82,8 +105,8 @@ class InternalTimerService:
         self.namespace_serializer = namespace_serializer
         self.watermark = MIN_TIME
         self._backend = backend
-        void = isinstance(namespace_serializer, VoidNamespaceSerializer)
-        schema = None if void else namespace_serializer.snapshot().to_json()
+        self._is_void = isinstance(namespace_serializer, VoidNamespaceSerializer)
+        schema = None if self._is_void else namespace_serializer.snapshot().to_json()
         codec = backend.key_codec
         self._event = TimerQueue(f"{TIMER_PREFIX}event_{name}", codec, schema)
         self._processing = TimerQueue(f"{TIMER_PREFIX}processing_{name}", codec, schema)
@@ -112,6 +135,31 @@ class InternalTimerService:
         """Remove a timer of the current key."""
         self._processing.delete(self._timer(namespace, time))
 
+    def register_event_time_timers(self, slots: Slots, namespaces: pa.Array | None, times: Times) -> None:
+        """Add timers that fire when the watermark reaches their times; see `register_processing_time_timers`."""
+        self._add(self._event, slots, namespaces, times, Op.PUT)
+
+    def register_processing_time_timers(self, slots: Slots, namespaces: pa.Array | None, times: Times) -> None:
+        """Add timers that fire when the processing time reaches their times; what is there already stays.
+
+        Args:
+            slots: Of their keys.
+            namespaces: Encoded, best as a dictionary; None for a service without.
+            times: In milliseconds.
+
+        Raises:
+            StateError: They are not whole numbers of 64 bits, or not as many as there are slots.
+        """
+        self._add(self._processing, slots, namespaces, times, Op.PUT)
+
+    def delete_event_time_timers(self, slots: Slots, namespaces: pa.Array | None, times: Times) -> None:
+        """Remove timers; no such timer is no error. See `register_processing_time_timers`."""
+        self._add(self._event, slots, namespaces, times, Op.DELETE)
+
+    def delete_processing_time_timers(self, slots: Slots, namespaces: pa.Array | None, times: Times) -> None:
+        """Remove timers; no such timer is no error. See `register_processing_time_timers`."""
+        self._add(self._processing, slots, namespaces, times, Op.DELETE)
+
     def event_time_timers(self, namespace: Any) -> list[int]:
         """Return the times of the current key's event-time timers, in order."""
         return self._event.times_of(
@@ -125,12 +173,31 @@ class InternalTimerService:
 
     def advance_watermark(self, watermark: int, fire: Callable[[InternalTimer], None]) -> None:
         """Set the watermark and fire what is due; timers registered meanwhile that are due as well fire, too."""
-        self.watermark = watermark
-        self._fire(self._event, watermark, fire)
+        for timer in self.each_due_event_time(watermark):
+            fire(self._for_users(timer))
 
     def fire_processing(self, now: int, fire: Callable[[InternalTimer], None]) -> None:
         """Fire the processing-time timers that are due."""
-        self._fire(self._processing, now, fire)
+        for timer in self.each_due_processing_time(now):
+            fire(self._for_users(timer))
+
+    def each_due_event_time(self, watermark: int) -> Iterator[Timer]:
+        """Set the watermark and go from one timer that is due to the next, its key being the current one."""
+        self.watermark = watermark
+        return self._each_due(self._event, watermark)
+
+    def each_due_processing_time(self, now: int) -> Iterator[Timer]:
+        """Go from one processing-time timer that is due to the next, its key being the current one."""
+        return self._each_due(self._processing, now)
+
+    def take_due_event_time(self, watermark: int) -> DueTimers:
+        """Set the watermark, and remove and return what is due; what is registered from then on comes the next time."""
+        self.watermark = watermark
+        return self._take_due(self._event, watermark)
+
+    def take_due_processing_time(self, now: int) -> DueTimers:
+        """Remove and return the processing-time timers that are due."""
+        return self._take_due(self._processing, now)
 
     def least_event_time(self) -> int | None:
         """Return the time of the least event-time timer, None if there is none."""
@@ -171,18 +238,41 @@ class InternalTimerService:
         encoded = self.namespace_serializer.serialize(namespace)
         return Timer(time, self._backend.get_current_dict_key(), encoded)
 
-    def _fire(self, queue: TimerQueue, through: int, fire: Callable[[InternalTimer], None]) -> None:
+    def _add(self, queue: TimerQueue, slots: Slots, namespaces: pa.Array | None, times: Times, op: Op) -> None:
+        numbers = np.asarray(times)
+        if not len(slots) and not len(numbers):
+            return
+        if numbers.dtype.kind != "i" or numbers.min() <= MIN_TIME:
+            raise StateError(f"Timers need times in whole milliseconds of at most 64 bits, not {times!r:.200}.")
+        if not len(slots) == len(numbers) == len(numbers if namespaces is None else namespaces):
+            raise StateError(f"{len(slots)} keys cannot have {len(numbers)} timers: there is one time for each.")
+        keys, hashes = self._backend.keys_of(np.asarray(slots, np.int64))
+        queue.add(keys, hashes, namespaces, numbers.astype(np.int64), op)
+
+    def _take_due(self, queue: TimerQueue, through: int) -> DueTimers:
+        rows, codec = queue.take_due(through), self._backend.key_codec
+        stored = codec.telling_stored(rows.keys)
+        keys = codec.from_storage(rows.keys) if stored is None else ArrivedKeys(codec, stored)
+        slots = np.asarray(self._backend.prepare(keys, rows.hashes) if len(rows) else [], np.int64)
+        return DueTimers(slots, None if self._is_void else queue.namespaces_of(rows), rows.times)
+
+    def _each_due(self, queue: TimerQueue, through: int) -> Iterator[Timer]:
         backend, codec = self._backend, self._backend.key_codec
         # All that is due now is prepared at once; what the callbacks add is not known yet.
-        keys = list({timer.key: None for timer in queue.due(through)})
-        slots = dict(zip(keys, backend.prepare(keys, codec.hashes(keys)), strict=True)) if keys else {}
-        while (timer := queue.pop(through)) is not None:
-            if timer.key not in slots:
-                slots[timer.key] = backend.prepare([timer.key], codec.hashes([timer.key]))[0]
-            backend.slot = slots[timer.key]
-            namespace = self.namespace_serializer.deserialize(timer.namespace)
-            fire(InternalTimer(timer.timestamp, codec.user_key(timer.key), namespace))
-        queue.fired(through)
+        rows = queue.take_due(through)
+        due = queue.timers_of(rows)
+        keys = [timer.key for timer in due]
+        slots = dict(zip(keys, backend.prepare(keys, rows.hashes), strict=True)) if keys else {}
+        for timer in queue.fire(due, through):
+            key = timer[1]
+            if key not in slots:
+                slots[key] = backend.prepare([key], codec.hashes([key]))[0]
+            backend.slot = slots[key]
+            yield timer
+
+    def _for_users(self, timer: Timer) -> InternalTimer:
+        namespace = self.namespace_serializer.deserialize(timer.namespace)
+        return InternalTimer(timer.timestamp, self._backend.key_codec.user_key(timer.key), namespace)
 
 
 class SimpleTimerService:
@@ -215,6 +305,22 @@ class SimpleTimerService:
         """Remove a timer of the current key; no such timer is no error."""
         self._service.delete_processing_time_timer(VOID, timestamp)
 
+    def register_event_time_timers(self, slots: Slots, times: Times) -> None:
+        """Add timers of keys that fire when the watermark reaches their times; again is no change."""
+        self._service.register_event_time_timers(slots, None, times)
+
+    def register_processing_time_timers(self, slots: Slots, times: Times) -> None:
+        """Add timers of keys that fire when the processing time reaches their times; again is no change."""
+        self._service.register_processing_time_timers(slots, None, times)
+
+    def delete_event_time_timers(self, slots: Slots, times: Times) -> None:
+        """Remove timers of keys; no such timer is no error."""
+        self._service.delete_event_time_timers(slots, None, times)
+
+    def delete_processing_time_timers(self, slots: Slots, times: Times) -> None:
+        """Remove timers of keys; no such timer is no error."""
+        self._service.delete_processing_time_timers(slots, None, times)
+
     def event_time_timers(self) -> list[int]:
         """Return the times of the current key's event-time timers, in order."""
         return self._service.event_time_timers(VOID)
@@ -225,11 +331,21 @@ class SimpleTimerService:
 
     def advance_watermark(self, watermark: int, fire: Callable[[int], None]) -> None:
         """Set the watermark and call `fire` with the time of each timer that is due, its key being the current one."""
-        self._service.advance_watermark(watermark, lambda timer: fire(timer.timestamp))
+        for timer in self._service.each_due_event_time(watermark):
+            fire(timer.timestamp)
 
     def fire_processing(self, now: int, fire: Callable[[int], None]) -> None:
         """Call `fire` with the time of each processing-time timer that is due, its key being the current one."""
-        self._service.fire_processing(now, lambda timer: fire(timer.timestamp))
+        for timer in self._service.each_due_processing_time(now):
+            fire(timer.timestamp)
+
+    def take_due_event_time(self, watermark: int) -> DueTimers:
+        """Set the watermark, and remove and return what is due; what is registered from then on comes the next time."""
+        return self._service.take_due_event_time(watermark)
+
+    def take_due_processing_time(self, now: int) -> DueTimers:
+        """Remove and return the processing-time timers that are due."""
+        return self._service.take_due_processing_time(now)
 
     def least_event_time(self) -> int | None:
         """Return the time of the least event-time timer, None if there is none."""
