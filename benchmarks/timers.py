@@ -48,6 +48,7 @@ from holdfast.types.key.column_keys import keys_of_columns
 RUNS = 8
 CHANGED = 100
 ROUNDS = 20
+ROUNDS_OF_PANES = 5
 FAR = 1_000_000_000
 MINUTE = 60_000
 BATCH = 100_000
@@ -144,7 +145,9 @@ def measure_panes(name: str, count: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as root:
         job = PaneJob(backend, root)
         set_ = job.epoch(count, 10 * MINUTE + 1, 10 * MINUTE)
-        quiet = statistics.median([job.epoch(CHANGED, 10 * MINUTE + 1, 10 * MINUTE + 1) for _ in range(ROUNDS)])
+        quiet = statistics.median(
+            [job.epoch(CHANGED, 10 * MINUTE + 1, 10 * MINUTE + 1) for _ in range(ROUNDS_OF_PANES)]
+        )
         assert job.results == 0
         fire = job.epoch(0, 0, 11 * MINUTE)
         assert job.results == count
