@@ -44,7 +44,7 @@ def edge_schema(edge: Edge) -> pa.Schema:
 def stamped_schema(carrier: Edge | SourcePlan) -> pa.Schema:
     """Columns of elements and, where they have event times, of these."""
     schema = element_schema(carrier.element_type)
-    return schema.append(pa.field(TIMESTAMP, pa.int64())) if carrier.stamped else schema
+    return schema.append(pa.field(TIMESTAMP, pa.int64())) if carrier.carries_times else schema
 
 
 @dataclass(frozen=True)

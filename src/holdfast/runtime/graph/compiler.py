@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 
 from holdfast.errors import ConfigurationError
 from holdfast.kernel.key_group import UPPER_BOUND_MAX_PARALLELISM, default_max_parallelism
+from holdfast.kernel.watermark import ColumnTimestampAssigner
 from holdfast.runtime.function.staging import StagingSink
 from holdfast.runtime.graph.chosen_subtask import CHOSEN_TYPE
 from holdfast.runtime.graph.plan import Edge, EpochJob, JobPlan, KeyPlan, Port, SourcePlan, Stage, Step
@@ -201,6 +202,7 @@ class _Compiler:
                 parallelism=parallelism,
                 broadcast=producer.broadcast or goes_to_all,
                 stamped=self._time.is_stamped(producer.node),
+                time_column=_time_column(producer),
                 second=producer.second is not None,
             )
             self._edges.append(edge)
@@ -296,6 +298,13 @@ def _producers(inputs: Iterable[Node]) -> Iterable[_Producer]:
             yield _Producer(node.inputs[0], node.element_type, node.tag)
         else:
             yield _Producer(node, node.element_type)
+
+
+def _time_column(producer: _Producer) -> str | None:
+    """The column that the event times of elements were just taken from."""
+    node = producer.node
+    assigner = node.strategy.assigner if isinstance(node, TimestampNode) else None
+    return assigner.column if isinstance(assigner, ColumnTimestampAssigner) else None
 
 
 def _key_columns(name: str, key: KeySpec, element: TypeInformation) -> tuple[tuple[str, ...], TypeInformation | None]:

@@ -55,6 +55,7 @@ class Edge:
         parallelism: Subtasks of the consumer, if it has a number of its own; 0 if it runs in every task.
         broadcast: Whether each of them gets a copy.
         stamped: Whether the elements have event times.
+        time_column: Which of their columns these stand in; None if they cross in one of their own.
         second: Whether they are for the second input of the consumer.
     """
 
@@ -68,7 +69,13 @@ class Edge:
     parallelism: int = 0
     broadcast: bool = False
     stamped: bool = False
+    time_column: str | None = None
     second: bool = False
+
+    @property
+    def carries_times(self) -> bool:
+        """Whether event times cross in a column of their own."""
+        return self.stamped and self.time_column is None
 
     def targets(self, exchange: int, tasks: int, partition: int) -> Sequence[int | None]:
         """To which tasks an element goes that a task sends into an exchange, None for one that its key places.
@@ -162,6 +169,11 @@ class SourcePlan:
     element_type: TypeInformation
     staged: tuple[str, ...] = ()
     stamped: bool = False
+
+    @property
+    def carries_times(self) -> bool:
+        """Whether event times come in a column of their own."""
+        return self.stamped
 
 
 @dataclass(frozen=True)

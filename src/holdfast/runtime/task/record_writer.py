@@ -55,7 +55,7 @@ class RecordWriter:
     def send(self, port: Port, chunk: Chunk) -> None:
         """Packs a chunk for every edge that starts at `port`."""
         for edge in self._by_origin.get(port, ()):
-            batch = chunk.stamped_batch() if edge.stamped else chunk.batch
+            batch = chunk.stamped_batch() if edge.carries_times else chunk.batch
             if edge.key is not None and edge.key.spec.selector is not None:
                 batch = self._with_key(edge, edge.key, chunk, batch)
             self.hand_on(edge, batch)

@@ -34,6 +34,7 @@ from holdfast.runtime.task.step import KeyedRun, OperatorRun, StepRun
 from holdfast.runtime.task.step_factory import create_step
 from holdfast.runtime.task.worker import LoadedJob
 from holdfast.storage.job.naming import FileName
+from holdfast.types.conversion.stamps import times_in
 from holdfast.types.information.type_information import TypeInformation
 from holdfast.types.key.arrived_keys import ArrivedKeys
 from holdfast.types.key.column_keys import arrived_keys
@@ -270,6 +271,9 @@ class StageTask:
 
 
 def _chunk(carrier: Edge | SourcePlan, uid: str, batch: pa.RecordBatch) -> Chunk:
+    if isinstance(carrier, Edge) and carrier.time_column is not None:
+        times = times_in(batch.column(carrier.time_column))
+        return Chunk(carrier.element_type, uid, batch=batch, stamps=times)
     if carrier.stamped:
         return Chunk.of_stamped_batch(carrier.element_type, uid, batch)
     return Chunk(carrier.element_type, uid, batch=batch)

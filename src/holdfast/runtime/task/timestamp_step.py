@@ -26,7 +26,7 @@ from holdfast.runtime.exchange.chunk import Chunk
 from holdfast.runtime.graph.plan import Step
 from holdfast.runtime.operator import user_error
 from holdfast.runtime.task.step import StepRun
-from holdfast.types.conversion.stamps import Stamps, one_by_one, stamps_of
+from holdfast.types.conversion.stamps import Stamps, one_by_one, stamps_of, times_in
 
 _CONTEXT: Final = "context"
 _LARGEST: Final = 64 << 10
@@ -62,9 +62,7 @@ class TimestampRun(StepRun):
         if found.null_count:
             error = ValueError(f"column {column!r} has no timestamp in row {found.is_null().index(True).as_py()}")
             raise user_error(error, self.step.uid, None, self._epoch, "assigning a timestamp")
-        if pa.types.is_timestamp(found.type):
-            found = found.cast(pa.timestamp("ms", found.type.tz), safe=False)
-        return found.cast(pa.int64())
+        return times_in(found)
 
     def report(self) -> StepReport:
         observed = self._greatest

@@ -22,6 +22,13 @@ def stamps_of(times: Any) -> Stamps:
     return stamps
 
 
+def times_in(column: pa.Array) -> Stamps:
+    """Make a column of whole numbers of milliseconds, or of timestamps, one of event times."""
+    if pa.types.is_timestamp(column.type):
+        column = column.cast(pa.timestamp("ms", column.type.tz), safe=False)
+    return column.cast(pa.int64())
+
+
 def no_stamps(count: int) -> Stamps:
     """The timestamps of elements that have none."""
     return pa.nulls(count, pa.int64())
