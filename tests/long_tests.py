@@ -38,6 +38,12 @@ CHANGES = "tests/unit/datastream/test_changes.py::test_killed_at_any_step_the_ta
 """Killed at each step of a commit into three tables; `make test` has those before and after a sink's own commit."""
 
 BY_KEY = "tests/contract/test_table_changes.py"
+STOPPED = (
+    "test_a_process_that_is_killed_in_a_commit_leaves_work_that_the_next_one_finishes",
+    "test_a_process_that_wakes_in_a_commit_when_others_are_two_epochs_further_changes_nothing",
+    "test_a_process_that_wakes_in_an_epoch_of_no_changes_when_others_are_further_changes_nothing",
+    "test_processes_that_commit_the_same_at_the_same_time_apply_it_once",
+)
 """Processes that are killed and that sleep in commits by a key; `make test` has them for Delta."""
 
 BUCKET = "tests/services/test_tables_in_object_store.py"
@@ -55,14 +61,7 @@ LONG = (
     f"tests/contract/test_state_backends.py::TestColumnarWithLargeMaps::{HISTORIES}",
     f"tests/contract/test_state_backends.py::TestForgetfulHashMap::{HISTORIES}",
     f"tests/contract/test_state_backends.py::TestUsersOwn::{HISTORIES}",
-    f"{BY_KEY}::test_a_process_that_is_killed_in_a_commit_leaves_work_that_the_next_one_finishes[Iceberg]",
-    f"{BY_KEY}::test_a_process_that_wakes_in_a_commit_when_others_are_two_epochs_further_changes_nothing[Iceberg]",
-    f"{BY_KEY}::test_a_process_that_wakes_in_an_epoch_of_no_changes_when_others_are_further_changes_nothing[Iceberg",
-    f"{BY_KEY}::test_processes_that_commit_the_same_at_the_same_time_apply_it_once[Iceberg]",
-    f"{BY_KEY}::test_a_process_that_is_killed_in_a_commit_leaves_work_that_the_next_one_finishes[SQLite]",
-    f"{BY_KEY}::test_a_process_that_wakes_in_a_commit_when_others_are_two_epochs_further_changes_nothing[SQLite]",
-    f"{BY_KEY}::test_a_process_that_wakes_in_an_epoch_of_no_changes_when_others_are_further_changes_nothing[SQLite",
-    f"{BY_KEY}::test_processes_that_commit_the_same_at_the_same_time_apply_it_once[SQLite]",
+    *(f"{BY_KEY}::{name}[{target}" for name in STOPPED for target in ("Iceberg", "SQLite", "Postgres")),
     "tests/contract/test_table_sinks.py::TestIceberg::test_a_process_that_is_killed_in_a_commit",
     "tests/contract/test_table_sinks.py::TestIceberg::test_a_process_that_sleeps_in_a_commit",
     "tests/contract/test_table_sinks.py::TestIceberg::test_processes_that_commit_the_same",
@@ -74,6 +73,7 @@ LONG = (
     "tests/services/kafka/test_kafka_sink_contract.py::TestKafkaSink::test_a_process_that_sleeps_in_a_commit",
     "tests/services/kafka/test_kafka_sink_contract.py::TestKafkaSink::test_processes_that_commit_the_same",
     "tests/services/kafka/test_kafka_sink_contract.py::TestKafkaSink::test_a_job_that_dies_and_is_started_again",
+    "tests/services/kafka/test_kafka_sink_contract.py::TestKafkaSink::test_a_job_waits_for_a_target",
     "tests/services/kafka/test_schema_registry.py",
     "tests/services/kubernetes/test_contenders.py::test_ten_contenders_of_which_the_leader_is_killed_ten_times",
     "tests/services/kubernetes/test_leader_election.py::test_a_retriever_goes_on_after_everything_that_ends_a_watch",
@@ -93,7 +93,6 @@ LONG = (
     "tests/services/test_object_store.py::TestFileSystemStateHandleStore::test_any_history",
     "tests/services/test_zookeeper_election.py::test_an_ensemble_that_loses_its_leader_keeps_ours_or_elects_another",
     "tests/simulation/test_simulation.py::test_a_bug_is_found[done before moved]",
-    "tests/simulation/test_simulation.py::test_a_bug_is_found[read before token]",
     "tests/simulation/test_simulation.py::test_a_bug_is_found[token not checked]",
     "tests/spark/test_dice_stories.py",
     "tests/spark/test_examples.py::test_a_database_is_written_once_by_epoch",

@@ -9,12 +9,13 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from adbc_driver_postgresql import dbapi
 from deltalake import DeltaTable, Schema, write_deltalake
 from pyiceberg.catalog import Catalog, load_catalog
 
@@ -30,6 +31,7 @@ from holdfast.testing import EpochProgram, SinkBackend
 from holdfast.testing.sink_contract.commit_contract import SinkJob
 from holdfast.testing.sink_contract.commit_process import CommitProcess
 from holdfast.types.conversion.convert import to_type
+from tests.postgres import PostgresServer
 
 COLUMNS = pa.schema([("word", pa.string()), ("n", pa.int64())])
 CHANGES = "changelog<word: string, n: bigint>"
@@ -137,10 +139,44 @@ class SQLiteFile(ChangedTable):
             return database.execute("select word, n from t").fetchall()
 
 
-@pytest.fixture(params=[DeltaDirectory, IcebergWarehouse, SQLiteFile], ids=["Delta", "Iceberg", "SQLite"])
+class PostgresTable(ChangedTable):
+    def __init__(self, path: Path, uri: str) -> None:
+        super().__init__(path)
+        self.uri = uri
+        with self.cursor() as cursor:
+            cursor.execute("drop table if exists t, holdfast_ledger, holdfast_ledger_identity")
+            cursor.execute("create table t (word text primary key, n bigint)")
+
+    @contextmanager
+    def cursor(self) -> Iterator[Any]:
+        with dbapi.connect(self.uri) as connection, connection.cursor() as cursor:
+            yield cursor
+            connection.commit()
+
+    def sink(self) -> Sink:
+        return DatabaseSink(self.uri, "t", key="word", lock_timeout=0.02)
+
+    def others_add(self, word: str, n: int) -> None:
+        with self.cursor() as cursor:
+            cursor.execute("insert into t values ($1, $2)", (word, n))
+
+    def rows(self) -> Seen:
+        with self.cursor() as cursor:
+            cursor.execute("select word, n from t")
+            return cursor.fetchall()  # type: ignore[no-any-return]
+
+
+@pytest.fixture(scope="module")
+def postgres() -> Iterator[PostgresServer]:
+    with PostgresServer() as server:
+        yield server
+
+
+@pytest.fixture(params=["Delta", "Iceberg", "SQLite", pytest.param("Postgres", marks=pytest.mark.services)])
 def target(request: pytest.FixtureRequest, tmp_path: Path) -> ChangedTable:
-    made: ChangedTable = request.param(tmp_path / "out")
-    return made
+    if request.param == "Postgres":
+        return PostgresTable(tmp_path / "out", request.getfixturevalue("postgres").uri)
+    return {"Delta": DeltaDirectory, "Iceberg": IcebergWarehouse, "SQLite": SQLiteFile}[request.param](tmp_path / "out")
 
 
 @pytest.fixture
