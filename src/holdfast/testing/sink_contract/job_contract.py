@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -33,6 +35,12 @@ MOMENTS = (
     "lost:pointer.write:2",
     "before:notify:2",
 )
+
+SAYS_SO = re.compile(
+    rf"sink {SINK!r}: \d+ committables of epoch \d+ were not committed, next try in [\d.]+ s: \S|"
+    r"job 'job' restarts in \d+ ms from its last completed checkpoint, after \d+ failure\(s\) in a row: \S"
+)
+"""What a job that waits for a target logs, each with the reason: by which way it waits, the sink decides."""
 
 
 class JobContract:
@@ -104,17 +112,23 @@ class JobContract:
         _run(sink_backend, tmp_path, 4)
         assert sorted(sink_backend.rows()) == _rows(1, 4)
 
-    def test_a_job_waits_for_a_target_that_is_away_and_loses_nothing(
-        self, sink_backend: SinkBackend, tmp_path: Path
+    def test_a_job_waits_for_a_target_that_goes_away_says_so_and_loses_nothing(
+        self, sink_backend: SinkBackend, tmp_path: Path, caplog: pytest.LogCaptureFixture
     ) -> None:
         _run(sink_backend, tmp_path, 2)
-        with ExitStack() as away:
-            away.enter_context(sink_backend.away())
-            back = threading.Timer(1.0, away.pop_all().close)
-            back.start()
-            _run(sink_backend, tmp_path, 4, PERSISTENT)
-            back.join()
+        caplog.clear()
+        away = ExitStack()
+        back = threading.Thread(target=_come_back, args=(away, caplog))
+
+        def go_away(stage: int, subtask: int) -> None:
+            if back.ident is None:
+                away.enter_context(sink_backend.away())
+                back.start()
+
+        _run(sink_backend, tmp_path, 4, PERSISTENT, interceptor=go_away)
+        back.join()
         assert sorted(sink_backend.rows()) == _rows(1, 4)
+        assert SAYS_SO.search(caplog.text), f"the job waited and did not say so, but: {caplog.text}"
 
 
 def _run(
@@ -126,6 +140,14 @@ def _run(
     rows.sink_to(backend.new_sink()).uid(SINK)
     inputs = [{"in": _rows(epoch, epoch)} for epoch in range(1, epochs + 1)]
     program.run(place / "checkpoints", inputs, options, **settings)
+
+
+def _come_back(away: ExitStack, log: pytest.LogCaptureFixture) -> None:
+    """Brings a target back after a second, but not before the job has said that it waits."""
+    began = time.monotonic()
+    with away:
+        while time.monotonic() < began + 1.0 or (SAYS_SO.search(log.text) is None and time.monotonic() < began + 60.0):
+            time.sleep(0.05)
 
 
 def _rows(first: int, last: int) -> list[SeenRow]:
