@@ -49,6 +49,10 @@ STOPPED = (
 BUCKET = "tests/services/test_tables_in_object_store.py"
 """Tables in a store that fails at each single request; `make test` has one table, and what only a store does."""
 
+LOST = "tests/services/kafka/test_lost_answers.py"
+LOST_ELSEWHERE = ("the start of a producer", "the opening of a transaction", "rows", "a marker", "the last commit")
+"""`make test` has the answer of a commit that is lost once."""
+
 LONG = (
     "tests/contract/test_compaction.py::TestEverythingCompacted::test_timers_end_as_in_a_plain_set",
     f"tests/contract/test_compaction.py::TestHistoriesWithCompactions::{HISTORIES}",
@@ -74,6 +78,9 @@ LONG = (
     "tests/services/kafka/test_kafka_sink_contract.py::TestKafkaSink::test_processes_that_commit_the_same",
     "tests/services/kafka/test_kafka_sink_contract.py::TestKafkaSink::test_a_job_that_dies_and_is_started_again",
     "tests/services/kafka/test_kafka_sink_contract.py::TestKafkaSink::test_a_job_waits_for_a_target",
+    f"{LOST}::test_a_broker_that_is_killed",
+    f"{LOST}::test_a_process_that_never_gets_the_answer",
+    *(f"{LOST}::test_an_answer_that_is_lost_is_asked_for_again[{name}]" for name in LOST_ELSEWHERE),
     "tests/services/kafka/test_schema_registry.py",
     "tests/services/kubernetes/test_contenders.py::test_ten_contenders_of_which_the_leader_is_killed_ten_times",
     "tests/services/kubernetes/test_leader_election.py::test_a_retriever_goes_on_after_everything_that_ends_a_watch",

@@ -188,9 +188,7 @@ class Job:
         )
 
     def commit(self, entries: list[dict[str, Any]], *, is_recovered: bool = False) -> None:
-        committing = self._stage.committing()
-        committing._retries = 0
-        committing.commit(1, {"out": entries}, is_recovered=is_recovered)
+        self._stage.committing(retries=0).commit(1, {"out": entries}, is_recovered=is_recovered)
 
     def sweep(self, attempt: int) -> int:
         return self._stage.sweep(lambda name: name.attempt == attempt)

@@ -213,7 +213,7 @@ def test_the_source_that_is_ahead_waits_and_alignment_may_come_and_go(
     """An hour lies between the two. What each epoch has of them is what a sink sees."""
     topics = {uid: f"{uid}-{next(numbers)}" for uid in ("old", "new")}
     for name in topics.values():
-        make_topic(broker.bootstrap_servers, name, retention_ms="-1")  # else records of 1970 go
+        make_topic(broker.bootstrap_servers, name)
 
     def write(records: range) -> None:
         for n in records:
@@ -250,7 +250,7 @@ class Seen(KeyedProcessFunction):
 def test_event_time_follows_the_partition_that_lags(spark: Any, broker: KafkaServer, tmp_path: Path) -> None:
     """Though another task has read its partition far ahead; an epoch has a record of each."""
     topic = f"in-{next(numbers)}"
-    make_topic(broker.bootstrap_servers, topic, retention_ms="-1")  # records of long ago would be deleted at once
+    make_topic(broker.bootstrap_servers, topic)
     for partition, stamps in enumerate(((9_000_000, 9_500_000, 9_600_000), (1_000_000, 1_000_500, 9_400_000))):
         for number, stamp in enumerate(stamps):
             produce(broker, topic, [f"{partition}-{number}"], partition, timestamp=stamp)

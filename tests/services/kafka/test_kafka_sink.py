@@ -180,8 +180,7 @@ def test_a_transaction_of_somebody_else_holds_up_a_commit_and_nothing_is_conclud
     other = ShardProducer(connection, "somebody else")
     other.send_epoch(iter([]), ("2" * 32, "theirs", 0), 1, place)
     other.flush()
-    new = stage(sink(broker.bootstrap_servers, topic, request_timeout_ms=1500), tmp_path).committing()
-    new._retries = 1
+    new = stage(sink(broker.bootstrap_servers, topic, request_timeout_ms=1500), tmp_path).committing(retries=1)
     with pytest.raises(StorageError, match="a transaction is open there"):
         new.commit(1, {"out": committables}, is_recovered=True)
     other.commit()
@@ -340,8 +339,7 @@ def test_what_is_not_taken_waits_at_least_once_and_is_dropped_without_a_guarante
         made = sink(broker.proxy.address, topic, guarantee, request_timeout_ms=500)
         job = SinkStage(made, tmp_path, incarnation=INCARNATION)
         committables = job.write(1, [("kelp", 1)])
-        committing = job.committing()
-        committing._retries = 1
+        committing = job.committing(retries=1)
         broker.proxy.cut()
         try:
             if dropped:

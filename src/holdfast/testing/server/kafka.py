@@ -217,6 +217,8 @@ class KafkaServer:
             "transaction.state.log.replication.factor": copies,
             "transaction.state.log.min.isr": "2" if copies != "1" else "1",
             "group.initial.rebalance.delay.ms": "0",
+            # Tests write records of 1970, and a broker looks every few minutes for what is too old.
+            "log.retention.ms": "-1",
             # A broker that comes back is believed to be another one as long as its earlier life is remembered.
             "broker.session.timeout.ms": "2000",
             "broker.heartbeat.interval.ms": "500",

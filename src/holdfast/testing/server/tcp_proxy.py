@@ -5,7 +5,9 @@ from __future__ import annotations
 import socket
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from enum import Enum
 from types import TracebackType
 from typing import Final, Self
@@ -18,6 +20,15 @@ class _Mode(Enum):
     CUT = "connections are closed, and new ones as well"
     STALL = "connections stay open and nothing passes"
     LOSE_ANSWERS = "requests pass, answers are thrown away"
+
+
+@dataclass(frozen=True)
+class _Watch:
+    """What happens at the next request that matches."""
+
+    matches: Callable[[bytes], bool]
+    call: Callable[[], object]
+    loses_answer: bool
 
 
 class TcpProxy:
@@ -34,6 +45,7 @@ class TcpProxy:
         self._mode = _Mode.PASS
         self._delay = 0.0
         self._answers_until_loss = -1
+        self._watch: _Watch | None = None
         self._is_closed = False
         self._sockets: set[socket.socket] = set()
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=64)
@@ -64,6 +76,24 @@ class TcpProxy:
         with self._changed:
             self._answers_until_loss = after
 
+    def before_request(self, matches: Callable[[bytes], bool], call: Callable[[], object]) -> None:
+        """Call a function once, before the next request that matches goes on.
+
+        Args:
+            matches: Asked of what clients say, as it comes.
+            call: Blocks that connection while it runs.
+        """
+        self._look_for(_Watch(matches, call, loses_answer=False))
+
+    def lose_answer_to(self, matches: Callable[[bytes], bool], call: Callable[[], object] = lambda: None) -> None:
+        """Throw away the first thing that is said after the next request that matches, and close that connection.
+
+        Args:
+            matches: As for `before_request`.
+            call: Called once, when the answer has come to the proxy.
+        """
+        self._look_for(_Watch(matches, call, loses_answer=True))
+
     def delay(self, seconds: float) -> None:
         """Hold everything back for a time, in both directions."""
         with self._changed:
@@ -73,7 +103,7 @@ class TcpProxy:
         """Let everything pass again; what a stall held back is delivered, what was lost stays lost."""
         with self._changed:
             lost = self._mode is _Mode.LOSE_ANSWERS
-            self._mode, self._delay, self._answers_until_loss = _Mode.PASS, 0.0, -1
+            self._mode, self._delay, self._answers_until_loss, self._watch = _Mode.PASS, 0.0, -1, None
             self._changed.notify_all()
         if lost:
             self._drop()  # a stream that lacks some bytes is of no use to anybody
@@ -101,6 +131,10 @@ class TcpProxy:
         with self._changed:
             self._mode = mode
             self._changed.notify_all()
+
+    def _look_for(self, watch: _Watch) -> None:
+        with self._changed:
+            self._watch = watch
 
     def _drop(self) -> None:
         with self._changed:
@@ -133,10 +167,17 @@ class TcpProxy:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         with self._changed:
             self._sockets |= {client, server}
-        threading.Thread(target=self._pump, args=(server, client, True), daemon=True).start()
-        self._pump(client, server, False)
+        lost: list[_Watch] = []
+        threading.Thread(target=self._pump, args=(server, client, self._answer_passes, lost), daemon=True).start()
+        self._pump(client, server, self._request_passes, lost)
 
-    def _pump(self, source: socket.socket, target: socket.socket, is_answer: bool) -> None:
+    def _pump(
+        self,
+        source: socket.socket,
+        target: socket.socket,
+        passes: Callable[[bytes, list[_Watch]], bool],
+        lost: list[_Watch],
+    ) -> None:
         try:
             while data := source.recv(_CHUNK):
                 with self._changed:
@@ -147,13 +188,8 @@ class TcpProxy:
                     self._changed.wait_for(lambda: self._mode is not _Mode.STALL or self._is_closed)
                     if self._mode is _Mode.CUT or self._is_closed:
                         break
-                    if is_answer and self._mode is _Mode.LOSE_ANSWERS:
-                        continue
-                    if is_answer and self._answers_until_loss >= 0:
-                        self._answers_until_loss -= 1
-                        if self._answers_until_loss < 0:
-                            break
-                target.sendall(data)
+                if passes(data, lost):
+                    target.sendall(data)
         except OSError:
             pass
         finally:
@@ -161,6 +197,37 @@ class TcpProxy:
                 _hang_up(connection)
             with self._changed:
                 self._sockets -= {source, target}
+
+    def _request_passes(self, data: bytes, lost: list[_Watch]) -> bool:
+        """Whether it goes on; if its answer is to be lost, the other direction of the connection finds it in `lost`."""
+        with self._changed:
+            watch = self._watch
+            if watch is None or not watch.matches(data):
+                return True
+            self._watch = None
+        if watch.loses_answer:
+            lost.append(watch)
+        else:
+            watch.call()
+        return True
+
+    def _answer_passes(self, data: bytes, lost: list[_Watch]) -> bool:
+        """Whether it goes on.
+
+        Raises:
+            ConnectionAbortedError: It is thrown away, and the connection is closed.
+        """
+        if lost:
+            lost.pop().call()
+            raise ConnectionAbortedError
+        with self._changed:
+            if self._mode is _Mode.LOSE_ANSWERS:
+                return False
+            if self._answers_until_loss >= 0:
+                self._answers_until_loss -= 1
+                if self._answers_until_loss < 0:
+                    raise ConnectionAbortedError
+        return True
 
     def __repr__(self) -> str:
         return f"TcpProxy({self.address} -> {self._target[0]}:{self._target[1]}, {self._mode.value})"

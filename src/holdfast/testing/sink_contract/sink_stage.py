@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from holdfast.kernel.clock import ManualClock
-from holdfast.runtime.commit.committing import Committing
+from holdfast.runtime.commit.committing import COMMITTER_RETRIES, Committing
 from holdfast.runtime.commit.sink_committing import CommitReport, Entry
 from holdfast.runtime.function.sink import CommitterInitContext, Sink, WriterContext, WriterInitContext
 from holdfast.storage.job.naming import FileName
@@ -116,13 +116,14 @@ class SinkStage:
         """Lets the sink remove what dead attempts have staged."""
         return self.committing().sweep(is_dead)
 
-    def committing(self) -> Committing:
-        """The committers of one process."""
+    def committing(self, retries: int = COMMITTER_RETRIES.default) -> Committing:
+        """The committers of one process, which try each epoch again so often."""
         return Committing(
             {UID: self.sink},
             job_id=JOB,
             staging_dir=str(self.staging),
             services=self.services,
+            retries=retries,
             clock=NoPause(),
             incarnations=(self.incarnation,) if self.incarnation else (),
         )
