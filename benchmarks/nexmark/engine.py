@@ -30,11 +30,13 @@ class Settings:
         folder: The events, as `files.events_on_disk` makes them.
         workspace: Directory of this engine alone.
         cache: Directory that is kept, with the environments of engines that need one.
+        results: Directory to which PyFlink writes what a query finds, as Parquet; dropped unless given.
     """
 
     folder: str
     workspace: str
     cache: str
+    results: str | None = None
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))

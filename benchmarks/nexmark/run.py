@@ -5,7 +5,7 @@
 Each engine has a process of its own, which stays warm, on two cores, with a checkpoint every ten seconds; results are
 dropped (q10 writes files in directories). The engines take turns: a run that does not count, then the rounds. A run is
 a job from its submission to its end, so what it costs to start one is in it. The events of a query are those of the
-kinds that it reads.
+kinds that it reads. `scripts/nexmark_table.py` puts the JSON lines of one run, or of one in pieces, into the results.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -146,6 +147,7 @@ def _rounds(
             "seconds": round(statistics.median(took), 3),
             "rounds": [round(one, 3) for one in took],
             "events": events[name],
+            "date": time.strftime("%Y-%m-%d", time.gmtime()),
         }
         for name, took in seconds.items()
     ]
@@ -155,7 +157,8 @@ def _rounds(
     return results
 
 
-def _names(text: str, known: Sequence[str], what: str) -> list[str]:
+def names_of(text: str, known: Sequence[str], what: str) -> list[str]:
+    """Names separated by commas, for argparse."""
     names = [name.strip() for name in text.split(",") if name.strip()]
     for name in names:
         if name not in known:
@@ -168,13 +171,13 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Events a second on the queries of Nexmark.")
     parser.add_argument(
         "--query",
-        type=lambda text: _names(text, list(QUERIES), "query"),
+        type=lambda text: names_of(text, list(QUERIES), "query"),
         default=list(QUERIES),
         help="names, separated by commas (default: all)",
     )
     parser.add_argument(
         "--engine",
-        type=lambda text: _names(text, ENGINES, "engine"),
+        type=lambda text: names_of(text, ENGINES, "engine"),
         default=["holdfast", "flink-sql"],
         help=f"names, separated by commas, of {', '.join(ENGINES)} (default: holdfast,flink-sql)",
     )

@@ -123,6 +123,27 @@ def test_the_plot_of_nexmark_is_that_of_the_results() -> None:
     assert script("nexmark_plot.py")["main"](["--check"]) == 0, "run: python scripts/nexmark_plot.py"
 
 
+def test_the_table_of_nexmark_is_that_of_the_results() -> None:
+    assert script("nexmark_table.py")["main"](["--check"]) == 0, "run: python scripts/nexmark_table.py"
+
+
+def test_the_table_of_nexmark_takes_a_run_in_pieces_and_the_later_of_two_results() -> None:
+    def line(query: str, engine: str, rate: float) -> str:
+        return json.dumps({"query": query, "engine": engine, "events_per_second": rate, "rounds": [1.0, 2.5]})
+
+    old = "\n".join([line("q5", "flink-sql", 400_000), line("q5", "holdfast", 200_000)])
+    page = f"# Nexmark\n<!-- table -->\nold\n<!-- /table -->\nText.\n\n```json\n{old}\n```\nend\n"
+    pieces = [line("q5", "holdfast", 300_000), line("q20", "holdfast", 1), "warm-up", line("q5", "pyflink", 1_200)]
+
+    found = script("nexmark_table.py")["with_table"](page, pieces)
+
+    assert "| q5 | 300,000 | 400,000 | - | 1,200 | 0.75 | 250 | 1.0, 2.5 | 1.0, 2.5 |\n| q20 | 1 | - |" in found
+    assert "Of Flink SQL, queries that run by columns: 1 measured, the median is 0.75, the least 0.75 (q5).\n" in found
+    block = found[found.index("```json") :].splitlines()[1:-2]
+    assert block == [line("q5", "holdfast", 300_000), old.splitlines()[0], pieces[3], pieces[1]]
+    assert found.startswith("# Nexmark\n<!-- table -->\n| events/s |") and found.endswith("```\nend\n")
+
+
 def test_the_plot_of_nexmark_has_a_bar_for_each_engine_of_a_query() -> None:
     printed = [
         {"query": query, "engine": engine, "events_per_second": rate}

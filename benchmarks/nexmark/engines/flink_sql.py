@@ -31,7 +31,7 @@ _OPTIONS: Final = {
     "table.optimizer.distinct-agg.split.enabled": "true",
     "table.local-time-zone": "UTC",
 }
-_TYPES: Final = {
+TYPES: Final = {
     "person": "id bigint, name string, email_address string, credit_card string, city string, state string, "
     "date_time bigint, extra string",
     "auction": "id bigint, item_name string, description string, initial_bid bigint, reserve bigint, date_time bigint, "
@@ -146,7 +146,7 @@ def table_environment(settings: Settings, options: dict[str, str] | None = None)
         configuration.set_string(name, text)
     environment = StreamExecutionEnvironment.get_execution_environment(configuration)
     tables = StreamTableEnvironment.create(environment)
-    for kind, columns in _TYPES.items():
+    for kind, columns in TYPES.items():
         tables.execute_sql(
             f"create temporary table {kind} ({columns}, ts as to_timestamp_ltz(date_time, 3), "
             f"watermark for ts as ts - interval '4' second) with ('connector' = 'filesystem', "
