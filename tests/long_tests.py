@@ -58,6 +58,8 @@ LONG = (
     f"tests/contract/test_compaction.py::TestHistoriesWithCompactions::{HISTORIES}",
     "tests/contract/test_compaction.py::TestSomethingCompacted::test_timers_end_as_in_a_plain_set",
     "tests/contract/test_database_sinks.py::TestPostgres",
+    "tests/contract/test_database_sinks.py::TestSQLiteThatRefuses::test_a_job",
+    "tests/contract/test_database_sinks.py::TestSQLiteThatRefuses::test_a_process_that_sleeps",
     "tests/contract/test_sinks.py::TestFileSink",
     "tests/contract/test_sinks.py::TestForEachEpochIntoADatabase",
     f"tests/contract/test_state_backends.py::TestBackendsThatTakeTurns::{HISTORIES}",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -49,6 +50,29 @@ class SQLiteFile(SinkBackend):
             self.path.with_name("unmounted").rename(self.path)
 
 
+class ChoosySQLiteFile(SQLiteFile):
+    """One whose table refuses rocks, which go into another table. A reader looks into both."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        with closing(sqlite3.connect(self._file)) as database:
+            database.executescript("drop table seen; create table seen (word text check (word <> 'rock'), n integer);")
+
+    def new_sink(self) -> Sink:
+        return DatabaseSink(str(self._file), "seen", lock_timeout=LOCK_TIMEOUT, refused_table="holdfast_refused")
+
+    def rows(self) -> list[tuple[str, int]]:
+        with closing(sqlite3.connect(self._file)) as database:
+            refused = database.execute("select row from holdfast_refused").fetchall()
+        return super().rows() + rocks(refused)
+
+
+def rocks(refused: list[tuple[str]]) -> list[tuple[str, int]]:
+    rows = [tuple(json.loads(row).values()) for (row,) in refused]
+    assert {word for word, _ in rows} <= {"rock"}
+    return rows
+
+
 class PostgresTable(SinkBackend):
     """A table of a Postgres server, which is away when it is down."""
 
@@ -80,6 +104,19 @@ class PostgresTable(SinkBackend):
         return {**vars(self), "server": None}
 
 
+class ChoosyPostgresTable(PostgresTable):
+    """As `ChoosySQLiteFile`."""
+
+    def new_sink(self) -> Sink:
+        return DatabaseSink(self.uri, self.table, lock_timeout=LOCK_TIMEOUT, refused_table="holdfast_refused")
+
+    def rows(self) -> list[tuple[str, int]]:
+        with dbapi.connect(self.uri) as connection, connection.cursor() as cursor:
+            cursor.execute('select "row" from holdfast_refused')
+            refused = cursor.fetchall()
+        return super().rows() + rocks(refused)
+
+
 @pytest.fixture(scope="module")
 def server() -> Iterator[PostgresServer]:
     with PostgresServer() as server:
@@ -92,13 +129,28 @@ class TestSQLite(SinkContract):
         return SQLiteFile(tmp_path / "out")
 
 
+class TestSQLiteThatRefuses(SinkContract):
+    @pytest.fixture
+    def sink_backend(self, tmp_path: Path) -> SinkBackend:
+        return ChoosySQLiteFile(tmp_path / "out")
+
+
 class TestPostgres(SinkContract):
     @pytest.fixture
-    def sink_backend(self, server: PostgresServer, request: pytest.FixtureRequest) -> SinkBackend:
-        backend = PostgresTable(server.uri, "seen")
-        with dbapi.connect(server.uri) as connection, connection.cursor() as cursor:
-            cursor.execute("drop table if exists seen, holdfast_ledger, holdfast_ledger_identity")
-            cursor.execute("create table seen (word text, n bigint)")
-            connection.commit()
-        backend.server = server
-        return backend
+    def sink_backend(self, server: PostgresServer) -> SinkBackend:
+        return empty(PostgresTable(server.uri, "seen"), server)
+
+
+class TestPostgresThatRefuses(SinkContract):
+    @pytest.fixture
+    def sink_backend(self, server: PostgresServer) -> SinkBackend:
+        return empty(ChoosyPostgresTable(server.uri, "seen"), server, "check (word <> 'rock')")
+
+
+def empty(backend: PostgresTable, server: PostgresServer, check: str = "") -> PostgresTable:
+    with dbapi.connect(server.uri) as connection, connection.cursor() as cursor:
+        cursor.execute("drop table if exists seen, holdfast_ledger, holdfast_ledger_identity, holdfast_refused")
+        cursor.execute(f"create table seen (word text {check}, n bigint)")
+        connection.commit()
+    backend.server = server
+    return backend

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -19,27 +19,12 @@ from holdfast.errors import ConfigurationError, JobExecutionError, StorageError
 from holdfast.testing import EpochProgram, TcpProxy
 from holdfast.testing.sink_contract.sink_stage import SinkStage
 from tests.postgres import PostgresServer
+from tests.stories.databases import Database, of_postgres, of_request
 
 pytestmark = pytest.mark.services
 
 COUNTS = "word string, n bigint"
 CHANGES = "word string, n bigint, kind string"
-
-
-class Database:
-    """A database, and a way to ask it."""
-
-    def __init__(self, uri: str, connect: Callable[[str], Any]) -> None:
-        self.uri = uri
-        self._connect = connect
-
-    def ask(self, *statements: str) -> list[tuple[Any, ...]]:
-        with self._connect(self.uri) as connection, connection.cursor() as cursor:
-            for statement in statements:
-                cursor.execute(statement)
-            rows = cursor.fetchall() if cursor.description else []
-            connection.commit()
-        return rows  # type: ignore[no-any-return]
 
 
 @pytest.fixture(scope="module")
@@ -50,15 +35,7 @@ def server() -> Iterator[PostgresServer]:
 
 @pytest.fixture(params=["postgres", "sqlite"])
 def database(request: pytest.FixtureRequest, tmp_path: Path) -> Database:
-    if request.param == "sqlite":
-        return Database(f"file:{tmp_path / 'db.sqlite'}", sqlite.connect)
-    return of_postgres(request.getfixturevalue("server"))
-
-
-def of_postgres(server: PostgresServer) -> Database:
-    found = Database(server.uri, postgres.connect)
-    found.ask("drop schema public cascade", "create schema public")
-    return found
+    return of_request(request, tmp_path)
 
 
 def run(sink: DatabaseSink, place: Path, columns: str, *epochs: list[Any], **settings: Any) -> None:

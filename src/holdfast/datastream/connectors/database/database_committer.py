@@ -8,6 +8,10 @@
     (no row: the epoch was committed; nothing else is done)
     rows into a temporary table; from there into the table; commit
 
+If the database refuses a row, this is rolled back, and a second transaction begins in the same way, which finds the
+rows that are refused (`bisection`). It puts them into the table for such rows and the others into theirs, or, where the
+sink has no such table, says which they are and ends the job.
+
 The ledger comes first because it also locks: a second leader waits there until the first has committed or gone, and
 then finds the epoch. One that looked first and wrote afterwards would write beside it. A leader that is asleep in its
 transaction makes others wait for `lock_timeout`; they try again, and a server such as Postgres ends the sleeper.
@@ -18,9 +22,10 @@ that were staged for one database are not committed into another one.
 
 from __future__ import annotations
 
+import logging
 import reprlib
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
@@ -28,6 +33,7 @@ from typing import Final, TypeVar
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from holdfast.datastream.connectors.database.bisection import Bisection, RefusedRow
 from holdfast.datastream.connectors.database.column_limits import ColumnLimit, limits_of
 from holdfast.datastream.connectors.database.dialect import (
     Connection,
@@ -35,8 +41,9 @@ from holdfast.datastream.connectors.database.dialect import (
     Dialect,
     TableName,
     quoted,
-    quoted_list,
 )
+from holdfast.datastream.connectors.database.refused_table import RefusedTable, shown_row
+from holdfast.datastream.connectors.database.table_change import TableChange, TargetTable
 from holdfast.datastream.connectors.row_changes import ChangeColumns, EpochChanges
 from holdfast.datastream.sinks.task_owned import staged_paths
 from holdfast.errors import ConfigurationError, HoldfastError, StorageError
@@ -46,8 +53,11 @@ from holdfast.runtime.function.sink import CommitRequest, Committer, CommitterIn
 from holdfast.storage.file_system.scheme import file_system_for
 from holdfast.storage.job.naming import FileName
 
-STAGED_TABLE: Final = "holdfast_staged"
+logger = logging.getLogger(__name__)
+
+REFUSED_TABLE: Final = "holdfast_refused"
 T = TypeVar("T")
+_Put = Callable[[Cursor, TableName, Sequence[CommitRequest]], None]
 
 
 @dataclass(frozen=True)
@@ -62,6 +72,8 @@ class DatabaseSettings:
         ledger: Where epochs are recorded.
         changes: Key and kind of rows.
         lock_timeout: Seconds for which a statement waits for locks of others.
+        refused: Where rows go that the database refuses; None if they end the job.
+        max_refused: How many of an epoch may.
     """
 
     dialect: Dialect
@@ -71,6 +83,8 @@ class DatabaseSettings:
     ledger: TableName
     changes: ChangeColumns
     lock_timeout: float
+    refused: TableName | None
+    max_refused: int
 
     @property
     def shown(self) -> str:
@@ -117,7 +131,7 @@ class DatabaseCommitter(Committer):
     def commit(self, requests: Sequence[CommitRequest]) -> None:
         """Commits one epoch; if the database does not answer, or is busy, it asks for another try."""
         try:
-            is_new = self._transaction(lambda cursor: self._write(cursor, requests))
+            is_new = self._commit(requests)
         except StorageError as error:
             for request in requests:
                 request.retry_later(error)
@@ -125,6 +139,16 @@ class DatabaseCommitter(Committer):
         if not is_new:
             for request in requests:
                 request.signal_already_committed()
+
+    def _commit(self, requests: Sequence[CommitRequest]) -> bool:
+        with suppress(_RowsRefusedError):
+            return self._transaction(lambda cursor: self._write(cursor, requests, self._put))
+        try:
+            return self._transaction(
+                lambda cursor: self._write(cursor, requests, self._put_what_is_taken), with_savepoints=True
+            )
+        finally:
+            self.close()
 
     def last_epoch(self, incarnation: str) -> int | None:
         def read(cursor: Cursor) -> int | None:
@@ -144,7 +168,7 @@ class DatabaseCommitter(Committer):
             with suppress(Exception):  # what is not committed is rolled back by the end of the connection
                 connection.close()
 
-    def _transaction(self, work: Callable[[Cursor], T]) -> T:
+    def _transaction(self, work: Callable[[Cursor], T], *, with_savepoints: bool = False) -> T:
         """Does some work and commits it.
 
         Raises:
@@ -157,16 +181,22 @@ class DatabaseCommitter(Committer):
                 self._connection = settings.dialect.connect(
                     settings.uri, settings.options, settings.lock_timeout, self._may_make
                 )
+            if with_savepoints:
+                settings.dialect.begin_with_savepoints(self._connection)
             with self._connection.cursor() as cursor:
                 result = work(cursor)
-            self._connection.commit()
+            if with_savepoints:
+                settings.dialect.commit_with_savepoints(self._connection)
+            else:
+                self._connection.commit()
         except HoldfastError:
             self.close()
             raise
         except Exception as error:
             self.close()
             if settings.dialect.is_refusal(error):
-                raise ConfigurationError(
+                kind = _RowsRefusedError if settings.dialect.refuses_rows(error) else ConfigurationError
+                raise kind(
                     f"{settings.dialect.name} at {settings.shown!r} refuses what the sink {self._context.uid!r} writes "
                     f"into {str(settings.table)!r}: {shown_error(error)} Nothing of the epoch was committed. Change "
                     "the table so that it takes the rows, and start the job again."
@@ -197,11 +227,14 @@ class DatabaseCommitter(Committer):
         mark = dialect.mark(1)
         cursor.execute(f"insert into {own.sql} values (1, {mark}) on conflict (one) do nothing", [str(uuid.uuid4())])
         found = self._identity(cursor)
+        if settings.refused is not None:
+            RefusedTable(dialect, settings.refused).prepare(cursor)
         if schema is not None:
+            target = self._target_table(settings.table)
             if may_make and not dialect.columns(cursor, settings.table):
                 dialect.lock_for_creation(cursor, str(settings.table))
-                cursor.execute(self._creation(schema))
-            self._expressions(cursor, settings.table, schema)
+                cursor.execute(target.creation(schema))
+            target.expressions(cursor, schema)
         assert found is not None
         written = settings.changes.written([] if schema is None else schema.names)
         return found, limits_of(dialect.columns(cursor, settings.table), written)
@@ -224,66 +257,7 @@ class DatabaseCommitter(Committer):
                 "is staged for it is committed."
             )
 
-    def _creation(self, schema: pa.Schema) -> str:
-        settings = self._settings
-        columns = []
-        for name in settings.changes.written(schema.names):
-            declared = settings.dialect.type_of(schema.field(name).type)
-            if declared is None:
-                raise ConfigurationError(self._no_type(name, schema.field(name).type))
-            columns.append(f"{quoted(name)} {declared}{' not null' if name in settings.changes.key else ''}")
-        key = settings.changes.key
-        columns += [f"primary key ({quoted_list(key)})"] if key else []
-        return f"create table if not exists {settings.table.sql} ({', '.join(columns)})"
-
-    def _expressions(self, cursor: Cursor, table: TableName, schema: pa.Schema) -> list[str]:
-        """What is written into the columns of the table, in the order of the stream's.
-
-        Raises:
-            ConfigurationError: The table does not fit the stream; names why.
-        """
-        dialect, changes = self._settings.dialect, self._settings.changes
-        columns = {column.name: column for column in dialect.columns(cursor, table)}
-        if not columns:
-            raise ConfigurationError(
-                f"There is no table {str(table)!r} in {self._settings.shown!r}: make it, or give create_table=True."
-            )
-        written = changes.written(schema.names)
-        unknown = [name for name in written if name not in columns]
-        needed = [name for name, column in columns.items() if column.is_needed and name not in written]
-        if unknown or needed:
-            missing = f"has no columns {unknown!r}" if unknown else f"needs values for {needed!r}"
-            raise ConfigurationError(
-                f"The table {str(table)!r} {missing}; the stream has {written!r}, the table {list(columns)!r}. Nothing "
-                "was written. Change the table, or map the stream to its columns."
-            )
-        if changes.key and frozenset(changes.key) not in dialect.unique_keys(cursor, table):
-            raise ConfigurationError(
-                f"The table {str(table)!r} may hold several rows with the same {list(changes.key)!r}, by which rows "
-                "are to be put: give it a primary key or a unique index on exactly these columns."
-            )
-        expressions = []
-        for name in written:
-            arrow = schema.field(name).type
-            if dialect.type_of(arrow) is None:
-                raise ConfigurationError(self._no_type(name, arrow))
-            expression = dialect.expression(name, arrow, columns[name].type)
-            if expression is None:
-                raise ConfigurationError(
-                    f"The column {name!r} of the table {str(table)!r} is {columns[name].type!r}, and that of the "
-                    f"stream is {arrow}, which does not go in there. Nothing was written. Change one of them; for "
-                    f"{arrow} the sink would make {dialect.type_of(arrow)!r}."
-                )
-            expressions.append(expression)
-        return expressions
-
-    def _no_type(self, name: str, arrow: pa.DataType) -> str:
-        return (
-            f"{self._settings.dialect.name} has no type for the column {name!r}, which is {arrow}: map it to one or "
-            "several columns of simple types, or to a string of JSON."
-        )
-
-    def _write(self, cursor: Cursor, requests: Sequence[CommitRequest]) -> bool:
+    def _write(self, cursor: Cursor, requests: Sequence[CommitRequest], put: _Put) -> bool:
         """Writes an epoch unless it is recorded; whether it was new."""
         dialect, ledger, first = self._settings.dialect, self._settings.ledger, requests[0]
         cursor.execute(
@@ -296,40 +270,66 @@ class DatabaseCommitter(Committer):
         if identity is not None:
             self._require_identity(cursor, identity)
         if is_new:
-            self._write_rows(cursor, TableName.parse(table), staged_paths(self._context, requests))
+            put(cursor, TableName.parse(table), requests)
         return is_new
 
-    def _write_rows(self, cursor: Cursor, table: TableName, paths: Sequence[str]) -> None:
-        dialect, changes = self._settings.dialect, self._settings.changes
+    def _put(self, cursor: Cursor, table: TableName, requests: Sequence[CommitRequest]) -> None:
+        """Changes the table by all rows of an epoch."""
+        changes, schema = self._changes(cursor, table, requests)
+        for change in changes:
+            change.apply(cursor, self._settings.dialect, schema)
+
+    def _put_what_is_taken(self, cursor: Cursor, table: TableName, requests: Sequence[CommitRequest]) -> None:
+        """Changes the table by those rows of an epoch that it takes, and puts the others aside.
+
+        Raises:
+            ConfigurationError: There are others, and none may be put aside, or not so many.
+        """
+        settings, first = self._settings, requests[0]
+        changes, schema = self._changes(cursor, table, requests)
+        bisection = Bisection(cursor, settings.dialect, settings.max_refused)
+        refused = bisection.write(changes, schema)
+        if not refused:
+            return
+        if bisection.has_given_up or settings.refused is None:
+            raise ConfigurationError(self._why_not(table, first.epoch, refused, bisection.has_given_up))
+        key = (first.incarnation, self._context.uid, first.epoch)
+        RefusedTable(settings.dialect, settings.refused).put(cursor, key, table, refused)
+        logger.warning(
+            "the sink %r: the table %r refuses %d rows of epoch %d, which go into %r; the first: %s: %s",
+            self._context.uid, str(table), len(refused), first.epoch, str(settings.refused), refused[0].reason,
+            shown_row(refused[0].row),
+        )  # fmt: skip
+
+    def _changes(
+        self, cursor: Cursor, table: TableName, requests: Sequence[CommitRequest]
+    ) -> tuple[list[TableChange], pa.Schema]:
+        paths = staged_paths(self._context, requests)
         with file_system_for(paths[0]).open_input(paths[0]) as file:
             schema = pq.read_schema(file)
-        expressions = self._expressions(cursor, table, schema)
-        names = changes.written(schema.names)
-        into = f"insert into {table.sql} ({quoted_list(names)}) select {', '.join(expressions)} from {STAGED_TABLE}"
-        if not changes.key:
-            reader = pa.RecordBatchReader.from_batches(
-                dialect.ingestible(schema.empty_table()).schema, _batches(dialect, paths)
-            )
-            self._through_staged_table(cursor, reader, into)
-            return
-        puts, deletes = self._of_epochs.last_of_each_key(_tables(paths))
-        if deletes.num_rows:
-            pairs = (f"{table.sql}.{quoted(name)} = {STAGED_TABLE}.{quoted(name)}" for name in changes.key)
-            found = f"exists (select 1 from {STAGED_TABLE} where {' and '.join(pairs)})"
-            keys = dialect.ingestible(deletes.select(list(changes.key)))
-            self._through_staged_table(cursor, keys, f"delete from {table.sql} where {found}")
-        if puts.num_rows:
-            others = [name for name in names if name not in changes.key]
-            then = ", ".join(f"{quoted(name)} = excluded.{quoted(name)}" for name in others)
-            then = f"do update set {then}" if others else "do nothing"
-            # Without a condition SQLite reads "on conflict" as a condition of a join.
-            into += f" where true on conflict ({quoted_list(changes.key)}) {then}"
-            self._through_staged_table(cursor, dialect.ingestible(puts), into)
+        return self._target_table(table).changes_of(cursor, schema, paths, self._of_epochs), schema
 
-    def _through_staged_table(self, cursor: Cursor, rows: pa.Table | pa.RecordBatchReader, statement: str) -> None:
-        cursor.adbc_ingest(STAGED_TABLE, rows, mode="create", temporary=True)
-        cursor.execute(statement)
-        cursor.execute(f"drop table {STAGED_TABLE}")
+    def _target_table(self, table: TableName) -> TargetTable:
+        return TargetTable(self._settings.dialect, self._settings.shown, table, self._settings.changes)
+
+    def _why_not(self, table: TableName, epoch: int, refused: Sequence[RefusedRow], has_given_up: bool) -> str:
+        settings, first = self._settings, refused[0]
+        number = f"more than {settings.max_refused}" if has_given_up else str(len(refused))
+        advice = (
+            f"give DatabaseSink refused_table={REFUSED_TABLE!r}, a table into which such rows go instead"
+            if settings.refused is None
+            else f"raise max_refused={settings.max_refused}"
+        )
+        return (
+            f"{settings.dialect.name} at {settings.shown!r} refuses {number} of the rows that the sink "
+            f"{self._context.uid!r} writes into {str(table)!r} in epoch {epoch}. The first, to {first.operation}: "
+            f"{first.reason:.500}: {shown_row(first.row)}. Nothing of the epoch was committed. Change the table so "
+            f"that it takes them, or {advice}, and start the job again."
+        )
+
+
+class _RowsRefusedError(ConfigurationError):
+    """The database refuses a row, and does not say which."""
 
 
 def _target(requests: Sequence[CommitRequest]) -> tuple[str, str | None]:
@@ -351,18 +351,3 @@ def _target(requests: Sequence[CommitRequest]) -> tuple[str, str | None]:
             "committed. Start from a checkpoint that nobody has changed (-s PATH)."
         ) from error
     return target
-
-
-def _tables(paths: Sequence[str]) -> list[pa.Table]:
-    return list(_read(paths))
-
-
-def _read(paths: Sequence[str]) -> Iterator[pa.Table]:
-    for path in paths:
-        with file_system_for(path).open_input(path) as file:
-            yield pq.read_table(file)
-
-
-def _batches(dialect: Dialect, paths: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    for table in _read(paths):
-        yield from dialect.ingestible(table).to_batches()

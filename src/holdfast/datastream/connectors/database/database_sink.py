@@ -50,6 +50,10 @@ class DatabaseSink(Sink):
         ledger_table: Where the last epoch of each sink is recorded, in the schema of the table; it is made if it is not
             there, and so is a table of the same name with `_identity` behind it.
         lock_timeout: Seconds for which a statement waits for locks of others before the commit is tried again.
+        refused_table: Where rows go that the database refuses at the commit, by a constraint for instance, in the
+            schema of the table; `holdfast_refused` is a good name. It is made if it is not there. Without it such rows
+            end the job.
+        max_refused: Rows of an epoch that may go there; if more are refused, the job ends.
         options: Of the ADBC driver of Postgres, as strings.
 
     Raises:
@@ -66,6 +70,8 @@ class DatabaseSink(Sink):
         create_table: bool = False,
         ledger_table: str = LEDGER_TABLE,
         lock_timeout: float = 10.0,
+        refused_table: str | None = None,
+        max_refused: int = 1000,
         options: Mapping[str, str] | None = None,
     ) -> None:
         self.table = TableName.parse(table)
@@ -75,7 +81,15 @@ class DatabaseSink(Sink):
         self._private: _Private | None = _Private(*_dialect_of(uri), dict(options or {}))
         if options and isinstance(self._private.dialect, SQLite):
             raise ConfigurationError(f"The ADBC driver of SQLite takes no options, but {sorted(options)!r} are given.")
-        self._ledger = TableName((*self.table.parts[:-1], *TableName.parse(ledger_table).parts[-1:]))
+        self._ledger = self.table.sibling(ledger_table)
+        self._refused = None if refused_table is None else self.table.sibling(refused_table)
+        if self._refused in (self.table, self._ledger):
+            raise ConfigurationError(
+                f"refused_table is a table of its own, not {refused_table!r}, which has the rows or the epochs."
+            )
+        if type(max_refused) is not int or max_refused < 1:
+            raise ConfigurationError(f"max_refused is a whole number of at least 1, not {max_refused!r}.")
+        self._max_refused = max_refused
         if not lock_timeout > 0:
             raise ConfigurationError(f"lock_timeout is a number of seconds above 0, not {lock_timeout!r}.")
         self._lock_timeout = lock_timeout
@@ -148,6 +162,8 @@ class DatabaseSink(Sink):
             ledger=self._ledger,
             changes=self.changes,
             lock_timeout=self._lock_timeout,
+            refused=self._refused,
+            max_refused=self._max_refused,
         )
 
     def __repr__(self) -> str:

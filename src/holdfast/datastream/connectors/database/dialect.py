@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from holdfast.errors import ConfigurationError, HoldfastError
+from holdfast.kernel.secret import shown_error
 
 Cursor = Any
 Connection = Any
@@ -55,6 +56,10 @@ class TableName:
     def beside(self, suffix: str) -> TableName:
         """A table of the same schema whose name ends so."""
         return TableName((*self.parts[:-1], self.name + suffix))
+
+    def sibling(self, name: str) -> TableName:
+        """A table of the same schema."""
+        return TableName((*self.parts[:-1], *TableName.parse(name).parts[-1:]))
 
     def __str__(self) -> str:
         return ".".join(self.parts)
@@ -130,6 +135,21 @@ class Dialect(ABC):
     @abstractmethod
     def is_refusal(self, error: Exception) -> bool:
         """Whether an error says that the database will never take this."""
+
+    @abstractmethod
+    def refuses_rows(self, error: Exception) -> bool:
+        """Whether an error, of those that are refusals, is about values of rows."""
+
+    def reason(self, error: Exception) -> str:
+        """What the database has said, without the statement."""
+        return shown_error(error)
+
+    def begin_with_savepoints(self, connection: Connection) -> None:  # noqa: B027 - a connection may have them
+        """Begins a transaction in which a statement that fails can be taken back, and is told of at once."""
+
+    def commit_with_savepoints(self, connection: Connection) -> None:
+        """Commits a transaction that `begin_with_savepoints` has begun."""
+        connection.commit()
 
     def check_batch(self, batch: pa.RecordBatch) -> str | None:
         """Why the database would refuse a batch whose types it takes; None if it would not."""

@@ -17,6 +17,7 @@ from holdfast.datastream.connectors.database.dialect import (
     quoted,
     require_driver,
 )
+from holdfast.kernel.secret import without_credentials
 
 _NETWORK: Final = {"connect_timeout": "10", "keepalives_idle": "30", "tcp_user_timeout": "60000"}
 """Without these a client waits for a host that is gone for as long as its operating system likes: two hours."""
@@ -46,6 +47,9 @@ _TAKES: Final[Mapping[str, frozenset[str]]] = {
     "timestamptz": frozenset({"timestamptz"}),
     "numeric": frozenset({"numeric"}),
 }
+_OF_ROWS: Final = frozenset({"21", "22", "23", "44", "54", "P0"})
+"""Classes of errors that are about rows: a key twice, data, constraints, views with a check, limits, triggers."""
+
 _COLUMNS: Final = """
 select a.attname, t.typname, a.attnotnull and not a.atthasdef and a.attidentity = '', a.attnotnull,
     case when t.typname in ('varchar', 'bpchar') and a.atttypmod > 4 then a.atttypmod - 4 end
@@ -123,9 +127,31 @@ class Postgres(Dialect):
         cursor.fetchall()
 
     def is_refusal(self, error: Exception) -> bool:
-        # Data and constraints; syntax, types and rights. What a table that is not there is, nobody knows.
-        state = getattr(error, "sqlstate", None) or ""
-        return state[:2] in ("22", "23", "42", "0A") and state not in ("42P01", "3F000")
+        # Syntax, types and rights. What a table that is not there is, nobody knows.
+        state = _state(error)
+        return self.refuses_rows(error) or (state[:2] in ("42", "0A") and state != "42P01")
+
+    def refuses_rows(self, error: Exception) -> bool:
+        return _state(error)[:2] in _OF_ROWS
+
+    def reason(self, error: Exception) -> str:
+        said = dict(getattr(error, "details", None) or ())
+        primary, detail = said.get(b"PG_DIAG_MESSAGE_PRIMARY"), said.get(b"PG_DIAG_MESSAGE_DETAIL")
+        if primary is None:
+            return super().reason(error)
+        words = b": ".join(part for part in (primary, detail) if part)
+        return without_credentials(words.decode(errors="replace"))
+
+    def begin_with_savepoints(self, connection: Connection) -> None:
+        # Where the driver begins transactions, it lets nobody go back to a savepoint after an error.
+        connection.adbc_connection.set_autocommit(True)
+        with connection.cursor() as cursor:
+            cursor.execute("begin")
+            cursor.execute("set constraints all immediate")
+
+    def commit_with_savepoints(self, connection: Connection) -> None:
+        with connection.cursor() as cursor:
+            cursor.execute("commit")
 
     def check_batch(self, batch: pa.RecordBatch) -> str | None:
         for name, column in zip(batch.schema.names, batch.columns, strict=True):
@@ -156,6 +182,10 @@ def _family(arrow: pa.DataType) -> str | None:
     if pa.types.is_time(arrow):
         return "time"
     return "numeric" if pa.types.is_decimal(arrow) else None
+
+
+def _state(error: Exception) -> str:
+    return getattr(error, "sqlstate", None) or ""
 
 
 def _with_network_options(uri: str) -> str:

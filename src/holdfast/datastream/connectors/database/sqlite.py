@@ -23,6 +23,8 @@ from holdfast.kernel.secret import without_credentials
 
 _NUMBERS: Final = frozenset({"INTEGER", "REAL", "NUMERIC", "BLOB"})
 _TEXTS: Final = frozenset({"TEXT", "BLOB"})
+_OF_ROWS: Final = ("datatype mismatch", "string or blob too big", "Could not format timestamp")
+"""Errors about rows that the driver takes for those of a disk or of a program, by their words."""
 
 
 class SQLite(Dialect):
@@ -107,7 +109,15 @@ class SQLite(Dialect):
         """There is one writer at a time."""
 
     def is_refusal(self, error: Exception) -> bool:
-        return type(error).__name__ in ("IntegrityError", "DataError", "NotSupportedError")
+        # A table may say that a conflict rolls everything back; the savepoint has gone then.
+        is_other = type(error).__name__ == "NotSupportedError" or "no such savepoint" in str(error)
+        return is_other or self.refuses_rows(error)
+
+    def refuses_rows(self, error: Exception) -> bool:
+        return type(error).__name__ in ("IntegrityError", "DataError") or any(words in str(error) for words in _OF_ROWS)
+
+    def reason(self, error: Exception) -> str:
+        return super().reason(error).partition(": ")[2] or super().reason(error)
 
 
 def _is_text(arrow: pa.DataType) -> bool:

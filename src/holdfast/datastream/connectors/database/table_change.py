@@ -1,0 +1,177 @@
+"""The table into which rows go: whether it fits the stream, and the statements that change it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from holdfast.datastream.connectors.database.dialect import Cursor, Dialect, TableName, quoted, quoted_list
+from holdfast.datastream.connectors.row_changes import ChangeColumns, EpochChanges
+from holdfast.errors import ConfigurationError
+from holdfast.storage.file_system.scheme import file_system_for
+
+
+@dataclass(frozen=True)
+class TableChange:
+    """Rows of an epoch that one statement takes from a temporary table, where they are staged, into the table.
+
+    Attributes:
+        operation: `insert`, `upsert` or `delete`.
+        before: The statement up to the condition which of the staged rows it takes.
+        after: What comes behind the condition.
+        staged_columns: Those that the temporary table has.
+        rows: The rows with all their columns, as often as they are asked for.
+    """
+
+    operation: str
+    before: str
+    after: str
+    staged_columns: tuple[str, ...]
+    rows: Callable[[], Iterable[pa.Table]]
+
+    @property
+    def staged(self) -> str:
+        """The temporary table."""
+        return staged_table(self.operation)
+
+    def statement(self, condition: str = "true") -> str:
+        """The statement, for those staged rows that meet a condition."""
+        return f"{self.before} {condition}{self.after}"
+
+    def batches(self, dialect: Dialect) -> Iterator[pa.RecordBatch]:
+        """The rows as they are staged."""
+        for table in self.rows():
+            yield from dialect.ingestible(table.select(list(self.staged_columns))).to_batches()
+
+    def apply(self, cursor: Cursor, dialect: Dialect, schema: pa.Schema) -> None:
+        """Changes the table by all rows at once."""
+        reader = pa.RecordBatchReader.from_batches(self.staged_schema(dialect, schema), self.batches(dialect))
+        cursor.adbc_ingest(self.staged, reader, mode="create", temporary=True)
+        cursor.execute(self.statement())
+        cursor.execute(f"drop table {self.staged}")
+
+    def staged_schema(self, dialect: Dialect, schema: pa.Schema) -> pa.Schema:
+        """The columns of the temporary table, for a stream of these."""
+        return dialect.ingestible(schema.empty_table().select(list(self.staged_columns))).schema
+
+
+def staged_table(operation: str) -> str:
+    """The temporary table for an operation."""
+    return f"holdfast_{operation}"
+
+
+class TargetTable:
+    """A table, and what a stream does to it.
+
+    Args:
+        dialect: The kind of database.
+        shown: Its address without who one is.
+        name: The table.
+        changes: Key and kind of rows.
+    """
+
+    def __init__(self, dialect: Dialect, shown: str, name: TableName, changes: ChangeColumns) -> None:
+        self._dialect = dialect
+        self._shown = shown
+        self._name = name
+        self._changes = changes
+
+    def creation(self, schema: pa.Schema) -> str:
+        """The statement that makes it.
+
+        Raises:
+            ConfigurationError: The database has no type for a column.
+        """
+        key, columns = self._changes.key, []
+        for name in self._changes.written(schema.names):
+            declared = self._dialect.type_of(schema.field(name).type)
+            if declared is None:
+                raise ConfigurationError(self._no_type(name, schema.field(name).type))
+            columns.append(f"{quoted(name)} {declared}{' not null' if name in key else ''}")
+        columns += [f"primary key ({quoted_list(key)})"] if key else []
+        return f"create table if not exists {self._name.sql} ({', '.join(columns)})"
+
+    def expressions(self, cursor: Cursor, schema: pa.Schema) -> dict[str, str]:
+        """What is written into each column of the table, in the order of the stream's.
+
+        Raises:
+            ConfigurationError: The table does not fit the stream; names why.
+        """
+        dialect, changes, table = self._dialect, self._changes, str(self._name)
+        columns = {column.name: column for column in dialect.columns(cursor, self._name)}
+        if not columns:
+            raise ConfigurationError(
+                f"There is no table {table!r} in {self._shown!r}: make it, or give create_table=True."
+            )
+        written = changes.written(schema.names)
+        unknown = [name for name in written if name not in columns]
+        needed = [name for name, column in columns.items() if column.is_needed and name not in written]
+        if unknown or needed:
+            missing = f"has no columns {unknown!r}" if unknown else f"needs values for {needed!r}"
+            raise ConfigurationError(
+                f"The table {table!r} {missing}; the stream has {written!r}, the table {list(columns)!r}. Nothing "
+                "was written. Change the table, or map the stream to its columns."
+            )
+        if changes.key and frozenset(changes.key) not in dialect.unique_keys(cursor, self._name):
+            raise ConfigurationError(
+                f"The table {table!r} may hold several rows with the same {list(changes.key)!r}, by which rows "
+                "are to be put: give it a primary key or a unique index on exactly these columns."
+            )
+        expressions = {}
+        for name in written:
+            arrow = schema.field(name).type
+            if dialect.type_of(arrow) is None:
+                raise ConfigurationError(self._no_type(name, arrow))
+            expression = dialect.expression(name, arrow, columns[name].type)
+            if expression is None:
+                raise ConfigurationError(
+                    f"The column {name!r} of the table {table!r} is {columns[name].type!r}, and that of the "
+                    f"stream is {arrow}, which does not go in there. Nothing was written. Change one of them; for "
+                    f"{arrow} the sink would make {dialect.type_of(arrow)!r}."
+                )
+            expressions[name] = expression
+        return expressions
+
+    def changes_of(
+        self, cursor: Cursor, schema: pa.Schema, paths: Sequence[str], of_epochs: EpochChanges
+    ) -> list[TableChange]:
+        """What the staged files of an epoch do to the table, in the order in which it is to be done.
+
+        Raises:
+            ConfigurationError: The table does not fit them.
+        """
+        expressions = self.expressions(cursor, schema)
+        names, key = tuple(expressions), self._changes.key
+        into = f"insert into {self._name.sql} ({quoted_list(names)}) select {', '.join(expressions.values())} from "
+        if not key:
+            into += f"{staged_table('insert')} where"
+            return [TableChange("insert", into, "", names, lambda: _read(paths))]
+        puts, deletes = of_epochs.last_of_each_key(list(_read(paths)))
+        others = [name for name in names if name not in key]
+        then = ", ".join(f"{quoted(name)} = excluded.{quoted(name)}" for name in others)
+        after = f" on conflict ({quoted_list(key)}) do {f'update set {then}' if others else 'nothing'}"
+        keys = ", ".join(expressions[name] for name in key)
+        from_table = (
+            f"delete from {self._name.sql} where ({quoted_list(key)}) in (select {keys} from {staged_table('delete')} "
+            "where"
+        )
+        found = [
+            TableChange("delete", from_table, ")", key, lambda: [deletes]),
+            TableChange("upsert", f"{into}{staged_table('upsert')} where", after, names, lambda: [puts]),
+        ]
+        return [change for change, rows in zip(found, (deletes, puts), strict=True) if rows.num_rows]
+
+    def _no_type(self, name: str, arrow: pa.DataType) -> str:
+        return (
+            f"{self._dialect.name} has no type for the column {name!r}, which is {arrow}: map it to one or several "
+            "columns of simple types, or to a string of JSON."
+        )
+
+
+def _read(paths: Sequence[str]) -> Iterator[pa.Table]:
+    for path in paths:
+        with file_system_for(path).open_input(path) as file:
+            yield pq.read_table(file)
