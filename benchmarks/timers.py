@@ -204,12 +204,13 @@ def measure(name: str, timers: int, due: int) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--backends", nargs="+", default=["hashmap", "columnar"])
     parser.add_argument("--timers", type=int, nargs="+", default=[10, 2_000_000, 10_000_000])
     parser.add_argument("--due", type=int, default=100_000, help="timers that fire")
     parser.add_argument("--panes", type=int, nargs="*", default=[], help="open panes, in place of timers")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
-    for name in ("hashmap", "columnar"):
+    for name in arguments.backends:
         of_panes = (measure_panes(name, count) for count in arguments.panes)
         of_timers = (measure(name, timers, arguments.due) for timers in arguments.timers)
         for row in of_panes if arguments.panes else of_timers:
