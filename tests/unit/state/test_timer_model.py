@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from holdfast.errors import StateError
 from holdfast.state import ColumnarStateBackend, HashMapStateBackend
+from holdfast.state.backend import AbstractKeyedStateBackend
 from holdfast.state.backend.cache import STATE_CACHE
 from holdfast.testing.state_contract.state_epochs import StateEpochs, StateTask
 from holdfast.testing.state_contract.state_registration_contract import WindowSerializer
@@ -232,8 +233,21 @@ def test_arrays_of_timers_need_whole_times_and_a_key_for_each(epochs):
     for times in ([1.0, 2.0], [True, False], [1, None], [1, -(2**63)], np.array([1, 2], np.uint64)):
         with pytest.raises(StateError, match="whole milliseconds"):
             timers.register_event_time_timers(slots, times)
-    with pytest.raises(StateError, match="2 keys cannot have 1 timers"):
-        timers.register_event_time_timers(slots, [1])
+    for times in ([1], np.empty(0, np.int64)):
+        with pytest.raises(StateError, match=f"2 keys cannot have {len(times)} timers"):
+            timers.register_event_time_timers(slots, times)
     timers.register_event_time_timers([], [])
     assert timers.least_event_time() is None
+    epochs.fail(task)
+
+
+def test_a_backend_of_ones_own_need_not_know_its_keys_as_a_column(epochs):
+    task = epochs.open()
+    slots = np.array(task.prepare([7, 8, 7]))
+    task.backend.slot = slots[1]
+    stored, hashes = task.backend.keys_of(slots)
+    found, found_hashes = AbstractKeyedStateBackend.keys_of(task.backend, slots)
+    assert found.equals(stored) and stored.to_pylist() == [7, 8, 7]
+    assert found_hashes.tolist() == hashes.tolist()
+    assert task.backend.get_current_key() == 8, "the current key stays what it was"
     epochs.fail(task)

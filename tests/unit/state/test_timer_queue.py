@@ -125,6 +125,29 @@ def test_the_least_timer_is_found_behind_thousands_that_were_deleted(epochs):
         assert task.backend.timers.least_event_time() == 5_000
 
 
+def test_the_least_of_timers_that_are_all_of_one_time_is_known_without_loading_them(epochs):
+    """As where windows of many keys end together; what is deleted is no reason to take another for deleted."""
+    with epochs.epoch() as task:
+        for number in range(2_000):
+            task.backend.set_current_key(f"key-{number}")
+            task.backend.timers.register_event_time_timer(1_000)
+    with epochs.epoch() as task:
+        assert task.backend.timers.least_event_time() == 1_000
+        assert loaded(event_queue(task)) == 0
+    with epochs.epoch() as task:
+        for number in range(1_999):
+            task.backend.set_current_key(f"key-{number}")
+            task.backend.timers.delete_event_time_timer(1_000)
+        assert task.backend.timers.least_event_time() == 1_000
+    with epochs.epoch() as task:
+        assert task.backend.timers.least_event_time() == 1_000
+        task.backend.set_current_key("key-1999")
+        task.backend.timers.delete_event_time_timer(1_000)
+        assert task.backend.timers.least_event_time() is None
+    with epochs.epoch() as task:
+        assert task.backend.timers.least_event_time() is None
+
+
 def test_a_key_lists_its_timers_without_a_look_at_those_of_others(epochs):
     with epochs.epoch() as task:
         for number in range(3_000):

@@ -242,10 +242,10 @@ class InternalTimerService:
         numbers = np.asarray(times)
         if not len(slots) and not len(numbers):
             return
-        if numbers.dtype.kind != "i" or numbers.min() <= MIN_TIME:
-            raise StateError(f"Timers need times in whole milliseconds of at most 64 bits, not {times!r:.200}.")
         if not len(slots) == len(numbers) == len(numbers if namespaces is None else namespaces):
             raise StateError(f"{len(slots)} keys cannot have {len(numbers)} timers: there is one time for each.")
+        if numbers.dtype.kind != "i" or numbers.min() <= MIN_TIME:
+            raise StateError(f"Timers need times in whole milliseconds of at most 64 bits, not {times!r:.200}.")
         keys, hashes = self._backend.keys_of(np.asarray(slots, np.int64))
         queue.add(keys, hashes, namespaces, numbers.astype(np.int64), op)
 
