@@ -28,7 +28,7 @@ class SQLiteFile(SinkBackend):
         self.path = path
         path.mkdir()
         with closing(sqlite3.connect(self._file)) as database:
-            database.execute("create table seen (word text, n integer)")
+            database.execute("create table seen (word text, n integer not null)")
 
     @property
     def _file(self) -> Path:
@@ -40,6 +40,9 @@ class SQLiteFile(SinkBackend):
     def rows(self) -> list[tuple[str, int]]:
         with closing(sqlite3.connect(self._file)) as database:
             return database.execute("select word, n from seen").fetchall()
+
+    def refused_row(self) -> tuple[str, None] | None:
+        return "rock", None
 
     @contextmanager
     def away(self) -> Iterator[None]:
@@ -66,6 +69,9 @@ class ChoosySQLiteFile(SQLiteFile):
             refused = database.execute("select row from holdfast_refused").fetchall()
         return super().rows() + rocks(refused)
 
+    def refused_row(self) -> None:
+        """Tasks refuse none here."""
+
 
 def rocks(refused: list[tuple[str]]) -> list[tuple[str, int]]:
     rows = [tuple(json.loads(row).values()) for (row,) in refused]
@@ -91,6 +97,9 @@ class PostgresTable(SinkBackend):
             cursor.execute(f"select word, n from {self.table}")
             return cursor.fetchall()
 
+    def refused_row(self) -> tuple[str, None] | None:
+        return "rock", None
+
     @contextmanager
     def away(self) -> Iterator[None]:
         assert self.server is not None
@@ -115,6 +124,9 @@ class ChoosyPostgresTable(PostgresTable):
             cursor.execute('select "row" from holdfast_refused')
             refused = cursor.fetchall()
         return super().rows() + rocks(refused)
+
+    def refused_row(self) -> None:
+        """Tasks refuse none here."""
 
 
 @pytest.fixture(scope="module")
@@ -150,7 +162,7 @@ class TestPostgresThatRefuses(SinkContract):
 def empty(backend: PostgresTable, server: PostgresServer, check: str = "") -> PostgresTable:
     with dbapi.connect(server.uri) as connection, connection.cursor() as cursor:
         cursor.execute("drop table if exists seen, holdfast_ledger, holdfast_ledger_identity, holdfast_refused")
-        cursor.execute(f"create table seen (word text {check}, n bigint)")
+        cursor.execute(f"create table seen (word text {check}, n bigint not null)")
         connection.commit()
     backend.server = server
     return backend

@@ -45,13 +45,22 @@ class Parquet(Directory):
         return [(row["word"], row["n"]) for table in tables for row in table.to_pylist()]
 
 
+class WholeNumbers(Encoder):
+    """JSON lines of rows that have a number."""
+
+    def encode(self, element: Any) -> bytes:
+        if element.n is None:
+            raise ValueError("there is no number")
+        return Encoder.json_encoder().encode(element)
+
+
 class Buckets(Directory):
     """JSON lines in a directory for each word, and a file for each row."""
 
     steps = 25
 
     def new_sink(self) -> Sink:
-        builder = FileSink.for_row_format(self.path, Encoder.json_encoder())
+        builder = FileSink.for_row_format(self.path, WholeNumbers())
         builder.with_bucket_assigner(BucketAssigner.column_bucket_assigner("word"))
         return builder.with_rolling_policy(RollingPolicy.default_rolling_policy(part_size=1)).build()
 
@@ -59,6 +68,9 @@ class Buckets(Directory):
         files = [file for file in self.path.glob("word=*/*") if file.is_file()]
         rows = [json.loads(line) for file in files for line in file.read_text("utf-8").splitlines()]
         return [(row["word"], row["n"]) for row in rows]
+
+    def refused_row(self) -> tuple[str, None]:
+        return "rock", None
 
 
 class JsonLines(Directory):

@@ -16,7 +16,7 @@ from holdfast.datastream.connectors.iceberg import IcebergSink
 from holdfast.runtime.function.sink import Sink
 from holdfast.testing import SinkBackend, SinkContract
 
-COLUMNS = pa.schema([("word", pa.string()), ("n", pa.int64())])
+COLUMNS = pa.schema([pa.field("word", pa.string()), pa.field("n", pa.int64(), nullable=False)])
 
 
 class DeltaDirectory(SinkBackend):
@@ -33,6 +33,9 @@ class DeltaDirectory(SinkBackend):
 
     def rows(self) -> list[tuple[str, int]]:
         return [(row["word"], row["n"]) for row in DeltaTable(self.path).to_pyarrow_table().to_pylist()]
+
+    def refused_row(self) -> tuple[str, None]:
+        return "rock", None
 
     @contextmanager
     def away(self) -> Iterator[None]:
@@ -68,6 +71,9 @@ class IcebergWarehouse(SinkBackend):
     def rows(self) -> list[tuple[str, int]]:
         rows = load_catalog("test", **self.properties).load_table("db.seen").scan().to_arrow()
         return [(row["word"], row["n"]) for row in rows.to_pylist()]
+
+    def refused_row(self) -> tuple[str, None]:
+        return "rock", None
 
     @contextmanager
     def away(self) -> Iterator[None]:

@@ -30,6 +30,8 @@ def word(row: Any) -> str:
 
 
 def both(row: Any) -> str:
+    if row[1] is None:
+        raise ValueError("there is no number")
     return json.dumps([row[0], row[1]])
 
 
@@ -68,6 +70,9 @@ class Topic(SinkBackend):
 
     def rows(self) -> list[tuple[str, int]]:
         return [tuple(json.loads(message.value())) for message in messages(self.direct, self.topic)]
+
+    def refused_row(self) -> tuple[str, None]:
+        return "rock", None
 
     @contextmanager
     def away(self) -> Iterator[None]:

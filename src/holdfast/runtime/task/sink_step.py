@@ -109,6 +109,7 @@ class SinkRun(StepRun):
             if self.step.dead_letters is not None:
                 raise
             cause = error.__cause__ if isinstance(error.__cause__, Exception) else error
+            doing = f"{doing} ({error})" if cause is not error else doing
             raise user_error(cause, self.step.uid, None, self._epoch.epoch, doing) from cause
         except OSError as error:
             raise translate(error, "write", f"sink {self.step.uid}") from error

@@ -34,3 +34,7 @@ class SinkBackend(ABC):
     @abstractmethod
     def away(self) -> AbstractContextManager[Any]:
         """While it is entered nobody reaches the target; what is in it is there again afterwards."""
+
+    def refused_row(self) -> tuple[Any, Any] | None:
+        """A row that the target cannot take, of the same columns, as a task can tell; None if it takes them all."""
+        return None
