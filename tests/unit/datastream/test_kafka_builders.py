@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,9 @@ from holdfast.datastream.connectors.kafka import (
     KafkaSink,
     KafkaSource,
 )
+from holdfast.datastream.connectors.kafka.record import record_limits
+from holdfast.datastream.connectors.kafka.record.record_limits import RecordLimits
+from holdfast.datastream.connectors.kafka.record.record_serialization import KafkaRecord
 from holdfast.datastream.connectors.kafka.topic_ranges import COLUMNS
 from holdfast.datastream.formats.json import JsonRowDeserializationSchema
 from holdfast.datastream.stream.source_stream import elements_of
@@ -183,3 +187,33 @@ def test_offsets_are_committed_to_a_group_if_there_is_one_and_nobody_has_said_no
         listener(None, commit_offsets_on_checkpoint="true")
     with pytest.raises(ConfigurationError, match="is true or false, not 'perhaps'"):
         listener("readers", commit_offsets_on_checkpoint="perhaps")
+
+
+def test_tasks_get_what_topics_refuse_and_those_that_refuse_the_same_together() -> None:
+    usual, picky = RecordLimits(1_048_588, 2, ahead=3_600_000), RecordLimits(100, 1, needs_key=True, behind=60_000)
+    limits = {"a": usual, "b": picky, "c": usual}
+    said = json.loads(json.dumps(record_limits.to_json(limits)))
+    assert [group["topics"] for group in said] == [["a", "c"], ["b"]]
+    assert record_limits.from_json(said) == limits
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({}, None),
+        ({"timestamp": -1}, None),
+        ({"timestamp": 940_000}, None),
+        ({"timestamp": 939_999}, "takes none that is 0:01:00 or more behind"),
+        ({"timestamp": 1_010_001}, "takes none that is 0:00:10 or more ahead"),
+        ({"partition": 2}, "is for partition 2"),
+        ({"key": None}, "has no key"),
+        ({"value": bytes(32)}, "has 101 bytes as it is sent"),
+        ({"headers": (("name", b"value"),)}, None),
+        ({"headers": (("name", bytes(25)),)}, "has 101 bytes"),
+    ],
+)
+def test_a_topic_refuses(change: dict[str, Any], reason: str | None) -> None:
+    limits = RecordLimits(100, 2, needs_key=True, ahead=10_000, behind=60_000)
+    record = KafkaRecord("t", b"k", b"v", (), -1, 1_000_000)._replace(**change)
+    found = limits.why_refused(record, 1000, 1_000_000, None)
+    assert found is None if reason is None else reason in str(found)

@@ -21,12 +21,22 @@ _client_logger = logging.getLogger(f"{__name__}.librdkafka")
 _client_logger.setLevel(logging.ERROR)
 
 BOOTSTRAP: Final = "bootstrap.servers"
+BATCH: Final = "batch.size"
 PATIENCE: Final = "request.timeout.ms"
 """Milliseconds within which the cluster answers one request."""
 
+_BATCH_BYTES: Final = 1_000_000
 _PATIENCE_MS: Final = 30_000
 _OF_ALL: Final = ("security.", "sasl.", "ssl.", "socket.", "client.", "broker.address.", "enable.ssl.", "api.version.")
 """The beginnings of properties that are told to every client: how a broker is reached."""
+
+NOT_ALLOWED: Final = (
+    KafkaError.TOPIC_AUTHORIZATION_FAILED,
+    KafkaError.GROUP_AUTHORIZATION_FAILED,
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+    KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+)
+"""What a cluster answers that knows who asks, and does not let him."""
 
 _RESERVED: Final = {
     "transactional.id": "set_transactional_id_prefix() makes it",
@@ -69,6 +79,16 @@ class KafkaConnection:
     def servers(self) -> str:
         """Where clients begin."""
         return str(self.properties[BOOTSTRAP])
+
+    def limited_to(self, batch: int) -> KafkaConnection:
+        """The same, or one whose producers send fewer bytes at a time.
+
+        Args:
+            batch: Bytes that a batch of several records may have before it is compressed.
+        """
+        if batch >= int(self.properties.get(BATCH, _BATCH_BYTES)):
+            return self
+        return KafkaConnection({**self.properties, PATIENCE: self.patience * 1000, BATCH: max(1, batch)})
 
     def producer(self, settings: Mapping[str, Any]) -> Producer:
         """A producer.
@@ -127,10 +147,12 @@ def told(doing: str, connection: KafkaConnection) -> Iterator[None]:
 
     Raises:
         StorageError: The client has failed.
+        ConfigurationError: The cluster does not allow it.
     """
     try:
         yield
     except (KafkaException, BufferError) as error:
-        raise StorageError(
-            f"{doing} has failed: {reason_of(error)}. The brokers are {connection.servers!r}."
-        ) from error
+        what = f"{doing} has failed: {reason_of(error)}. The brokers are {connection.servers!r}."
+        if isinstance(error, KafkaException) and error.args[0].code() in NOT_ALLOWED:
+            raise ConfigurationError(f"{what} They know who asks, and do not allow it: grant it.") from error
+        raise StorageError(what) from error

@@ -12,7 +12,8 @@ from holdfast.datastream.connectors.kafka.client import KafkaConnection, told
 from holdfast.datastream.connectors.kafka.marker_log import MarkerLog
 from holdfast.datastream.connectors.kafka.marker_topic import MarkerPartition, Shard
 from holdfast.datastream.connectors.kafka.record.record_staging import staged_records
-from holdfast.datastream.connectors.kafka.shard_producer import RecordProducer, ShardProducer
+from holdfast.datastream.connectors.kafka.shard_producer import RecordProducer, RefusedByTopicError, ShardProducer
+from holdfast.datastream.connectors.kafka.topic_limits import limits_of
 from holdfast.errors import ConfigurationError, StorageError
 from holdfast.kernel.malformed import MALFORMED
 from holdfast.runtime.function.sink import CommitRequest, Committer, CommitterInitContext
@@ -52,7 +53,8 @@ class PlainCommitter(Committer):
                     self._producer.flush()
             except StorageError as error:
                 self.close()
-                if request.committable["guarantee"] == "none":
+                before, self._connection = self._connection, _heeding(error, self._connection)
+                if request.committable["guarantee"] == "none" and self._connection is before:
                     request.signal_failed_with_known_reason(error)
                 else:
                     request.retry_later(error)
@@ -138,6 +140,7 @@ class TransactionalCommitter(Committer):
             # Shut out, failed, or unknown: it is all the same. The next try asks who leads, begins as new producers,
             # and reads what became of it.
             self.close()
+            self._connection = _heeding(error, self._connection)
             for request in requests:
                 if request not in done:
                     request.retry_later(error)
@@ -178,6 +181,14 @@ class TransactionalCommitter(Committer):
             self._context.require_lead()
             producer = self._producers[transactional_id] = ShardProducer(self._connection, transactional_id)
         return producer
+
+
+def _heeding(error: StorageError, connection: KafkaConnection) -> KafkaConnection:
+    """The connection whose batches a topic takes that has refused a larger one: what it takes has become less."""
+    if not isinstance(error, RefusedByTopicError) or not error.is_too_large:
+        return connection
+    known = limits_of(connection, error.topic)
+    return connection.limited_to(known[error.topic].largest if known else 1)
 
 
 def shard_of(request: CommitRequest) -> Shard:

@@ -8,6 +8,7 @@ once. The shards of an epoch appear one after the other.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -20,15 +21,21 @@ from holdfast.datastream.connectors.kafka.marker_topic import (
     find_or_make,
     require_same,
 )
+from holdfast.datastream.connectors.kafka.record import record_limits
+from holdfast.datastream.connectors.kafka.record.record_limits import RecordLimits, compressor_of
 from holdfast.datastream.connectors.kafka.record.record_serialization import KafkaRecordSerializationSchema
 from holdfast.datastream.connectors.kafka.record.record_staging import LARGEST, RecordStaging
 from holdfast.datastream.connectors.kafka.shard_producer import RecordProducer
+from holdfast.datastream.connectors.kafka.topic_limits import limits_of
 from holdfast.datastream.sinks.task_owned import sweep_task_owned
-from holdfast.errors import ConfigurationError
+from holdfast.errors import ConfigurationError, StorageError
 from holdfast.runtime.function.sink import Committer, CommitterInitContext, Sink, WriterInitContext
 from holdfast.storage.job.naming import FileName
 
+logger = logging.getLogger(__name__)
+
 _LARGEST: Final = "message.max.bytes"
+_LIMITS: Final = "limits"
 _PREFIX: Final = "holdfast"
 
 
@@ -54,6 +61,7 @@ class KafkaSink(Sink):
         self._prefix = prefix
         self._marker_topic = marker_topic
         self._place: MarkerPartition | None = None
+        self._limits: dict[str, RecordLimits] = {}
 
     @staticmethod
     def builder() -> KafkaSinkBuilder:
@@ -61,17 +69,25 @@ class KafkaSink(Sink):
         return KafkaSinkBuilder()
 
     def prepare(self, context: CommitterInitContext, kept: Any) -> Any:
-        """Finds the topic of commits, or makes it; the one that a checkpoint knows must be the same."""
-        if self._guarantee is not DeliveryGuarantee.EXACTLY_ONCE:
-            return None
+        """Asks what topics refuse, and finds the topic of commits, or makes it; it must be that of the checkpoint."""
         connection = KafkaConnection(self._properties)
-        known = None if kept is None else MarkerPartition.from_json(kept)
+        try:
+            self._limits = limits_of(connection, self._schema.topic)
+        except StorageError as error:
+            if self._guarantee is not DeliveryGuarantee.NONE:
+                raise
+            logger.warning("what Kafka refuses is not known: %s", error)
+        limits = {_LIMITS: record_limits.to_json(self._limits)}
+        if self._guarantee is not DeliveryGuarantee.EXACTLY_ONCE:
+            return limits
+        kept = _place_in(kept)
+        known = MarkerPartition.from_json(kept) if kept else None
         if known is not None and known.topic == self._marker_topic:
             require_same(connection.admin(), connection, known)
             self._place = known
         else:
             self._place = find_or_make(connection, self._marker_topic, f"{context.job_id} {context.uid}")
-        return self._place.to_json()
+        return {**self._place.to_json(), **limits}
 
     def create_writer(self, context: WriterInitContext) -> RecordStaging:
         """Makes records and stages them in the job's directory."""
@@ -83,13 +99,22 @@ class KafkaSink(Sink):
                 "shard": context.subtask,
                 "shards": context.parallelism,
                 "transactional_id": f"{self._id_base(context.job_id, context.uid)}{context.subtask}",
-                "target": context.target,
+                "target": _place_in(context.target),
             }
-        return RecordStaging(self._schema, context, committable, int(self._properties.get(_LARGEST, LARGEST)))
+        return RecordStaging(
+            self._schema,
+            context,
+            committable,
+            int(self._properties.get(_LARGEST, LARGEST)),
+            record_limits.from_json((context.target or {}).get(_LIMITS, ())),
+            compressor_of(self._properties),
+        )
 
     def create_committer(self, context: CommitterInitContext) -> Committer:
         """Publishes what is staged."""
         connection = KafkaConnection(self._properties)
+        if self._schema.topic in self._limits:
+            connection = connection.limited_to(self._limits[self._schema.topic].largest)
         if self._guarantee is not DeliveryGuarantee.EXACTLY_ONCE:
             return _OfAnotherGuarantee(connection, context)
         return TransactionalCommitter(connection, context, self._place, self._id_base(context.job_id, context.uid))
@@ -103,6 +128,11 @@ class KafkaSink(Sink):
 
     def __repr__(self) -> str:
         return f"KafkaSink({self._properties.get(BOOTSTRAP)!r}, {self._guarantee.name})"
+
+
+def _place_in(target: Any) -> Any:
+    """What a target says of the topic of commits."""
+    return {name: said for name, said in target.items() if name != _LIMITS} if isinstance(target, dict) else target
 
 
 class _OfAnotherGuarantee(PlainCommitter):

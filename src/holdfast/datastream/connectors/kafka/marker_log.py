@@ -124,7 +124,7 @@ class MarkerLog:
                 self._position = max(self._position, message.offset())
                 if self._position < end and self._end_open(end, end_transaction):
                     deadline = time.monotonic() + self._connection.patience
-            elif error.code() not in _PASSING:
+            elif error.code() not in (*_PASSING, KafkaError.GROUP_AUTHORIZATION_FAILED):  # it is in no group
                 raise KafkaException(error)
 
     def _take(self, message: Any) -> None:

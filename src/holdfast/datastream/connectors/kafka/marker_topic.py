@@ -107,7 +107,7 @@ def find_or_make(connection: KafkaConnection, name: str, owner: str) -> MarkerPa
         ConfigurationError: The topic may lose markers.
     """
     admin = connection.admin()
-    with told("asking Kafka about its topic of commits", connection):
+    with told(f"asking Kafka about its topic of commits, {name!r},", connection):
         found = _described(admin, connection, name)
         if found is None:
             _make(admin, connection, name)
@@ -127,7 +127,7 @@ def require_same(admin: AdminClient, connection: KafkaConnection, kept: MarkerPa
         StorageError: The cluster does not answer.
         ConfigurationError: It is another one, or not there.
     """
-    with told("asking Kafka about its topic of commits", connection):
+    with told(f"asking Kafka about its topic of commits, {kept.topic!r},", connection):
         found = _described_by_all(admin, connection, kept.topic)
         if found is not None and str(found.topic_id) == kept.topic_id and kept.partition < len(found.partitions):
             return

@@ -13,17 +13,46 @@ from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from holdfast.datastream.connectors.kafka.client import KafkaConnection, told
+from holdfast.datastream.connectors.kafka.client import NOT_ALLOWED, KafkaConnection, reason_of, told
 from holdfast.datastream.connectors.kafka.marker_topic import MarkerPartition, Shard, marker_key, marker_value
 from holdfast.datastream.connectors.kafka.record.record_serialization import KafkaRecord
+from holdfast.errors import ConfigurationError, StorageError
 
 _DEFAULTS: Final = {
     # Keys go where the Java client puts them, so that topics of several writers stay partitioned.
     "partitioner": "murmur2_random",
     "linger.ms": 5,
 }
+_ADVICE: Final = {
+    KafkaError.MSG_SIZE_TOO_LARGE: "raise its max.message.bytes",
+    KafkaError.INVALID_RECORD: "take 'compact' from its cleanup.policy",
+    KafkaError.INVALID_TIMESTAMP: "raise its message.timestamp.after.max.ms, or message.timestamp.before.max.ms",
+    KafkaError._UNKNOWN_PARTITION: "give it more partitions",
+}
+"""By what a topic answers that will not take a record, whoever sends it: what makes it take it."""
+
+_PURGED: Final = (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT)
+"""What becomes of records when another one has ended the transaction."""
+
 TRANSACTION_TIMEOUT: Final = "transaction.timeout.ms"
 TRANSACTION_TIMEOUT_MS: Final = 300_000
+
+
+class RefusedByTopicError(StorageError):
+    """A topic does not take what is staged for it.
+
+    Attributes:
+        topic: The topic.
+        is_too_large: Whether it is for the size of a batch.
+    """
+
+    def __init__(self, topic: str, error: KafkaError) -> None:
+        self.topic = topic
+        self.is_too_large = error.code() == KafkaError.MSG_SIZE_TOO_LARGE
+        super().__init__(
+            f"the Kafka topic {topic!r} does not take a record that is staged for it: {reason_of(error)}. It is not "
+            f"lost, and is tried again: {_ADVICE[error.code()]}, if only for as long as that takes"
+        )
 
 
 class RecordProducer:
@@ -42,7 +71,8 @@ class RecordProducer:
         defaults = {key: value for key, value in _DEFAULTS.items() if key not in connection.properties}
         own = {"delivery.report.only.error": True, "on_delivery": self._failed}
         self._producer: Producer = connection.producer({**defaults, **(settings or {}), **own})
-        self._failure: KafkaError | None = None
+        self._topics: set[str] = set()
+        self._failure: Exception | None = None
 
     def send(self, records: Iterable[KafkaRecord]) -> None:
         """Hands records to the client; blocks while its queue is full.
@@ -52,12 +82,16 @@ class RecordProducer:
         """
         produce = self._producer.produce
         for topic, key, value, headers, partition, timestamp in records:
+            self._topics.add(topic)
             while True:
                 try:
                     produce(topic, value, key, partition, timestamp=max(0, timestamp), headers=list(headers) or None)
                     break
                 except BufferError:
                     self._wait(len(self._producer) - 1)
+                except KafkaException as error:
+                    self._producer.poll(0)  # what has failed before may be the reason
+                    raise self._failure or self._told(error.args[0], topic) from error
 
     def flush(self) -> None:
         """Blocks until the cluster has all records.
@@ -79,7 +113,7 @@ class RecordProducer:
         while True:
             left = self._producer.flush(0.1) if most == 0 else (self._producer.poll(0.05), len(self._producer))[1]
             if self._failure is not None:
-                raise KafkaException(self._failure)
+                raise self._failure
             if left <= most:
                 return
             if left < before:
@@ -88,8 +122,18 @@ class RecordProducer:
                 raise KafkaException(KafkaError(KafkaError._TIMED_OUT, f"{left} records wait to be sent"))
 
     def _failed(self, error: KafkaError | None, message: Any) -> None:
-        if error is not None and self._failure is None:
-            self._failure = error
+        if error is not None and self._failure is None and error.code() not in _PURGED:
+            self._failure = self._told(error, message.topic())
+
+    def _told(self, error: KafkaError, topic: str) -> Exception:
+        """What is raised where a record was not taken."""
+        if error.code() in NOT_ALLOWED:
+            return ConfigurationError(
+                f"The Kafka cluster at {self._connection.servers!r} does not let the job write to the topic {topic!r}: "
+                f"{reason_of(error)}. Grant it. What is staged for the topic is in the checkpoint, and is published "
+                "when the job runs again."
+            )
+        return RefusedByTopicError(topic, error) if error.code() in _ADVICE else KafkaException(error)
 
 
 class ShardProducer(RecordProducer):
@@ -110,6 +154,15 @@ class ShardProducer(RecordProducer):
         with told(f"beginning as the producer {transactional_id!r}", connection):
             self._producer.init_transactions(connection.patience)
 
+    def send(self, records: Iterable[KafkaRecord]) -> None:
+        try:
+            super().send(records)
+        except KafkaException as error:
+            if error.args[0].code() == KafkaError._STATE:
+                # The transaction is at its end, and says why to whoever commits it.
+                self._producer.commit_transaction(self._connection.patience)
+            raise
+
     def send_epoch(self, records: Iterable[KafkaRecord], shard: Shard, epoch: int, place: MarkerPartition) -> None:
         """Opens a transaction with the records of an epoch and its marker, and hands them to the client.
 
@@ -129,6 +182,6 @@ class ShardProducer(RecordProducer):
         Raises:
             StorageError: It may be committed or not.
         """
-        with told("committing a transaction", self._connection):
+        with told(f"committing a transaction into {sorted(self._topics)}", self._connection):
             self.flush()
             self._producer.commit_transaction(self._connection.patience)

@@ -55,6 +55,11 @@ class KafkaRecordSerializationSchema:
         self._headers = headers
         self._partitioner = partitioner
 
+    @property
+    def topic(self) -> str | None:
+        """The topic that all records go to; None if each element chooses."""
+        return self._topic if isinstance(self._topic, str) else None
+
     @staticmethod
     def builder() -> KafkaRecordSerializationSchemaBuilder:
         """A builder of a schema."""

@@ -5,12 +5,13 @@ They are made in the tasks, so a row that cannot be sent fails there, before its
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from holdfast.datastream.connectors.kafka.record.record_limits import Compressor, RecordLimits
 from holdfast.datastream.connectors.kafka.record.record_serialization import KafkaRecord, KafkaRecordSerializationSchema
 from holdfast.errors import HoldfastError
 from holdfast.runtime.function.sink import (
@@ -40,7 +41,7 @@ _SCHEMA: Final = pa.schema(
 _ROWS: Final = 8192
 _BYTES: Final = 8 << 20
 _OVERHEAD: Final = 128
-"""Bytes that a record has beside its key, value and headers, at most."""
+"""Bytes that a record, alone in a batch, has beside its key, value and headers, at most."""
 
 
 class RecordStaging(SinkWriter):
@@ -51,6 +52,8 @@ class RecordStaging(SinkWriter):
         context: Of the writer.
         committable: What identifies the records to the committer; file, rows and bytes are added.
         largest: Bytes that a record may have.
+        limits: What topics refuse, by their names.
+        compressor: Of the producer.
     """
 
     def __init__(
@@ -59,11 +62,16 @@ class RecordStaging(SinkWriter):
         context: WriterInitContext,
         committable: dict[str, Any],
         largest: int = LARGEST,
+        limits: Mapping[str, RecordLimits] | None = None,
+        compressor: Compressor | None = None,
     ) -> None:
         name = context.file_name(SUFFIX)
         self._file = ParquetStaging(context.staging_dir, name, {**committable, "file": name})
         self._serialize = schema.serialize
         self._largest = largest
+        self._limits = limits or {}
+        self._compressor = compressor
+        self._now = context.processing_time
         self._records: list[KafkaRecord] = []
         self._bytes = 0
         schema.open()
@@ -89,6 +97,9 @@ class RecordStaging(SinkWriter):
                 f"its record has {size} bytes, and Kafka takes {self._largest} at most: make it smaller, or raise "
                 "message.max.bytes of the sink, and of the brokers or max.message.bytes of the topic"
             )
+        limits = self._limits.get(record.topic)
+        if limits is not None and (reason := limits.why_refused(record, size, self._now, self._compressor)):
+            raise RefusedElementError(reason)
         self._records.append(record)
         self._bytes += size
         if self._bytes >= _BYTES or len(self._records) >= _ROWS:

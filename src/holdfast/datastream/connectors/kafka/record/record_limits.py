@@ -1,0 +1,148 @@
+"""What a topic refuses of single records, so that a task can tell before it stages one.
+
+The driver asks the cluster when an attempt begins (`topic_limits`), and the answer goes to the tasks as JSON. One
+record that its topic refuses would hold up the transaction that it is in, for good.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+import pyarrow as pa
+
+from holdfast.datastream.connectors.kafka.record.record_serialization import KafkaRecord
+
+Compressor = Callable[[bytes], int]
+"""How many bytes become of some."""
+
+_BATCH: Final = 61
+"""Bytes that a batch has before its records."""
+
+_BLOCK: Final = 1 << 16
+_ZSTD_LEVEL: Final = 3
+"""What librdkafka compresses with lz4 at once, knowing nothing of what came before, and its level of zstd."""
+
+_UNCERTAIN: Final = 0.03, 64
+"""By which part, and by how many bytes, what it makes may be more than what pyarrow makes of the same."""
+
+
+@dataclass(frozen=True)
+class RecordLimits:
+    """What a topic takes.
+
+    Attributes:
+        largest: Bytes of a batch, as it is sent: `max.message.bytes`.
+        partitions: How many partitions there are.
+        needs_key: Whether it is compacted.
+        ahead: Milliseconds by which a record may be ahead of the broker's clock, None if any.
+        behind: Milliseconds by which it may be behind.
+    """
+
+    largest: int
+    partitions: int
+    needs_key: bool = False
+    ahead: int | None = None
+    behind: int | None = None
+
+    def why_refused(self, record: KafkaRecord, most: int, now: int, compressor: Compressor | None) -> str | None:
+        """Why the topic would refuse a record; None if it takes it.
+
+        Args:
+            record: The record.
+            most: Bytes that a batch has at most that has it alone.
+            now: The time, in milliseconds.
+            compressor: Of the producer, None if it sends records as they are.
+        """
+        topic = record.topic
+        if self.needs_key and record.key is None:
+            return f"its record has no key, which the topic {topic!r} needs, because it is compacted"
+        if record.partition >= self.partitions:
+            return f"its record is for partition {record.partition}, and the topic {topic!r} has {self.partitions}"
+        if record.timestamp > 0:
+            if self.ahead is not None and record.timestamp > now + self.ahead:
+                return _untimely(record, "after", self.ahead)
+            if self.behind is not None and record.timestamp < now - self.behind:
+                return _untimely(record, "before", self.behind)
+        if most > self.largest and (size := sent_size(record, compressor, self.largest)) > self.largest:
+            return (
+                f"its record has {size} bytes as it is sent, and the topic {topic!r} takes {self.largest}: make it "
+                "smaller, or raise max.message.bytes of the topic"
+            )
+        return None
+
+
+def to_json(limits: Mapping[str, RecordLimits]) -> list[dict[str, Any]]:
+    """As tasks get the limits of topics: those that have the same are named together."""
+    groups: dict[RecordLimits, list[str]] = {}
+    for topic, limit in sorted(limits.items()):
+        groups.setdefault(limit, []).append(topic)
+    return [{"topics": topics, **asdict(limit)} for limit, topics in groups.items()]
+
+
+def from_json(groups: Iterable[Mapping[str, Any]]) -> dict[str, RecordLimits]:
+    """The limits of topics, by their names."""
+    return {
+        topic: RecordLimits(**{name: value for name, value in group.items() if name != "topics"})
+        for group in groups
+        for topic in group["topics"]
+    }
+
+
+def compressor_of(properties: Mapping[str, Any]) -> Compressor | None:
+    """What a producer with these properties does to a batch; None if it sends it as it is."""
+    name = str(properties.get("compression.type", properties.get("compression.codec", "none"))).lower()
+    if name in ("none", "inherit"):
+        return None
+    asked = int(properties.get("compression.level", -1))
+    level: int | None = None
+    if pa.Codec.supports_compression_level(name) and asked > 0:
+        level = min(asked, pa.Codec.maximum_compression_level(name))
+    elif name == "zstd":
+        level = _ZSTD_LEVEL
+    compress = pa.Codec(name, level).compress
+
+    def size(data: bytes) -> int:
+        step = _BLOCK if name == "lz4" else max(1, len(data))
+        return sum(len(compress(data[at : at + step], asbytes=True)) for at in range(0, len(data), step))
+
+    return size
+
+
+def sent_size(record: KafkaRecord, compressor: Compressor | None, enough: int) -> int:
+    """Bytes of a batch that has this record alone.
+
+    Args:
+        record: The record.
+        compressor: Of the producer.
+        enough: Where no less is asked for; then it is not compressed.
+    """
+    size = 3 + _length(record.key) + _length(record.value) + _digits(len(record.headers))
+    size += sum(_length(name.encode()) + _length(value) for name, value in record.headers)
+    size += _BATCH + _digits(size)
+    if size <= enough or compressor is None:
+        return size
+    parts = [record.key, record.value, *(part for name, value in record.headers for part in (name.encode(), value))]
+    part, more = _UNCERTAIN
+    packed = compressor(b"".join(filter(None, parts)))
+    return min(size, _BATCH + more + int(packed * (1 + part)))
+
+
+def _length(part: bytes | None) -> int:
+    return 1 if part is None else _digits(len(part)) + len(part)
+
+
+def _digits(number: int) -> int:
+    """Bytes of a number as Kafka writes it: seven bits of it and its sign in each."""
+    return max(1, -(-(2 * number).bit_length() // 7))
+
+
+def _untimely(record: KafkaRecord, side: str, most: int) -> str:
+    at = datetime.fromtimestamp(record.timestamp / 1000, UTC).isoformat(timespec="milliseconds")
+    return (
+        f"its record is of {at}, and the topic {record.topic!r} takes none that is {timedelta(milliseconds=most)} or "
+        f"more {'ahead' if side == 'after' else 'behind'}: give it another timestamp, or raise "
+        f"message.timestamp.{side}.max.ms of the topic"
+    )
