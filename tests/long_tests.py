@@ -121,6 +121,7 @@ LONG = (
     "tests/spark/test_flights_queries.py",
     "tests/spark/test_from_spark.py::test_what_spark_counts_and_has_seen_goes_on_in_reductions_that_are_built_in",
     "tests/spark/test_installed_wheel_stories.py",
+    "tests/spark/test_windows.py::test_two_streams_meet_in_windows_over_three_runs_of_different_parallelism",
     f"{LEDGER}::test_a_damaged_input_file_ends_the_job_by_name",
     f"{LEDGER}::test_a_killed_executor_of_two[2-ledger-kill-executor]",
     f"{LEDGER}::test_a_killed_executor_of_two[2-parity-kill-executor-late]",

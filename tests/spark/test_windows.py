@@ -14,6 +14,9 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 
+from holdfast.common import Time, WatermarkStrategy
+from holdfast.datastream import CoGroupFunction, JoinFunction, ParquetFileSink, StreamExecutionEnvironment
+from holdfast.datastream.window import TumblingEventTimeWindows
 from tests.spark.test_examples import EXAMPLES, run
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
@@ -90,3 +93,68 @@ def test_departures_in_windows_are_as_in_plain_python(tmp_path: Path) -> None:
             session.append(at)
     assert read(output / "busy") == sorted(sessions)
     assert not (output / "late").exists() or read(output / "late") == []
+
+
+class Pair(JoinFunction):
+    def join(self, first: Any, second: Any) -> Any:
+        return first.origin, first.departs, second.departs
+
+
+class Sums(CoGroupFunction):
+    def co_group(self, first: list[Any], second: list[Any]) -> Any:
+        yield (first or second)[0].origin, sum(one.delay for one in first), sum(one.delay for one in second)
+
+
+def test_two_streams_meet_in_windows_over_three_runs_of_different_parallelism(spark: Any, tmp_path: Path) -> None:
+    flights = departures()
+    halves = {"left": flights[0:-1:2], "right": flights[1:-1:2]}
+    over = [{"origin": "END", "tailnum": "END", "departs": 1000 * HOUR, "delay": 0}]
+    for name in halves:
+        (tmp_path / name).mkdir()
+
+    def timed(env: StreamExecutionEnvironment, name: str) -> Any:
+        frame = spark.readStream.schema("origin string, tailnum string, departs bigint, delay bigint")
+        frame = frame.option("maxFilesPerTrigger", 1).parquet(str(tmp_path / name))
+        strategy = WatermarkStrategy.for_bounded_out_of_orderness(Time.hours(2))
+        return (
+            env.from_dataframe(frame)
+            .uid(name)
+            .assign_timestamps_and_watermarks(strategy.with_timestamp_assigner(lambda row, _: row.departs))
+        )
+
+    for number, parallelism in enumerate((2, 3, 1)):
+        for name, half in halves.items():
+            part = half[70 * number : 70 * (number + 1)]
+            for at in (0, 35):
+                written(part[at : at + 35], tmp_path / name, 10 * number + at // 35)
+            if number == 2:
+                written(over, tmp_path / name, 10 * number + 2)
+        options = {"execution.trigger": "available-now", "execution.checkpointing.dir": str(tmp_path / "checkpoints")}
+        env = StreamExecutionEnvironment.get_execution_environment(options, spark=spark)
+        env.set_parallelism(parallelism)
+        left, right = timed(env, "left"), timed(env, "right")
+        windows = TumblingEventTimeWindows.of(Time.hours(1))
+        pairs, sums = (
+            both.where("origin").equal_to("origin").window(windows) for both in (left.join(right), left.co_group(right))
+        )
+        joined = pairs.apply(Pair(), "origin string, first bigint, second bigint").uid("pairs")
+        joined.sink_to(ParquetFileSink(str(tmp_path / "pairs"))).uid("pairs-out")
+        grouped = sums.apply(Sums(), "origin string, first bigint, second bigint").uid("sums")
+        grouped.sink_to(ParquetFileSink(str(tmp_path / "sums"))).uid("sums-out")
+        env.execute("meet")
+
+    both: dict[tuple[str, int], tuple[list[Any], list[Any]]] = defaultdict(lambda: ([], []))
+    for side, half in enumerate(halves.values()):
+        for flight in half:
+            both[flight["origin"], flight["departs"] // HOUR][side].append(flight)
+    assert read(tmp_path / "pairs") == sorted(
+        (origin, one["departs"], other["departs"])
+        for (origin, _), (firsts, seconds) in both.items()
+        for one in firsts
+        for other in seconds
+    )
+    found = [row for row in read(tmp_path / "sums") if row[0] != "END"]
+    assert found == sorted(
+        (origin, sum(one["delay"] for one in firsts), sum(one["delay"] for one in seconds))
+        for (origin, _), (firsts, seconds) in both.items()
+    )
