@@ -25,6 +25,8 @@ STAMP := $(VENV)/.setup-done
 CLASSES := $(VENV)/spark.jsa
 # A broker for the tests of Kafka, 43 MB; without a network they say that they skip.
 KAFKA := $(VENV)/kafka/.done
+# A YARN for three long tests, 66 MB beside the jars of PySpark; without a network they say that they skip.
+YARN := $(VENV)/yarn/.done
 # A schema registry for two long tests, 142 MB; without a network they say that they skip.
 REGISTRY := $(VENV)/registry/.done
 # The newest Python for the test of the wheel, 60 MB; without a network it takes the newest that the machine has, if CI is
@@ -87,8 +89,8 @@ fuzz: $(FUZZER) ## Fuzz a parser with coverage guidance: TARGET=frame FUZZ_SECON
 $(CLASSES): $(STAMP) tests/programs/java_archive.py
 	-$(PY) -m tests.programs.java_archive
 
-$(KAFKA): $(STAMP) requirements-kafka.lock scripts/kafka_jars.py
-	-$(PY) scripts/kafka_jars.py
+$(KAFKA) $(YARN): $(VENV)/%/.done: requirements-%.lock scripts/jars.py $(STAMP)
+	-$(PY) scripts/jars.py $*
 
 $(REGISTRY): $(STAMP) scripts/schema_registry.py
 	-$(PY) scripts/schema_registry.py
@@ -101,7 +103,7 @@ test: $(STAMP) $(CLASSES) $(KAFKA) ## Run what a contributor runs: real Spark, a
 
 test-all: export EXAMPLES := all
 test-all: SLOWEST := --durations 40
-test-all: $(STAMP) $(CLASSES) $(KAFKA) $(REGISTRY) $(PYTHONS) ## Run all tests (65 minutes on two cores)
+test-all: $(STAMP) $(CLASSES) $(KAFKA) $(YARN) $(REGISTRY) $(PYTHONS) ## Run all tests (65 minutes on two cores)
 	$(call run,$(ALL))
 
 test-again: $(STAMP) ## Run again what failed in the last run

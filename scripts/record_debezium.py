@@ -32,7 +32,7 @@ from confluent_kafka import Message  # noqa: E402
 from holdfast.spark.java import ensure_java  # noqa: E402
 from holdfast.testing import KafkaServer  # noqa: E402
 from holdfast.testing.server.kafka import kafka_jars  # noqa: E402
-from scripts.kafka_jars import bring_all  # noqa: E402
+from scripts.jars import bring_all  # noqa: E402
 from tests.postgres import FAST, PostgresServer  # noqa: E402
 from tests.stories.kafka import messages  # noqa: E402
 

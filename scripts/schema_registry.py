@@ -14,7 +14,7 @@ from typing import Final
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from scripts.kafka_jars import CENTRAL, bring
+from scripts.jars import CENTRAL, bring
 
 VERSION: Final = "2.6.13.Final"
 """The last one that runs on Java 17."""

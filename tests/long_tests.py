@@ -152,6 +152,7 @@ LONG = (
     "tests/spark/test_pyflink_programs.py::test_another_program",
     "tests/spark/test_schema_registry.py",
     "tests/spark/test_standalone_stories.py",
+    "tests/spark/test_yarn_stories.py",
     *(f"tests/unit/benchmarks/test_nexmark.py::{NEXMARK}[{name}]" for name in LONG_QUERIES),
     f"tests/unit/benchmarks/test_nexmark.py::{NEXMARK_KILLED}",
     "tests/unit/benchmarks/test_nexmark.py::test_a_query_that_is_killed_again_and_again_gives_the_same_answer[q4]",

@@ -240,7 +240,7 @@ def main() -> int:
         code = run(arguments.broker, work, arguments.payments, arguments.query_port)
     else:
         if kafka_jars() is None:
-            raise SystemExit("there are no jars of a Kafka broker: run scripts/kafka_jars.py, or name one by --broker")
+            raise SystemExit("there are no jars of a Kafka broker: run scripts/jars.py kafka, or name one by --broker")
         with KafkaServer(work / "kafka") as server:
             code = run(server.bootstrap_servers, work, arguments.payments, arguments.query_port)
     print(f"{'Done' if code == 0 else 'FAILED'} in {time.monotonic() - started:.0f} s.")

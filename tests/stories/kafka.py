@@ -18,7 +18,7 @@ PATIENCE = 60
 def require_jars() -> None:
     """Skips by name where there is no broker to start, but not in CI."""
     if kafka_jars() is None:
-        message = "there are no jars of a Kafka broker: run scripts/kafka_jars.py, which needs a network"
+        message = "there are no jars of a Kafka broker: run scripts/jars.py kafka, which needs a network"
         if os.environ.get("CI"):
             pytest.fail(message)
         pytest.skip(message)

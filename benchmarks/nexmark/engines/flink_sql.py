@@ -118,7 +118,7 @@ _DECORATION: Final = re.compile(r" \*(ROWTIME|PROCTIME)\*| NOT NULL")
 
 def interpreter(cache: Path) -> str:
     """The Python of PyFlink's environment, with the jars beside Flink's own."""
-    from scripts.kafka_jars import CENTRAL, bring
+    from scripts.jars import CENTRAL, bring
 
     python = pyflink.interpreter(cache)
     [library] = Path(python).parents[1].glob("lib/python*/site-packages/pyflink/lib")

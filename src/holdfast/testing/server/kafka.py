@@ -1,4 +1,4 @@
-"""Real Kafka brokers in KRaft mode, alone or several, started from the jars that `scripts/kafka_jars.py` brings.
+"""Real Kafka brokers in KRaft mode, alone or several, started from the jars that `scripts/jars.py` brings.
 
 with KafkaServer() as kafka:
     producer = confluent_kafka.Producer({"bootstrap.servers": kafka.bootstrap_servers})
@@ -181,7 +181,7 @@ class KafkaServer:
         if jars is None:
             raise ConfigurationError(
                 f"There are no jars of a Kafka broker in {str(Path(sys.prefix, 'kafka'))!r}: run "
-                f"scripts/kafka_jars.py, or name their directory by {JARS}."
+                f"scripts/jars.py kafka, or name their directory by {JARS}."
             )
         return [
             str(ensure_java(dict(os.environ)) / "bin" / "java"),

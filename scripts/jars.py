@@ -1,8 +1,9 @@
-"""Brings the jars of a Kafka broker, which tests start, into the environment: from Maven Central, each by its hash.
+"""Brings the jars of a server that tests start into the environment: from Maven Central, each by its hash.
 
-    .venv/bin/python scripts/kafka_jars.py
+    .venv/bin/python scripts/jars.py kafka
 
-What is there and right stays. Without a network it ends with 1, and the tests that need a broker say that they skip.
+Those of `requirements-kafka.lock` are in `.venv/kafka` then. What is there and right stays. Without a network it ends
+with 1, and the tests that need the server say that they skip.
 """
 
 from __future__ import annotations
@@ -14,20 +15,20 @@ import urllib.request
 from pathlib import Path
 from typing import Final
 
-LOCK: Final = Path(__file__).resolve().parents[1] / "requirements-kafka.lock"
-TARGET: Final = Path(sys.prefix, "kafka")
+ROOT: Final = Path(__file__).resolve().parents[1]
 CENTRAL: Final = "https://repo1.maven.org/maven2"
 _LINE: Final = re.compile(r"([\w.-]+):([\w.-]+):([\w.-]+) sha256:([0-9a-f]{64})")
 _SECONDS: Final = 60
 
 
-def main() -> int:
+def main(server: str) -> int:
     """Downloads what is missing."""
-    problem = bring_all(LOCK, TARGET)
+    target = Path(sys.prefix, server)
+    problem = bring_all(ROOT / f"requirements-{server}.lock", target)
     if problem:
-        sys.stderr.write(f"kafka: {problem}\n")
+        sys.stderr.write(f"{server}: {problem}\n")
         return 1
-    (TARGET / ".done").touch()
+    (target / ".done").touch()
     return 0
 
 
@@ -71,4 +72,4 @@ def bring(url: str, path: Path, digest: str) -> str | None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1]))
