@@ -11,14 +11,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from benchmarks.nexmark.events import BID
-from benchmarks.nexmark.query import DAY, Query, of
+from benchmarks.nexmark.query import DAY, Computed, Query, of
 from holdfast.datastream import BatchFunction, DataStream
 from holdfast.datastream.functions import BatchContext, RuntimeContext
 from holdfast.datastream.state import ValueStateDescriptor
 from holdfast.runtime.operator.vectorised_groups import Groups
 
 RANKS: Final = 3
-RANK: Final = "case when price < 10000 then 0 when price < 1000000 then 1 else 2 end"
+RANK: Final = Computed(lambda price: pa.array(np.searchsorted([10_000, 1_000_000], price, side="right")), ("price",))
 BIDDER, AUCTION = 0, 1
 COUNTS: Final = [
     f"{rank}_{what}" for what in ("bids", "bidders", "auctions") for rank in ("total", "rank1", "rank2", "rank3")
@@ -273,15 +273,15 @@ def highest_bids(streams: Mapping[str, DataStream]) -> DataStream:
     return streams["bid"].key_by("auction").process_batches(HighestBids(), output).uid("highest")
 
 
-def _by_kind(columns: str, **expressions: str) -> Mapping[str, Any]:
+def _by_kind(columns: str, **sources: Any) -> Mapping[str, Any]:
     """Each bid twice: for its bidder and for its auction."""
     return {
-        f"{name}s": of("bid", columns, kind=str(kind), id=name, rank=RANK, **expressions)
+        f"{name}s": of("bid", columns, kind=kind, id=name, rank=RANK, **sources)
         for kind, name in ((BIDDER, "bidder"), (AUCTION, "auction"))
     }
 
 
-_MINUTE: Final = "floor(date_time / 60000) % 1440"
+_MINUTE: Final = Computed(lambda time: pa.array(time.to_numpy() // 60_000 % 1440), ("date_time",))
 
 CHANGING: Final = [
     Query("q15", _by_kind("day bigint, kind tinyint, id bigint, rank tinyint", day=DAY), bidding_statistics, ("day",)),

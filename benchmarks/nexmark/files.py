@@ -28,6 +28,8 @@ if str(ROOT) not in sys.path:  # started by its path
 from benchmarks.nexmark.events import TYPES, Rules, chunk_of_events  # noqa: E402
 
 READERS = 2
+GROUP = 100_000
+"""Rows of a row group of an epoch's file, so that all cores can read it."""
 SIDE_ROWS = 10_000
 FIRST_FILE_TIME = 1_700_000_000
 
@@ -47,7 +49,7 @@ def events_on_disk(cache: Path, events: int, epoch: int, rules: Rules | None = N
     if epoch < 1 or events % epoch:
         raise ValueError(f"{events} events are not a whole number of epochs of {epoch} events.")
     rules = rules or Rules()
-    name = f"events-{events}-epoch-{epoch}-rate-{rules.rate}-shuffled-{rules.shuffled}-seed-{rules.seed}"
+    name = f"events-{events}-epoch-{epoch}-rate-{rules.rate}-shuffled-{rules.shuffled}-seed-{rules.seed}-{GROUP}"
     folder = cache / name
     if folder.exists():
         return folder
@@ -61,7 +63,7 @@ def events_on_disk(cache: Path, events: int, epoch: int, rules: Rules | None = N
     for number, tables in enumerate(_epochs(rules, events, epoch)):
         for (kind, table), whole in zip(tables.items(), wholes, strict=True):
             path = unfinished / "epochs" / kind / f"epoch-{number:06d}.parquet"
-            pq.write_table(table, path)
+            pq.write_table(table, path, row_group_size=GROUP)
             # Spark's file source goes by modification time; a second apart, so that the order is certain.
             os.utime(path, (FIRST_FILE_TIME + number, FIRST_FILE_TIME + number))
             whole.write(table)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from benchmarks.nexmark.query import Query, of
+from benchmarks.nexmark.query import Computed, Query, of
 from holdfast.datastream import BatchFunction, DataStream, KeyedProcessFunction
 from holdfast.datastream.functions import BatchContext, RuntimeContext
 from holdfast.datastream.state import MapStateDescriptor, ValueStateDescriptor
@@ -226,9 +226,7 @@ def _struct_of(batch: pa.RecordBatch, ddl: str, rows: Rows) -> pa.StructArray:
     return pa.StructArray.from_arrays([batch.column(name).take(taken) for name in _names(ddl)], _names(ddl))
 
 
-def _both(
-    key: str, one: str, many: str, sides: tuple[str, str], **expressions: Sequence[str | None]
-) -> Mapping[str, Any]:
+def _both(key: str, one: str, many: str, sides: tuple[str, str], **sources: tuple[Any, Any]) -> Mapping[str, Any]:
     """Inputs for `OneToMany`: both kinds with all columns, those of the other null.
 
     Args:
@@ -236,15 +234,14 @@ def _both(
         one: Columns of what comes once.
         many: Columns of what refers to it.
         sides: The kinds of event.
-        **expressions: Of columns, for the kind that has it.
+        **sources: Of columns, for the kind that has it.
     """
     columns = f"{key} bigint, is_one boolean, {one}, {many}"
-    nothing_of_one = dict.fromkeys(_names(one), "null")
-    nothing_of_many = dict.fromkeys(_names(many), "null")
-    of_one, of_many = ({name: text[at] for name, text in expressions.items() if text[at]} for at in (0, 1))
+    nothing_of_one, nothing_of_many = dict.fromkeys(_names(one)), dict.fromkeys(_names(many))
+    of_one, of_many = ({name: of[at] for name, of in sources.items() if of[at] is not None} for at in (0, 1))
     return {
-        sides[0]: of(sides[0], columns, **{**nothing_of_many, "is_one": "true", **of_one}),
-        sides[1]: of(sides[1], columns, **{**nothing_of_one, "is_one": "false", **of_many}),
+        sides[0]: of(sides[0], columns, **{**nothing_of_many, "is_one": True, **of_one}),
+        sides[1]: of(sides[1], columns, **{**nothing_of_one, "is_one": False, **of_many}),
     }
 
 
@@ -255,6 +252,10 @@ _ITEM: Final = "item_name string, description string, initial_bid bigint, reserv
 def _union(streams: Mapping[str, DataStream], one: str, many: str) -> DataStream:
     """Both streams; that what comes once is read first saves waiting, and nothing depends on it."""
     return streams[one].union(streams[many])
+
+
+def _if_of_category(category: pa.Array, values: pa.Array) -> pa.Array:
+    return pc.if_else(pc.equal(category, 10), values, None)
 
 
 _Q3: Final = ("name string, city string, state string", "id bigint")
@@ -269,7 +270,7 @@ _Q20: Final = (
     "bidder bigint, price bigint, channel string, url string, bid_date_time bigint, bid_extra string",
 )
 _OF_CATEGORY: Final = {
-    name: (f"case when category = 10 then {name.removeprefix('auction_')} end", None)
+    name: (Computed(_if_of_category, ("category", name.removeprefix("auction_"))), None)
     for name in [*_names(_ITEM), "auction_date_time", "expires", "seller", "auction_extra"]
 }
 
@@ -314,11 +315,12 @@ def bids_with_auction(streams: Mapping[str, DataStream]) -> DataStream:
 
 def _q3_inputs() -> Mapping[str, Any]:
     columns = f"person bigint, is_one boolean, {_Q3[0]}, {_Q3[1]}"
-    states = "state = 'OR' or state = 'ID' or state = 'CA'"
-    nothing = {"name": "null", "city": "null", "state": "null"}
+    states = Computed(lambda state: pc.is_in(state, pa.array(["OR", "ID", "CA"])), ("state",))
+    category = Computed(lambda category: pc.equal(category, 10), ("category",))
+    nothing = dict.fromkeys(["name", "city", "state"])
     return {
-        "person": of("person", columns, states, person="id", is_one="true", id="null"),
-        "auction": of("auction", columns, "category = 10", person="seller", is_one="false", **nothing),
+        "person": of("person", columns, states, person="id", is_one=True, id=None),
+        "auction": of("auction", columns, category, person="seller", is_one=False, **nothing),
     }
 
 

@@ -6,14 +6,29 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from benchmarks.nexmark.events import TYPES
 from holdfast.common import ColumnTimestampAssigner, Duration, WatermarkStrategy
 from holdfast.datastream import DataStream
+from holdfast.types.conversion.convert import to_row_type
 
 LATENESS: Final = Duration.of_seconds(4)
 """By so much events may be out of order, as in the published definition of the table."""
 
-DAY: Final = "cast(floor(date_time / 86400000) as bigint)"
-"""The number of the day, in words that Spark and DuckDB share."""
+
+@dataclass(frozen=True)
+class Computed:
+    """A column that is computed from others.
+
+    Attributes:
+        function: Gets the columns and returns one.
+        columns: Their names.
+    """
+
+    function: Callable[..., pa.Array]
+    columns: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -23,33 +38,52 @@ class Input:
     Attributes:
         kind: `person`, `auction` or `bid`.
         columns: Name and type of each.
-        expressions: What a column is, by name; the column of that name unless given.
-        where: Which events; all unless given.
+        sources: What a column is, by its name: the name of another one, a value for all rows, or what is computed.
+        where: Which events: a column of booleans; all unless given.
     """
 
     kind: str
     columns: str
-    expressions: Mapping[str, str]
-    where: str | None = None
+    sources: Mapping[str, Any]
+    where: Computed | None = None
 
     @property
-    def names(self) -> list[str]:
+    def schema(self) -> pa.Schema:
         """Of the columns."""
-        return [column.split()[0] for column in self.columns.split(", ")]
+        return to_row_type(self.columns).arrow_schema
 
     @property
-    def selected(self) -> list[str]:
-        """What is selected, for Spark and DuckDB."""
-        types = [column.split()[1] for column in self.columns.split(", ")]
-        return [
-            f"cast({self.expressions.get(name, name)} as {kind}) as {name}"
-            for name, kind in zip(self.names, types, strict=True)
-        ]
+    def files(self) -> str:
+        """The columns of the files that are read, as DDL."""
+        read: set[str] = set(self.where.columns if self.where else ())
+        for name in self.schema.names:
+            source = self.sources.get(name, name)
+            read.update(source.columns if isinstance(source, Computed) else [source] if isinstance(source, str) else [])
+        return ", ".join(column for column in TYPES[self.kind].split(", ") if column.split()[0] in read)
+
+    def of_file(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The columns of rows of a file."""
+        if self.where:
+            batch = batch.filter(_value(self.where, batch, pa.bool_()))
+        columns = [_value(self.sources.get(field.name, field.name), batch, field.type) for field in self.schema]
+        return pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
 
-def of(kind: str, columns: str, where: str | None = None, /, **expressions: str) -> Input:
+def _value(source: Any, batch: pa.RecordBatch, kind: pa.DataType) -> pa.Array:
+    if isinstance(source, Computed):
+        return source.function(*(batch.column(name) for name in source.columns)).cast(kind)
+    if isinstance(source, str):
+        return batch.column(source)
+    return pa.repeat(pa.scalar(source, kind), batch.num_rows)
+
+
+def of(kind: str, columns: str, where: Computed | None = None, /, **sources: Any) -> Input:
     """Return what is read of a kind of event; see `Input`."""
-    return Input(kind, columns, expressions, where)
+    return Input(kind, columns, sources, where)
+
+
+DAY: Final = Computed(lambda time: pc.divide(time, 86_400_000), ("date_time",))
+"""The number of the day."""
 
 
 @dataclass(frozen=True)

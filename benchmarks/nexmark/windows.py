@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from benchmarks.nexmark.query import Query, of, timed
+from benchmarks.nexmark.query import Computed, Query, of, timed
 from holdfast.common import Time
 from holdfast.datastream import DataStream
 from holdfast.datastream.window import (
@@ -140,7 +140,7 @@ WINDOWS: Final = [
             "bid": of(
                 "bid",
                 "auction bigint, bidder bigint, price bigint, date_time bigint, extra string, part bigint",
-                part="price % 2",
+                part=Computed(lambda price: pc.bit_wise_and(price, 1), ("price",)),
             )
         },
         highest_bid,
@@ -148,13 +148,13 @@ WINDOWS: Final = [
     Query(
         "q8",
         {
-            "person": of("person", "id bigint, name string, auctions bigint, date_time bigint", auctions="0"),
+            "person": of("person", "id bigint, name string, auctions bigint, date_time bigint", auctions=0),
             "auction": of(
                 "auction",
                 "id bigint, name string, auctions bigint, date_time bigint",
                 id="seller",
-                name="null",
-                auctions="1",
+                name=None,
+                auctions=1,
             ),
         },
         new_sellers,

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import duckdb
+import pyarrow.parquet as pq
 
 from benchmarks.nexmark.answers import connect, difference
 from benchmarks.nexmark.query import Input, Query
@@ -24,21 +24,16 @@ def program_of(query: Query, output: Path) -> EpochProgram:
 
 def inputs_of(query: Query, folder: Path) -> list[Mapping[str, Sequence[Any]]]:
     """What the query reads of a directory of events, epoch by epoch."""
-    connection = duckdb.connect()
     epochs = sorted(path.name for path in (folder / "epochs" / "bid").glob("*.parquet"))
     return [
-        {uid: _selected(connection, read, folder / "epochs" / read.kind / name) for uid, read in query.inputs.items()}
+        {uid: _rows(read, folder / "epochs" / read.kind / name) for uid, read in query.inputs.items()}
         for name in epochs
     ]
 
 
-def _selected(connection: Any, read: Input, path: Path) -> list[tuple[Any, ...]]:
-    columns = ", ".join(read.selected)
-    rows: list[tuple[Any, ...]] = connection.execute(
-        f"select {columns} from read_parquet('{path}', file_row_number = true) where {read.where or 'true'} "
-        "order by file_row_number"
-    ).fetchall()
-    return rows
+def _rows(read: Input, path: Path) -> list[tuple[Any, ...]]:
+    [batch] = pq.read_table(path).combine_chunks().to_batches()
+    return list(zip(*(column.to_pylist() for column in read.of_file(batch).columns), strict=True))
 
 
 def judge(query: Query, folder: Path, output: Path) -> None:

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
 
 from benchmarks.nexmark.engine import CHECKPOINTS, PARALLELISM, Engine, Settings
-from benchmarks.nexmark.events import TYPES
 from benchmarks.nexmark.queries import QUERIES as ALL
-from benchmarks.nexmark.query import Query
+from benchmarks.nexmark.query import Input, Query
 from benchmarks.spark_session import SETTINGS, start_session
-from holdfast.common import Configuration
+from holdfast.common import Configuration, Duration, WatermarkStrategy
 from holdfast.datastream import (
     BatchSinkWriter,
     ParquetFileSink,
@@ -23,10 +22,25 @@ from holdfast.datastream import (
     StreamExecutionEnvironment,
     WriterInitContext,
 )
+from holdfast.datastream.connectors.file_system import FileSource
+from holdfast.datastream.formats.input_file import InputFile
+from holdfast.datastream.formats.parquet import ParquetColumnarRowInputFormat
 
 QUERIES: Final = list(ALL)
 PARTITIONED: Final = ("q10",)
 """Queries whose result is files in directories."""
+
+
+class SelectedColumns(ParquetColumnarRowInputFormat):
+    """Files of events, of which tasks make the columns of an input."""
+
+    def __init__(self, read: Input) -> None:
+        super().__init__(read.columns)
+        self._read = read
+        self._files = ParquetColumnarRowInputFormat(read.files)
+
+    def read(self, file: InputFile, begin: int, end: int) -> Iterator[pa.RecordBatch]:
+        return map(self._read.of_file, self._files.read(file, begin, end))
 
 
 class DiscardingWriter(BatchSinkWriter):
@@ -69,11 +83,14 @@ def start(
     environment = StreamExecutionEnvironment.get_execution_environment(configuration, spark=session)
     streams = {}
     for uid, read in query.inputs.items():
-        events = session.readStream.schema(TYPES[read.kind]).option("maxFilesPerTrigger", 1)
-        frame = (
-            events.parquet(str(folder / "epochs" / read.kind)).where(read.where or "true").selectExpr(*read.selected)
-        )
-        streams[uid] = environment.from_dataframe(frame).uid(uid)
+        place = str(folder / "epochs" / read.kind)
+        if query.needs_spark:
+            frame = session.readStream.schema(read.columns).option("maxFilesPerTrigger", 1).parquet(place)
+            streams[uid] = environment.from_dataframe(frame).uid(uid)
+        else:
+            files = FileSource.for_bulk_file_format(SelectedColumns(read), place)
+            one_an_epoch = files.monitor_continuously(Duration.of_millis(100)).set_max_files_per_epoch(1).build()
+            streams[uid] = environment.from_source(one_an_epoch, WatermarkStrategy.no_watermarks(), uid).uid(uid)
     query.build(streams).sink_to(sink).uid("out")
     environment.execute(query.name)
 
