@@ -203,8 +203,7 @@ class HighestBids(BatchFunction):
         rows = np.flatnonzero(prices > least_state.get_at(np.arange(len(prices))).fill_null(-1).to_numpy())
         if not len(rows):
             return None
-        slots = ctx.slots
-        groups = Groups([slots[row] for row in rows.tolist()])
+        groups = Groups(ctx.slots_at(rows))
         first = rows[groups.first_rows]
         before = best_state.get_at(first)
         stored, owners = before.flatten(), pc.list_parent_indices(before).to_numpy()

@@ -20,17 +20,38 @@ Rows = npt.NDArray[np.int64]
 
 
 class Pairs(NamedTuple):
-    """What has met.
+    """What has met; texts are long and most pairs lead to nothing, so only what is asked for is copied.
 
     Attributes:
         rows: For each pair a row of the batch that has its key.
         one: Columns of what is there once a key.
+        at_one: For each pair where it is in `one`.
         many: Columns of what refers to it.
+        at_many: For each pair where it is in `many`.
     """
 
     rows: Rows
     one: pa.StructArray
+    at_one: Rows
     many: pa.StructArray
+    at_many: Rows
+
+    def of_one(self, name: str) -> pa.Array:
+        """A column of what is there once, by pair."""
+        return self.one.field(name).take(pa.array(self.at_one))
+
+    def of_many(self, name: str) -> pa.Array:
+        """A column of what refers to it, by pair."""
+        return self.many.field(name).take(pa.array(self.at_many))
+
+    def only(self, chosen: Any) -> Pairs:
+        """Some of the pairs."""
+        return self._replace(rows=self.rows[chosen], at_one=self.at_one[chosen], at_many=self.at_many[chosen])
+
+    def columns(self) -> tuple[list[pa.Array], list[pa.Array]]:
+        """All columns of both, by pair."""
+        one, many = self.one.take(pa.array(self.at_one)), self.many.take(pa.array(self.at_many))
+        return one.flatten(), many.flatten()
 
 
 class OneToMany(BatchFunction):
@@ -55,32 +76,29 @@ class OneToMany(BatchFunction):
         """Take a batch into state, and return what meets."""
         one_state, waiting_state = ctx.columns(self._one_state), ctx.columns(self._waiting_state)
         is_one = batch.column("is_one").to_numpy(zero_copy_only=False)
-        found: list[Pairs] = []
-        ones = np.flatnonzero(is_one)
+        ones, others = np.flatnonzero(is_one), np.flatnonzero(~is_one)
+        values = _struct_of(batch, self._one, ones)
+        known_ones, many = [values], [_struct_of(batch, self._many)]
+        met: list[tuple[Rows, Rows, Rows]] = []
         if len(ones):
-            values = _struct_of(batch, self._one, ones)
             one_state.put_at(ones, values)
             waiting = waiting_state.get_at(ones)
             if waiting.null_count < len(waiting):
-                parents = pc.list_parent_indices(waiting)
-                found.append(Pairs(ones[parents.to_numpy()], values.take(parents), waiting.flatten()))
+                parents = pc.list_parent_indices(waiting).to_numpy()
+                met.append((ones[parents], parents, len(batch) + np.arange(len(parents))))
+                many.append(waiting.flatten())
                 waiting_state.put_at(ones, pa.nulls(len(ones), waiting.type))
-        others = np.flatnonzero(~is_one)
-        if len(others) or not found:
-            slots = ctx.slots
-            groups = Groups(np.array([slots[row] for row in others.tolist()], np.int64))
+        if len(others) or not met:
+            groups = Groups(ctx.slots_at(others))
             known = one_state.get_at(others[groups.first_rows])
             number = groups.in_rows(groups.group)
             is_known = known.is_valid().to_numpy(zero_copy_only=False)[number]
-            rows = others[is_known]
-            found.append(Pairs(rows, known.take(pa.array(number[is_known])), _struct_of(batch, self._many, rows)))
+            met.append((others[is_known], len(values) + number[is_known], others[is_known]))
+            known_ones.append(known)
             if not is_known.all():
                 self._keep(batch, others[~is_known], number[~is_known], waiting_state)
-        return Pairs(
-            np.concatenate([part.rows for part in found]),
-            pa.concat_arrays([part.one for part in found]),
-            pa.concat_arrays([part.many for part in found]),
-        )
+        rows, at_one, at_many = (np.concatenate(parts) for parts in zip(*met, strict=True))
+        return Pairs(rows, _together(known_ones), at_one, _together(many), at_many)
 
     def _keep(self, batch: pa.RecordBatch, rows: Rows, number: Rows, waiting_state: Any) -> None:
         """Let rows wait; there are few, because what they refer to comes soon."""
@@ -100,8 +118,8 @@ class LocalItems(OneToMany):
     """q3: who sells in some states; emits each auction with its seller."""
 
     def process_batch(self, batch: pa.RecordBatch, ctx: BatchContext) -> Any:
-        pairs = self.pairs(batch, ctx)
-        return pa.table([*pairs.one.flatten(), *pairs.many.flatten()], names=["name", "city", "state", "id"])
+        one, many = self.pairs(batch, ctx).columns()
+        return pa.table([*one, *many], names=["name", "city", "state", "id"])
 
 
 class WithAuction(OneToMany):
@@ -109,10 +127,9 @@ class WithAuction(OneToMany):
 
     def process_batch(self, batch: pa.RecordBatch, ctx: BatchContext) -> Any:
         pairs = self.pairs(batch, ctx)
-        wanted = pc.equal(pairs.one.field("category"), 10)
-        rows = pa.array(pairs.rows[wanted.to_numpy(zero_copy_only=False)])
-        one, many = pairs.one.filter(wanted), pairs.many.filter(wanted)
-        columns = [batch.column("auction").take(rows), *many.flatten(), *one.flatten()]
+        pairs = pairs.only(pairs.of_one("category").to_numpy() == 10)
+        one, many = pairs.columns()
+        columns = [batch.column("auction").take(pa.array(pairs.rows)), *many, *one]
         return pa.table(columns, names=["auction", *_names(self._many), *_names(self._one)])
 
 
@@ -129,35 +146,29 @@ class WinningBids(OneToMany):
 
     def process_batch(self, batch: pa.RecordBatch, ctx: BatchContext) -> Any:
         pairs = self.pairs(batch, ctx)
-        times = pairs.many.field("bid_date_time").to_numpy()
-        opens, expires = pairs.one.field("date_time").to_numpy(), pairs.one.field("expires").to_numpy()
+        times = pairs.of_many("bid_date_time").to_numpy()
+        opens, expires = pairs.of_one("date_time").to_numpy(), pairs.of_one("expires").to_numpy()
         in_time = np.flatnonzero((opens <= times) & (times <= expires))
         if not len(in_time):
             return None
-        slots = ctx.slots
-        groups = Groups([slots[row] for row in pairs.rows[in_time].tolist()])
-        prices = pairs.many.field("price").to_numpy()[in_time]
+        pairs, times = pairs.only(in_time), times[in_time]
+        groups = Groups(ctx.slots_at(pairs.rows))
+        prices = pairs.of_many("price").to_numpy()
         # Of the rows of an auction the one with the greatest price, of these the one with the least time.
-        order = np.lexsort((times[in_time], -prices, groups.in_rows(groups.group)))
-        best = in_time[order[groups.starts]]
-        rows = pairs.rows[best]
+        best = np.lexsort((times, -prices, groups.in_rows(groups.group)))[groups.starts]
+        pairs, prices, times = pairs.only(best), prices[best], times[best]
         price_state, time_state = ctx.columns(self._price), ctx.columns(self._time)
-        old = price_state.get_at(rows)
+        old = price_state.get_at(pairs.rows)
         old_prices = old.fill_null(-1).to_numpy()
-        old_times = time_state.get_at(rows).fill_null(0).to_numpy()
-        prices, times = pairs.many.field("price").to_numpy()[best], times[best]
+        old_times = time_state.get_at(pairs.rows).fill_null(0).to_numpy()
         better = (prices > old_prices) | ((prices == old_prices) & (times < old_times))
-        rows, best = rows[better], pa.array(best[better])
-        price_state.put_at(rows, prices[better])
-        time_state.put_at(rows, times[better])
-        one, many = pairs.one.take(best), pairs.many.take(best)
+        pairs = pairs.only(better)
+        price_state.put_at(pairs.rows, prices[better])
+        time_state.put_at(pairs.rows, times[better])
+        one, many = pairs.columns()
+        auction = batch.column("auction").take(pa.array(pairs.rows))
         found = pa.table(
-            [
-                batch.column("auction").take(pa.array(rows)),
-                *one.flatten(),
-                *many.flatten(),
-                old.filter(pa.array(better)),
-            ],
+            [auction, *one, *many, old.filter(pa.array(better))],
             names=["auction", *_names(self._one), *_names(self._many), "old"],
         )
         return self.emitted(found)
@@ -221,9 +232,16 @@ def _names(ddl: str) -> list[str]:
     return [column.split()[0] for column in ddl.split(", ")]
 
 
-def _struct_of(batch: pa.RecordBatch, ddl: str, rows: Rows) -> pa.StructArray:
-    taken = pa.array(rows)
-    return pa.StructArray.from_arrays([batch.column(name).take(taken) for name in _names(ddl)], _names(ddl))
+def _struct_of(batch: pa.RecordBatch, ddl: str, rows: Rows | None = None) -> pa.StructArray:
+    """Columns of a batch, of some rows or of all, which costs nothing."""
+    chosen = batch.select(_names(ddl))
+    return (chosen if rows is None else chosen.take(pa.array(rows))).to_struct_array()
+
+
+def _together(parts: list[pa.Array]) -> pa.Array:
+    """The parts one after the other, without a copy if only one has anything."""
+    filled = [part for part in parts if len(part)] or parts[:1]
+    return filled[0] if len(filled) == 1 else pa.concat_arrays(filled)
 
 
 def _both(key: str, one: str, many: str, sides: tuple[str, str], **sources: tuple[Any, Any]) -> Mapping[str, Any]:
