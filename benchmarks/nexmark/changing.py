@@ -71,7 +71,7 @@ class NewOnes(BatchFunction):
         names = {f"{name}_{how}": name for name, how in aggregates}
         return (
             pa.table(table)
-            .group_by(self._group)
+            .group_by(self._group, use_threads=False)
             .aggregate(aggregates)
             .rename_columns({name: names.get(name, name) for name in [*self._group, *names]})
         )

@@ -185,13 +185,18 @@ class ByCategory(WinningBids):
         growth = pc.subtract(found["price"], pc.fill_null(found["old"], 0))
         new = pc.cast(pc.is_null(found["old"]), pa.int64())
         table = pa.table({"category": found["category"], "growth": growth, "new": new})
-        summed = table.group_by("category").aggregate([("growth", "sum"), ("new", "sum")])
+        summed = table.group_by("category", use_threads=False).aggregate([("growth", "sum"), ("new", "sum")])
         return summed.rename_columns({"growth_sum": "growth", "new_sum": "new"})
 
 
 def average(batch: pa.RecordBatch, state: Any) -> pa.Table:
     """q4: the average of the best prices of each category."""
-    table = pa.table(batch).group_by("category").aggregate([("growth", "sum"), ("new", "sum")]).combine_chunks()
+    table = (
+        pa.table(batch)
+        .group_by("category", use_threads=False)
+        .aggregate([("growth", "sum"), ("new", "sum")])
+        .combine_chunks()
+    )
     keys = table["category"].combine_chunks()
     totals = pc.add(table["growth_sum"].combine_chunks(), state["total"].get(keys).fill_null(0))
     counts = pc.add(table["new_sum"].combine_chunks(), state["auctions"].get(keys).fill_null(0))
