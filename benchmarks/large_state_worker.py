@@ -39,7 +39,7 @@ from holdfast.runtime.function.user_function import KeyedProcessFunction  # noqa
 from holdfast.runtime.graph.stream_graph import OperatorSpec  # noqa: E402
 from holdfast.runtime.operator import OperatorSubtask, SubtaskInfo  # noqa: E402
 from holdfast.runtime.operator.operator_instance import OperatorInstance  # noqa: E402
-from holdfast.runtime.operator.vectorised_reduction import CountReduction  # noqa: E402
+from holdfast.runtime.operator.vectorised.reduction import CountReduction  # noqa: E402
 from holdfast.runtime.task.garbage_collection import paused_garbage_collection  # noqa: E402
 from holdfast.state import load_state_backend  # noqa: E402
 from holdfast.state.backend.cache import STATE_CACHE  # noqa: E402

@@ -11,6 +11,8 @@ For each state backend and number of timers, event time and processing time half
   second, with their keys' values changed;
 - `registered_as_arrays`, `fired_as_arrays`: timers a second of a batch of keys that is prepared already, and taken with
   the state of their keys loaded; their values are not changed.
+- `by_element`, `by_batch`: event-time timers fired a second through operators of a stream with timestamps, `on_timer`
+  of a generator and `on_timers` of a `BatchFunction`, which emit a row for each; where there are timers enough.
 
 With `--panes`: epochs of an operator of windows by columns with so many open panes, each with its timer: `set_s` in
 which all are new, `quiet_ms` (median) in which 100 get a row and none is due, `fire_s` in which a window of each ends.
@@ -23,22 +25,26 @@ import json
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from holdfast.datastream.functions import BatchContext, BatchFunction, KeyedProcessFunction, RuntimeContext
 from holdfast.kernel.configuration import Configuration
 from holdfast.runtime.graph.stream_graph import OperatorSpec
-from holdfast.runtime.operator import SubtaskInfo
-from holdfast.runtime.operator.operator_instance import OperatorInstance
+from holdfast.runtime.operator import OperatorInstance, SubtaskInfo
+from holdfast.runtime.operator.vectorised.batch_subtask import BatchSubtask
 from holdfast.runtime.task.garbage_collection import paused_garbage_collection
 from holdfast.runtime.window_operator.batch_aggregate import CountAggregate, SumAggregate
 from holdfast.runtime.window_operator.pane_operator import PaneOperator, Panes
 from holdfast.runtime.window_operator.pane_subtask import PaneSubtask
+from holdfast.runtime.window_operator.window_subtask import subtask_kind
 from holdfast.state import ValueStateDescriptor, load_state_backend
 from holdfast.state.backend import StateBackend
+from holdfast.testing.epoch.epoch_program import EpochProgram
 from holdfast.testing.state_contract.state_epochs import StateEpochs, StateTask
 from holdfast.types.conversion.ddl import parse_schema, parse_type
 from holdfast.types.conversion.stamps import stamps_of
@@ -95,6 +101,22 @@ class Jobs:
             begun = time.perf_counter()
             task.backend.timers.advance_watermark(FAR + due, count)
             spent = time.perf_counter() - begun
+        return round(fired / spent)
+
+    def fire_through(self, spec: OperatorSpec, through: int) -> float:
+        info = SubtaskInfo("reminders", max_parallelism=128)
+        with self.epochs.epoch() as task:
+            opened = OperatorInstance(spec, info, self.epochs.new_backend())
+            subtask = subtask_kind(spec, is_stamped=True)(opened, info, task.backend)
+            begun = time.perf_counter()
+            if isinstance(subtask, BatchSubtask):
+                emitted, stamps = subtask.close(FAR + through, 0)
+                fired = emitted.num_rows
+            else:
+                fired = len(subtask.advance_watermark(FAR + through))
+                stamps = subtask.take_stamps()
+            spent = time.perf_counter() - begun
+            assert len(stamps) == fired
         return round(fired / spent)
 
     def as_arrays(self, due: int) -> dict[str, int]:
@@ -160,6 +182,47 @@ def measure_panes(name: str, count: int) -> dict[str, Any]:
         }
 
 
+class Reminder(KeyedProcessFunction):
+    """Counts the timers of a key."""
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        self._count = runtime_context.get_state(COUNT)
+
+    def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> None:
+        raise AssertionError("nothing comes")
+
+    def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> Iterator[tuple[int, int]]:
+        count = self._count.value() + 1
+        self._count.update(count)
+        yield ctx.get_current_key(), count
+
+
+class BatchReminder(BatchFunction):
+    """The same."""
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        self._count = runtime_context.get_state(COUNT)
+
+    def process_batch(self, batch: pa.RecordBatch, ctx: BatchContext) -> None:
+        raise AssertionError("nothing comes")
+
+    def on_timers(self, batch: pa.RecordBatch, ctx: BatchContext) -> pa.RecordBatch:
+        state = ctx.columns(self._count)
+        counts = pc.add(state.get().fill_null(0), 1)
+        state.put(None, counts)
+        ctx.keep_timestamps()
+        return batch.append_column("count", counts)
+
+
+def specs() -> dict[str, OperatorSpec]:
+    keyed = EpochProgram().source("reminders", "key bigint").key_by("key")
+    streams = {
+        "by_element": keyed.process(Reminder(), "key bigint, count bigint"),
+        "by_batch": keyed.process_batches(BatchReminder(), "key bigint, count bigint"),
+    }
+    return {name: stream._node.operator for name, stream in streams.items()}
+
+
 def register(task: StateTask, number: int) -> None:
     timers = task.backend.timers
     if number % 2:
@@ -191,15 +254,18 @@ def measure(name: str, timers: int, due: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as root:
         job = Jobs(backend, root, timers)
         job.epoch(change)
-        return {
+        measured = {
             "backend": name,
             "timers": timers,
             "warm_ms": job.warm(change),
             "listed_ms": job.warm(change_and_list),
             "registered": round(job.registered),
             "fired": job.fire(2 * due),
-            **job.as_arrays(due),
         }
+        for number, (through, spec) in enumerate(specs().items(), start=2):
+            if timers >= 2 * number * due:
+                measured[through] = job.fire_through(spec, 2 * number * due)
+        return measured | job.as_arrays(due)
 
 
 def main() -> None:

@@ -44,7 +44,7 @@ from holdfast.runtime.function.user_function import (
     TimeDomain,
     TimerService,
 )
-from holdfast.runtime.operator.vectorised import BatchContext, BatchFunction, ColumnState
+from holdfast.runtime.operator.vectorised.batch_function import BatchContext, BatchFunction, ColumnState
 from holdfast.runtime.window.window_function import (
     AllWindowFunction,
     ProcessAllWindowFunction,

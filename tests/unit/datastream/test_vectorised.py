@@ -15,7 +15,8 @@ from holdfast.errors import ConfigurationError, OutputTypeError, StateError, Use
 from holdfast.runtime.function.user_function import KeyedProcessFunction
 from holdfast.runtime.operator import OperatorSubtask, SubtaskInfo
 from holdfast.runtime.operator.operator_instance import OperatorInstance
-from holdfast.runtime.operator.vectorised import BatchFunction
+from holdfast.runtime.operator.vectorised.batch_function import BatchFunction
+from holdfast.runtime.operator.vectorised.batch_subtask import BatchSubtask
 from holdfast.state import ColumnarStateBackend, HashMapStateBackend
 from holdfast.state.backend.cache import STATE_CACHE
 from holdfast.state.declaration.descriptor import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
@@ -134,14 +135,15 @@ class Driven:
 
     def epoch(self, batches):
         task = self.epochs.open()
-        subtask = OperatorSubtask(self.opened, self.info, task.backend)
+        kind = BatchSubtask if self.spec.shape == "batches" else OperatorSubtask
+        subtask = kind(self.opened, self.info, task.backend)
         out = []
         for rows in batches:
             batch = rows if isinstance(rows, pa.RecordBatch) else elements_to_batch(rows, self.spec.input_type)
             keys = self.epochs.codec.dict_keys([batch.column(0)])
             hashes = self.epochs.codec.hashes(keys)
             if self.spec.shape == "batches":
-                result = subtask.process_batch(batch, keys, hashes)
+                result, _ = subtask.process_batch(batch, keys, hashes)
                 out.extend(map(tuple, batch_to_elements(result, self.spec.output_type)))
             else:
                 elements = batch_to_elements(batch, self.spec.input_type)

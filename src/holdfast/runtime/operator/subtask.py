@@ -10,8 +10,6 @@ import inspect
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-import pyarrow as pa
-
 from holdfast.errors import HoldfastError, UserFunctionError
 from holdfast.runtime.function.user_function import CheckpointedFunction, CheckpointListener, OutputTag, TimeDomain
 from holdfast.runtime.operator.context import ElementContext, SubtaskContext, SubtaskInfo
@@ -26,7 +24,6 @@ from holdfast.runtime.operator.state_context import (
     SnapshotContext,
     notify,
 )
-from holdfast.runtime.operator.vectorised import BatchContext, as_one_batch
 from holdfast.state.backend import AbstractKeyedStateBackend, OperatorStateBackend
 from holdfast.state.declaration.descriptor import ValueStateDescriptor
 from holdfast.types.changed_row import CHANGES, Emission, originals
@@ -152,23 +149,6 @@ class OperatorSubtask:
             return self.process(*batch)
         finally:
             self._call = call_of_first
-
-    def process_batch(self, batch: pa.RecordBatch, dict_keys: Sequence[Any], hashes: Any) -> pa.RecordBatch:
-        """Processes a batch as columns and returns what came out as columns; for functions of whole batches.
-
-        Raises:
-            UserFunctionError: The function raised.
-            OutputTypeError: It returned other columns than declared.
-        """
-        assert self.backend is not None
-        context = BatchContext(self.info.uid, self.backend, self.info.watermark, self.info.processing_time)
-        try:
-            context.begin(dict_keys, hashes)
-            return as_one_batch(self._call(batch, context), self._spec.output_type, self.info.uid)
-        except HoldfastError:
-            raise
-        except Exception as error:
-            raise user_error(error, self.info.uid, None, self.info.epoch, "processing a batch") from error
 
     def process_broadcast(self, elements: Sequence[Any]) -> list[Any]:
         """Processes broadcast elements and returns what came out, in order.

@@ -22,6 +22,7 @@ from holdfast.runtime.function.sink import owner_of
 from holdfast.runtime.graph.event_time import Observed
 from holdfast.runtime.graph.plan import Step
 from holdfast.runtime.operator import OperatorSubtask
+from holdfast.runtime.operator.vectorised.batch_subtask import BatchSubtask
 from holdfast.runtime.task.queryable_names import QueryableNames
 from holdfast.runtime.task.worker import LoadedJob
 from holdfast.runtime.window_operator.pane_subtask import PaneSubtask
@@ -202,7 +203,7 @@ class KeyedRun(OperatorRun):
         self._backend = subtask.backend
         self._epoch = epoch
         self._token = job.descriptor.token
-        self._takes_batches = step.operator is not None and step.operator.shape == "batches"
+        self._batches = subtask if isinstance(subtask, BatchSubtask) else None
         self._panes = subtask if isinstance(subtask, PaneSubtask) else None
 
     def accept(self, chunk: Chunk) -> Chunk:
@@ -214,10 +215,8 @@ class KeyedRun(OperatorRun):
         if self._panes is not None:
             self._panes.process_rows(chunk.batch, dict_keys, hashes, chunk.stamps)
             return Chunk(self.step.output_type, self.step.uid, elements=[])
-        if self._takes_batches:
-            batch = self._operator.process_batch(chunk.batch, dict_keys, hashes)
-            self.records_out += batch.num_rows
-            return Chunk(self.step.output_type, self.step.uid, batch=batch)
+        if self._batches is not None:
+            return self._emitted_batch(*self._batches.process_batch(chunk.batch, dict_keys, hashes, chunk.stamps))
         return self._emitted(self._operator.process(chunk.elements, dict_keys, hashes, chunk.stamps))
 
     def accept_keyed_second(self, chunk: Chunk, dict_keys: Sequence[Any], hashes: npt.NDArray[np.uint64]) -> Chunk:
@@ -227,16 +226,18 @@ class KeyedRun(OperatorRun):
 
     def end_of_input(self, observed: Observed) -> Chunk:
         watermark = self._epoch.event_time.after(self.step.uid, self.step.clocks, observed)
-        if self._panes is not None:
-            batch, stamps = self._panes.close(watermark, self._epoch.processing_time)
-            self.records_out += batch.num_rows
-            return Chunk(
-                self.step.output_type, self.step.uid, batch=batch, stamps=stamps if self.step.stamped else None
-            )
+        of_columns = self._panes or self._batches
+        if of_columns is not None:
+            return self._emitted_batch(*of_columns.close(watermark, self._epoch.processing_time))
         fired = self._operator.end_input()
         fired += self._operator.advance_watermark(watermark)
         fired += self._operator.fire_processing_time(self._epoch.processing_time)
         return self._emitted(fired)
+
+    def _emitted_batch(self, batch: pa.RecordBatch, stamps: Stamps) -> Chunk:
+        self.records_out += batch.num_rows
+        known = stamps if self.step.stamped else None
+        return Chunk(self.step.output_type, self.step.uid, batch=batch, stamps=known)
 
     def _written_keys(self) -> dict[str, Any]:
         run = self._backend.flush(self._new_path, self._token, self._epoch.epoch)

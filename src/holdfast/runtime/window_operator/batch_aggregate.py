@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.errors import ConfigurationError, OutputTypeError
-from holdfast.runtime.operator.vectorised_groups import Groups
+from holdfast.runtime.operator.vectorised.groups import Groups
 from holdfast.types.conversion.ddl import parse_type
 from holdfast.types.information.type_information import (
     AtomicTypeInformation,

@@ -19,7 +19,7 @@ import pyarrow as pa
 from holdfast.errors import ConfigurationError
 from holdfast.runtime.function.user_function import Function, OutputTag
 from holdfast.runtime.graph.stream_graph import KeySpec
-from holdfast.runtime.operator.vectorised_groups import Groups
+from holdfast.runtime.operator.vectorised.groups import Groups
 from holdfast.runtime.window.time_window_assigner import FIXED_WINDOWS, EventTimeSessionWindows
 from holdfast.runtime.window.window import TimeWindow
 from holdfast.runtime.window.window_assigner import WindowAssigner

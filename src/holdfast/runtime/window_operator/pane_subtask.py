@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from holdfast.errors import HoldfastError
 from holdfast.runtime.operator import OperatorSubtask, user_error
-from holdfast.runtime.operator.vectorised_groups import Groups
+from holdfast.runtime.operator.vectorised.groups import Groups
 from holdfast.runtime.window.time_window_assigner import without_timestamp
 from holdfast.runtime.window.window import TimeWindow, TimeWindowSerializer
 from holdfast.runtime.window_operator.pane_operator import END, START, Numbers, PaneOperator

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from holdfast.runtime.operator.vectorised_groups import Groups
+from holdfast.runtime.operator.vectorised.groups import Groups
 from holdfast.runtime.window.window import TimeWindow
 from holdfast.runtime.window_operator.pane_operator import Numbers
 from holdfast.runtime.window_operator.pane_subtask import MOST_PARTS, PaneSubtask

@@ -10,6 +10,7 @@ from holdfast.errors import HoldfastError
 from holdfast.runtime.function.user_function import OutputTag
 from holdfast.runtime.graph.stream_graph import OperatorSpec
 from holdfast.runtime.operator import GroupedSubtask, OperatorSubtask, StampedSubtask, SubtaskContext
+from holdfast.runtime.operator.vectorised.batch_subtask import BatchSubtask
 from holdfast.runtime.window_operator.pane_subtask import PaneSubtask
 from holdfast.runtime.window_operator.session_subtask import SessionSubtask
 from holdfast.runtime.window_operator.window_task import WindowTask
@@ -123,6 +124,8 @@ def subtask_kind(spec: OperatorSpec, *, is_stamped: bool) -> Callable[..., Opera
         return partial(WindowSubtask, is_stamped=is_stamped)
     if spec.shape == "panes":
         return SessionSubtask if spec.function.is_sessions else PaneSubtask
+    if spec.shape == "batches":
+        return BatchSubtask
     if spec.shape == "groups":
         return GroupedSubtask
     return StampedSubtask if is_stamped else OperatorSubtask

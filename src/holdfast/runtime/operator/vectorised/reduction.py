@@ -16,8 +16,8 @@ import pyarrow.compute as pc
 
 from holdfast.errors import OutputTypeError
 from holdfast.runtime.function.user_function import RuntimeContext
-from holdfast.runtime.operator.vectorised import BatchContext, BatchFunction
-from holdfast.runtime.operator.vectorised_groups import Groups, latest_marked, running
+from holdfast.runtime.operator.vectorised.batch_function import BatchContext, BatchFunction
+from holdfast.runtime.operator.vectorised.groups import Groups, latest_marked, running
 from holdfast.state.declaration.descriptor import ValueStateDescriptor
 from holdfast.types.conversion.ddl import parse_type
 from holdfast.types.information.type_information import TypeInformation
@@ -39,6 +39,7 @@ class Reduction(BatchFunction):
 
     def process_batch(self, batch: pa.RecordBatch, ctx: BatchContext) -> Any:
         """Emit each row with the result up to it."""
+        ctx.keep_timestamps()
         groups = Groups(ctx.slots)
         values = batch.column(self.column) if self.column else None
         result = self.reduce(values, groups, ctx)
@@ -202,6 +203,7 @@ class Deduplication(BatchFunction):
         seen = state.get_at(groups.first_rows)
         new = np.sort(groups.first_rows[seen.is_null().to_numpy(zero_copy_only=False)])
         state.put_at(new, pa.array(np.ones(len(new), bool)))
+        ctx.keep_timestamps(new)
         return batch.take(pa.array(new))
 
 
@@ -238,10 +240,12 @@ class TopN(BatchFunction):
                 ranks.append(rank)
                 changed.add(group)
         written = sorted(changed)
-        kept = pa.array([best[group] for group in written], self._type.arrow_type)
-        state.put_at(groups.first_rows[written], kept)
+        lists = pa.array([best[group] for group in written], self._type.arrow_type)
+        state.put_at(groups.first_rows[written], lists)
         order = np.argsort(rows, kind="stable")
-        emitted = batch.take(pa.array(np.array(rows, np.int64)[order]))
+        kept = np.array(rows, np.int64)[order]
+        ctx.keep_timestamps(kept)
+        emitted = batch.take(pa.array(kept))
         return emitted.append_column(self._name, pa.array(np.array(ranks, np.int64)[order]))
 
     def _enter(self, best: list[Any], value: Any) -> int | None:

@@ -12,12 +12,13 @@ import pyarrow as pa
 
 from holdfast.errors import ConfigurationError, OutputTypeError, StateError
 from holdfast.kernel.key_group import key_groups_of
-from holdfast.runtime.function.user_function import RichFunction, RuntimeContext
+from holdfast.runtime.function.user_function import RichFunction, RuntimeContext, TimeDomain
 from holdfast.state.backend import AbstractKeyedStateBackend
 from holdfast.state.declaration.descriptor import ValueStateDescriptor
 from holdfast.state.hashmap.handle import CellHandle
 from holdfast.state.hashmap.placement import pick
 from holdfast.types.conversion.arrow import element_schema
+from holdfast.types.conversion.stamps import Stamps, no_stamps, stamps_of
 from holdfast.types.information.type_information import OpaqueTypeInformation, TypeInformation
 from holdfast.types.key.column_keys import arrived_keys
 
@@ -120,13 +121,15 @@ class ColumnState:
 
 
 class BatchContext:
-    """What a function knows beside its batch; one object a task.
+    """What a function knows beside its batch, and its timers; one object a task.
 
     Attributes:
         uid: Of the operator.
         backend: Its keyed state.
         watermark: Event time has advanced to this, in milliseconds.
         processing_time: Of the epoch, in milliseconds.
+        timestamps: Of each row of the batch, null for one that has none; in `on_timers` when each timer was due. None
+            where event time plays no part.
     """
 
     def __init__(self, uid: str, backend: AbstractKeyedStateBackend, watermark: int, processing_time: int) -> None:
@@ -134,14 +137,92 @@ class BatchContext:
         self.backend = backend
         self.watermark = watermark
         self.processing_time = processing_time
+        self.timestamps: Stamps | None = None
+        self._domain: TimeDomain | None = None
         self._dict_keys: Sequence[Any] = ()
         self._slots: Sequence[Any] = ()
+        self._emitted: Stamps | None = None
 
-    def begin(self, dict_keys: Sequence[Any], hashes: Any) -> None:
-        """Go on to a batch whose rows have these keys."""
+    def begin(self, dict_keys: Sequence[Any], hashes: Any, timestamps: Stamps | None) -> None:
+        """Go on to a batch whose rows have these keys and times."""
         self.backend.release()
         self._dict_keys = dict_keys
         self._slots = self.backend.prepare(dict_keys, hashes)
+        self.timestamps = timestamps
+
+    def begin_timers(self, slots: Rows, times: Rows, domain: TimeDomain) -> None:
+        """Go on to timers of these keys."""
+        self._dict_keys, self._slots = (), slots.tolist()
+        self.timestamps, self._domain = stamps_of(times), domain
+
+    def take_emitted(self, count: int) -> Stamps:
+        """Return and forget the timestamps of what was returned.
+
+        Raises:
+            OutputTypeError: As many were not given.
+        """
+        taken, self._emitted = self._emitted, None
+        if taken is None:
+            return no_stamps(count)
+        if len(taken) != count:
+            raise OutputTypeError(self.uid, f"It returned {count} rows, and gave {len(taken)} timestamps.")
+        return taken
+
+    def current_watermark(self) -> int:
+        """Return what event time has advanced to; the smallest 64-bit number if it has not begun."""
+        return self.watermark
+
+    def current_processing_time(self) -> int:
+        """Return the processing time of the epoch."""
+        return self.processing_time
+
+    def time_domain(self) -> TimeDomain | None:
+        """Return which clock the timers follow that `on_timers` got."""
+        return self._domain
+
+    def keep_timestamps(self, rows: Any = None) -> None:
+        """Let what this call returns have the timestamps of rows of the batch.
+
+        Args:
+            rows: Of which row each row is that is returned; None if they are those of the batch.
+        """
+        if self.timestamps is None or self._domain is TimeDomain.PROCESSING_TIME:
+            return
+        self._emitted = self.timestamps if rows is None else self.timestamps.take(pa.array(_row_numbers(rows)))
+
+    def give_timestamps(self, timestamps: Any) -> None:
+        """Let what this call returns have these timestamps, in milliseconds since 1970; null is none."""
+        self._emitted = stamps_of(timestamps)
+
+    def register_event_time_timers(self, times: Any, rows: Any = None) -> None:
+        """Set a timer of the key of each row, which is due when the watermark reaches its time; again is no change.
+
+        Args:
+            times: In milliseconds, as an Arrow or numpy array or a sequence, or one time for all.
+            rows: Of which rows, by number, or a mask; None for those of the batch.
+
+        Raises:
+            StateError: They are no times, or not as many as there are rows.
+        """
+        self.backend.timers.register_event_time_timers(*self._timers(times, rows))
+
+    def register_processing_time_timers(self, times: Any, rows: Any = None) -> None:
+        """Set timers that are due when the processing time reaches them; see `register_event_time_timers`."""
+        self.backend.timers.register_processing_time_timers(*self._timers(times, rows))
+
+    def delete_event_time_timers(self, times: Any, rows: Any = None) -> None:
+        """Remove timers; no such timer is no error. See `register_event_time_timers`."""
+        self.backend.timers.delete_event_time_timers(*self._timers(times, rows))
+
+    def delete_processing_time_timers(self, times: Any, rows: Any = None) -> None:
+        """Remove timers; no such timer is no error. See `register_event_time_timers`."""
+        self.backend.timers.delete_processing_time_timers(*self._timers(times, rows))
+
+    def _timers(self, times: Any, rows: Any) -> tuple[Rows, Any]:
+        slots = np.asarray(self._slots, np.int64)
+        if rows is not None:
+            slots = slots[_row_numbers(rows)]
+        return slots, np.full(len(slots), times) if isinstance(times, int) else np.asarray(times)
 
     @property
     def slots(self) -> Sequence[Any]:
@@ -211,8 +292,28 @@ class BatchFunction(RichFunction):
             ctx: State as columns, and the time.
 
         Returns:
-            A record batch or table of the declared output type, several of them, or None.
+            A record batch or table of the declared output type, several of them, or None. Its rows have no timestamps
+            unless `ctx.keep_timestamps` says which.
         """
+
+    def on_timers(self, batch: pa.RecordBatch, ctx: BatchContext) -> Any:
+        """Process the timers that are due at the end of an epoch, in order of time.
+
+        Timers that are set here and are due at once come in another call. Event time comes before processing time.
+
+        Args:
+            batch: The keys: the columns of the key, or one named `key` where it is made by a function.
+            ctx: State as columns, and in `timestamps` when each timer was due.
+
+        Returns:
+            As `process_batch`.
+        """
+        return None
+
+
+def has_timers(function: BatchFunction) -> bool:
+    """Whether a function says what becomes of its timers."""
+    return type(function).on_timers is not BatchFunction.on_timers
 
 
 class PlainBatchFunction(BatchFunction):
@@ -254,6 +355,11 @@ def as_one_batch(result: Any, output_type: TypeInformation, uid: str) -> pa.Reco
     columns = pa.concat_tables(tables).combine_chunks()
     arrays = [pa.concat_arrays(column.chunks) if column.num_chunks else pa.nulls(0, column.type) for column in columns]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _row_numbers(rows: Any) -> Rows:
+    numbers = np.asarray(rows)
+    return np.flatnonzero(numbers) if numbers.dtype == np.bool_ else numbers.astype(np.int64)
 
 
 def _parts(result: Any) -> Iterable[Any]:
