@@ -95,6 +95,7 @@ LONG = (
     "tests/services/kubernetes/test_rbac.py::TestElectionUnderLeastRights",
     "tests/services/queryable/test_leaders.py::test_a_leader_is_killed_and_another_process_goes_on",
     "tests/services/test_database_sink.py::test_a_commit_whose_answer_is_lost_is_not_repeated",
+    "tests/services/test_refused_rows.py::test_an_answer_that_is_lost_while_rows_are_looked_for",
     f"tests/services/test_elected_jobs.py::{SLEPT}[filesystem]",
     f"tests/services/test_elected_jobs.py::{SLEPT}[kubernetes]",
     f"tests/services/test_elected_jobs.py::{KILLED_IN_COMMIT}[filesystem]",

@@ -328,6 +328,15 @@ def test_values_of_another_kind_go_aside_in_sqlite_too(tmp_path: Path) -> None:
     assert [row for _, _, row in aside(database)] == [{"word": 1.5, "n": 0.5}, {"word": "inf", "n": 3.5}]
 
 
+def test_a_table_whose_conflicts_roll_everything_back_ends_the_job_by_name(tmp_path: Path) -> None:
+    """SQLite gives up the savepoint with the rest, so what is refused cannot be found."""
+    database = Database(f"file:{tmp_path / 'db.sqlite'}", sqlite.connect)
+    database.ask("create table counts (word text unique on conflict rollback, n integer)")
+    with pytest.raises(ConfigurationError, match=r"no such savepoint.*Nothing of the epoch was committed"):
+        run(DatabaseSink(database.uri, "counts", **ASIDE), tmp_path, [("kelp", 1), ("rock", 2), ("kelp", 3)])
+    assert counts(database) == [] and aside(database) == []
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [

@@ -117,7 +117,8 @@ class SQLite(Dialect):
         return type(error).__name__ in ("IntegrityError", "DataError") or any(words in str(error) for words in _OF_ROWS)
 
     def reason(self, error: Exception) -> str:
-        return super().reason(error).partition(": ")[2] or super().reason(error)
+        said = super().reason(error)
+        return said.partition(": ")[2] or said
 
 
 def _is_text(arrow: pa.DataType) -> bool:
