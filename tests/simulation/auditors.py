@@ -40,10 +40,11 @@ class Auditors:
         grace: The grace period in milliseconds.
         job_path: The job's directory.
         max_runs: How many runs a key may have to be looked for in.
+        sinks: How many the job has.
     """
 
     def __init__(
-        self, world: World, disk: Disk, kind: Kind, model: Model, grace: int, job_path: str, max_runs: int
+        self, world: World, disk: Disk, kind: Kind, model: Model, grace: int, job_path: str, max_runs: int, sinks: int
     ) -> None:
         self._world, self._disk, self._model, self._grace, self._job = world, disk, model, grace, job_path
         self.truth: RegisterRecord = GENESIS
@@ -55,7 +56,8 @@ class Auditors:
         self._completed: dict[int, frozenset[str]] = {}
         self._evidence = Evidence(disk, job_path, self._fail)
         self.outputs = {
-            uid: SeenOutput(root, self._evidence, kind, model, self._fail) for uid, root in workload.OUTPUTS.items()
+            uid: SeenOutput(root, self._evidence, kind, model, self._fail)
+            for uid, root in list(workload.OUTPUTS.items())[:sinks]
         }
         self._tokens: dict[int, int] = {}
         self._released_ids: dict[int, float] = {}

@@ -98,7 +98,7 @@ class Cluster:
             job = Job(
                 job_id=JOB_ID,
                 name=NAME,
-                graph=self.kind.graph(settings.parallelism),
+                graph=self.kind.graph(settings.parallelism, settings.sinks),
                 configuration=Configuration(dict(settings.options)),
                 directory=directory,
                 register=register,

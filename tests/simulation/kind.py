@@ -23,7 +23,7 @@ class Kind:
     """What differs.
 
     Attributes:
-        graph: The job.
+        graph: The job with some parallelism and so many sinks.
         engine: Runs its tasks.
         merge: What the process that compacts does.
         model: What a plain dict makes of the input.
@@ -34,7 +34,7 @@ class Kind:
         has_replicas: Whether replicas can read state.
     """
 
-    graph: Callable[[int], StreamGraph]
+    graph: Callable[[int, int], StreamGraph]
     engine: Callable[..., LocalEngine]
     merge: Callable[[CompactionPlan, int], list[RunHandle]]
     model: Callable[[Sequence[Sequence[workload.Payment]]], Model]

@@ -93,9 +93,10 @@ class RealEngine(LocalEngine):
         return [placed[self._world.choices.below(2)][task] for task in range(stage.tasks)]
 
 
-def graph(parallelism: int) -> StreamGraph:
+def graph(parallelism: int, sinks: int) -> StreamGraph:
     """The job of the stories, whose tasks use value, map and list state."""
-    return workload.with_all_sinks(ledger.graph(workload.OUTPUTS["out"], two_stages=True, parallelism=parallelism))
+    made = ledger.graph(workload.OUTPUTS["out"], two_stages=True, parallelism=parallelism)
+    return workload.with_sinks(made, sinks)
 
 
 def merge(plan: CompactionPlan, max_parallelism: int) -> list[RunHandle]:

@@ -15,6 +15,7 @@ class Settings:
         max_runs: How many runs a key may have to be looked for in.
         epochs: Epochs of input.
         parallelism: Subtasks of each operator when it starts.
+        sinks: How many it has.
         is_elected: Whether processes stand by until an election names them.
         beside: How likely the tasks of a stage run beside each other.
         again: How likely a task has a second attempt.
@@ -27,6 +28,7 @@ class Settings:
     max_runs: int
     epochs: int
     parallelism: int
+    sinks: int
     is_elected: bool
     beside: float
     again: float

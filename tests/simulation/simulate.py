@@ -89,7 +89,8 @@ def simulate(
         disk.make_directory(path)
     disk.sync_directory(disk.root)
     model = _model(kind, settings.epochs)
-    auditors = Auditors(world, disk, kind, model, grace, f"{workload.ROOT}/{JOB_ID}", settings.max_runs)
+    job = f"{workload.ROOT}/{JOB_ID}"
+    auditors = Auditors(world, disk, kind, model, grace, job, settings.max_runs, settings.sinks)
     cluster = Cluster(world, settings, kind, None, [list(epoch) for epoch in model.inputs])
     auditors.masters = cluster.masters
     auditors.clocks_jumped = climate.jump > 0
@@ -172,6 +173,7 @@ def _settings(choices: Choices) -> tuple[Settings, Climate, int, int]:
         max_runs=max_runs,
         epochs=(5, 10, 20)[choices.below(3)],
         parallelism=1 + choices.below(3),
+        sinks=1 + choices.below(2),
         is_elected=bool(choices.below(2)),
         beside=(0.0, 0.2, 0.8)[choices.below(3)],
         again=(0.0, 0.05, 0.2)[choices.below(3)],

@@ -25,6 +25,7 @@ SOAK_LIMIT = 4000
 QUICKLY_FOUND = (
     "token not checked",
     "token not raised",
+    "read before token",
     "pointer before document",
     "document written in place",
     "ids not reserved",
@@ -90,7 +91,7 @@ def test_a_bug_is_found(bug: str) -> None:
 
 def test_a_failing_history_shrinks_to_one_that_fails_when_it_is_replayed() -> None:
     bug = "commit before pointer"
-    seed = 0
+    seed = 3
     long = history_of(seed, bug)
     assert long.failure is not None
     short = shrunk(long, lambda recorded: history_of(seed, bug, dict(recorded)), tries=60)

@@ -24,7 +24,7 @@ from tests.stories import ledger
 ROOT, SAVEPOINTS = "/jobs", "/savepoints"
 LEDGER, PARITY = "ledger", "parity"
 OUTPUTS = {"out": "/out", "copy": "/copy"}
-"""Where the sinks of the job write the same rows, by uid."""
+"""Where the sinks of the job write the same rows, by uid; in half of the histories it has the first one only."""
 ACCOUNTS = 3
 Payment = tuple[int, str, int]
 Row = list[Any]
@@ -58,21 +58,20 @@ class LightStaging(BatchSinkWriter):
         return [{**self._real._committable, "rows": len(rows), "bytes": len(data)}]
 
 
-def graph(parallelism: int) -> StreamGraph:
+def graph(parallelism: int, sinks: int) -> StreamGraph:
     """The job."""
-    made = with_all_sinks(ledger.graph(OUTPUTS["out"], two_stages=True, parallelism=parallelism))
+    made = with_sinks(ledger.graph(OUTPUTS["out"], two_stages=True, parallelism=parallelism), sinks)
     for sink in made.sinks:
         sink.sink = LightSink(OUTPUTS[sink.uid])
     return made
 
 
-def with_all_sinks(made: StreamGraph) -> StreamGraph:
-    """A job with one sink, and beside it the others."""
+def with_sinks(made: StreamGraph, sinks: int) -> StreamGraph:
+    """A job with so many sinks, of which it has one."""
     [first] = made.sinks
     others = [
         SinkNode(inputs=first.inputs, name=uid, uid=uid, element_type=first.element_type, sink=ParquetFileSink(root))
-        for uid, root in OUTPUTS.items()
-        if uid != first.uid
+        for uid, root in list(OUTPUTS.items())[1:sinks]
     ]
     return StreamGraph([first, *others])
 
