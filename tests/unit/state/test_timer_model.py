@@ -25,20 +25,21 @@ WINDOWS = WindowSerializer()
 Timer = tuple[int, str, int]
 """Time, key and window."""
 
-keys = st.sampled_from(["a", "b", "cx", "dx", "ex"])
-timers = st.tuples(st.integers(0, 12), keys, st.integers(1, 2))
-many = st.lists(timers, max_size=8)
+keys = st.sampled_from(["a", "b", "cx"])
+timers = st.tuples(st.integers(0, 7), keys, st.integers(1, 2))
+many = st.lists(timers, min_size=1, max_size=8)
 kinds = st.sampled_from(["element", "arrays"])
 steps = st.lists(
     st.one_of(
         st.tuples(st.just("register"), kinds, many),
         st.tuples(st.just("register"), kinds, many),
         st.tuples(st.just("delete"), kinds, many),
-        st.tuples(st.just("fire"), kinds, st.integers(-1, 14)),
+        st.tuples(st.just("fire"), kinds, st.integers(-1, 9)),
         st.tuples(st.just("look"), keys, st.integers(1, 2)),
         st.tuples(st.just("end"), st.sampled_from(["complete", "complete", "fail", "abandon"]), st.integers(1, 3)),
     ),
-    max_size=25,
+    min_size=8,
+    max_size=30,
 )
 
 
