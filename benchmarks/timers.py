@@ -84,7 +84,8 @@ class Jobs:
         domains = task.backend.timers.register_event_time_timers, task.backend.timers.register_processing_time_timers
         for odd, set_timers in enumerate(domains):
             mine = numbers[numbers % 2 == odd]
-            set_timers(np.array(task.prepare((mine // 2).tolist()), np.int64), FAR + mine)
+            stored, hashes = keys_of_columns(self.epochs.codec, [pa.array(mine // 2)])
+            set_timers(np.asarray(task.backend.prepare(ArrivedKeys(self.epochs.codec, stored), hashes)), FAR + mine)
 
     def epoch(self, work: Callable[[StateTask], None]) -> float:
         begun = time.perf_counter()
