@@ -138,10 +138,10 @@ class Jobs:
             registered = due / (time.perf_counter() - begun)
         with self.epochs.epoch() as task:
             begun = time.perf_counter()
-            task.backend.timers.take_due_event_time(2 * FAR + due)
+            taken = len(task.backend.timers.take_due_event_time(2 * FAR + due).times)
             return {
                 "registered_as_arrays": round(registered),
-                "fired_as_arrays": round(due / (time.perf_counter() - begun)),
+                "fired_as_arrays": round(taken / (time.perf_counter() - begun)),
             }
 
 
