@@ -56,15 +56,19 @@ def test_duckdb_reads_what_the_sinks_have_written(duckdb: str, tmp_path: Path) -
     properties = {"type": "sql", "uri": f"sqlite:///{tmp_path}/catalog.db", "warehouse": f"file://{tmp_path}/warehouse"}
     sinks: dict[str, Any] = {
         "delta": DeltaSink(tmp_path / "delta", partition_by=["word", "day"], create_table=True),
-        "delta by key": DeltaSink(tmp_path / "delta by key", key="n", create_table=True),
+        "delta by key": DeltaSink(tmp_path / "delta by key", key="n", row_kind="kind", create_table=True),
         "iceberg": IcebergSink("test", "db.t", properties=properties, partition_by="word", create_table=True),
-        "iceberg by key": IcebergSink("test", "db.k", properties=properties, key="n", create_table=True),
+        "iceberg by key": IcebergSink(
+            "test", "db.k", properties=properties, key="n", row_kind="kind", create_table=True
+        ),
     }
+    nothing = [("nobody", DAY, 9, "-D")]
+    changes = [nothing, *([(*row, "+U") for row in rows] for rows in [*EPOCHS, [("sand", DAY, 1)]]), nothing]
     for name, sink in sinks.items():
+        columns, epochs = (f"{COLUMNS}, kind string", changes) if name.endswith("by key") else (COLUMNS, EPOCHS)
         program = EpochProgram()
-        program.source("in", COLUMNS).sink_to(sink).uid("out")
-        later = [("sand", DAY, 1)] if name.endswith("by key") else []
-        program.run(tmp_path / f"job {name}", [{"in": rows} for rows in [*EPOCHS, later]], source_tasks=1)
+        program.source("in", columns).sink_to(sink).uid("out")
+        program.run(tmp_path / f"job {name}", [{"in": rows} for rows in epochs], source_tasks=1)
     catalog = load_catalog("test", **properties)
     iceberg = [catalog.load_table(name).metadata_location.removeprefix("file://") for name in ("db.t", "db.k")]
     places = [("delta_scan", str(tmp_path / "delta")), ("delta_scan", str(tmp_path / "delta by key"))]
