@@ -26,6 +26,10 @@ class Program:
         batches: The rows of each batch: key, seconds after the start, value.
         delay: Of the watermark; None for no event time.
         initial: Rows of initial state: key and value.
+        in_pandas: Whether it takes and returns frames of pandas.
+        pauses: Seconds of processing time before each batch; none if it is empty.
+        ended: The column of the output that is its event time.
+        then: What the output goes into; it has no batches of its own.
     """
 
     processor: type[StatefulProcessor]
@@ -35,6 +39,10 @@ class Program:
     keys: list[str] = field(default_factory=lambda: ["key"])
     delay: str | None = None
     initial: list[tuple[str, int]] | None = None
+    in_pandas: bool = False
+    pauses: list[int] = field(default_factory=list)
+    ended: str = ""
+    then: Program | None = None
 
 
 def at(seconds: int) -> datetime:
@@ -271,27 +279,6 @@ class ListedTimers(Processor):
         yield Row(key=key[0], timers=str(sorted(listed)))
 
 
-class LongLived(Processor):
-    """A time to live that does not end."""
-
-    def init(self, handle: StatefulProcessorHandle) -> None:
-        self.value = handle.getValueState("value", "n bigint", ttlDurationMs=100 * HOUR)
-        self.values = handle.getListState("values", "n bigint", ttlDurationMs=100 * HOUR)
-        self.map = handle.getMapState("map", "k bigint", "n bigint", ttlDurationMs=100 * HOUR)
-
-    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
-        for row in rows:
-            self.value.update(((self.value.get() or (0,))[0] + row.value,))
-            self.values.appendValue((row.value,))
-            self.map.updateValue((row.value,), (row.value,))
-        yield Row(
-            key=key[0],
-            total=self.value.get()[0],
-            values=str(list(self.values.get())),
-            map=str(sorted(self.map.keys())),
-        )
-
-
 class SessionsByTimer(Processor):
     """A session ends ten seconds of event time after its last row."""
 
@@ -381,9 +368,6 @@ PROGRAMS = {
         DeletedTimer, "key string, timers int", [rows(("a", 1), ("b", 0)), rows(("a", 0), ("b", 1))], "ProcessingTime"
     ),
     "listed timers": Program(ListedTimers, "key string, timers string", SIGNED, mode="ProcessingTime"),
-    "long lived": Program(
-        LongLived, "key string, total bigint, values string, map string", PLAIN, mode="ProcessingTime"
-    ),
     "sessions": Program(
         SessionsByTimer, "key string, n bigint, ends bigint", TIMED, mode="EventTime", delay="5 seconds"
     ),

@@ -10,8 +10,10 @@ import time
 from pathlib import Path
 from typing import Any
 
+from tests.spark.processors.further_programs import FURTHER
 from tests.spark.processors.programs import INPUT, PROGRAMS, Program, at
 
+ALL = PROGRAMS | FURTHER
 RECORDING = Path(__file__).with_name("recording.json")
 PATIENCE = 60.0
 
@@ -27,12 +29,16 @@ def recorded(spark: Any, program: Program) -> list[list[list[Any]]]:
         initial = None
         if program.initial is not None:
             initial = spark.createDataFrame(program.initial, "key string, value bigint").groupBy("key")
-        transformed = stream.groupBy(*program.keys).transformWithState(
-            program.processor(), program.output, "Update", program.mode, initial
-        )
+        mode, transformed, step = "update" if program.then is None else "append", stream, program
+        while step is not None:
+            grouped = transformed.groupBy(*step.keys)
+            transform = grouped.transformWithStateInPandas if step.in_pandas else grouped.transformWithState
+            transformed = transform(step.processor(), step.output, mode, step.mode, initial, step.ended)
+            step = step.then
         emitted: list[list[Any]] = []
+        read: dict[int, int] = {}
         query = (
-            transformed.writeStream.outputMode("update")
+            transformed.writeStream.outputMode(mode)
             .option("checkpointLocation", f"{directory}/checkpoint")
             .foreachBatch(lambda frame, _: emitted.extend(list(row) for row in frame.collect()))
             .start()
@@ -44,7 +50,7 @@ def recorded(spark: Any, program: Program) -> list[list[list[Any]]]:
                 frame.coalesce(1).write.parquet(staged)
                 [file] = Path(staged).glob("*.parquet")
                 file.rename(source / f"{number}.parquet")
-                _wait(query, program, sum(map(len, program.batches[: number + 1])))
+                _wait(query, program, sum(map(len, program.batches[: number + 1])), read)
                 parts.append(sorted((_plain(row) for row in emitted), key=str))
                 emitted.clear()
         finally:
@@ -52,20 +58,24 @@ def recorded(spark: Any, program: Program) -> list[list[list[Any]]]:
     return parts
 
 
-def _wait(query: Any, program: Program, rows: int) -> None:
-    """Until so many rows have been read, and the batches without data have run that these call for."""
+def _wait(query: Any, program: Program, rows: int, read: dict[int, int]) -> None:
+    """Until so many rows have been read, and the batches without data have run that these call for.
+
+    Spark remembers the progress of a hundred batches, so what each has read is kept in `read`.
+    """
     if program.mode != "ProcessingTime":
         query.processAllAvailable()
-    deadline, last, read = time.monotonic() + PATIENCE, -1, 0
+    deadline, last = time.monotonic() + PATIENCE, -1
     while program.mode != "None" and time.monotonic() < deadline:
         told = [progress for progress in query.recentProgress if progress["batchId"] > last]
         if told:
             last = told[-1]["batchId"]
-            read = max(read, sum({p["batchId"]: p["numInputRows"] for p in query.recentProgress}.values()))
+            read.update({progress["batchId"]: progress["numInputRows"] for progress in told})
             # With timers of processing time there is a batch whenever one has ended, with event time there is one.
-            if read >= rows and told[-1]["numInputRows"] == 0 and program.mode == "ProcessingTime":
+            known = sum(read.values())
+            if known >= rows and told[-1]["numInputRows"] == 0 and program.mode == "ProcessingTime":
                 return
-            deadline = time.monotonic() + (PATIENCE if read < rows else 4)
+            deadline = time.monotonic() + (PATIENCE if known < rows else 4)
         time.sleep(0.2)
 
 
@@ -95,13 +105,13 @@ def main() -> None:
     spark.sparkContext.setLogLevel("ERROR")
     # Names on the command line record these anew and leave the others.
     found: dict[str, Any] = json.loads(RECORDING.read_text())["programs"] if sys.argv[1:] else {}
-    for name in sys.argv[1:] or PROGRAMS:
-        found[name] = recorded(spark, PROGRAMS[name])
+    for name in sys.argv[1:] or ALL:
+        found[name] = recorded(spark, ALL[name])
         print(name, found[name], file=sys.stderr, flush=True)
-    programs = [f"  {json.dumps(name)}: {json.dumps(found[name])}" for name in PROGRAMS if name in found]
-    RECORDING.write_text(
-        "{\n" + f' "spark": {json.dumps(spark.version)},\n "programs": {{\n' + ",\n".join(programs) + "\n }\n}\n"
-    )
+        programs = [f"  {json.dumps(name)}: {json.dumps(found[name])}" for name in ALL if name in found]
+        RECORDING.write_text(
+            "{\n" + f' "spark": {json.dumps(spark.version)},\n "programs": {{\n' + ",\n".join(programs) + "\n }\n}\n"
+        )
 
 
 if __name__ == "__main__":

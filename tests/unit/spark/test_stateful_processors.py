@@ -1,6 +1,7 @@
 """Spark's stateful processors, unchanged, emit here what Spark emitted, batch by batch; no JVM."""
 
 import json
+from itertools import accumulate
 
 import pandas as pd
 import pytest
@@ -10,15 +11,18 @@ pytest.importorskip("pyspark.sql.streaming.stateful_processor", reason="Stateful
 from pyspark.sql import Row
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
-from holdfast.datastream.environment.transform_with_state import apply_processor
-from holdfast.errors import HoldfastError
+from holdfast.datastream.environment.transform_with_state import apply_processor, transform_with_state
+from holdfast.errors import ConfigurationError, HoldfastError
+from holdfast.kernel.clock import ManualClock
+from holdfast.runtime.graph.compiler import compile_graph
 from holdfast.spark.stateful_processor.processor import Processor, ProcessorInput
 from holdfast.state.run.run_file import handle_of
 from holdfast.storage.file_system.local import LocalFileSystem
 from holdfast.testing import EpochProgram
 from holdfast.types.conversion.convert import to_type
-from tests.spark.processors.programs import INPUT, PROGRAMS, Program, at
-from tests.spark.processors.record import RECORDING
+from tests.spark.processors.further_programs import EXPIRING
+from tests.spark.processors.programs import INPUT, PROGRAMS, Program, at, milliseconds
+from tests.spark.processors.record import ALL, RECORDING
 from tests.stories.journal import Journal, pages
 
 RECORDED = json.loads(RECORDING.read_text())["programs"]
@@ -44,13 +48,23 @@ def elements_of(program, number):
 
 
 def emitted(program, directory, in_pandas=False, **how):
-    """What comes out of each epoch, sorted."""
+    """What comes out of each epoch, sorted. A program in which time passes is started anew for each epoch."""
     elements, columns = given(program)
-    running = EpochProgram()
-    wanted = Processor.checked(program.processor(), program.output, "Update", program.mode, "", in_pandas)
-    apply_processor(running.source("rows", elements), wanted, columns).uid("tws").sink_to(Journal(directory / "out"))
+    running, step = EpochProgram(), program
+    stream = running.source("rows", elements)
+    while step is not None:
+        in_frames = in_pandas or step.in_pandas
+        wanted = Processor.checked(step.processor(), step.output, "Append", step.mode, step.ended, in_frames)
+        stream = apply_processor(stream, wanted, columns).uid("tws" if step is program else "then")
+        columns = ProcessorInput(wanted.output_type, ("key",), step.ended or None, is_timed=True)
+        step = step.then
+    stream.sink_to(Journal(directory / "out"))
     inputs = [{"rows": elements_of(program, number)} for number in range(len(program.batches))]
-    running.run(directory / "checkpoints", inputs, **how)
+    for number, now in enumerate(accumulate(program.pauses), start=1):
+        clock = ManualClock(milliseconds(at(now)))
+        running.run(directory / "checkpoints", inputs[:number], clock=clock, **how)
+    if not program.pauses:
+        running.run(directory / "checkpoints", inputs, **how)
     written = pages(directory / "out")
     return [
         sorted((plain(row) for page in written if int(page[:6]) == epoch for row in written[page]), key=str)
@@ -62,16 +76,16 @@ def plain(row):
     return [value.isoformat().removesuffix("+00:00") if hasattr(value, "isoformat") else value for value in row]
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("name", ALL)
 def test_a_processor_emits_what_it_emits_on_spark(name, tmp_path):
-    assert emitted(PROGRAMS[name], tmp_path) == RECORDED[name]
+    assert emitted(ALL[name], tmp_path) == RECORDED[name]
 
 
-@pytest.mark.parametrize("name", ["keys and values of a map", "appended", "sessions", "listed timers"])
+@pytest.mark.parametrize("name", ["appended", "sessions", "listed timers", "sessions are counted"])
 @pytest.mark.parametrize("backend", ["hashmap", "columnar"])
 def test_it_does_the_same_in_workers_that_forget_everything(name, backend, tmp_path):
     options = {"state.backend.type": backend}
-    assert emitted(PROGRAMS[name], tmp_path, amnesia=True, parallelism=3, options=options) == RECORDED[name]
+    assert emitted(ALL[name], tmp_path, amnesia=True, parallelism=3, options=options) == RECORDED[name]
 
 
 def test_a_processor_goes_on_where_it_stopped_with_another_number_of_subtasks(tmp_path):
@@ -117,6 +131,54 @@ def test_the_form_in_pandas_gets_and_returns_frames(tmp_path):
         [["a", 106, f"{started}0"], ["c", 22, f"{started}1"]],
         [["a", 117, f"{started}1"], ["b", 11, f"{started}0"], ["c", 23, f"{started}2"]],
     ]
+
+
+@pytest.mark.parametrize("backend", ["hashmap", "columnar"])
+@pytest.mark.parametrize("amnesia", [False, True])
+def test_what_expires_is_gone_for_value_list_and_map_each_at_its_time(backend, amnesia, tmp_path):
+    """Forty seconds after it was written; the batches come at 0, 25, 50, 75 and 75 seconds."""
+    told = [[dict(zip(("value", "values", "map"), row[1:4], strict=True)) for row in epoch] for epoch in
+            emitted(EXPIRING, tmp_path, amnesia=amnesia, options={"state.backend.type": backend})]  # fmt: skip
+    nothing = {"value": "none", "values": "[]", "map": "[]"}
+    assert told == [
+        [nothing, nothing],
+        [{"value": "1", "values": "[1]", "map": "[(1, 10)]"}],
+        [{"value": "3", "values": "[3]", "map": "[(3, 30)]"}, nothing],
+        [nothing],
+        [nothing],
+    ]
+
+
+def test_who_names_an_event_time_needs_a_watermark_and_keeps_its_uid(tmp_path):
+    program = ALL["sessions are counted"]
+    rows, running = to_type(INPUT), EpochProgram()
+    wanted = Processor.checked(program.processor(), program.output, "Append", "EventTime", "ended", False)
+    stream = apply_processor(running.source("rows", INPUT), wanted, ProcessorInput(rows, ("key",), "at", 5000))
+    sessions = stream.uid("sessions").name("Sessions").set_parallelism(3).set_max_parallelism(8)
+    assert sessions.get_name() == "Sessions"
+    then = transform_with_state(
+        sessions.key_by("key"), program.then.processor(), program.then.output, "Append", "EventTime"
+    )
+    then.uid("counted").sink_to(Journal(tmp_path / "out"))
+    steps = {step.uid: step for step in compile_graph(running.get_stream_graph(), 2).keyed_steps()}
+    assert {uid: step.parallelism for uid, step in steps.items()} == {"sessions": 3, "counted": 2}
+    assert steps["sessions"].clocks == steps["counted"].clocks, "the watermark is that of the input"
+    inputs = [{"rows": elements_of(program, number)} for number in range(len(program.batches))]
+    running.run(tmp_path / "checkpoints", inputs)
+    found = sorted((plain(row) for page in pages(tmp_path / "out").values() for row in page), key=str)
+    assert found == sorted((row for part in RECORDED["sessions are counted"] for row in part), key=str)
+
+    untimed = Processor.checked(program.processor(), program.output, "Append", "None", "ended", False)
+    with pytest.raises(ConfigurationError, match="eventTimeColumnName needs withWatermark"):
+        apply_processor(running.source("more", INPUT), untimed, ProcessorInput(rows, ("key",)))
+    with pytest.raises(ConfigurationError, match="or eventTimeColumnName of the processor before"):
+        transform_with_state(running.source("other", INPUT).key_by("key"), program.processor(), program.output,
+                             "Append", "EventTime")  # fmt: skip
+    with pytest.raises(ConfigurationError, match="keyed by columns"):
+        transform_with_state(running.source("x", INPUT).key_by(lambda row: row.key), Remembering(), "n int", "Append",
+                             "None")  # fmt: skip
+    with pytest.raises(ConfigurationError, match="not for a stream"):
+        transform_with_state(sessions.key_by("key"), Remembering(), "n int", "Append", "None", env=running)
 
 
 def failing(tmp_path, call, mode="None"):

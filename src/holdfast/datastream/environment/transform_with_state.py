@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from holdfast.datastream.environment.stream_execution_environment import StreamExecutionEnvironment
 from holdfast.datastream.stream.data_stream import DataStream
+from holdfast.datastream.stream.keyed_stream import KeyedStream
 from holdfast.errors import ConfigurationError
+from holdfast.kernel.watermark import WatermarkStrategy
+from holdfast.runtime.graph.stream_graph import TimestampNode
+from holdfast.types.information.type_information import RowTypeInformation
 
 if TYPE_CHECKING:
     from pyspark.sql import GroupedData
@@ -16,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def transform_with_state(
-    grouped: GroupedData,
+    grouped: GroupedData | KeyedStream,
     statefulProcessor: StatefulProcessor,
     outputStructType: Any,
     outputMode: str,
@@ -34,13 +38,15 @@ def transform_with_state(
     queryable under their names, with declared types.
 
     Args:
-        grouped: ``df.groupBy(columns)`` of a streaming or static frame. In event time it has `withWatermark`.
+        grouped: ``df.groupBy(columns)`` of a streaming or static frame. In event time it has `withWatermark`. For a
+            processor after another one, ``stream.key_by(columns)`` of what that has returned.
         statefulProcessor: The processor.
         outputStructType: Columns of what it returns, as a `StructType` or DDL.
         outputMode: ``"Append"`` or ``"Update"``; both emit what the processor returns.
         timeMode: ``"None"``, ``"ProcessingTime"`` or ``"EventTime"``.
         initialState: A grouped static frame with the same keys, given to `handleInitialState` in the first epoch.
-        eventTimeColumnName: The column of the output that is its event time, for operators after this one.
+        eventTimeColumnName: The column of the output that is its event time, for operators after this one; the
+            watermark is that of the input.
         env: The environment; a new one on the frame's session if it is not given.
         input_uid: Uid of the input, by which its position is found in checkpoints; derived from what it reads if it is
             not given.
@@ -66,7 +72,7 @@ def transform_with_state(
 
 
 def transform_with_state_in_pandas(
-    grouped: GroupedData,
+    grouped: GroupedData | KeyedStream,
     statefulProcessor: StatefulProcessor,
     outputStructType: Any,
     outputMode: str,
@@ -113,6 +119,10 @@ def _transformed(
     except ImportError as error:
         raise ConfigurationError("this PySpark has no StatefulProcessor: it came with Spark 4.0") from error
     wanted = Processor.checked(processor, output, output_mode, time_mode, event_time_column, in_pandas)
+    if isinstance(grouped, KeyedStream):
+        if initial_state is not None or env is not None or input_uid is not None:
+            raise ConfigurationError("initialState, env and input_uid are for df.groupBy(...), not for a stream")
+        return apply_processor(grouped, wanted, _input_of(grouped))
     grouping = grouping_of(grouped)
     environment = env or StreamExecutionEnvironment.get_execution_environment(spark=grouping.frame.sparkSession)
     states = None
@@ -137,12 +147,63 @@ def apply_processor(stream: DataStream, processor: Processor, given: ProcessorIn
     Raises:
         ConfigurationError: They do not fit.
     """
-    from holdfast.spark.stateful_processor.processor import clock_of_input, clock_of_output, operator_of
+    from holdfast.spark.stateful_processor.processor import clock_of_input, operator_of, times_of_output
 
     clock = clock_of_input(processor, given)
     if clock is not None:
         stream = stream.assign_timestamps_and_watermarks(clock)
     keyed = stream.key_by(list(given.keys))
     result = keyed._operator(operator_of(processor, given, keyed.get_type()), processor.name)
-    clock = clock_of_output(processor, given)
-    return result if clock is None else result.assign_timestamps_and_watermarks(clock)
+    times = times_of_output(processor)
+    return result if times is None else _TimedOutput(result, times)
+
+
+class _TimedOutput(DataStream):
+    """What a processor returns, with its event time. Name, uid and parallelism are those of the operator."""
+
+    def __init__(self, output: DataStream, times: WatermarkStrategy) -> None:
+        node = TimestampNode(
+            inputs=(output._node,),
+            name="timestamps",
+            element_type=output.get_type(),
+            strategy=times,
+            keeps_watermarks=True,
+        )
+        super().__init__(output._environment, node)
+        self._output = output
+
+    def name(self, name: str) -> Self:
+        """Names the operator."""
+        self._output.name(name)
+        return self
+
+    def get_name(self) -> str:
+        """The operator's name."""
+        return self._output.get_name()
+
+    def uid(self, uid: str) -> Self:
+        """Identifies the operator, whose state is found again under this uid."""
+        self._output.uid(uid)
+        return self
+
+    def set_parallelism(self, parallelism: int) -> Self:
+        """Sets the number of subtasks of the operator."""
+        self._output.set_parallelism(parallelism)
+        return self
+
+    def set_max_parallelism(self, max_parallelism: int) -> Self:
+        """Sets the number of key groups of the operator."""
+        self._output.set_max_parallelism(max_parallelism)
+        return self
+
+
+def _input_of(keyed: KeyedStream) -> ProcessorInput:
+    """What the elements of a stream are, which may be what another processor has returned."""
+    from holdfast.spark.stateful_processor.processor import OutputTime, ProcessorInput
+
+    rows = keyed.get_type()
+    if not isinstance(rows, RowTypeInformation) or not keyed._key.columns:
+        raise ConfigurationError("transform_with_state() takes a stream of rows that is keyed by columns")
+    assigner = keyed._node.strategy.assigner if isinstance(keyed._node, TimestampNode) else None
+    time = assigner.column if isinstance(assigner, OutputTime) else None
+    return ProcessorInput(rows, keyed._key.columns, time, is_timed=time is not None)

@@ -129,6 +129,11 @@ class Step:
         """Whether it has state that belongs to a subtask."""
         return self.operator is not None and self.operator.has_operator_state
 
+    @property
+    def is_clock(self) -> bool:
+        """Whether watermarks follow from the timestamps that it assigns."""
+        return self.strategy is not None and self.uid in self.clocks
+
 
 @dataclass(frozen=True)
 class Stage:
@@ -224,8 +229,8 @@ class JobPlan:
 
     @property
     def clocks(self) -> dict[str, WatermarkClock]:
-        """The steps that assign timestamps."""
-        steps = [step for stage in self.stages for step in stage.steps if step.strategy is not None]
+        """The steps that assign timestamps from which watermarks follow."""
+        steps = [step for stage in self.stages for step in stage.steps if step.is_clock]
         return {step.uid: WatermarkClock.of(step.strategy) for step in steps if step.strategy is not None}
 
     @property

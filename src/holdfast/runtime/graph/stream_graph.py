@@ -171,10 +171,11 @@ class NarrowNode(Node):
 
 @dataclass(eq=False, kw_only=True)
 class TimestampNode(Node):
-    """Gives elements their event time, and is a clock for the operators after it; chained like other narrow steps."""
+    """Gives elements their event time, chained like others; a clock for who comes after, if it keeps no watermarks."""
 
     strategy: WatermarkStrategy
     aligned: AlignedSource | None = None
+    keeps_watermarks: bool = False
 
 
 @dataclass(eq=False, kw_only=True)

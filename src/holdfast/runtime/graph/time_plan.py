@@ -42,7 +42,7 @@ class TimePlan:
         return self._stamped[node]
 
     def _clocks_of(self, node: Node) -> tuple[str, ...]:
-        if isinstance(node, TimestampNode):
+        if isinstance(node, TimestampNode) and not node.keeps_watermarks:
             return (node.identity,)
         if isinstance(node, SourceNode):
             return ()

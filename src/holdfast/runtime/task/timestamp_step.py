@@ -65,7 +65,7 @@ class TimestampRun(StepRun):
         return times_in(found)
 
     def report(self) -> StepReport:
-        observed = self._greatest
+        observed = self._greatest if self.step.is_clock else None
         if observed is not None and self._is_per_partition:
             observed = -max(observed, NO_TIMESTAMP + 1)
         return StepReport(

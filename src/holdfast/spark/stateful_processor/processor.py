@@ -10,7 +10,7 @@ from typing import Any, Final
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 from holdfast.errors import ConfigurationError
-from holdfast.kernel.watermark import WatermarkStrategy
+from holdfast.kernel.watermark import TimestampAssigner, WatermarkStrategy
 from holdfast.runtime.graph.stream_graph import OperatorSpec
 from holdfast.spark.stateful_processor.function import ProcessorFunction
 from holdfast.spark.stateful_processor.handle import TIME_MODES, TimeMode
@@ -36,6 +36,7 @@ class ProcessorInput:
         event_time: The column of the rows that has a watermark; None for none.
         delay: By how many milliseconds the watermark is behind.
         state_type: Of rows of initial state, in the second field of elements; None if there are none.
+        is_timed: Whether the elements have timestamps and watermarks already.
     """
 
     row_type: RowTypeInformation
@@ -43,6 +44,25 @@ class ProcessorInput:
     event_time: str | None = None
     delay: int = 0
     state_type: RowTypeInformation | None = None
+    is_timed: bool = False
+
+
+@dataclass(frozen=True)
+class OutputTime(TimestampAssigner):
+    """The event time of what a processor returns: a column of it, or else the time that it has.
+
+    Attributes:
+        column: The column.
+        at: Its position.
+    """
+
+    column: str
+    at: int
+
+    def extract_timestamp(self, value: Any, record_timestamp: int) -> int:
+        """The instant in the column."""
+        found = event_time_at(self.at)(value)
+        return record_timestamp if found is None else found
 
 
 @dataclass(frozen=True)
@@ -103,7 +123,12 @@ def operator_of(processor: Processor, given: ProcessorInput, element_type: TypeI
         ConfigurationError: It needs event time, and its input has none.
     """
     if processor.time_mode == "eventtime" and given.event_time is None:
-        raise ConfigurationError("timeMode 'EventTime' needs withWatermark() before groupBy(), as in Spark")
+        raise ConfigurationError(
+            "timeMode 'EventTime' needs withWatermark() before groupBy(), as in Spark, or eventTimeColumnName of the "
+            "processor before"
+        )
+    if processor.output_event_time is not None and given.event_time is None:
+        raise ConfigurationError("eventTimeColumnName needs withWatermark() before groupBy(), as in Spark")
     form: RowForm = SparkRows()
     if processor.in_pandas:
         form = PandasFrames(given.row_type, given.state_type, processor.output_type)
@@ -131,8 +156,9 @@ def _key_at(given: ProcessorInput, element_type: TypeInformation) -> tuple[int, 
 
 
 def clock_of_input(processor: Processor, given: ProcessorInput) -> WatermarkStrategy | None:
-    """The clock by which a processor goes; None if it goes by none."""
-    if processor.time_mode != "eventtime" or given.event_time is None:
+    """The clock by which a processor, or who comes after it, goes; None if it goes by none, or by that of its input."""
+    is_needed = processor.time_mode == "eventtime" or processor.output_event_time is not None
+    if given.event_time is None or given.is_timed or not is_needed:
         return None
     of_row = event_time_at(given.row_type.names.index(given.event_time))
 
@@ -141,26 +167,19 @@ def clock_of_input(processor: Processor, given: ProcessorInput) -> WatermarkStra
         found = None if row is None else of_row(row)
         return timestamp if found is None else found
 
-    return _clock(given.delay, of_element)
-
-
-def clock_of_output(processor: Processor, given: ProcessorInput) -> WatermarkStrategy | None:
-    """The clock for operators after a processor that names the event time of its output."""
-    if processor.output_event_time is None:
-        return None
-    of_row = event_time_at(processor.output_type.names.index(processor.output_event_time))
-
-    def of_element(element: Any, timestamp: int) -> int:
-        found = of_row(element)
-        return timestamp if found is None else found
-
-    return _clock(given.delay, of_element)
-
-
-def _clock(delay: int, assigner: Callable[[Any, int], int]) -> WatermarkStrategy:
     # Flink's watermark is a millisecond more than the delay behind. Spark's is the delay behind, and rows at or
     # before it are late.
-    return WatermarkStrategy(delay - 1).with_timestamp_assigner(assigner)
+    return WatermarkStrategy(given.delay - 1).with_timestamp_assigner(of_element)
+
+
+def times_of_output(processor: Processor) -> WatermarkStrategy | None:
+    """The timestamps of what a processor returns that names its event time; watermarks are those of its input."""
+    column = processor.output_event_time
+    if column is None:
+        return None
+    return WatermarkStrategy.no_watermarks().with_timestamp_assigner(
+        OutputTime(column, processor.output_type.names.index(column))
+    )
 
 
 def event_time_at(position: int) -> Callable[[Any], int | None]:

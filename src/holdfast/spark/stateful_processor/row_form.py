@@ -80,6 +80,8 @@ class PandasFrames(RowForm):
                 raise OutputTypeError(
                     "", f"It returned {type(frame).__name__!r}, not frames of pandas.", declared=str(self._output_type)
                 )
+            if not len(frame):  # as pd.DataFrame() has it, which has no columns either
+                continue
             table = pa.RecordBatch.from_pandas(frame, schema=schema, preserve_index=False)
             yield from batch_to_elements(table, self._output_type)
 

@@ -1,0 +1,196 @@
+"""Further programs: in which time passes, in pandas, and of two processors one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pandas as pd
+from pyspark.sql import Row
+from pyspark.sql.streaming.stateful_processor import StatefulProcessorHandle
+
+from tests.spark.processors.programs import HOUR, INPUT, PLAIN, START, TIMED, Processor, Program, at, milliseconds
+
+LIVES = 40_000
+
+
+class LongLived(Processor):
+    """A time to live that does not end."""
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        self.value = handle.getValueState("value", "n bigint", ttlDurationMs=100 * HOUR)
+        self.values = handle.getListState("values", "n bigint", ttlDurationMs=100 * HOUR)
+        self.map = handle.getMapState("map", "k bigint", "n bigint", ttlDurationMs=100 * HOUR)
+
+    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
+        for row in rows:
+            self.value.update(((self.value.get() or (0,))[0] + row.value,))
+            self.values.appendValue((row.value,))
+            self.map.updateValue((row.value,), (row.value,))
+        yield Row(
+            key=key[0],
+            total=self.value.get()[0],
+            values=str(list(self.values.get())),
+            map=str(sorted(self.map.keys())),
+        )
+
+
+class Expiring(Processor):
+    """Tells what it still knows of earlier rows, and remembers these."""
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        self.value = handle.getValueState("value", "n bigint", ttlDurationMs=LIVES)
+        self.values = handle.getListState("values", "n bigint", ttlDurationMs=LIVES)
+        self.map = handle.getMapState("map", "k bigint", "n bigint", ttlDurationMs=LIVES)
+
+    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
+        known = self.value.get()
+        told = {
+            "value": "none" if known is None else str(known[0]),
+            "values": str([value for (value,) in self.values.get()]),
+            "map": str(sorted((k[0], v[0]) for k, v in self.map.iterator())),
+            "exist": str([self.value.exists(), self.values.exists(), self.map.exists(), self.map.containsKey((1,))]),
+        }
+        for row in rows:
+            if row.value < 9:
+                self.value.update((row.value,))
+                self.values.appendValue((row.value,))
+                self.map.updateValue((row.value,), (10 * row.value,))
+        yield Row(key=key[0], **told)
+
+
+class SumsOfFrames(Processor):
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        self.total = handle.getValueState("total", "total bigint")
+
+    def handleInitialState(self, key: Any, initialState: pd.DataFrame, timerValues: Any) -> None:
+        self.total.update((int(initialState["value"].sum()),))
+
+    def handleInputRows(self, key: Any, rows: Iterator[pd.DataFrame], timerValues: Any) -> Iterator[pd.DataFrame]:
+        for frame in rows:
+            total = (self.total.get() or (0,))[0] + int(frame["value"].sum())
+            self.total.update((total,))
+            yield pd.DataFrame({"key": [key[0]], "total": [total], "first": [frame["at"].min()]})
+
+
+class LargeRowsOfFrames(Processor):
+    """Gives back a part of each frame, and the columns in the order in which they came."""
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        self.values = handle.getListState("values", "value bigint")
+
+    def handleInputRows(self, key: Any, rows: Iterator[pd.DataFrame], timerValues: Any) -> Iterator[pd.DataFrame]:
+        for frame in rows:
+            known = [value for (value,) in self.values.get()]
+            self.values.put([(int(value),) for value in frame["value"]])
+            large = frame[frame["value"] > max(known, default=1)]
+            yield large.assign(columns=",".join(frame.columns), kinds="".join(dtype.kind for dtype in frame.dtypes))
+
+
+class SessionsOfFrames(Processor):
+    """A session ends ten seconds of event time after its last row."""
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        self.handle = handle
+        self.session = handle.getValueState("session", "n bigint, ends bigint")
+
+    def handleInputRows(self, key: Any, rows: Iterator[pd.DataFrame], timerValues: Any) -> Iterator[pd.DataFrame]:
+        n, ends = self.session.get() or (0, 0)
+        if ends:
+            self.handle.deleteTimer(ends)
+        for frame in rows:
+            n, ends = n + len(frame), max(ends, milliseconds(frame["at"].max().tz_localize("UTC")) + 10_000)
+        self.session.update((n, ends))
+        self.handle.registerTimer(ends)
+        yield pd.DataFrame()
+
+    def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[pd.DataFrame]:
+        n, ends = self.session.get()
+        self.session.clear()
+        yield pd.DataFrame({"key": [key[0]], "n": [n], "ends": [(ends - milliseconds(START)) // 1000]})
+
+
+class TimedSessions(Processor):
+    """As the sessions, with the instant at which each has ended."""
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        self.handle = handle
+        self.session = handle.getValueState("session", "n bigint, ends bigint")
+
+    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
+        n, ends = self.session.get() or (0, 0)
+        if ends:
+            self.handle.deleteTimer(ends)
+        for row in rows:
+            n, ends = n + 1, max(ends, milliseconds(row.at) + 10_000)
+        self.session.update((n, ends))
+        self.handle.registerTimer(ends)
+        return iter([])
+
+    def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Row]:
+        n, ends = self.session.get()
+        self.session.clear()
+        yield Row(key=key[0], n=n, ended=at((ends - milliseconds(START)) // 1000))
+
+
+class Postponed(Processor):
+    """Hands rows on; those with an even value a thousand seconds later, which lets nobody else be late."""
+
+    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
+        for row in rows:
+            second = int(row.at.timestamp() - START.timestamp())
+            yield Row(key=key[0], ended=at(second + (1000 if row.value % 2 == 0 else 0)), n=row.value)
+
+
+class CountedByTheTime(Processor):
+    """Counts what has ended, and tells it ten seconds after the last end."""
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        self.handle = handle
+        self.count = handle.getValueState("count", "n bigint, last bigint")
+
+    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
+        n, last = self.count.get() or (0, 0)
+        if last:
+            self.handle.deleteTimer(last)
+        for row in rows:
+            n, last = n + row.n, max(last, milliseconds(row.ended) + 10_000)
+        self.count.update((n, last))
+        self.handle.registerTimer(last)
+        return iter([])
+
+    def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Row]:
+        n, last = self.count.get()
+        self.count.clear()
+        yield Row(key=key[0], n=n, last=(last - milliseconds(START)) // 1000)
+
+
+_TOLD = "key string, value string, values string, map string, exist string"
+_ENDED = "key string, n bigint, ended timestamp"
+_COUNTED = Program(CountedByTheTime, "key string, n bigint, last bigint", [], "EventTime")
+EXPIRING = Program(
+    Expiring,
+    _TOLD,
+    [[("a", 0, 1), ("b", 0, 2)], [("a", 0, 3)], [("a", 0, 9), ("b", 0, 9)], [("a", 0, 9)], [("a", 0, 4)]],
+    mode="ProcessingTime",
+    pauses=[0, 25, 25, 25, 0],
+)
+"""Not recorded: its times are those of our clock."""
+FURTHER = {
+    "long lived": Program(
+        LongLived, "key string, total bigint, values string, map string", PLAIN, mode="ProcessingTime"
+    ),
+    "sums of frames": Program(
+        SumsOfFrames, "key string, total bigint, first timestamp", PLAIN, initial=[("a", 100)], in_pandas=True
+    ),
+    "large rows of frames": Program(LargeRowsOfFrames, f"{INPUT}, columns string, kinds string", PLAIN, in_pandas=True),
+    "sessions of frames": Program(
+        SessionsOfFrames, "key string, n bigint, ends bigint", TIMED, "EventTime", delay="5 seconds", in_pandas=True
+    ),
+    "sessions are counted": Program(
+        TimedSessions, _ENDED, TIMED, "EventTime", delay="5 seconds", ended="ended", then=_COUNTED
+    ),
+    "postponed rows are counted": Program(
+        Postponed, _ENDED, TIMED, "EventTime", delay="5 seconds", ended="ended", then=_COUNTED
+    ),
+}
