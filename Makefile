@@ -25,7 +25,7 @@ STAMP := $(VENV)/.setup-done
 CLASSES := $(VENV)/spark.jsa
 # A broker for the tests of Kafka, 43 MB; without a network they say that they skip.
 KAFKA := $(VENV)/kafka/.done
-# A YARN for three long tests, 66 MB beside the jars of PySpark; without a network they say that they skip.
+# A YARN for four long tests, 66 MB beside the jars of PySpark; without a network they say that they skip.
 YARN := $(VENV)/yarn/.done
 # A schema registry for two long tests, 142 MB; without a network they say that they skip.
 REGISTRY := $(VENV)/registry/.done

@@ -41,7 +41,7 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return packed_environment(tmp_path_factory.mktemp("packed"))
 
 
-@pytest.mark.parametrize("form", ["client", "cluster"])
+@pytest.mark.parametrize("form", ["client", "cluster", "holdfast run"])
 def test_what_a_job_needs_travels_through_yarn(
     tmp_path: Path, yarn: YarnCluster, packed: tuple[Path, Path], form: str
 ) -> None:
@@ -56,11 +56,19 @@ def test_what_a_job_needs_travels_through_yarn(
         name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "PYSPARK", "VIRTUAL"))
     }
     environment = {**leaves, **yarn.environment}
-    environment["PYSPARK_DRIVER_PYTHON"] = str(driver) if form == "client" else WORKER
-    environment["PYSPARK_PYTHON"] = WORKER
+    if form == "holdfast run":
+        options = ["spark.master=yarn", f"spark.archives={archive}#env", f"spark.pyspark.python={WORKER}"]
+        of_job = [word for option in options for word in ("-D", option)]
+        command = [str(driver.with_name("holdfast")), "run", *of_job, str(program), "--", *places]
+        environment["PYTHONPATH"] = os.pathsep.join(map(str, SPARK.glob("python/lib/*.zip")))
+    else:
+        command = [*SUBMIT, form, "--archives", f"{archive}#env", str(program), *places]
+        environment |= {
+            "PYSPARK_DRIVER_PYTHON": str(driver) if form == "client" else WORKER,
+            "PYSPARK_PYTHON": WORKER,
+        }
     submitted = subprocess.run(
-        [*SUBMIT, form, "--archives", f"{archive}#env", str(program), *places],
-        env=environment, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        command, env=environment, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         text=True, check=False, timeout=600,
     )  # fmt: skip
     assert submitted.returncode == 0, submitted.stdout[-6000:]
