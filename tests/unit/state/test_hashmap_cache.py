@@ -1,11 +1,17 @@
 """What a process keeps between epochs: followed, corrected or thrown away, and never believed without its run ids."""
 
+from decimal import Decimal
+from itertools import permutations
+
 import pytest
 
 from holdfast.state import HashMapStateBackend, ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
 from holdfast.state.backend.cache import STATE_CACHE, StateCache
 from holdfast.state.declaration.options import HASHMAP_MEMORY
+from holdfast.testing.state_contract.evolving_serializer import CodeSerializer, PriceSerializer
 from holdfast.testing.state_contract.state_epochs import JOB, StateEpochs
+from holdfast.testing.state_contract.state_registration_contract import WindowSerializer
+from holdfast.types.row import Row
 from tests.contract.compacting import compact_layers
 
 COUNT = ValueStateDescriptor("count", "bigint")
@@ -178,6 +184,58 @@ def test_a_program_that_declares_a_state_anew_does_not_get_what_was_kept(epochs)
         state.update("text")
     with epochs.epoch() as task:
         assert task.state("a", ValueStateDescriptor("s", "string")).value() == "text"
+
+
+NARROW, WIDE = "struct<n: bigint, name: string>", "struct<more: bigint, name: string, n: bigint>"
+OF_ONE_NAME = {
+    "value": ValueStateDescriptor("s", NARROW),
+    "value of wider rows": ValueStateDescriptor("s", WIDE),
+    "list": ListStateDescriptor("s", NARROW),
+    "list of wider rows": ListStateDescriptor("s", WIDE),
+    "map": MapStateDescriptor("s", "string", NARROW),
+    "map by numbers": MapStateDescriptor("s", "bigint", NARROW),
+    "in windows": ValueStateDescriptor("s", NARROW),
+    "price": ValueStateDescriptor("s", PriceSerializer()),
+    "code": ValueStateDescriptor("s", CodeSerializer(["red"])),
+}
+
+
+class OneState:
+    """One declaration of a state, of which key "a" has one value."""
+
+    def __init__(self, name):
+        self.descriptor = OF_ONE_NAME[name]
+        self.namespace = (7, WindowSerializer()) if name == "in windows" else (None, None)
+        row = Row(more=2, name="one", n=1) if "wider" in name else Row(n=1, name="one")
+        self.value = {"price": Decimal("1.50"), "code": "red"}.get(name, row)
+        self.map_key = {"map": "k", "map by numbers": 5}.get(name)
+
+    def put(self, task):
+        state = task.state("a", self.descriptor, *self.namespace)
+        if self.map_key is not None:
+            state.put(self.map_key, self.value)
+        else:
+            (state.add if isinstance(self.descriptor, ListStateDescriptor) else state.update)(self.value)
+
+    def is_there(self, task):
+        state = task.state("a", self.descriptor, *self.namespace)
+        if self.map_key is not None:
+            return dict(state.items()) == {self.map_key: self.value}
+        return state.value() == self.value if hasattr(state, "value") else list(state.get()) == [self.value]
+
+
+@pytest.mark.parametrize(("before", "after"), list(permutations(OF_ONE_NAME, 2)))
+def test_what_a_program_has_kept_is_nothing_to_one_that_declares_another_state_of_the_name(
+    epochs, elsewhere, before, after
+):
+    """The only epoch of a program is lost, and the job begins again with another one, elsewhere first."""
+    with epochs.task() as task:
+        OneState(before).put(task)
+    epochs.abandon()
+    with elsewhere, epochs.epoch() as task:
+        OneState(after).put(task)
+    with epochs.epoch() as task:
+        assert OneState(after).is_there(task)
 
 
 def test_known_and_new_keys_may_come_in_one_batch_in_any_order_and_more_than_once(epochs):

@@ -76,6 +76,11 @@ def forms_of(schema: Mapping[str, Any]) -> list[Form]:
     return [*map(Form.of, schema.get(FORMER, ())), Form.of(schema)]
 
 
+def are_first_of(some: Sequence[Form], forms: Sequence[Form]) -> bool:
+    """Whether a state with some forms has become, or may become, one with others."""
+    return len(some) <= len(forms) and all(a.is_same(b) for a, b in zip(some, forms, strict=False))
+
+
 def _without_defaults(document: Any) -> Any:
     if isinstance(document, Mapping):
         return {
@@ -155,7 +160,7 @@ def conversion(schema: Mapping[str, Any], forms: Sequence[Form], kind: StateKind
         StateMigrationError: One cannot take over from the other.
     """
     own = forms_of(schema)
-    if len(own) <= len(forms) and all(a.is_same(b) for a, b in zip(own, forms, strict=False)):
+    if are_first_of(own, forms):
         path = [own[-1], *forms[len(own) :]]
     elif own[-1].is_same(forms[-1]):
         return None
