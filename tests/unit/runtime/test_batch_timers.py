@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from holdfast.common import Duration, Time, WatermarkStrategy
@@ -135,6 +135,15 @@ readings = st.tuples(st.sampled_from("abc"), st.sampled_from([1, 2]), st.integer
     parallelism=st.tuples(st.integers(1, 3), st.integers(1, 3)),
     backend=st.sampled_from(["hashmap", "columnar"]),
     packed=st.sampled_from(["true", "false"]),
+)
+@example(  # a timer is due together with one that would set it, had it come before
+    batches=[[("a", 1, 111, 0), ("a", 1, 101, 1)], [("a", 1, 101, 1)]],
+    bound=0,
+    fails=set(),
+    stops=0,
+    parallelism=(1, 1),
+    backend="hashmap",
+    packed="true",
 )
 def test_batches_and_elements_have_the_same_times_and_timers(
     tmp_path_factory: Any,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -17,7 +17,6 @@ from holdfast.state.backend import AbstractKeyedStateBackend
 from holdfast.state.declaration.descriptor import ValueStateDescriptor
 from holdfast.state.hashmap.handle import CellHandle
 from holdfast.state.hashmap.placement import pick
-from holdfast.types.conversion.arrow import element_schema
 from holdfast.types.conversion.stamps import Stamps, no_stamps, stamps_of
 from holdfast.types.information.type_information import OpaqueTypeInformation, TypeInformation
 from holdfast.types.key.column_keys import arrived_keys
@@ -141,6 +140,7 @@ class BatchContext:
         self._domain: TimeDomain | None = None
         self._dict_keys: Sequence[Any] = ()
         self._slots: Sequence[Any] = ()
+        self._due: npt.NDArray[np.int64] = np.empty(0, np.int64)
         self._emitted: Stamps | None = None
 
     def begin(self, dict_keys: Sequence[Any], hashes: Any, timestamps: Stamps | None) -> None:
@@ -152,7 +152,7 @@ class BatchContext:
 
     def begin_timers(self, slots: Rows, times: Rows, domain: TimeDomain) -> None:
         """Go on to timers of these keys."""
-        self._dict_keys, self._slots = (), slots.tolist()
+        self._dict_keys, self._slots, self._due = (), slots.tolist(), times
         self.timestamps, self._domain = stamps_of(times), domain
 
     def take_emitted(self, count: int) -> Stamps:
@@ -204,11 +204,11 @@ class BatchContext:
         Raises:
             StateError: They are no times, or not as many as there are rows.
         """
-        self.backend.timers.register_event_time_timers(*self._timers(times, rows))
+        self.backend.timers.register_event_time_timers(*self._new_timers(times, rows, TimeDomain.EVENT_TIME))
 
     def register_processing_time_timers(self, times: Any, rows: Any = None) -> None:
         """Set timers that are due when the processing time reaches them; see `register_event_time_timers`."""
-        self.backend.timers.register_processing_time_timers(*self._timers(times, rows))
+        self.backend.timers.register_processing_time_timers(*self._new_timers(times, rows, TimeDomain.PROCESSING_TIME))
 
     def delete_event_time_timers(self, times: Any, rows: Any = None) -> None:
         """Remove timers; no such timer is no error. See `register_event_time_timers`."""
@@ -217,6 +217,19 @@ class BatchContext:
     def delete_processing_time_timers(self, times: Any, rows: Any = None) -> None:
         """Remove timers; no such timer is no error. See `register_event_time_timers`."""
         self.backend.timers.delete_processing_time_timers(*self._timers(times, rows))
+
+    def _new_timers(self, times: Any, rows: Any, domain: TimeDomain) -> tuple[Rows, Any]:
+        """Timers to set: without those of the batch that, element by element, would be set still."""
+        slots, times = self._timers(times, rows)
+        if self._domain is not domain or times.dtype.kind != "i" or len(times) != len(slots):
+            return slots, times
+        own = self._due if rows is None else self._due[_row_numbers(rows)]
+        later = np.flatnonzero((times > own) & (times <= self._due[-1]))
+        if len(later):
+            due = set(zip(self._slots, self._due.tolist(), strict=True))
+            set_still = [at for at in later.tolist() if (int(slots[at]), int(times[at])) in due]
+            slots, times = np.delete(slots, set_still), np.delete(times, set_still)
+        return slots, times
 
     def _timers(self, times: Any, rows: Any) -> tuple[Rows, Any]:
         slots = np.asarray(self._slots, np.int64)
@@ -299,7 +312,8 @@ class BatchFunction(RichFunction):
     def on_timers(self, batch: pa.RecordBatch, ctx: BatchContext) -> Any:
         """Process the timers that are due at the end of an epoch, in order of time.
 
-        Timers that are set here and are due at once come in another call. Event time comes before processing time.
+        Timers that are set here and are due at once come in another call. One of the batch that is deleted here has
+        come all the same. Event time comes before processing time.
 
         Args:
             batch: The keys: the columns of the key, or one named `key` where it is made by a function.
@@ -342,49 +356,9 @@ class PlainBatchFunction(BatchFunction):
         return self._function(batch, next(iter(columns.values())) if self._single else columns)
 
 
-def as_one_batch(result: Any, output_type: TypeInformation, uid: str) -> pa.RecordBatch:
-    """Return what a function has returned as one batch of the declared type; columns are taken by name.
-
-    Raises:
-        OutputTypeError: A column is missing or has another type.
-    """
-    schema = element_schema(output_type)
-    tables = [_conformed(part, schema, output_type, uid) for part in _parts(result)]
-    if not tables:
-        return pa.RecordBatch.from_pylist([], schema=schema)
-    columns = pa.concat_tables(tables).combine_chunks()
-    arrays = [pa.concat_arrays(column.chunks) if column.num_chunks else pa.nulls(0, column.type) for column in columns]
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
-
-
 def _row_numbers(rows: Any) -> Rows:
     numbers = np.asarray(rows)
     return np.flatnonzero(numbers) if numbers.dtype == np.bool_ else numbers.astype(np.int64)
-
-
-def _parts(result: Any) -> Iterable[Any]:
-    if result is None:
-        return ()
-    return (result,) if isinstance(result, pa.RecordBatch | pa.Table) else result
-
-
-def _conformed(part: Any, schema: pa.Schema, output_type: TypeInformation, uid: str) -> pa.Table:
-    if not isinstance(part, pa.RecordBatch | pa.Table):
-        raise OutputTypeError(
-            uid, f"It returned {type(part).__name__!r}, not record batches or tables.", declared=str(output_type)
-        )
-    table = pa.Table.from_batches([part]) if isinstance(part, pa.RecordBatch) else part
-    missing = [name for name in schema.names if name not in table.schema.names]
-    if missing or table.num_columns != len(schema):
-        raise OutputTypeError(
-            uid, f"It returned the columns {table.schema.names!r}, not {schema.names!r}.", declared=str(output_type)
-        )
-    try:
-        return table.select(schema.names).cast(schema)
-    except (pa.ArrowException, ValueError) as error:
-        raise OutputTypeError(
-            uid, f"It returned a column of another type: {error}", declared=str(output_type)
-        ) from error
 
 
 def _key_columns(keys: Any) -> list[pa.Array]:

@@ -12,7 +12,8 @@ from holdfast.errors import HoldfastError
 from holdfast.runtime.function.user_function import TimeDomain
 from holdfast.runtime.operator.failure import user_error
 from holdfast.runtime.operator.subtask import OperatorSubtask
-from holdfast.runtime.operator.vectorised.batch_function import BatchContext, as_one_batch, has_timers
+from holdfast.runtime.operator.vectorised.batch_function import BatchContext, has_timers
+from holdfast.runtime.operator.vectorised.returned import as_one_batch
 from holdfast.state.timer.timer_service import DueTimers
 from holdfast.types.conversion.arrow import element_schema, elements_to_batch
 from holdfast.types.conversion.stamps import Stamps, joined
