@@ -15,6 +15,7 @@ import pytest
 from holdfast.datastream.connectors.kafka.marker_topic import parsed_marker
 from holdfast.errors import StorageError
 from holdfast.testing import KafkaServer
+from holdfast.testing.contract.contender import eventually
 from holdfast.testing.sink_contract.sink_stage import SinkStage
 from tests.services.kafka.test_kafka_sink import INCARNATION, sink
 from tests.stories.kafka import PATIENCE, make_topic, messages, running_broker
@@ -66,6 +67,8 @@ class Output:
     def require_each_row_once(self) -> None:
         """The rows of each subtask are there in order, and one marker for each of its epochs."""
         epochs = range(1, self._last + 1)
+        # A broker answers that a transaction is committed before readers see it.
+        eventually(lambda: len(self.rows()) >= 3 * len(WORDS) * self._last, "the rows of the last epoch")
         rows = self.rows()
         markers = [parsed_marker(m.key(), m.value()) for m in self._committed(f"commits-{self._topic}")]
         for shard, word in enumerate(WORDS):
@@ -131,7 +134,9 @@ def test_a_process_that_never_gets_the_answer_leaves_the_epoch_to_the_next_one(
     with closing(output.job.committing(retries=0)) as deaf, pytest.raises(StorageError):
         deaf.commit(1, {"out": committables})
     broker.proxy.mend()
-    assert sum([word, 20] in output.rows() for word in WORDS) in committed, "what was done and not told is there"
+    eventually(
+        lambda: sum([word, 20] in output.rows() for word in WORDS) in committed, "what was done and not told is there"
+    )
     output.job.commit(committables, is_recovered=True)
     output.job.commit(output.stage())
     output.require_each_row_once()

@@ -214,6 +214,23 @@ def test_what_has_fired_leaves_no_row_and_does_not_come_back(epochs):
         assert len(task.backend.timers.take_due_processing_time(MAX).times) == 50
 
 
+@pytest.mark.parametrize("is_set_again", [False, True])
+def test_what_was_deleted_before_its_time_came_does_not_come_back_from_its_run(epochs, is_set_again):
+    """Also if somebody asked for the least timer between: then the columns of the epoch are all that tells of it."""
+    with epochs.epoch() as task:
+        slots = np.array(task.prepare([1, 2]))
+        task.backend.timers.register_event_time_timers(slots, np.array([5, 6]))
+    with epochs.epoch() as task:
+        timers, of_one = task.backend.timers, (np.array(task.prepare([1])), np.array([5]))
+        timers.delete_event_time_timers(*of_one)
+        assert timers.least_event_time() == 6
+        if is_set_again:
+            timers.register_event_time_timers(*of_one)
+        assert timers.take_due_event_time(5).times.tolist() == [5] * is_set_again
+    with epochs.epoch() as task:
+        assert task.backend.timers.take_due_event_time(MAX).times.tolist() == [6]
+
+
 def test_a_callback_that_raises_loses_no_timer_of_the_repeat(epochs):
     with epochs.epoch() as task:
         slots = np.array(task.prepare([1, 2, 3]))

@@ -75,6 +75,8 @@ class TimerQueue:
         self._loaded = MIN_TIME
         self._stored: list[StoredTimers] | None = None
         self._has_fired_stored = False
+        # Of what was taken out of `_from_runs` because columns say something newer.
+        self._least_replaced = MAX_TIME + 1
         # While timers fire by element: up to which time, and what callbacks add.
         self._firing = MIN_TIME
         self._added: list[tuple[int, int, Timer]] = []
@@ -198,7 +200,7 @@ class TimerQueue:
         self.fired_through = through if self.fired_through is None else max(self.fired_through, through)
         stored, self._from_runs = _split(self._from_runs, through)
         columns, self._columns = _split(self._columns, through)
-        self._has_fired_stored |= bool(stored)
+        self._has_fired_stored |= bool(stored) or self._least_replaced <= through
         parts = [*stored, *columns]
         if not parts:
             return self._no_rows()
@@ -357,7 +359,9 @@ class TimerQueue:
             stored = TimerRows.together(self._from_runs)
             rows = TimerRows.together([stored, self._columns[0].where(self._columns[0].times <= self._loaded)])
             newest = rows.newest(self._codec)
-            self._from_runs = [stored.take(newest[newest < len(stored)])]
+            kept = newest[newest < len(stored)]
+            self._least_replaced = min([self._least_replaced, *np.delete(stored.times, kept).tolist()])
+            self._from_runs = [stored.take(kept)]
 
     def _no_rows(self) -> TimerRows:
         none = np.empty(0, np.int64)
