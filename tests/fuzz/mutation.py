@@ -12,18 +12,20 @@ from typing import Any, Final
 
 DEEP: Final = {"@deep@": 100_000, "@half@": 400, "@near@": 900}
 """Texts that stand for lists nested so many times; the JSON module of Python cannot write them itself."""
-HUGE: Final = "@huge@"
-"""Stands for a number that has no place in a float."""
+NUMBERS: Final = {"@huge@": b"1" + b"0" * 400, "@far@": b"1e9999999", "@farther@": b"-1e-99999999999999999999"}
+"""Texts that stand for numbers which have no place in a float, or in a whole number that somebody writes out."""
 
 SCRAPS: Final[tuple[Any, ...]] = (
     None, True, False, 0, 1, -1, 2, 64, 127, 128, 32768, 2**31 - 1, 2**31, 2**32, 2**53 + 1, 2**63 - 1, 2**63, 2**64,
-    -(2**63) - 1, 10**30, 0.5, -0.0, float("nan"), float("inf"), float("-inf"), HUGE, *DEEP,
+    -(2**63) - 1, 10**30, 0.5, -0.0, float("nan"), float("inf"), float("-inf"), *NUMBERS, *DEEP,
     "", "a", "0", "-1", "1e999", "null", "\0", "\ud800", "é", "x" * 3000, "../../../etc/passwd", "/", "/dev/zero",
     "file://host/x", "s3://", "00000000-0000-0000-0000-000000000000", "f" * 32, "pickled", "os:system",
     [], {}, [None], [[]], {"": None}, [0, 0], [0, -1], [5, 3], [0, 2**40], {"type": "pickled"}, {"inline": "!"},
 )  # fmt: skip
-CHUNKS: Final = (b"", b"\0", b"\xff" * 8, b"\0" * 64, b"{", b"}", b"[" * 2000, b'"', b"NaN", b"1e999", b"-1", b"\x80",
-                 b"9" * 5000, b"\xed\xa0\x80", b"\r\n", b",", b":", b"/../", b"\x7f\xff\xff\xff")  # fmt: skip
+CHUNKS: Final = (
+    b"", b"\0", b"\xff" * 8, b"\0" * 64, b"{", b"}", b"[" * 2000, b'"', b"NaN", b"1e999", b"1e9999999", b"-1", b"\x80",
+    b"9" * 5000, b"\xed\xa0\x80", b"\r\n", b",", b":", b"/../", b"\x7f\xff\xff\xff",
+)  # fmt: skip
 
 
 def mutated(data: bytes, chance: random.Random) -> bytes:
@@ -49,7 +51,9 @@ def _written(tree: Any) -> bytes:
         return b"[" * 1000
     for name, depth in DEEP.items():
         data = data.replace(f'"{name}"'.encode(), b"[" * depth + b"]" * depth)
-    return data.replace(f'"{HUGE}"'.encode(), b"1" + b"0" * 400)
+    for name, number in NUMBERS.items():
+        data = data.replace(f'"{name}"'.encode(), number)
+    return data
 
 
 def _changed(tree: Any, chance: random.Random) -> Any:

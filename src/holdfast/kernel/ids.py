@@ -65,8 +65,15 @@ class JobID(AbstractID):
 
     @classmethod
     def from_name(cls, name: str) -> JobID:
-        """Derive the id from the job's name, the same in every process (UUIDv5)."""
-        return cls(uuid.uuid5(_JOB_NAMESPACE, name).hex)
+        """Derive the id from the job's name, the same in every process (UUIDv5).
+
+        Raises:
+            ConfigurationError: The name is no text that can be written.
+        """
+        try:
+            return cls(uuid.uuid5(_JOB_NAMESPACE, name).hex)
+        except UnicodeEncodeError as error:
+            raise ConfigurationError(f"{name!r:.80} cannot be the name of a job: {error}.") from error
 
 
 class JobVertexID(AbstractID):

@@ -14,7 +14,7 @@ from holdfast.datastream.flink_paths import REFUSED_FORMATS
 from holdfast.datastream.formats.csv_row import CsvRowDeserializationSchema, CsvRowSerializationSchema
 from holdfast.datastream.formats.input_file import InputFile
 from holdfast.datastream.formats.input_format import RowFormat
-from holdfast.datastream.formats.text_lines import Block, LineFormat, can_split_text, line_blocks, lines_of
+from holdfast.datastream.formats.text_lines import Block, LineFormat, can_split_text, line_blocks, lines_of, whole
 from holdfast.errors import ConfigurationError
 from holdfast.runtime.job.engine import InputError
 
@@ -64,15 +64,11 @@ class CsvReaderFormat(RowFormat, LineFormat):
 
     def blocks(self, file: InputFile, begin: int, end: int) -> Iterator[Block]:
         is_first = self._header and (begin == 0 or file.codec is not None)
-        for block in self._whole(file) if self._multi_line else line_blocks(file, begin, end):
+        for block in [Block(0, whole(file))] if self._multi_line else line_blocks(file, begin, end):
             rows = self._without_header(block.content, file) if is_first else block.content
             is_first = False
             if rows.strip(b"\r\n"):
                 yield Block(block.at + len(block.content) - len(rows), rows)
-
-    def _whole(self, file: InputFile) -> Iterator[Block]:
-        with file.open_text() as stream:
-            yield Block(0, bytes(stream.read()))
 
     def _without_header(self, block: bytes, file: InputFile) -> bytes:
         first, _, rest = block.partition(b"\n")

@@ -88,4 +88,7 @@ class InputFile:
 
 
 def _told(time: int) -> str:
-    return datetime.fromtimestamp(time / 1000, UTC).isoformat(timespec="milliseconds")
+    try:
+        return datetime.fromtimestamp(time / 1000, UTC).isoformat(timespec="milliseconds")
+    except (ArithmeticError, OSError, ValueError):  # file systems take times that are in no calendar
+        return f"{time} ms since 1970"

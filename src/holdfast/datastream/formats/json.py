@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Iterator
 
 import pyarrow as pa
@@ -34,10 +35,29 @@ class JsonLinesFormat(RowFormat, LineFormat):
     def parse(self, content: bytes) -> Iterator[pa.RecordBatch]:
         if not content.strip():
             return
+        _require_lines(content)
         table = pj.read_json(
             pa.BufferReader(content),
             read_options=pj.ReadOptions(use_threads=False, block_size=min(len(content) + 1, 2**31 - 1)),
             parse_options=pj.ParseOptions(explicit_schema=self.schema, unexpected_field_behavior="ignore"),
         )
         for batch in table.combine_chunks().to_batches():
-            yield self.conform(batch)
+            rows = self.conform(batch)
+            rows.validate(full=True)  # bytes that are no text would go unnoticed until somebody looks at them
+            yield rows
+
+
+def _require_lines(content: bytes) -> None:
+    """Makes sure that no object goes over the end of its line: Arrow would read it, unless a range ends in there.
+
+    Raises:
+        ValueError: One does, or a line is none.
+    """
+    lines = content.removeprefix(codecs.BOM_UTF8).strip()
+    # Between two objects, one that ends a line and one that begins the next, is no place inside of a third.
+    between = lines.count(b"}\n{") + (lines.count(b"}\r\n{") if b"\r" in lines else 0)
+    if lines.startswith(b"{") and lines.endswith(b"}") and lines.count(b"\n") == between:
+        return
+    for line in map(bytes.strip, lines.split(b"\n")):  # with blanks around objects, or lines that are empty
+        if line and not (line.startswith(b"{") and line.endswith(b"}")):
+            raise ValueError("a line has one object, from its first character to its last")

@@ -23,6 +23,8 @@ from holdfast.types.conversion.arrow import VALUE_COLUMN
 from holdfast.types.information.type_information import TypeInformation, Types
 
 BLOCK: Final = 4 << 20
+LARGEST: Final = 1 << 30
+"""Bytes of a line, or of a file that is read whole: a small file that is compressed may have any number of them."""
 _LINE_FEED: Final = 10
 _CARRIAGE_RETURN: Final = 13
 _IN_A_BLOCK: Final = re.compile(r"(?<=: )Row #\d+: | in row \d+$")
@@ -175,13 +177,31 @@ class TextLineFormat(LineFormat):
     def blocks(self, file: InputFile, begin: int, end: int) -> Iterator[Block]:
         if self._charset == "utf-8":
             return line_blocks(file, begin, end)
-        with file.open_text() as stream:
-            return iter([Block(0, bytes(stream.read()).decode(self._charset).encode())])
+        return iter([Block(0, whole(file).decode(self._charset).encode())])
 
 
 def can_split_text(path: str) -> bool:
     """Whether a file of text can be read from the middle on, which one that is compressed as a whole cannot."""
     return InputFile(path, 0, 0).codec is None
+
+
+def whole(file: InputFile) -> bytes:
+    """All that is in a file, uncompressed. Blocks.
+
+    Raises:
+        ValueError: That is too much.
+    """
+    parts: list[bytes] = []
+    with file.open_text() as stream:
+        while block := stream.read(BLOCK):
+            parts.append(block)
+            _require_bounded(parts, "it is read whole")
+    return b"".join(parts)
+
+
+def _require_bounded(parts: list[bytes], what: str) -> None:
+    if sum(map(len, parts)) > LARGEST:
+        raise ValueError(f"{what}, and has more than {LARGEST} bytes")
 
 
 def line_blocks(file: InputFile, begin: int, end: int) -> Iterator[Block]:
@@ -208,6 +228,7 @@ def _all_lines(stream: Any) -> Iterator[bytes]:
             begun = []
         if cut < len(block):
             begun.append(block[cut:])
+            _require_bounded(begun, "a line does not end")
     if begun:
         yield b"".join(begun)
 
@@ -230,6 +251,7 @@ def _lines_between(stream: Any, at: int, end: int) -> Iterator[bytes]:
             return
         if cut + 1 < len(block):
             begun.append(block[cut + 1 :])
+            _require_bounded(begun, "a line does not end")
         at += len(block)
     if begun:
         yield b"".join(begun)

@@ -6,11 +6,14 @@ them they can be committed again. Their committables are `{"file": name, "rows":
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import BinaryIO
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from holdfast.errors import StorageError
 from holdfast.runtime.function.sink import CommitRequest, CommitterInitContext
 from holdfast.storage.file_system.scheme import file_system_for, join
 from holdfast.storage.job.naming import FileName
@@ -29,9 +32,23 @@ def staged_rows(context: CommitterInitContext, requests: Sequence[CommitRequest]
     """
     tables = []
     for staged in staged_paths(context, requests):
-        with file_system_for(staged).open_input(staged) as file:
+        with opened(staged) as file:
             tables.append(pq.read_table(file))
     return tables
+
+
+@contextmanager
+def opened(path: str) -> Iterator[BinaryIO]:
+    """A staged file for a reader of Parquet, which knows no names of files. Blocks.
+
+    Raises:
+        StorageError: It cannot be read.
+    """
+    with file_system_for(path).open_input(path) as file:
+        try:
+            yield file
+        except (pa.ArrowException, OSError) as error:
+            raise StorageError(f"The file {path!r}, which a task has staged, cannot be read: {error!s:.500}") from error
 
 
 def sweep_task_owned(context: CommitterInitContext, is_dead: Callable[[FileName], bool]) -> int:

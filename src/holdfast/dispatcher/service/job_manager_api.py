@@ -368,11 +368,11 @@ def _identity(request: Request, options: dict[str, str], script: str) -> tuple[J
     """Id and name of a job; the id is that of its name if it was given one, else a new one."""
     named = request.text("jobName") or options.get(JOB_NAME.key)
     given = request.text("jobId") or options.pop(JOB_ID.key, None)
-    if named is not None:
-        options[JOB_NAME.key] = named
-    if given is not None:
-        return JobID.from_hex(given), named or script
-    return (JobID.generate(), script) if named is None else (JobID.from_name(named), named)
+    if named is None:
+        return (JobID.generate() if given is None else JobID.from_hex(given)), script
+    options[JOB_NAME.key] = named
+    by_name = JobID.from_name(named)
+    return (by_name if given is None else JobID.from_hex(given)), named or script
 
 
 def _files(given: Mapping[str, str]) -> dict[str, bytes]:

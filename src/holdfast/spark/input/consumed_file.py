@@ -83,7 +83,7 @@ def _entries(folder: Path) -> Iterator[tuple[int, str]]:
         for text in entry.read_text(errors="replace").splitlines()[1:]:
             try:
                 said = json.loads(text)
-            except ValueError:
+            except (ValueError, RecursionError):
                 continue
             if isinstance(said, dict) and "path" in said and isinstance(said.get("batchId"), int):
                 yield said["batchId"], str(said["path"])

@@ -17,7 +17,8 @@ from urllib.parse import unquote
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
-from holdfast.errors import ConfigurationError
+from holdfast.errors import ConfigurationError, CorruptFileError
+from holdfast.kernel.malformed import MALFORMED
 from holdfast.runtime.graph.stream_graph import SPLITS_COLUMN
 
 _SCHEMA: Final = "path string, modificationTime timestamp, length long, content binary"
@@ -74,15 +75,21 @@ def listed_in_log(folder: Path, after: int, until: int) -> list[str]:
         folder: That of the source in the directory of its query.
         after: Number of the last entry that was read before; -1 for none.
         until: Number of the last entry that is read now.
+
+    Raises:
+        CorruptFileError: An entry is damaged.
     """
     found: list[str] = []
     for number in range(after + 1, until + 1):
         entry = folder / str(number)
         if not entry.exists():
             entry = folder / f"{number}.compact"  # has all those before as well
-        lines = entry.read_text("utf-8").splitlines()[1:]
-        said = [json.loads(line) for line in lines if line]
-        found += [plain(one["path"], is_encoded=True) for one in said if one["batchId"] == number]
+        try:
+            lines = entry.read_text("utf-8").splitlines()[1:]
+            said = [json.loads(line) for line in lines if line]
+            found += [plain(one["path"], is_encoded=True) for one in said if one["batchId"] == number]
+        except MALFORMED as error:
+            raise CorruptFileError(str(entry), None, f"it is no log of a source of files: {error!r:.200}.") from error
     return sorted(set(found))
 
 

@@ -7,9 +7,10 @@ import logging
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from holdfast.errors import ConfigurationError, CorruptFileError, NotExistError, StateError
+from holdfast.kernel.malformed import MALFORMED
 from holdfast.spark.stopped_query.hadoop_folder import HadoopFolder
 
 logger = logging.getLogger(__name__)
@@ -18,6 +19,7 @@ _NUMBER: Final = re.compile(r"[0-9]{1,18}")
 _COMMITS: Final = ("v1", "v2")
 _PLAIN: Final = "v1"
 _HEADER: Final = 2
+_TIMES: Final = ("batchTimestampMs", "batchWatermarkMs")
 
 
 @dataclass(frozen=True)
@@ -85,8 +87,8 @@ def read_logs(folder: HadoopFolder, batch_id: int | None = None) -> QueryLogs:
         chosen,
         lines,
         before,
-        int(header.get("batchTimestampMs") or 0),
-        int(header.get("batchWatermarkMs") or 0),
+        header["batchTimestampMs"],
+        header["batchWatermarkMs"],
     )
 
 
@@ -114,8 +116,8 @@ def _require_commit(folder: HadoopFolder, number: int) -> None:
         )
 
 
-def _entry(folder: HadoopFolder, number: int) -> tuple[Mapping[str, Any], tuple[str, ...]]:
-    """The header of an entry of the offset log, and a line for each source."""
+def _entry(folder: HadoopFolder, number: int) -> tuple[Mapping[str, int], tuple[str, ...]]:
+    """The times in the header of an entry of the offset log, and a line for each source."""
     name = f"offsets/{number}"
     version, *rest = _text(folder, name).split("\n")
     if version != _PLAIN:
@@ -124,18 +126,19 @@ def _entry(folder: HadoopFolder, number: int) -> tuple[Mapping[str, Any], tuple[
             "places: a query whose sources have names (DataStreamReader.name()) cannot be taken."
         )
     try:
-        header = json.loads(rest[0]) if rest and rest[0] else {}
-    except ValueError as error:
+        header = json.loads(rest[0]) if rest[0] else {}
+        times = {key: int(header.get(key) or 0) for key in _TIMES}
+    except MALFORMED as error:
         raise _damaged(folder, name) from error
-    if not isinstance(header, dict) or len(rest) < _HEADER:
+    if len(rest) < _HEADER:
         raise _damaged(folder, name)
-    return header, tuple(rest[_HEADER - 1 :])
+    return times, tuple(rest[_HEADER - 1 :])
 
 
 def _query_id(folder: HadoopFolder) -> str:
     try:
         return str(json.loads(_text(folder, "metadata"))["id"])
-    except (ValueError, KeyError, TypeError) as error:
+    except MALFORMED as error:
         raise _damaged(folder, "metadata") from error
 
 

@@ -11,6 +11,7 @@ from typing import Any, Final
 from pyspark.sql import DataFrame
 
 from holdfast.errors import ConfigurationError, StateError
+from holdfast.kernel.malformed import MALFORMED
 from holdfast.runtime.graph.input_fitting import InputLeaf
 from holdfast.spark.input.description import streaming_leaves
 from holdfast.spark.input.fitting import Line, lines_of_leaves
@@ -134,7 +135,7 @@ def _log_offset(line: str) -> int | None:
     """The last entry that a source of files had read; None for other sources, -1 if it had read nothing."""
     try:
         said = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     found = said.get(_LOG_OFFSET) if isinstance(said, dict) else None
     return found if type(found) is int else None
@@ -148,8 +149,8 @@ def _require_place(leaf: InputLeaf, files: Mapping[str, bytes], logs: QueryLogs)
     for content in files.values():
         for text in content.decode(errors="replace").splitlines()[1:]:
             try:
-                path = json.loads(text)["path"]
-            except (ValueError, KeyError, TypeError):
+                path = str(json.loads(text)["path"])
+            except MALFORMED:
                 continue
             if not _plain(path).startswith(_plain(found[1]).rstrip("/") + "/"):
                 raise ConfigurationError(

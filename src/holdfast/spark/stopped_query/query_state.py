@@ -16,6 +16,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from holdfast.errors import NotExistError, StateError
+from holdfast.kernel.malformed import MALFORMED
 from holdfast.spark.stopped_query.query_logs import QueryLogs
 
 KEY: Final = "key"
@@ -244,7 +245,7 @@ class QueryStates:
                 if one["stateVariableType"] != _TIMERS
             ]
             has_timers = len(states) < len(variables)
-        except (ValueError, KeyError, TypeError) as error:
+        except MALFORMED as error:
             raise StateError(
                 f"What Spark says of operator {made.operator_id} ({made.name}) in {self._logs.folder.path!r} is not "
                 f"known here: {row.operatorProperties!r:.200}."

@@ -71,6 +71,10 @@ class _Reader:
         if not isinstance(schema, Mapping) or "type" not in schema:
             raise ConfigurationError(f"{schema!r} is no Avro schema.")
         kind, logical = schema["type"], schema.get("logicalType")
+        if kind == "fixed" and not schema.get("size", 1):
+            raise ConfigurationError(
+                f"The Avro type {schema.get('name')!r} has no bytes, so a message of ten may have any number of them."
+            )
         if logical == "decimal":
             return Types.DECIMAL(schema["precision"], schema.get("scale", 0))
         if logical in _LOGICAL:

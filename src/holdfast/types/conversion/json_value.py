@@ -24,6 +24,8 @@ from holdfast.types.information.type_information import (
 
 Reader = Callable[[Any], Any]
 _FIRST_DAY: Final = date(1970, 1, 1)
+_DIGITS: Final = 38
+"""Of the largest decimal that Arrow and Spark know."""
 _TEXTS: Final = (CharTypeInformation, SqlTimestampTypeInformation)
 
 
@@ -37,6 +39,8 @@ def parse_json(message: bytes) -> Any:
         return json.loads(message, parse_float=Decimal, parse_constant=_refuse)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
+    except ArithmeticError:
+        raise ValueError("the exponent of a number in it is none of a decimal") from None
 
 
 def json_reader(described: TypeInformation, *, needs_all: bool = False) -> Reader:
@@ -61,7 +65,7 @@ def json_reader(described: TypeInformation, *, needs_all: bool = False) -> Reade
             raise ConfigurationError(f"JSON has objects whose names are texts, so it has no form for {described}.")
         return _map_reader(json_reader(described.value_type, needs_all=needs_all))
     if isinstance(described, DecimalTypeInformation):
-        return _nullable(int if described.as_int else _decimal)
+        return _nullable(_whole if described.as_int else _decimal)
     name = described.ddl if isinstance(described, (AtomicTypeInformation, *_TEXTS)) else ""
     known = _ATOMS.get("string" if name.startswith("char") else name)
     if known is None:
@@ -97,6 +101,12 @@ def _decimal(value: Any) -> Any:
         return Decimal(value)
     except ArithmeticError:
         raise ValueError(f"{value!r} is no decimal number") from None
+
+
+def _whole(value: Any) -> int:
+    if isinstance(value, Decimal) and value.adjusted() > _DIGITS:
+        raise ValueError(f"{value} has too many digits")  # which nobody should write out
+    return int(value)
 
 
 def _day(value: Any) -> date:

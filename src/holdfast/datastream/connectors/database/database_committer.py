@@ -45,12 +45,11 @@ from holdfast.datastream.connectors.database.dialect import (
 from holdfast.datastream.connectors.database.refused_table import RefusedTable, shown_row
 from holdfast.datastream.connectors.database.table_change import TableChange, TargetTable
 from holdfast.datastream.connectors.row_changes import ChangeColumns, EpochChanges
-from holdfast.datastream.sinks.task_owned import staged_paths
+from holdfast.datastream.sinks.task_owned import opened, staged_paths
 from holdfast.errors import ConfigurationError, HoldfastError, StorageError
 from holdfast.kernel.malformed import MALFORMED
 from holdfast.kernel.secret import shown_error, without_credentials
 from holdfast.runtime.function.sink import CommitRequest, Committer, CommitterInitContext
-from holdfast.storage.file_system.scheme import file_system_for
 from holdfast.storage.job.naming import FileName
 
 logger = logging.getLogger(__name__)
@@ -305,7 +304,7 @@ class DatabaseCommitter(Committer):
         self, cursor: Cursor, table: TableName, requests: Sequence[CommitRequest]
     ) -> tuple[list[TableChange], pa.Schema]:
         paths = staged_paths(self._context, requests)
-        with file_system_for(paths[0]).open_input(paths[0]) as file:
+        with opened(paths[0]) as file:
             schema = pq.read_schema(file)
         return self._target_table(table).changes_of(cursor, schema, paths, self._of_epochs), schema
 

@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 
 from holdfast.datastream.connectors.database.dialect import Cursor, Dialect, TableName, quoted, quoted_list
 from holdfast.datastream.connectors.row_changes import ChangeColumns, EpochChanges
+from holdfast.datastream.sinks.task_owned import opened
 from holdfast.errors import ConfigurationError
-from holdfast.storage.file_system.scheme import file_system_for
 
 
 @dataclass(frozen=True)
@@ -173,5 +173,5 @@ class TargetTable:
 
 def _read(paths: Sequence[str]) -> Iterator[pa.Table]:
     for path in paths:
-        with file_system_for(path).open_input(path) as file:
+        with opened(path) as file:
             yield pq.read_table(file)

@@ -124,6 +124,9 @@ def _recorded(text: str) -> list[Cut]:
             (InputFile(str(path), int(time), int(length)), tuple(map(int, at)))
             for path, time, length, at in json.loads(text)["files"]
         ]
+        for file, at in found:
+            if (at[0], at[-1]) != (0, file.length) or list(at) != sorted(at):
+                raise ValueError(f"{file.path!r} is cut at {at!r:.200}")
     except MALFORMED as error:
         raise CorruptFileError(
             "splits", None, f"what was recorded of an epoch's files is damaged: {error!r}."

@@ -19,6 +19,7 @@ snapshot, because snapshots expire.
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Sequence
 from contextlib import suppress
@@ -35,6 +36,7 @@ from holdfast.errors import ConfigurationError, HoldfastError, NotExistError, St
 from holdfast.runtime.function.sink import CommitRequest, Committer, CommitterInitContext
 from holdfast.storage.file_system.scheme import file_system_for, join, local_path
 
+_NUMBER: Final = re.compile("[0-9]{1,18}")
 TRIES: Final = 5
 """Against other writers, before the job pauses between the tries."""
 
@@ -145,10 +147,11 @@ def _epoch(table: Table, name: str) -> int | None:
     text = table.properties.get(name)
     if text is None:
         return None
-    if not text.isdecimal():
+    if not _NUMBER.fullmatch(text):
         raise ConfigurationError(
             f"The property {name!r} of the Iceberg table {table.name()!r} says which epochs of the job are in there; "
-            f"it is {text!r}, which is no number. Nothing was committed. Set it to the last epoch that was committed."
+            f"it is {text!r:.80}, which is no number. Nothing was committed. Set it to the last epoch that was "
+            "committed."
         )
     return int(text)
 

@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from holdfast.errors import ConfigurationError, OutputTypeError, StorageError
+from holdfast.errors import ConfigurationError, HoldfastError, OutputTypeError, StorageError
 from holdfast.types.conversion.convert import to_type
 from holdfast.types.information.type_information import RowTypeInformation, TypeInformation
 from holdfast.types.serialization_schema import DeserializationSchema, SerializationSchema
@@ -141,7 +141,12 @@ class ConfluentDeserialization(DeserializationSchema):
             ValueError: They stand for none of the type.
             StorageError: The registry is away.
         """
-        found = self._confluent.call(message)
+        try:
+            found = self._confluent.call(message)
+        except (HoldfastError, ValueError):
+            raise
+        except Exception as error:  # whatever a reader trips over in bytes of others
+            raise ValueError(f"it does not have the form of its schema: {type(error).__name__}: {error}") from error
         if found is None:
             return None
         if self._convert is not None:

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 
 from holdfast.datastream.connectors.kafka.record.record_limits import Compressor, RecordLimits
 from holdfast.datastream.connectors.kafka.record.record_serialization import KafkaRecord, KafkaRecordSerializationSchema
+from holdfast.datastream.sinks.task_owned import opened
 from holdfast.errors import HoldfastError
 from holdfast.runtime.function.sink import (
     Committable,
@@ -22,7 +23,6 @@ from holdfast.runtime.function.sink import (
     WriterInitContext,
 )
 from holdfast.runtime.function.staging import ParquetStaging
-from holdfast.storage.file_system.scheme import file_system_for
 
 SUFFIX: Final = ".records"
 LARGEST: Final = 1_000_000
@@ -132,7 +132,7 @@ def staged_records(path: str) -> Iterator[KafkaRecord]:
     Raises:
         StorageError: The file cannot be read.
     """
-    with file_system_for(path).open_input(path) as file:
+    with opened(path) as file:
         for batch in pq.ParquetFile(file).iter_batches(_ROWS, columns=_SCHEMA.names):
             columns = [column.to_pylist() for column in batch.columns]
             columns[3] = [tuple((h["name"], h["value"]) for h in headers) for headers in columns[3]]

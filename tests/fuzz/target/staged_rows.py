@@ -1,0 +1,18 @@
+"""Any bytes where a task has staged rows in the directory of the job, for a sink that commits them itself."""
+
+from holdfast.datastream.connectors.kafka.record.record_staging import staged_records
+from holdfast.datastream.sinks.task_owned import staged_rows
+from tests.fuzz.document import directory, replaced
+from tests.fuzz.output import STAGED_NAME, context, request_of
+
+NAME = f"{STAGED_NAME}.parquet"
+PATH = str(directory() / "rows" / "staging")
+
+
+def parse(data: bytes) -> None:
+    replaced(directory() / "rows" / "staging" / NAME, data)
+    [rows] = staged_rows(context("rows"), [request_of({"file": NAME})])
+    rows.validate()
+    if rows.schema.names == ["topic", "key", "value", "headers", "partition", "timestamp"]:
+        for record in staged_records(f"{PATH}/{NAME}"):
+            assert len(record) == 6

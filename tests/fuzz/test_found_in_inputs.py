@@ -1,0 +1,200 @@
+"""What fuzzing has found in readers of messages, lines, markers, staged output and logs of Spark, each once."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import struct
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from holdfast.datastream.connectors.file_system import StreamFormat
+from holdfast.datastream.connectors.file_system.file_splits import FileSplits
+from holdfast.datastream.formats import text_lines
+from holdfast.datastream.formats.avro import AvroRowDeserializationSchema
+from holdfast.datastream.formats.csv import CsvReaderFormat
+from holdfast.datastream.formats.input_format import InputFormat
+from holdfast.datastream.formats.json import JsonLinesFormat
+from holdfast.errors import ConfigurationError, CorruptFileError, HoldfastError, StorageError
+from holdfast.kernel.ids import JobID
+from holdfast.runtime.job.engine import InputError
+from holdfast.spark.input.file_listing import listed_in_log
+from tests.fuzz.lines import _splits
+from tests.fuzz.target import csv_message, debezium_message, json_message
+from tests.fuzz.targets import CORPUS, Target
+
+DEEP = b"[" * 100_000
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    "message",
+    [
+        b'{"big":1e9999999}',
+        b'{"map":{"a":1e9999999}}',
+        b'{"whole":1e99999999999999999999}',
+        b'{"more":-1e-99999999999999999999}',
+        b'{"row":' + DEEP,
+    ],
+)
+def test_a_message_with_a_number_that_nobody_could_write_out_is_one_that_cannot_be_read(message: bytes) -> None:
+    assert not Target("json_message").accepts(message)
+    assert json_message.LENIENT.deserialize_all(message) == ()
+
+
+@pytest.mark.parametrize("number", [b"1e9999999", b"1e99999999999999999999", b"-1e-99999999999999999999", DEEP])
+def test_a_change_with_a_number_that_nobody_could_write_out_is_one_that_cannot_be_read(number: bytes) -> None:
+    change = b'{"op":"c","source":{"lsn":1},"after":{"price":' + number + b"}}"
+    assert not Target("debezium_message").accepts(change)
+    assert debezium_message.LENIENT.deserialize_all(change) == []
+
+
+def test_a_value_of_csv_that_no_type_has_is_null_if_that_was_asked_for() -> None:
+    line = b"1e999," * 3 + b"x," * 8 + b"x"
+    assert not Target("csv_message").accepts(line)
+    [row] = csv_message.LENIENT.deserialize_all(line)
+    assert row.whole is None and row.big is None and row.list is None
+
+
+def test_no_message_of_ten_bytes_stands_for_a_list_of_a_thousand_million_elements() -> None:
+    nothing = {"type": "fixed", "name": "nothing", "size": 0}
+    fields = [{"name": "list", "type": {"type": "array", "items": nothing}}]
+    with pytest.raises(ConfigurationError, match="'nothing' has no bytes"):
+        AvroRowDeserializationSchema(avro_schema_string=json.dumps({"type": "record", "name": "r", "fields": fields}))
+
+
+@pytest.mark.parametrize(
+    "message",
+    [b"\0\0\0\0\1\xff", b"\0\0\0\0\2\xff", b"\0\0\0\0\3\0\x0b", b"\0", b"\1" * 17],
+)
+def test_a_message_that_has_not_the_form_of_its_schema_is_one_that_cannot_be_read(message: bytes) -> None:
+    assert not Target("confluent_message").accepts(message)
+
+
+def rows(kind: InputFormat, path: Path, pieces: int = 1) -> Any:
+    return [row for batch in FileSplits(kind).read(_splits(str(path), pieces)) for row in batch.to_pylist()]
+
+
+@pytest.mark.parametrize(
+    ("content", "blamed"),
+    [
+        (b'{"word":"rock"}\n{"word":"ke\x8ep"}\n', "at byte 16"),
+        (b'{"word":"rock"}\n{"word":\n"kelp"}\n', "at byte 16"),
+        (b'{"n":[1,\n2]}{"n":3}\n', "at byte 0"),
+        (b'{"list":[\n{"a":1}]} {"n":3}\n', "at byte 0"),
+    ],
+)
+def test_a_line_that_is_no_object_by_itself_is_told_by_its_place(tmp_path: Path, content: bytes, blamed: str) -> None:
+    file = tmp_path / "lines.json"
+    file.write_bytes(content)
+    for pieces in (1, 2, 5):
+        with pytest.raises(InputError, match=blamed):
+            rows(JsonLinesFormat("word string, n bigint, list array<struct<a: bigint>>"), file, pieces)
+
+
+def test_objects_with_blanks_around_them_are_lines_as_ever(tmp_path: Path) -> None:
+    file = tmp_path / "lines.json"
+    file.write_bytes(b'\xef\xbb\xbf{"n":1}\r\n\n  {"n":2}\t\n{}\n{"n":{"a":1}}'.replace(b'{"n":{"a":1}}', b'{"n":4}'))
+    assert rows(JsonLinesFormat("n bigint"), file) == [{"n": 1}, {"n": 2}, {"n": None}, {"n": 4}]
+
+
+@pytest.mark.parametrize("name", ["long.txt", "long.txt.gz"])
+def test_a_line_that_does_not_end_has_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setattr(text_lines, "LARGEST", 8 << 20)
+    content = b"kelp\n" + b"x" * (20 << 20)
+    (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
+    with pytest.raises(InputError, match=f"{name}' cannot be read as text: a line does not end"):
+        rows(StreamFormat.text_line_format(), tmp_path / name)
+    for whole in (CsvReaderFormat.for_schema("word string", multi_line=True), StreamFormat.text_line_format("latin-1")):
+        with pytest.raises(InputError, match="it is read whole, and has more than"):
+            rows(whole, tmp_path / name)
+
+
+@pytest.mark.parametrize("at", [[5, 10], [0, 5], [0, 12, 10], [0, -5, 10], [], [0, 7, 3, 10]])
+def test_an_epoch_reads_no_range_that_its_file_has_not(at: list[int]) -> None:
+    assert Target("split_record").accepts((CORPUS / "split_record" / "plain").read_bytes())
+    record = {"files": [["@file@", "@time@", 10, at]]}
+    assert not Target("split_record").accepts(json.dumps(record).encode())
+
+
+@pytest.mark.parametrize("time", [-(2**63), 2**63, 10**15])
+def test_a_file_of_no_time_of_a_calendar_is_told_of_as_any_other(time: int) -> None:
+    assert not Target("split_record").accepts(json.dumps({"files": [["@file@", time, 10, [0, 10]]]}).encode())
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"PAR1", b"PAR1" * 40, b"PAR1" + b"\xff" * 60 + struct.pack("<i", 60) + b"PAR1"]
+)
+def test_staged_output_that_is_damaged_is_told_by_its_file(content: bytes) -> None:
+    assert not Target("staged_rows").accepts(content)
+
+
+@pytest.mark.parametrize("target", ["kafka_committable", "database_committable", "delta_committable"])
+def test_damaged_output_is_not_committed(target: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    parser = Target(target)
+    plain = (CORPUS / target / ("merged" if target == "delta_committable" else "plain")).read_bytes()
+    assert parser.accepts(plain)
+    monkeypatch.setattr(pq, "ParquetFile", damaged)
+    monkeypatch.setattr(pq, "read_table", damaged)
+    assert not parser.accepts(plain)
+
+
+def damaged(*args: Any, **settings: Any) -> Any:
+    raise pa.ArrowInvalid("Parquet magic bytes not found in footer.")
+
+
+@pytest.mark.parametrize("text", ["9" * 5000, "7.5", "-1", "", "NaN", "\u0667"])
+def test_a_property_of_a_table_that_is_no_number_of_an_epoch_is_refused_by_name(text: str) -> None:
+    from tests.fuzz.target.table_marker import of_table
+
+    with pytest.raises(ConfigurationError, match=r"The property 'epoch' .* which is no number"):
+        of_table(text.encode())
+
+
+@pytest.mark.parametrize(
+    ("file", "line", "value"),
+    [
+        ("offsets/1", 1, {"batchTimestampMs": [0]}),
+        ("offsets/1", 1, {"batchWatermarkMs": "x"}),
+        ("offsets/1", 1, DEEP.decode()),
+        ("metadata", 0, DEEP.decode()),
+        ("metadata", 0, "[]"),
+    ],
+)
+def test_a_log_of_spark_that_is_damaged_is_told_by_its_file(file: str, line: int, value: Any) -> None:
+    files = json.loads((CORPUS / "spark_log" / "plain").read_bytes())
+    assert Target("spark_log").accepts(json.dumps(files).encode())
+    files[file][line] = value
+    with pytest.raises(CorruptFileError, match=f"'/query/{file}' is damaged"):
+        Target("spark_log")._parse(json.dumps(files).encode())
+
+
+@pytest.mark.parametrize("line", ["{}", '{"path":7,"batchId":0}', "[]", DEEP.decode(), "\ud800"])
+def test_a_log_of_a_source_of_files_that_is_damaged_is_told_by_its_file(tmp_path: Path, line: str) -> None:
+    (tmp_path / "0").write_bytes(b"v1\n" + line.encode("utf-8", "surrogatepass"))
+    with pytest.raises(CorruptFileError, match=str(tmp_path / "0")):
+        listed_in_log(tmp_path, -1, 0)
+
+
+def test_a_job_is_called_by_a_text_that_can_be_written() -> None:
+    with pytest.raises(ConfigurationError, match="cannot be the name of a job"):
+        JobID.from_name("\ud800")
+    body = {"script": "a.py", "files": {"a.py": ""}, "jobName": "\ud800"}
+    for more in ({}, {"jobId": "0" * 32}):
+        with pytest.raises(HoldfastError, match="cannot be the name of a job"):
+            Target("job_manager_request")._parse(b"POST /jobs\n\n" + json.dumps({**body, **more}).encode())
+
+
+def test_staged_output_is_told_of_as_storage_that_fails(tmp_path: Path) -> None:
+    from holdfast.datastream.sinks.task_owned import opened
+
+    (tmp_path / "staged").write_bytes(b"no rows")
+    with (
+        pytest.raises(StorageError, match=f"{tmp_path}/staged.*cannot be read"),
+        opened(str(tmp_path / "staged")) as file,
+    ):
+        pq.read_table(file)
