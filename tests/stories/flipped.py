@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import resource
-from collections.abc import Iterator
+import signal
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +29,28 @@ STATES = (
     ListStateDescriptor("names", "string"),
     MapStateDescriptor("rates", "string", "double"),
 )
-MEBIBYTE = 1024
+KIBIBYTES = 1024
+SECONDS = 2.0
+"""Of the processor, that a look at one flipped bit may take; at a whole checkpoint it takes some milliseconds."""
+MEBIBYTES = 64
+"""Of memory that it may take; at a whole checkpoint it takes none that was not there before."""
+
+
+@dataclass
+class Flips:
+    """What became of flipped bits.
+
+    Attributes:
+        refused: So many were refused.
+        harmless: So many made no difference, because nobody looks at that file any more.
+        seconds: The most time of the processor that one took.
+        mebibytes: The most memory that one took.
+    """
+
+    refused: int = 0
+    harmless: int = 0
+    seconds: float = 0.0
+    mebibytes: float = 0.0
 
 
 class Small:
@@ -69,28 +94,71 @@ class Small:
         backend.dispose()
         return found
 
-    def flipped(self, path: Path, bits: Iterator[int]) -> tuple[int, int]:
-        """Flip one bit after the other of a file, and see that nobody believes it.
+    def flipped(self, path: Path, bits: Iterable[int]) -> Flips:
+        """Flip one bit after the other of a file, and see that nobody believes it, and what looking at it costs."""
+        whole, found = path.read_bytes(), Flips()
+        with _bounded_room():
+            try:
+                for bit in bits:
+                    place, worth = divmod(bit, 8)
+                    path.write_bytes(whole[:place] + bytes([whole[place] ^ 1 << worth]) + whole[place + 1 :])
+                    self._look(path, f"bit {worth} of byte {place} of {path.name}", found)
+            finally:
+                path.write_bytes(whole)
+        return found
 
-        Returns:
-            How many were refused, and how many made no difference because nobody looks at that file any more.
-        """
-        whole, before = path.read_bytes(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        refused = harmless = 0
+    def _look(self, path: Path, what: str, found: Flips) -> None:
+        _reset_peak()
+        before, began = _kibibytes("VmRSS"), time.process_time()
         try:
-            for bit in bits:
-                place, worth = divmod(bit, 8)
-                path.write_bytes(whole[:place] + bytes([whole[place] ^ 1 << worth]) + whole[place + 1 :])
-                try:
-                    assert self.read() == self.values, f"bit {worth} of byte {place} of {path.name} was believed"
-                    harmless += 1
-                except HoldfastError as error:
-                    assert str(path) in str(error), f"{error!r} does not name {path}"
-                    refused += 1
-        finally:
-            path.write_bytes(whole)
-        assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 300 * MEBIBYTE
-        return refused, harmless
+            with _bounded_time(what):
+                assert self.read() == self.values, f"{what} was believed"
+            found.harmless += 1
+        except HoldfastError as error:
+            assert str(path) in str(error), f"{error!r} does not name {path}"
+            found.refused += 1
+        found.seconds = max(found.seconds, time.process_time() - began)
+        more = (_kibibytes("VmHWM") - before) / KIBIBYTES
+        assert more < MEBIBYTES, f"{what} takes {more} MiB of memory"
+        found.mebibytes = max(found.mebibytes, more)
+
+
+@contextmanager
+def _bounded_time(what: str) -> Iterator[None]:
+    """Ends what keeps the processor busy for longer; a test that sleeps has a limit of its own."""
+
+    def too_long(number: int, frame: Any) -> None:
+        raise AssertionError(f"{what} keeps the processor busy for {SECONDS} seconds")
+
+    handler = signal.signal(signal.SIGPROF, too_long)
+    signal.setitimer(signal.ITIMER_PROF, SECONDS)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, handler)
+
+
+@contextmanager
+def _bounded_room() -> Iterator[None]:
+    """Refuses room that nobody fills, which is no memory yet: a size in a file that is believed."""
+    limits = resource.getrlimit(resource.RLIMIT_DATA)
+    most = (_kibibytes("VmData") + 4 * KIBIBYTES * MEBIBYTES) * KIBIBYTES
+    resource.setrlimit(resource.RLIMIT_DATA, (most, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, limits)
+
+
+def _reset_peak() -> None:
+    """Lets the kernel measure the most memory of this process anew."""
+    Path("/proc/self/clear_refs").write_text("5")
+
+
+def _kibibytes(name: str) -> int:
+    status = Path("/proc/self/status").read_text()
+    return int(status.partition(f"\n{name}:")[2].split()[0])
 
 
 def _writing(count: int) -> Any:
