@@ -1,7 +1,8 @@
 """What the README says: `pip install '.[spark]'` into an environment that has nothing else, then its program runs.
 
 The environment of a developer has more than the wheel asks for, so nothing else shows what is missing there. A machine
-without the newest Python tries the newest that it has, or skips; the CI fails.
+without the newest Python tries the newest that it has, or skips; the CI fails. Spark is the newest; `make soak` tries
+the others.
 """
 
 from __future__ import annotations
@@ -91,28 +92,45 @@ def test_the_wheel_has_all_files_of_the_web_page(wheel: Path) -> None:
 
 @pytest.mark.parametrize("which", ["oldest", "newest"])
 def test_the_readme_runs_with_what_the_extra_brings(tmp_path: Path, wheel: Path, which: str) -> None:
-    wanted, found = OLDEST if which == "oldest" else NEWEST, interpreters()
-    if os.environ.get("CI"):
-        assert wanted in found, f"Python {wanted} is promised, and here are {sorted(found)}"
-    version = wanted if which == "oldest" or wanted in found else max(found, default=OLDEST)
-    if version not in found or (which == "newest" and version == OLDEST):
-        pytest.skip(f"no other Python than {sorted(found)} on this machine")
-    environment = tmp_path / "environment"
-    run(found[version], "-m", "venv", "--without-pip", environment, directory=tmp_path)
-    python = environment / "bin" / "python"
-    pip = [sys.executable, "-m", "pip", "--python", python]
-    run(*pip, "install", "--quiet", f"{wheel}[spark]", directory=tmp_path)
-    installed = run(*pip, "list", directory=tmp_path)
-    assert not re.search(r"^pandas ", installed, re.MULTILINE), "the test is about an environment without pandas"
+    readme_runs(tmp_path, f"{wheel}[spark]", python=which)
 
+
+@pytest.mark.soak
+@pytest.mark.parametrize(
+    ("spark", "which"),
+    [("3.5.9", "oldest"), *((spark, which) for spark in ("4.0.5", "4.1.4", "4.2.1") for which in ("oldest", "newest"))],
+)
+def test_the_readme_runs_on_another_spark(tmp_path: Path, wheel: Path, spark: str, which: str) -> None:
+    readme_runs(tmp_path, f"{wheel}[spark]", f"pyspark=={spark}", python=which)
+
+
+def readme_runs(directory: Path, *wanted: str, python: str) -> None:
+    """Installs something into a new environment, and runs the program of the README, and one more, there."""
+    installed = environment(directory, *wanted, python=python)
+    assert not re.search(r"^pandas ", installed, re.MULTILINE), "the test is about an environment without pandas"
+    program = directory / "environment" / "bin"
     [block] = blocks(ROOT / "README.md", "python spark")
-    (tmp_path / "word_count.py").write_text(block.text, encoding="utf-8")
-    (tmp_path / "texts").mkdir()
-    (tmp_path / "texts" / "a.txt").write_text("kelp rock kelp\n", encoding="utf-8")
-    run(python, "word_count.py", "texts", "out", "checkpoints", directory=tmp_path)
-    rows = ds.dataset(tmp_path / "out", format="parquet").to_table().to_pylist()
+    (directory / "word_count.py").write_text(block.text, encoding="utf-8")
+    (directory / "texts").mkdir()
+    (directory / "texts" / "a.txt").write_text("kelp rock kelp\n", encoding="utf-8")
+    run(program / "python", "word_count.py", "texts", "out", "checkpoints", directory=directory)
+    rows = ds.dataset(directory / "out", format="parquet").to_table().to_pylist()
     assert sorted((row["word"], row["n"]) for row in rows) == [("kelp", 1), ("kelp", 2), ("rock", 1)]
-    (tmp_path / "collected.py").write_text(COLLECTED, encoding="utf-8")
-    assert "[Row(word='rock', n=2)]" in run(python, "collected.py", directory=tmp_path)
-    listed = run(environment / "bin" / "holdfast", "checkpoints", "checkpoints", directory=tmp_path)
+    (directory / "collected.py").write_text(COLLECTED, encoding="utf-8")
+    assert "[Row(word='rock', n=2)]" in run(program / "python", "collected.py", directory=directory)
+    listed = run(program / "holdfast", "checkpoints", "checkpoints", directory=directory)
     assert "COMPLETED" in listed
+
+
+def environment(directory: Path, *wanted: str, python: str) -> str:
+    """Makes an environment with the oldest or newest Python; returns what is installed there."""
+    version, found = OLDEST if python == "oldest" else NEWEST, interpreters()
+    if os.environ.get("CI"):
+        assert version in found, f"Python {version} is promised, and here are {sorted(found)}"
+    version = version if python == "oldest" or version in found else max(found, default=OLDEST)
+    if version not in found or (python == "newest" and version == OLDEST):
+        pytest.skip(f"no other Python than {sorted(found)} on this machine")
+    run(found[version], "-m", "venv", "--without-pip", directory / "environment", directory=directory)
+    pip = [sys.executable, "-m", "pip", "--python", directory / "environment" / "bin" / "python"]
+    run(*pip, "install", "--quiet", *wanted, directory=directory)
+    return run(*pip, "list", directory=directory)

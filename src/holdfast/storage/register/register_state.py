@@ -15,6 +15,8 @@ FORMAT_VERSION: Final = 2
 _WITHOUT_INCARNATIONS: Final = 1
 """The version in which a register is written that no job has used yet; older releases read it."""
 MOST_INCARNATIONS: Final = 64
+_MOST: Final = 2**62
+"""No counter comes that far, and names of files have place for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +77,7 @@ class RegisterState:
     def __post_init__(self) -> None:
         for name in ("version", "token", "next_checkpoint_id", "notified"):
             value = getattr(self, name)
-            _require(type(value) is int and value >= 0, name, value)
+            _require(type(value) is int and 0 <= value <= _MOST, name, value)
         _require(self.next_checkpoint_id >= 1, "next_checkpoint_id", self.next_checkpoint_id)
         _require(self.terminal is None or type(self.terminal) is str, "terminal", self.terminal)
         _require(type(self.owner) is str, "owner", self.owner)
