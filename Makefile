@@ -74,17 +74,17 @@ chaos: $(STAMP) ## Kill, stop, cut off and fill up real jobs at random: KIND=zoo
 	PYTHONPATH=src:. $(PY) -m tests.chaos --kind $(KIND) --rounds $(ROUNDS) $(if $(SEED),--seed $(SEED))
 
 # Atheris has no release for every Python, so it is no part of the lock and has an environment beside the other one.
-TARGET ?= metadata
-FUZZ_SECONDS ?= 3600
+TARGETS ?=
+SECONDS_EACH ?= 60
 FUZZER := .fuzz/python
 
 $(FUZZER): $(STAMP) requirements-fuzz.txt
 	$(PY) -m uv venv --clear --python $(PY) $@
 	$(PY) -m uv pip install --python $@ -r requirements-fuzz.txt
 
-fuzz: $(FUZZER) ## Fuzz a parser with coverage guidance: TARGET=frame FUZZ_SECONDS=600
+fuzz: $(FUZZER) ## Fuzz every parser with coverage guidance, and add it to the table: SECONDS_EACH=600 TARGETS=frame
 	PYTHONPATH="src:$$($(PY) -c 'import site; print(site.getsitepackages()[0])')" \
-		$(FUZZER)/bin/python -m tests.fuzz.runner $(TARGET) -max_total_time=$(FUZZ_SECONDS)
+		$(FUZZER)/bin/python -m tests.fuzz.campaign --seconds $(SECONDS_EACH) $(TARGETS)
 
 $(CLASSES): $(STAMP) tests/programs/java_archive.py
 	-$(PY) -m tests.programs.java_archive
