@@ -14,6 +14,7 @@ from typing import Final
 from holdfast.errors import HoldfastError
 
 NAMES: Final = (
+    "arrow_file",
     "avro_message",
     "barrier_row",
     "committable",
@@ -45,6 +46,7 @@ NAMES: Final = (
     "metadata",
     "operator_state",
     "option",
+    "parquet_file",
     "query_answer",
     "query_key",
     "query_request",

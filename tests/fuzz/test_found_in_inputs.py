@@ -15,10 +15,12 @@ import pytest
 from holdfast.datastream.connectors.file_system import StreamFormat
 from holdfast.datastream.connectors.file_system.file_splits import FileSplits
 from holdfast.datastream.formats import text_lines
+from holdfast.datastream.formats.arrow import ArrowInputFormat
 from holdfast.datastream.formats.avro import AvroRowDeserializationSchema
 from holdfast.datastream.formats.csv import CsvReaderFormat
 from holdfast.datastream.formats.input_format import InputFormat
 from holdfast.datastream.formats.json import JsonLinesFormat
+from holdfast.datastream.formats.parquet import ParquetColumnarRowInputFormat
 from holdfast.errors import ConfigurationError, CorruptFileError, HoldfastError, StorageError
 from holdfast.kernel.ids import JobID
 from holdfast.runtime.job.engine import InputError
@@ -100,6 +102,29 @@ def test_objects_with_blanks_around_them_are_lines_as_ever(tmp_path: Path) -> No
     file = tmp_path / "lines.json"
     file.write_bytes(b'\xef\xbb\xbf{"n":1}\r\n\n  {"n":2}\t\n{}\n{"n":{"a":1}}'.replace(b'{"n":{"a":1}}', b'{"n":4}'))
     assert rows(JsonLinesFormat("n bigint"), file) == [{"n": 1}, {"n": 2}, {"n": None}, {"n": 4}]
+
+
+@pytest.mark.parametrize(("as_it_was", "damaged"), [(b"\4\0\0\0", b"\0\0\0\x40"), (b"kelp", b"ke\x8ep")])
+def test_a_file_of_arrow_whose_offsets_lead_nowhere_or_whose_texts_are_none_is_told_by_name(
+    tmp_path: Path, as_it_was: bytes, damaged: bytes
+) -> None:
+    rows_of_file = pa.record_batch({"word": ["kelp"]})
+    with pa.ipc.new_stream(tmp_path / "rows.arrow", rows_of_file.schema) as writer:
+        writer.write_batch(rows_of_file)
+    head, end, rest = (tmp_path / "rows.arrow").read_bytes().rpartition(as_it_was)
+    assert end
+    assert rows(ArrowInputFormat("word string"), tmp_path / "rows.arrow") == [{"word": "kelp"}]
+    (tmp_path / "rows.arrow").write_bytes(head + damaged + rest)
+    with pytest.raises(InputError, match=r"rows.arrow' cannot be read as Arrow"):
+        rows(ArrowInputFormat("word string"), tmp_path / "rows.arrow")
+
+
+def test_texts_of_parquet_that_are_none_are_told_by_the_name_of_their_file(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"word": ["kelp"]}), tmp_path / "rows.parquet", compression="none", write_statistics=False)
+    content = (tmp_path / "rows.parquet").read_bytes()
+    (tmp_path / "rows.parquet").write_bytes(content.replace(b"kelp", b"ke\x8ep"))
+    with pytest.raises(InputError, match=r"rows.parquet' cannot be read as Parquet"):
+        rows(ParquetColumnarRowInputFormat("word string"), tmp_path / "rows.parquet")
 
 
 @pytest.mark.parametrize("name", ["long.txt", "long.txt.gz"])

@@ -102,8 +102,14 @@ class RowFormat(InputFormat):
                 )
 
     def conform(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The declared columns of a batch, in their types."""
+        """The declared columns of a batch, in their types.
+
+        Raises:
+            ValueError: Their offsets lead nowhere, or bytes are no text; to look at them later might end the process.
+        """
         columns = [batch.column(batch.schema.get_field_index(field.name)) for field in self.schema]
+        for column in columns:
+            column.validate(full=True)
         typed = [
             column if column.type.equals(field.type) else column.cast(field.type)
             for column, field in zip(columns, self.schema, strict=True)
