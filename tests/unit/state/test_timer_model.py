@@ -34,7 +34,7 @@ steps = st.lists(
         st.tuples(st.just("register"), kinds, many),
         st.tuples(st.just("register"), kinds, many),
         st.tuples(st.just("delete"), kinds, many),
-        st.tuples(st.just("fire"), kinds, st.integers(-1, 9)),
+        st.tuples(st.just("fire"), st.sampled_from(["element", "looking", "arrays"]), st.integers(-1, 9)),
         st.tuples(st.just("look"), keys, st.integers(1, 2)),
         st.tuples(st.just("end"), st.sampled_from(["complete", "complete", "fail", "abandon"]), st.integers(1, 3)),
     ),
@@ -51,6 +51,10 @@ def follow(timer: Timer) -> tuple[list[Timer], list[Timer]]:
     """What a timer that fires registers and deletes."""
     time, key, window = timer
     return [(time + 1, key, window)] * (time % 3 == 0), [(time + 2, key, window)] * (time % 4 == 1)
+
+
+def of_pair(several: set[Timer], key: str, window: int) -> list[int]:
+    return sorted(time for time, *of in several if of == [key, window])
 
 
 class Subtask:
@@ -79,13 +83,14 @@ class Subtask:
             tell(window, time)
 
     def fire(self, kind: str, through: int) -> None:
-        if kind == "element":
-            self._fire_by_element(through)
-        else:
+        if kind == "arrays":
             self._fire_arrays(through)
+        else:
+            self._fire_by_element(through, looks_at=3 if kind == "looking" else 0)
 
-    def _fire_by_element(self, through: int) -> None:
-        expected, fired = [], []
+    def _fire_by_element(self, through: int, looks_at: int) -> None:
+        """Fire, and look at what there is after every so many timers."""
+        expected, fired, left = [], [], set(self.alive)
         while due := [timer for timer in self.alive if timer[0] <= through]:
             first = min(due)
             expected.append(first)
@@ -97,6 +102,12 @@ class Subtask:
             set_, gone = follow(fired[-1])
             self._tell("register", "element", set_)
             self._tell("delete", "arrays" if len(fired) % 2 else "element", gone)
+            left.remove(fired[-1])
+            left.update(set_)
+            left.difference_update(gone)
+            if looks_at and len(fired) % looks_at == 1:
+                assert self.service.event_time_timers(timer.namespace) == of_pair(left, timer.key, timer.namespace)
+                assert self.service.least_event_time() == min((time for time, _, _ in left), default=None)
 
         self.service.advance_watermark(through, on_timer)
         assert [time for time, _, _ in fired] == [time for time, _, _ in expected]
@@ -123,8 +134,7 @@ class Subtask:
 
     def look(self, key: str, window: int) -> None:
         self.task.backend.set_current_key(key)
-        mine = sorted(time for time, *of in self.alive if of == [key, window])
-        assert self.service.event_time_timers(window) == mine
+        assert self.service.event_time_timers(window) == of_pair(self.alive, key, window)
         self._look_at_least()
 
     def _look_at_least(self) -> None:

@@ -11,7 +11,7 @@ import copy
 from abc import ABC
 from collections.abc import Callable
 from enum import Enum
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Final, Generic, TypeVar
 
 from holdfast.errors import ConfigurationError, StateError
 from holdfast.state.declaration.function import method_or_callable
@@ -27,6 +27,8 @@ V = TypeVar("V")
 IN = TypeVar("IN")
 ACC = TypeVar("ACC")
 OUT = TypeVar("OUT")
+
+_CANNOT_CHANGE: Final = frozenset({type(None), bool, int, float, str, bytes})
 
 
 class StateKind(Enum):
@@ -94,7 +96,8 @@ class StateDescriptor(ABC, Generic[T]):
 
     def get_default_value(self) -> T | None:
         """Returns a copy of the default."""
-        return copy.deepcopy(self._default_value)
+        default = self._default_value
+        return default if type(default) in _CANNOT_CHANGE else copy.deepcopy(default)
 
     def has_default_value(self) -> bool:
         """Whether reading absent state gives something else than None."""

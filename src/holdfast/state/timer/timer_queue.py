@@ -14,9 +14,8 @@ What is said about a timer lies in layers, of which the newest one that says any
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import count
+from contextlib import contextmanager
 from typing import Any, Final
 
 import numpy as np
@@ -29,6 +28,7 @@ from holdfast.state.run.order import ranks
 from holdfast.state.run.probe import KEY
 from holdfast.state.run.run_file import HASH, RunReader
 from holdfast.state.run.run_writer import SegmentData
+from holdfast.state.timer.firing import Firing
 from holdfast.state.timer.stored_timers import TIMESTAMP, StoredTimers
 from holdfast.state.timer.timer_rows import Hashes, Names, NameTable, Timer, TimerRows, Times
 from holdfast.types.key.abstract_key_codec import KeyCodec
@@ -77,10 +77,8 @@ class TimerQueue:
         self._has_fired_stored = False
         # Of what was taken out of `_from_runs` because columns say something newer.
         self._least_replaced = MAX_TIME + 1
-        # While timers fire by element: up to which time, and what callbacks add.
-        self._firing = MIN_TIME
-        self._added: list[tuple[int, int, Timer]] = []
-        self._order = count()
+        # While timers fire by element.
+        self._firing: Firing | None = None
 
     def open(self, runs: Sequence[RunReader], key_groups: KeyGroupRange) -> None:
         """Start from the runs of a version, newest first; what was not written is lost.
@@ -103,8 +101,8 @@ class TimerQueue:
     def register(self, timer: Timer) -> None:
         """Add a timer; one that is there already stays one."""
         self._changes[timer] = _PUT
-        if timer[0] <= self._firing:
-            heapq.heappush(self._added, (timer[0], next(self._order), timer))
+        if self._firing is not None:
+            self._firing.add(timer)
         if self._by_key is not None:
             self._by_key.setdefault(timer[1:], set()).add(timer)
 
@@ -114,41 +112,26 @@ class TimerQueue:
         if self._by_key is not None:
             self._by_key.setdefault(timer[1:], set()).add(timer)
 
-    def fire(self, due: list[Timer], through: int) -> Iterator[Timer]:
-        """Remove and return the least timer as long as there is one up to a time.
-
-        Those that are registered between two of them fire too, and those that are deleted do not.
+    @contextmanager
+    def firing(self, due: TimerRows, through: int) -> Iterator[Firing]:
+        """Let timers fire by element, inside the block.
 
         Args:
             due: What `take_due` has returned.
             through: The time.
         """
-        changes, added = self._changes, self._added
-        changes.update(dict.fromkeys(due, _PUT))
         self._by_key = None
-        self._firing = through
+        firing = self._firing = Firing(due.times.tolist(), lambda: self.timers_of(due), through, self._changes)
         try:
-            for timer in due:
-                if added:
-                    yield from self._take_added(timer[0])
-                if changes.get(timer) is _PUT:
-                    del changes[timer]
-                    yield timer
-            yield from self._take_added(through + 1)
+            yield firing
         finally:
-            self._firing = MIN_TIME
-            added.clear()
-
-    def _take_added(self, before: int) -> Iterator[Timer]:
-        changes, added = self._changes, self._added
-        while added and added[0][0] < before:
-            timer = heapq.heappop(added)[2]
-            if changes.get(timer) is _PUT:
-                del changes[timer]
-                yield timer
+            firing.tell()
+            self._firing = None
 
     def times_of(self, key: Any, namespace: bytes) -> list[int]:
         """Return the times of a key's timers, in order; looks into the key's group of each run."""
+        if self._firing is not None:
+            self._firing.tell()
         if self._by_key is None:
             self._by_key = {}
             for timer in self._changes:
@@ -186,7 +169,7 @@ class TimerQueue:
         """
         names = self._names.numbers(namespaces) if namespaces is not None else self._no_names(len(times))
         rows = TimerRows(hashes, times, keys, names, np.full(len(times), op, np.int8))
-        if self._firing != MIN_TIME:
+        if self._firing is not None:
             for timer in self.timers_of(rows):
                 (self.register if op is _PUT else self.delete)(timer)
         elif len(rows):
@@ -211,11 +194,14 @@ class TimerQueue:
 
     def timers_of(self, rows: TimerRows) -> list[Timer]:
         """Return the timers of some rows."""
-        names = self._names.names(rows.names)
-        return list(map(Timer, rows.times.tolist(), self._codec.from_storage(rows.keys), names))
+        return list(map(Timer, rows.times.tolist(), self._codec.from_storage(rows.keys), self.names_of(rows)))
+
+    def names_of(self, rows: TimerRows) -> list[bytes]:
+        """Return the encoded namespace of each of some rows."""
+        return self._names.names(rows.names)
 
     def namespaces_of(self, rows: TimerRows) -> pa.DictionaryArray:
-        """Return the encoded namespace of each of some rows."""
+        """Return the same as a column."""
         return self._names.column(rows.names)
 
     # All of them.
@@ -314,8 +300,8 @@ class TimerQueue:
 
     def _freeze(self) -> None:
         """Make columns of what came by element, but for what fires now."""
-        changes = self._changes
-        timers = [timer for timer in changes if timer[0] > self._firing]
+        changes, fires_through = self._changes, MIN_TIME if self._firing is None else self._firing.through
+        timers = [timer for timer in changes if timer[0] > fires_through]
         if not timers:
             return
         keys = [timer[1] for timer in timers]
@@ -328,7 +314,7 @@ class TimerQueue:
                 np.array([changes[timer] for timer in timers], np.int8),
             )
         )
-        left = {timer: op for timer, op in changes.items() if timer[0] <= self._firing}
+        left = {timer: op for timer, op in changes.items() if timer[0] <= fires_through}
         changes.clear()
         changes.update(left)
 
@@ -347,6 +333,8 @@ class TimerQueue:
 
     def _settle(self) -> None:
         """Bring columns into one part, with one row about a timer, and drop what they replace of runs."""
+        if self._firing is not None:
+            self._firing.tell()
         self._freeze()
         if self._is_settled:
             return

@@ -22,7 +22,7 @@ from holdfast.state.layout.namespace import VOID, VoidNamespaceSerializer
 from holdfast.state.run.run_file import RunReader
 from holdfast.state.run.run_writer import SegmentData
 from holdfast.state.timer.timer_queue import MAX_TIME, MIN_TIME, TimerQueue
-from holdfast.state.timer.timer_rows import Timer
+from holdfast.state.timer.timer_rows import Timer, TimerRows
 from holdfast.types.key.abstract_key_codec import KeyCodec
 from holdfast.types.key.arrived_keys import ArrivedKeys
 from holdfast.types.serializer import TypeSerializer
@@ -173,21 +173,25 @@ class InternalTimerService:
 
     def advance_watermark(self, watermark: int, fire: Callable[[InternalTimer], None]) -> None:
         """Set the watermark and fire what is due; timers registered meanwhile that are due as well fire, too."""
-        for timer in self.each_due_event_time(watermark):
-            fire(self._for_users(timer))
+        for time, namespace in self.each_due_event_time(watermark):
+            fire(self._for_users(time, namespace))
 
     def fire_processing(self, now: int, fire: Callable[[InternalTimer], None]) -> None:
         """Fire the processing-time timers that are due."""
-        for timer in self.each_due_processing_time(now):
-            fire(self._for_users(timer))
+        for time, namespace in self.each_due_processing_time(now):
+            fire(self._for_users(time, namespace))
 
-    def each_due_event_time(self, watermark: int) -> Iterator[Timer]:
-        """Set the watermark and go from one timer that is due to the next, its key being the current one."""
+    def each_due_event_time(self, watermark: int) -> Iterator[tuple[int, bytes]]:
+        """Set the watermark and go from one timer that is due to the next, its key being the current one.
+
+        Yields:
+            When it was due, and its encoded namespace.
+        """
         self.watermark = watermark
         return self._each_due(self._event, watermark)
 
-    def each_due_processing_time(self, now: int) -> Iterator[Timer]:
-        """Go from one processing-time timer that is due to the next, its key being the current one."""
+    def each_due_processing_time(self, now: int) -> Iterator[tuple[int, bytes]]:
+        """Do the same with processing-time timers."""
         return self._each_due(self._processing, now)
 
     def take_due_event_time(self, watermark: int) -> DueTimers:
@@ -250,29 +254,44 @@ class InternalTimerService:
         queue.add(keys, hashes, namespaces, numbers.astype(np.int64), op)
 
     def _take_due(self, queue: TimerQueue, through: int) -> DueTimers:
-        rows, codec = queue.take_due(through), self._backend.key_codec
-        stored = codec.telling_stored(rows.keys)
-        keys = codec.from_storage(rows.keys) if stored is None else ArrivedKeys(codec, stored)
-        slots = np.asarray(self._backend.prepare(keys, rows.hashes) if len(rows) else [], np.int64)
+        rows = queue.take_due(through)
+        slots = np.asarray(self._prepare(rows), np.int64)
         return DueTimers(slots, None if self._is_void else queue.namespaces_of(rows), rows.times)
 
-    def _each_due(self, queue: TimerQueue, through: int) -> Iterator[Timer]:
-        backend, codec = self._backend, self._backend.key_codec
+    def _prepare(self, rows: TimerRows) -> Sequence[int]:
+        """Load the state of the keys of some timers at once, and return their slots."""
+        if not len(rows):
+            return []
+        codec = self._backend.key_codec
+        stored = codec.telling_stored(rows.keys)
+        return self._backend.prepare(
+            codec.from_storage(rows.keys) if stored is None else ArrivedKeys(codec, stored), rows.hashes
+        )
+
+    def _each_due(self, queue: TimerQueue, through: int) -> Iterator[tuple[int, bytes]]:
+        backend = self._backend
         # All that is due now is prepared at once; what the callbacks add is not known yet.
         rows = queue.take_due(through)
-        due = queue.timers_of(rows)
-        keys = [timer.key for timer in due]
-        slots = dict(zip(keys, backend.prepare(keys, rows.hashes), strict=True)) if keys else {}
-        for timer in queue.fire(due, through):
-            key = timer[1]
-            if key not in slots:
-                slots[key] = backend.prepare([key], codec.hashes([key]))[0]
-            backend.slot = slots[key]
-            yield timer
+        slots = self._prepare(rows)
+        names = [b""] * len(rows) if self._is_void else queue.names_of(rows)
+        slots_by_key: dict[Any, int] = {}
+        with queue.firing(rows, through) as firing:
+            for time, which in firing:
+                if isinstance(which, int):
+                    backend.slot = slots[which]
+                    yield time, names[which]
+                    continue
+                if not slots_by_key:
+                    slots_by_key.update(zip((timer.key for timer in firing.timers), slots, strict=True))
+                key = which.key
+                if key not in slots_by_key:
+                    slots_by_key[key] = backend.prepare([key], backend.key_codec.hashes([key]))[0]
+                backend.slot = slots_by_key[key]
+                yield time, which.namespace
 
-    def _for_users(self, timer: Timer) -> InternalTimer:
-        namespace = self.namespace_serializer.deserialize(timer.namespace)
-        return InternalTimer(timer.timestamp, self._backend.key_codec.user_key(timer.key), namespace)
+    def _for_users(self, time: int, namespace: bytes) -> InternalTimer:
+        key = self._backend.key_codec.user_key(self._backend.get_current_dict_key())
+        return InternalTimer(time, key, self.namespace_serializer.deserialize(namespace))
 
 
 class SimpleTimerService:
@@ -331,13 +350,13 @@ class SimpleTimerService:
 
     def advance_watermark(self, watermark: int, fire: Callable[[int], None]) -> None:
         """Set the watermark and call `fire` with the time of each timer that is due, its key being the current one."""
-        for timer in self._service.each_due_event_time(watermark):
-            fire(timer.timestamp)
+        for time, _ in self._service.each_due_event_time(watermark):
+            fire(time)
 
     def fire_processing(self, now: int, fire: Callable[[int], None]) -> None:
         """Call `fire` with the time of each processing-time timer that is due, its key being the current one."""
-        for timer in self._service.each_due_processing_time(now):
-            fire(timer.timestamp)
+        for time, _ in self._service.each_due_processing_time(now):
+            fire(time)
 
     def take_due_event_time(self, watermark: int) -> DueTimers:
         """Set the watermark, and remove and return what is due; what is registered from then on comes the next time."""
