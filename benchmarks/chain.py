@@ -4,7 +4,7 @@
 
 Every word is emitted; `--rows` are words, ten in a line. The floor is the same chain of `mapInArrow` and `repartition`
 without state. In `chain-holdfast-rows` elements cross the exchanges as rows of Spark, in `chain-holdfast-files` tasks
-read the files.
+read the files. PyFlink's lines are made in its JVM, and its sink drops the rows.
 """
 
 from __future__ import annotations
@@ -18,7 +18,15 @@ if str(ROOT) not in sys.path:  # started by its path
 
 from benchmarks import rates  # noqa: E402
 
-ENGINES = ("chain-holdfast-files", "chain-holdfast", "chain-holdfast-rows", "chain-floor")
+ENGINES = (
+    "chain-holdfast-files",
+    "chain-holdfast",
+    "chain-holdfast-rows",
+    "chain-floor",
+    "chain-floor-plain-logs",
+    "chain-spark-tws",
+    "chain-pyflink",
+)
 WORDS = 10
 
 

@@ -13,7 +13,7 @@ import sys
 import sysconfig
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,10 +38,16 @@ def interpreter(cache: Path) -> str:
 
 
 class PyFlinkEngine:
-    """One bounded job a run; the JVM stays, the state does not, so a run begins with an epoch that is not measured."""
+    """One bounded job a run; the JVM stays, the state does not, so a run begins with an epoch that is not measured.
 
-    def __init__(self, workload: Workload) -> None:
+    Args:
+        workload: What is counted.
+        job: Runs a job over so many epochs, whose last operator writes into a directory when each of them ends.
+    """
+
+    def __init__(self, workload: Workload, job: Callable[[Workload, int, Path], None]) -> None:
         self._workload = workload
+        self._job = job
         self._runs = 0
         # The interpreter inside Flink's JVM knows nothing of a virtual environment.
         os.environ["PYTHONPATH"] = os.pathsep.join([os.environ.get("PYTHONPATH", ""), sysconfig.get_path("purelib")])
@@ -51,35 +57,18 @@ class PyFlinkEngine:
         marks = Path(self._workload.workspace) / f"marks-{self._runs}"
         marks.mkdir(parents=True)
         started = time.time()
-        run_job(self._workload, epochs, marks)
+        self._job(self._workload, epochs, marks)
         return epoch_seconds(marks, epochs, started)
 
     def close(self) -> None:
         pass
 
 
-def run_job(workload: Workload, epochs: int, marks: Path) -> None:
-    """Counts so many epochs and blocks until the job has finished."""
-    from pyflink.common import Configuration, Types
-    from pyflink.datastream import KeyedProcessFunction, RuntimeContext, StreamExecutionEnvironment
-    from pyflink.datastream.state import ValueStateDescriptor
+def start(workload: Workload) -> Any:
+    """An environment for tables, whose streams are of two subtasks and are checkpointed."""
+    from pyflink.common import Configuration
+    from pyflink.datastream import StreamExecutionEnvironment
     from pyflink.table import StreamTableEnvironment
-
-    class Counter(KeyedProcessFunction):
-        def open(self, runtime_context: RuntimeContext) -> None:
-            self._count = runtime_context.get_state(ValueStateDescriptor("count", Types.LONG()))
-            self._seen = 0
-            self._epoch = workload.rows // PARALLELISM
-            self._marks = (marks / uuid.uuid4().hex).open("a", buffering=1)  # one file a subtask
-
-        def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> Iterator[tuple[str, int, int]]:
-            count = (self._count.value() or 0) + 1
-            self._count.update(count)
-            self._seen += 1
-            if self._seen == self._epoch:
-                self._seen = 0
-                self._marks.write(f"{time.time()}\n")
-            yield value[0], value[1], count
 
     configuration = Configuration()
     configuration.set_string("python.execution-mode", "thread")
@@ -92,7 +81,49 @@ def run_job(workload: Workload, epochs: int, marks: Path) -> None:
     )
     environment = StreamExecutionEnvironment.get_execution_environment(configuration)
     environment.set_parallelism(PARALLELISM)
-    tables = StreamTableEnvironment.create(environment)
+    return StreamTableEnvironment.create(environment)
+
+
+def drop(tables: Any, stream: Any, columns: str) -> None:
+    """Run the job of a stream to its end, and do nothing with its rows."""
+    tables.execute_sql(f"create temporary table nowhere ({columns}) with ('connector' = 'blackhole')")
+    tables.from_data_stream(stream).execute_insert("nowhere").wait()
+
+
+class Marks:
+    """Where a subtask notes the time each time it has seen its share of an epoch."""
+
+    def __init__(self, workload: Workload, folder: Path) -> None:
+        self._seen = 0
+        self._share = workload.rows // PARALLELISM
+        self._file = (folder / uuid.uuid4().hex).open("a", buffering=1)
+
+    def count(self) -> None:
+        """One row more."""
+        self._seen += 1
+        if self._seen == self._share:
+            self._seen = 0
+            self._file.write(f"{time.time()}\n")
+
+
+def run_job(workload: Workload, epochs: int, marks: Path) -> None:
+    """Counts so many epochs and blocks until the job has finished."""
+    from pyflink.common import Types
+    from pyflink.datastream import KeyedProcessFunction, RuntimeContext
+    from pyflink.datastream.state import ValueStateDescriptor
+
+    class Counter(KeyedProcessFunction):
+        def open(self, runtime_context: RuntimeContext) -> None:
+            self._count = runtime_context.get_state(ValueStateDescriptor("count", Types.LONG()))
+            self._marks = Marks(workload, marks)
+
+        def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> Iterator[tuple[str, int, int]]:
+            count = (self._count.value() or 0) + 1
+            self._count.update(count)
+            self._marks.count()
+            yield value[0], value[1], count
+
+    tables = start(workload)
     # A margin of one epoch: the keys do not fall evenly on the subtasks, and each must see its share of every epoch.
     tables.execute_sql(
         f"""create temporary table numbers (id bigint, val bigint, ts bigint) with (
@@ -106,8 +137,7 @@ def run_job(workload: Workload, epochs: int, marks: Path) -> None:
         .key_by(lambda row: row[0], key_type=Types.STRING())
         .process(Counter(), output_type=Types.TUPLE([Types.STRING(), Types.LONG(), Types.LONG()]))
     )
-    tables.execute_sql("create temporary table nowhere (a string, b bigint, c bigint) with ('connector' = 'blackhole')")
-    tables.from_data_stream(counted).execute_insert("nowhere").wait()
+    drop(tables, counted, "a string, b bigint, c bigint")
 
 
 def epoch_seconds(marks: Path, epochs: int, started: float) -> list[float]:
@@ -118,4 +148,4 @@ def epoch_seconds(marks: Path, epochs: int, started: float) -> list[float]:
 
 
 def make_engine(workload: Workload) -> Engine:
-    return PyFlinkEngine(workload)
+    return PyFlinkEngine(workload, run_job)
