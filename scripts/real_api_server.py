@@ -4,7 +4,8 @@
 
 Builds etcd and kube-apiserver from their published Go modules into DIR (with Go 1.26 or later; about ten minutes on two
 cores, and only once), starts them, and runs the command, by default the tests of Kubernetes. HOLDFAST_TEST_KUBECONFIG
-names an administrator's kubeconfig. There are no kubelets and no controllers: high availability needs none.
+names an administrator's kubeconfig, HOLDFAST_TEST_API_SERVER the processes of both, for whoever wants to stop them.
+There are no kubelets and no controllers: high availability needs none.
 """
 
 from __future__ import annotations
@@ -59,8 +60,12 @@ def main() -> int:
     directory.mkdir(parents=True, exist_ok=True)
     build(directory)
     with contextlib.ExitStack() as stack:
-        kubeconfig = start(directory, stack)
-        environment = {**os.environ, "HOLDFAST_TEST_KUBECONFIG": str(kubeconfig)}
+        kubeconfig, pids = start(directory, stack)
+        environment = {
+            **os.environ,
+            "HOLDFAST_TEST_KUBECONFIG": str(kubeconfig),
+            "HOLDFAST_TEST_API_SERVER": " ".join(map(str, pids)),
+        }
         return subprocess.run(arguments.command or TESTS, env=environment).returncode
 
 
@@ -90,13 +95,13 @@ def build(directory: Path) -> None:
         go("build", "-ldflags", "-s -w", "-o", str(directory / program), package)
 
 
-def start(directory: Path, stack: contextlib.ExitStack) -> Path:
-    """Starts both servers, waits until they answer, and returns the kubeconfig."""
+def start(directory: Path, stack: contextlib.ExitStack) -> tuple[Path, tuple[int, int]]:
+    """Starts both servers, waits until they answer, and returns the kubeconfig and their process ids."""
     state = directory / f"run-{os.getpid()}"
     state.mkdir()
     authority, serving, admin = make_certificates(state)
     client, peer, secure = (f"http://127.0.0.1:{free_port()}" for _ in range(3))
-    stack.enter_context(
+    etcd = stack.enter_context(
         running(
             state / "etcd.log",
             directory / "etcd",
@@ -107,7 +112,7 @@ def start(directory: Path, stack: contextlib.ExitStack) -> Path:
         )
     )
     port = secure.rpartition(":")[2]
-    stack.enter_context(
+    api_server = stack.enter_context(
         running(
             state / "kube-apiserver.log",
             directory / "kube-apiserver",
@@ -139,7 +144,7 @@ def start(directory: Path, stack: contextlib.ExitStack) -> Path:
     path = state / "kubeconfig"
     path.write_text(yaml.safe_dump(kubeconfig))
     wait_until_ready(server, authority, state)
-    return path
+    return path, (etcd, api_server)
 
 
 def make_certificates(state: Path) -> tuple[Path, Path, Path]:
@@ -172,12 +177,12 @@ def free_port() -> int:
 
 
 @contextlib.contextmanager
-def running(log: Path, *command: object) -> Iterator[None]:
-    """Runs a program for as long as the block does."""
+def running(log: Path, *command: object) -> Iterator[int]:
+    """Runs a program, whose process id it yields, for as long as the block does."""
     with log.open("wb") as output:
         process = subprocess.Popen([*map(str, command)], stdout=output, stderr=subprocess.STDOUT)
         try:
-            yield
+            yield process.pid
         finally:
             process.terminate()
             process.wait(30)

@@ -1,4 +1,8 @@
-"""`make chaos`: rounds with a job under one kind of high availability, and a table of what they met."""
+"""`make chaos`: rounds with a job under one kind of high availability, and a table of what they met.
+
+The API server of Kubernetes is a double, unless HOLDFAST_TEST_KUBECONFIG names a real one: `scripts/real_api_server.py`
+makes one, and runs a command beside it.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,8 @@ import random
 import signal
 import sys
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from shutil import rmtree
+from tempfile import mkdtemp
 
 from tests.chaos.rounds import run_rounds
 from tests.chaos.site import KINDS
@@ -24,8 +29,10 @@ def main() -> int:
     seed = random.randrange(10**6) if arguments.seed is None else arguments.seed
     for kind in KINDS if arguments.kind == "all" else (arguments.kind,):
         print(f"{kind}: seed {seed}", file=sys.stderr, flush=True)
-        with TemporaryDirectory(prefix="chaos-") as directory:
-            print(run_rounds(kind, arguments.rounds, seed, Path(directory)), flush=True)
+        directory = Path(mkdtemp(prefix="chaos-"))  # which stays when something is wrong
+        print(f"in {directory}", file=sys.stderr, flush=True)
+        print(run_rounds(kind, arguments.rounds, seed, directory), flush=True)
+        rmtree(directory)
     return 0
 
 

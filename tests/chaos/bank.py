@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import random
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,23 @@ ROWS = 200
 ACCOUNTS = 12
 
 
+@dataclass(frozen=True)
+class Books:
+    """What the state of the job must be when it has taken so many payments.
+
+    Attributes:
+        seq: How many of them each account had.
+        total: And what they come to.
+        counts: How many are in each window that is still open, by bucket and end.
+        sums: And what their numbers come to.
+    """
+
+    seq: dict[str, int]
+    total: dict[str, int]
+    counts: dict[tuple[int, int], int]
+    sums: dict[tuple[int, int], int]
+
+
 class Bank:
     """Feeds payments and rules as files, and knows what must come of them.
 
@@ -27,11 +45,12 @@ class Bank:
     """
 
     def __init__(self, inputs: Path, seed: int) -> None:
-        self._inputs = inputs
+        self.inputs = inputs
+        """Where the job reads."""
         self._random = random.Random(seed)
         self._files = 0
         self.rules = 0
-        self.expected: dict[int, tuple[str, int, int]] = {}
+        self.expected: list[tuple[str, int, int]] = []
         """Account, number and total of each payment."""
         self._numbers: Counter[str] = Counter()
         self._totals: Counter[str] = Counter()
@@ -45,23 +64,38 @@ class Bank:
         numbers = range(first, first + rows)
         accounts = [f"account-{self._random.randrange(ACCOUNTS)}" for _ in numbers]
         amounts = [self._random.randrange(1, 50) for _ in numbers]
-        for number, account, amount in zip(numbers, accounts, amounts, strict=True):
+        for account, amount in zip(accounts, amounts, strict=True):
             self._numbers[account] += 1
             self._totals[account] += amount
-            self.expected[number] = (account, self._numbers[account], self._totals[account])
+            self.expected.append((account, self._numbers[account], self._totals[account]))
         self._write("payments", {"payment": list(numbers), "account": accounts, "amount": amounts})
 
     def add_rule(self) -> None:
         """Another file with a rule."""
-        self._write("rules", {"rule": [self.rules]})
-        self.rules += 1
+        self.rules += 1  # before anybody can read it
+        self._write("rules", {"rule": [self.rules - 1]})
+
+    def books(self, payments: int) -> Books:
+        """What must be in the books after the first so many payments."""
+        entries = self.expected[:payments]
+        counts: Counter[tuple[int, int]] = Counter()
+        sums: Counter[tuple[int, int]] = Counter()
+        watermark = payments - 1 - DISORDER - 1
+        for payment, (_, seq, _) in enumerate(entries):
+            window = window_of(payment)
+            if window[1] > watermark:
+                counts[window] += 1
+                sums[window] += seq
+        seqs = {account: seq for account, seq, _ in entries}
+        totals = {account: total for account, _, total in entries}
+        return Books(seqs, totals, dict(counts), dict(sums))
 
     def _write(self, name: str, columns: dict[str, list[Any]]) -> None:
         self._files += 1
-        new = self._inputs / "scratch" / "new.parquet"
+        new = self.inputs / "scratch" / "new.parquet"
         pq.write_table(pa.table(columns), new)
         os.utime(new, (1_000_000 + self._files, 1_000_000 + self._files))
-        new.rename(self._inputs / name / f"{self._files:06d}.parquet")
+        new.rename(self.inputs / name / f"{self._files:06d}.parquet")
 
 
 class Auditor:
@@ -77,6 +111,8 @@ class Auditor:
         self._read: dict[Path, int] = {}
         self.entries: dict[int, tuple[str, int, int]] = {}
         self._rules: dict[tuple[str, int], int] = {}
+        self.shown = self.rules = 0
+        """How many payments there must have been, and rules, for all that was shown."""
         self.windows: dict[tuple[int, int], tuple[int, int]] = {}
 
     def look(self) -> int:
@@ -88,12 +124,13 @@ class Auditor:
         for path in self._new("entries"):
             for payment, account, seq, total, rules in rows_of(path):
                 assert payment not in self.entries, f"payment {payment} came twice, the second time in {path}"
-                assert self._bank.expected.get(payment) == (account, seq, total), (
+                assert self._bank.expected[payment : payment + 1] == [(account, seq, total)], (
                     f"payment {payment} is wrong in {path}"
                 )
                 assert rules <= self._bank.rules, f"payment {payment} knows rules that there are not"
                 self.entries[payment] = (account, seq, total)
                 self._rules[account, seq] = rules
+                self.shown, self.rules = max(self.shown, payment + 1), max(self.rules, rules)
         for path in self._new("windows"):
             for bucket, ends, count, total in rows_of(path):
                 assert (bucket, ends) not in self.windows, f"window {ends} of {bucket} came twice: {path}"
@@ -107,10 +144,10 @@ class Auditor:
             AssertionError: Something is missing or wrong.
         """
         self.look()
-        assert self.entries == self._bank.expected
+        assert self.entries == dict(enumerate(self._bank.expected))
         model: dict[tuple[int, int], list[int]] = {}
-        for payment, (_, seq, _) in self._bank.expected.items():
-            window = model.setdefault((payment % BUCKETS, payment // WIDTH * WIDTH + WIDTH - 1), [0, 0])
+        for payment, (_, seq, _) in enumerate(self._bank.expected):
+            window = model.setdefault(window_of(payment), [0, 0])
             window[0] += 1
             window[1] += seq
         for window, shown in self.windows.items():
@@ -131,7 +168,17 @@ class Auditor:
         return new
 
 
+def window_of(payment: int) -> tuple[int, int]:
+    """The bucket of a payment, and the end of the window in which it is."""
+    return payment % BUCKETS, payment // WIDTH * WIDTH + WIDTH - 1
+
+
 def rows_of(path: Path) -> list[tuple[Any, ...]]:
     """The rows of one file."""
     table = pq.read_table(path)
     return list(zip(*(column.to_pylist() for column in table.columns), strict=True))
+
+
+def by_key(rows: Iterable[Mapping[str, Any]]) -> dict[Any, Any]:
+    """The values of a state that was read as a table; those of a map by key and map key."""
+    return {(row["key"], row["map_key"]) if "map_key" in row else row["key"]: row["value"] for row in rows}

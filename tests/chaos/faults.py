@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from holdfast.testing.server.zookeeper import ZooKeeperEnsemble
-from tests.chaos.members import Driver, Member, one_of, servers
+from tests.chaos.members import Driver, Member, one_of, real_api_servers, servers
 from tests.chaos.site import LEASE, Site
 
 _LONGER_THAN_THE_LEASE: Final = LEASE * 1.5
@@ -46,12 +46,17 @@ def _faults_of(site: Site) -> list[Callable[[Site, random.Random], Struck | None
     if site.disk.is_mount():
         faults.append(_fill_disk)
     if site.servers is not None:
-        faults += [_cut_off, _end_server, _stop_server]
+        faults.append(_cut_off)
+    if _servers_of(site):
+        faults += [_end_server, _stop_server]
+    if site.is_real and real_api_servers():
+        faults += [_stop_api_server, _stop_api_server]
     return faults
 
 
 def _member(site: Site, chance: random.Random) -> Member | None:
-    return one_of([member for driver in site.drivers for member in _members_of(site, driver)], chance)
+    members = [member for driver in site.drivers for member in _members_of(site, driver)]
+    return one_of([*members, *site.replica.members()], chance)
 
 
 def _members_of(site: Site, driver: Driver) -> list[Member]:
@@ -80,7 +85,8 @@ def _name_of(site: Site, driver: Driver) -> str:
 
 def _move_clock(site: Site, chance: random.Random) -> Struck | None:
     of_drivers = [_members_of(site, driver) for driver in site.drivers]
-    first = one_of([*(member for members in of_drivers for member in members), *servers()], chance)
+    others = [*site.replica.members(), *servers()]
+    first = one_of([*(member for members in of_drivers for member in members), *others], chance)
     if first is None or site.clocks is None:
         return None
     machine = next((members for members in of_drivers if first in members and chance.random() < 0.3), None)
@@ -118,12 +124,15 @@ def _fill_disk(site: Site, chance: random.Random) -> Struck:
     return Struck("disk full", "all", chance.uniform(1, 5), lambda: Path.unlink(ballast))
 
 
-def _server(site: Site, chance: random.Random) -> Any:
-    return chance.choice(site.servers.servers) if isinstance(site.servers, ZooKeeperEnsemble) else site.servers
+def _servers_of(site: Site) -> list[Any]:
+    """Those that this process has started."""
+    if isinstance(site.servers, ZooKeeperEnsemble):
+        return list(site.servers.servers)
+    return [] if site.servers is None or site.servers.server is None else [site.servers.server]
 
 
 def _end_server(site: Site, chance: random.Random) -> Struck:
-    server = _server(site, chance)
+    server = chance.choice(_servers_of(site))
     if isinstance(site.servers, ZooKeeperEnsemble):
         server.kill()
         return Struck("killed", "server", _LONGER_THAN_THE_LEASE, server.start)
@@ -132,9 +141,16 @@ def _end_server(site: Site, chance: random.Random) -> Struck:
 
 
 def _stop_server(site: Site, chance: random.Random) -> Struck:
-    server = _server(site, chance)
+    server = chance.choice(_servers_of(site))
     if isinstance(site.servers, ZooKeeperEnsemble):
         server.suspend()
     else:
         server.pause()
     return Struck("stopped and went on", "server", _LONGER_THAN_THE_LEASE, server.resume)
+
+
+def _stop_api_server(site: Site, chance: random.Random) -> Struck:
+    server = chance.choice(real_api_servers())
+    server.send(signal.SIGSTOP)
+    seconds = _LONGER_THAN_THE_LEASE
+    return Struck("stopped and went on", server.kind, seconds, lambda: server.send(signal.SIGCONT))

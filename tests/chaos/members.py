@@ -19,8 +19,8 @@ class Member:
     """One process.
 
     Attributes:
-        kind: ``driver``, ``JVM``, ``executor``, ``worker`` or ``server``; those of a driver that does not lead with
-            ``standby's`` before it.
+        kind: ``driver``, ``JVM``, ``executor``, ``worker``, ``replica`` or ``server``; those of a driver that does not
+            lead with ``standby's`` before it.
         pid: Its process id.
     """
 
@@ -100,3 +100,8 @@ def one_of(members: Sequence[Member], chance: random.Random) -> Member | None:
 def servers() -> list[Member]:
     """The servers that are processes of their own."""
     return [Member("server", pid) for pid in children(os.getpid()) if command_of(pid) == "java"]
+
+
+def real_api_servers() -> list[Member]:
+    """What a real API server of Kubernetes consists of, where `scripts/real_api_server.py` says so."""
+    return [Member("server", int(pid)) for pid in os.environ.get("HOLDFAST_TEST_API_SERVER", "").split()]

@@ -6,16 +6,19 @@ import random
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 from typing import Final
 
+from holdfast.queryable import QueryableStateClient
 from tests.chaos.bank import ROWS, Auditor, Bank
 from tests.chaos.documents import DocumentAuditor
 from tests.chaos.faults import strike
+from tests.chaos.replica import ReplicaAuditor
 from tests.chaos.site import Site, a_site
+from tests.chaos.watch import Watch
 from tests.programs.chaos_job import DISORDER
 
 PATIENCE: Final = 600.0
@@ -34,6 +37,9 @@ class Report:
         seconds: How long it took after each mending until everything was shown.
         payments: How many were shown in the end.
         starts: How often a driver was started.
+        checkpoints: How many were read, whole.
+        answers: How many the replica gave, each with all state of one checkpoint.
+        most_files: That the job kept at one time.
     """
 
     kind: str
@@ -43,15 +49,57 @@ class Report:
     seconds: list[float] = field(default_factory=list)
     payments: int = 0
     starts: int = 0
+    checkpoints: int = 0
+    answers: int = 0
+    most_files: int = 0
 
     def __str__(self) -> str:
         faults = "\n".join(f"| {fault} | {member} | {times} |" for (fault, member), times in sorted(self.met.items()))
         return (
             f"{self.kind}, seed {self.seed}: {self.rounds} rounds, {self.payments:,} payments shown once and rightly, "
-            f"{self.starts} starts of drivers; everything was shown {median(self.seconds):.1f} s after the mending in "
-            f"the median, {max(self.seconds):.1f} s at most.\n\n"
+            f"{self.starts} starts of drivers, {self.checkpoints} checkpoints read, {self.answers:,} answers of a "
+            f"replica, {self.most_files} files at most; everything was shown {median(self.seconds):.1f} s after the "
+            f"mending in the median, {max(self.seconds):.1f} s at most.\n\n"
             f"| fault | member | times |\n| --- | --- | ---: |\n{faults}"
         )
+
+
+@dataclass(frozen=True)
+class Scene:
+    """A site, what its job is fed, and all who look at it."""
+
+    site: Site
+    bank: Bank
+    output: Auditor
+    documents: DocumentAuditor
+    replica: ReplicaAuditor
+    watch: Watch
+
+    def go_on(self, seconds: float) -> None:
+        """Let some time go by."""
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            self._step()
+
+    def wait(self, what: str) -> None:
+        """Wait until everything paid is shown, in the output and by the replica, and read the checkpoints again."""
+        deadline = time.monotonic() + PATIENCE
+        while not self._has_come():
+            if time.monotonic() > deadline:
+                logs = "\n".join(f"{log}:\n{log.read_text()[-6000:]}" for log in self.site.logs)
+                shown = f"{len(self.output.entries)} are shown, {self.replica.position} by the replica"
+                raise AssertionError(f"waited {PATIENCE:g} s for {what}; {shown}.\n{logs}")
+            self._step()
+
+    def _has_come(self) -> bool:
+        paid = len(self.bank.expected)
+        return self.output.look() == paid and self.replica.position == paid and self.documents.look(again=True)
+
+    def _step(self) -> None:
+        self.site.supervise()
+        self.output.look()
+        self.watch.require_well()
+        time.sleep(0.1)
 
 
 def run_rounds(kind: str, rounds: int, seed: int, directory: Path) -> Report:
@@ -68,42 +116,46 @@ def run_rounds(kind: str, rounds: int, seed: int, directory: Path) -> Report:
     """
     report = Report(kind, seed)
     chance = random.Random(seed)
-    with a_site(kind, directory) as site:
+    with a_site(kind, directory) as site, ExitStack() as stack:
         bank = Bank(site.inputs, seed)
-        auditor = Auditor(bank, site.disk)
-        documents = DocumentAuditor(bank, site.disk / "checkpoints", site.options)
+        output = Auditor(bank, site.disk)
+        documents = stack.enter_context(closing(DocumentAuditor(bank, output, site.disk, site.options)))
+        client = QueryableStateClient("127.0.0.1", site.replica.port)
+        replica = stack.enter_context(closing(ReplicaAuditor(bank, client, documents.positions)))
+        watch = stack.enter_context(closing(Watch(documents.look, replica.look)))
+        scene = Scene(site, bank, output, documents, replica, watch)
         bank.pay()
-        _wait(site, auditor, lambda: auditor.look() == len(bank.expected), "the job to begin")
+        scene.wait("the job to begin")
         while report.rounds < rounds:
-            if _one(site, bank, auditor, chance, report):
-                documents.look()
+            _one(scene, chance, report)
         for _ in range(DISORDER // ROWS + 4):
             bank.pay()
-        _wait(site, auditor, lambda: auditor.look() == len(bank.expected), "the job to show everything")
-        auditor.judge()
-        documents.look()
-        report.payments = len(auditor.entries)
+        scene.wait("the job to show everything")
+        output.judge()
+        assert documents.position == (len(bank.expected), bank.rules)
+        report.payments = len(output.entries)
         report.starts = sum(driver.starts for driver in site.drivers)
+        report.checkpoints, report.answers = len(documents.positions), replica.answers
+        report.most_files = documents.most_files
     return report
 
 
-def _one(site: Site, bank: Bank, auditor: Auditor, chance: random.Random, report: Report) -> bool:
-    bank.pay()
+def _one(scene: Scene, chance: random.Random, report: Report) -> None:
+    scene.bank.pay()
     if chance.random() < 0.2:
-        bank.add_rule()
-    _go_on(site, auditor, chance.uniform(0, 3))
-    struck = strike(site, chance)
+        scene.bank.add_rule()
+    scene.go_on(chance.uniform(0, 3))
+    struck = strike(scene.site, chance)
     if struck is None:
-        return False
+        return
     try:
-        _go_on(site, auditor, struck.seconds / 2)
-        bank.pay()
-        _go_on(site, auditor, struck.seconds / 2)
+        scene.go_on(struck.seconds / 2)
+        scene.bank.pay()
+        scene.go_on(struck.seconds / 2)
     finally:
         struck.mend()
     began = time.monotonic()
-    what = f"everything after round {report.rounds}: {struck.member} {struck.fault}"
-    _wait(site, auditor, lambda: auditor.look() == len(bank.expected), what)
+    scene.wait(f"everything after round {report.rounds}: {struck.member} {struck.fault}")
     report.seconds.append(time.monotonic() - began)
     report.rounds += 1
     report.met[struck.fault, struck.member] += 1
@@ -112,22 +164,3 @@ def _one(site: Site, bank: Bank, auditor: Auditor, chance: random.Random, report
         file=sys.stderr,
         flush=True,
     )
-    return True
-
-
-def _go_on(site: Site, auditor: Auditor, seconds: float) -> None:
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        site.supervise()
-        auditor.look()
-        time.sleep(0.1)
-
-
-def _wait(site: Site, auditor: Auditor, has_come: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not has_come():
-        site.supervise()
-        if time.monotonic() > deadline:
-            logs = "\n".join(f"{driver.log}:\n{driver.log.read_text()[-6000:]}" for driver in site.drivers)
-            raise AssertionError(f"waited {PATIENCE:g} s for {what}; {len(auditor.entries)} are shown.\n{logs}")
-        time.sleep(0.1)

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Final
 from unittest.mock import patch
 
-import yaml
-
 from holdfast.testing.kubernetes.api_server import KubernetesApiServer
 from holdfast.testing.server.tcp_proxy import TcpProxy
-from holdfast.testing.server.zookeeper import ZooKeeperEnsemble
+from holdfast.testing.server.zookeeper import ZooKeeperEnsemble, free_port
 from tests.chaos.clocks import Clocks
 from tests.chaos.members import Driver
+from tests.chaos.replica import Replica
+from tests.services.kubernetes.cluster import REAL, KubernetesCluster
 
 KINDS: Final = ("none", "filesystem", "zookeeper", "kubernetes")
 LEASE: Final = 4.0
@@ -25,7 +26,7 @@ _DISK: Final = "192m"
 
 
 class Site:
-    """A job with its drivers.
+    """A job with its drivers, and a replica of its state.
 
     Args:
         kind: The type of high availability.
@@ -42,14 +43,14 @@ class Site:
         directory: Path,
         options: dict[str, str],
         routes: Sequence[tuple[list[TcpProxy], dict[str, str]]],
-        servers: ZooKeeperEnsemble | KubernetesApiServer | None,
+        servers: ZooKeeperEnsemble | KubernetesCluster | None,
         clocks: Clocks | None,
     ) -> None:
         self.kind = kind
         self.inputs, self.disk = directory / "inputs", directory / "disk"
         self.servers = servers
         self.clocks = clocks
-        self.options = options | _direct(directory, servers)
+        self.options = options | _direct(servers)
         """How the register is reached past the proxies."""
         self.routes = [proxies for proxies, _ in routes]
         self.drivers = [
@@ -60,16 +61,29 @@ class Site:
             )
             for number, (_, own) in enumerate(routes)
         ]
+        self.replica = Replica(self.disk / "checkpoints", self.options, free_port(), directory / "replica.log")
+
+    @property
+    def is_real(self) -> bool:
+        """Whether the API server is a real one, and not a double."""
+        return isinstance(self.servers, KubernetesCluster) and self.servers.server is None
+
+    @property
+    def logs(self) -> list[Path]:
+        """What the processes have said."""
+        return [*(driver.log for driver in self.drivers), self.replica.log]
 
     def supervise(self) -> None:
-        """Start every driver that has ended."""
+        """Start everything that has ended."""
         for driver in self.drivers:
             driver.supervise()
+        self.replica.supervise()
 
     def close(self) -> None:
-        """End the drivers and what they reach the servers through."""
+        """End the drivers, the replica, and what they reach the servers through."""
         for driver in self.drivers:
             driver.end()
+        self.replica.end()
         for proxy in (proxy for route in self.routes for proxy in route):
             proxy.close()
 
@@ -81,8 +95,11 @@ def a_site(kind: str, directory: Path) -> Iterator[Site]:
     with ExitStack() as stack:
         disk = stack.enter_context(_disk(directory / "disk"))
         stack.enter_context(patch.dict(os.environ, {} if clocks is None else clocks.variables))
-        servers = stack.enter_context(_servers(kind))
-        site = Site(kind, directory, _options(kind, disk), _routes(kind, directory, servers), servers, clocks)
+        servers = stack.enter_context(_servers(kind, directory))
+        options = _options(kind, disk)
+        if isinstance(servers, KubernetesCluster):
+            options |= {"kubernetes.cluster-id": "chaos", "kubernetes.namespace": servers.namespace}
+        site = Site(kind, directory, options, _routes(kind, servers), servers, clocks)
         stack.callback(site.close)
         yield site
 
@@ -94,19 +111,23 @@ def _disk(directory: Path) -> Iterator[Path]:
     is_mounted = subprocess.run(mounted, capture_output=True).returncode == 0
     try:
         yield directory
+    except BaseException:
+        shutil.copytree(directory, directory.with_name("disk-then"))  # for whoever wants to know why
+        raise
     finally:
         if is_mounted:
             subprocess.run(["umount", "--lazy", str(directory)], check=True)
 
 
 @contextmanager
-def _servers(kind: str) -> Iterator[ZooKeeperEnsemble | KubernetesApiServer | None]:
+def _servers(kind: str, directory: Path) -> Iterator[ZooKeeperEnsemble | KubernetesCluster | None]:
     if kind == "zookeeper":
         with ZooKeeperEnsemble() as ensemble:
             yield ensemble
     elif kind == "kubernetes":
-        with KubernetesApiServer() as server:
-            yield server
+        double = nullcontext() if os.environ.get(REAL) else KubernetesApiServer()
+        with double as server, closing(KubernetesCluster(directory, server)) as cluster:
+            yield cluster
     else:
         yield None
 
@@ -135,37 +156,25 @@ def _options(kind: str, disk: Path) -> dict[str, str]:
         f"{prefix}.lease-duration": f"{LEASE:g} s",
         f"{prefix}.renew-deadline": f"{LEASE * 0.7:g} s",
         f"{prefix}.retry-period": "500 ms",
-        **({"kubernetes.cluster-id": "chaos", "kubernetes.namespace": "default"} if kind == "kubernetes" else {}),
     }
 
 
-def _direct(directory: Path, servers: ZooKeeperEnsemble | KubernetesApiServer | None) -> dict[str, str]:
+def _direct(servers: ZooKeeperEnsemble | KubernetesCluster | None) -> dict[str, str]:
     if isinstance(servers, ZooKeeperEnsemble):
         return {"high-availability.zookeeper.quorum": servers.connect_string}
-    if servers is None:
-        return {}
-    path = directory / "kubeconfig"
-    path.write_text(yaml.safe_dump(servers.kubeconfig()))
-    return {"kubernetes.config.file": str(path)}
+    return {} if servers is None else {"kubernetes.config.file": str(servers.kubeconfig)}
 
 
-def _routes(kind: str, directory: Path, servers: Any) -> list[tuple[list[TcpProxy], dict[str, str]]]:
+def _routes(kind: str, servers: Any) -> list[tuple[list[TcpProxy], dict[str, str]]]:
     """One for each driver: a job without high availability has one driver, the others two."""
-    if kind == "none":
-        return [([], {})]
-    if kind == "filesystem":
-        return [([], {}), ([], {})]
-    return [_route(kind, directory, servers, number) for number in range(2)]
+    if servers is None:
+        return [([], {})] * (1 if kind == "none" else 2)
+    return [_route(servers) for _ in range(2)]
 
 
-def _route(kind: str, directory: Path, servers: Any, number: int) -> tuple[list[TcpProxy], dict[str, str]]:
-    if kind == "zookeeper":
-        proxies = [TcpProxy("127.0.0.1", server.port) for server in servers.servers]
-        return proxies, {"high-availability.zookeeper.quorum": ",".join(proxy.address for proxy in proxies)}
-    port = int(servers.url.rpartition(":")[2])
-    proxy = TcpProxy("127.0.0.1", port)
-    config = servers.kubeconfig()
-    config["clusters"][0]["cluster"]["server"] = f"http://{proxy.address}"
-    path = directory / f"kubeconfig-{number}"
-    path.write_text(yaml.safe_dump(config))
-    return [proxy], {"kubernetes.config.file": str(path)}
+def _route(servers: ZooKeeperEnsemble | KubernetesCluster) -> tuple[list[TcpProxy], dict[str, str]]:
+    if isinstance(servers, KubernetesCluster):
+        proxy, kubeconfig = servers.proxied()
+        return [proxy], {"kubernetes.config.file": str(kubeconfig)}
+    proxies = [TcpProxy("127.0.0.1", server.port) for server in servers.servers]
+    return proxies, {"high-availability.zookeeper.quorum": ",".join(proxy.address for proxy in proxies)}

@@ -25,14 +25,21 @@ WIDTH = 500
 """Payments that a window spans; a payment's number is its time."""
 DISORDER = 2000
 RULES = MapStateDescriptor("rules", "bigint", "bigint")
+NAME = "chaos"
+
+
+def queryable(descriptor: Any) -> Any:
+    """A state that can be asked for under its own name."""
+    descriptor.set_queryable(descriptor.name)
+    return descriptor
 
 
 class Ledger(KeyedBroadcastProcessFunction):
     """Numbers and sums the payments of an account, and says how many rules it knew."""
 
     def open(self, runtime_context: Any) -> None:
-        self.seq = runtime_context.get_state(ValueStateDescriptor("seq", "bigint"))
-        self.total = runtime_context.get_state(ValueStateDescriptor("total", "bigint"))
+        self.seq = runtime_context.get_state(queryable(ValueStateDescriptor("seq", "bigint")))
+        self.total = runtime_context.get_state(queryable(ValueStateDescriptor("total", "bigint")))
 
     def process_broadcast_element(self, value: Any, ctx: Any) -> Any:
         ctx.get_broadcast_state(RULES).put(value.rule, value.rule)
@@ -55,8 +62,8 @@ class Windows(KeyedProcessFunction):
     """Counts the entries of each stretch of event time, and shows them when the watermark has passed its end."""
 
     def open(self, runtime_context: Any) -> None:
-        self.counts = runtime_context.get_map_state(MapStateDescriptor("counts", "bigint", "bigint"))
-        self.sums = runtime_context.get_map_state(MapStateDescriptor("sums", "bigint", "bigint"))
+        self.counts = runtime_context.get_map_state(queryable(MapStateDescriptor("counts", "bigint", "bigint")))
+        self.sums = runtime_context.get_map_state(queryable(MapStateDescriptor("sums", "bigint", "bigint")))
 
     def process_element(self, value: Any, ctx: Any) -> Any:
         ends = value.payment // WIDTH * WIDTH + WIDTH - 1
@@ -69,6 +76,25 @@ class Windows(KeyedProcessFunction):
         yield ctx.get_current_key(), timestamp, self.counts.get(timestamp), self.sums.get(timestamp)
         self.counts.remove(timestamp)
         self.sums.remove(timestamp)
+
+
+def keep_books(payments: Any, rules: Any, outputs: Path) -> None:
+    """The job: from payments and rules to entries and windows."""
+    entries = (
+        payments.key_by("account", order_by=["payment"])
+        .connect(rules.broadcast(RULES))
+        .process(Ledger(), ENTRY)
+        .uid("ledger")
+    )
+    entries.sink_to(ParquetFileSink(str(outputs / "entries"))).uid("entries")
+    late = WatermarkStrategy.for_bounded_out_of_orderness(Duration.of_millis(DISORDER))
+    windows = (
+        entries.assign_timestamps_and_watermarks(late.with_timestamp_assigner(PaymentTime()))
+        .key_by(lambda entry: entry.payment % BUCKETS, key_type="bigint")
+        .process(Windows(), WINDOW)
+        .uid("windows")
+    )
+    windows.sink_to(ParquetFileSink(str(outputs / "windows"))).uid("shown")
 
 
 def main() -> None:
@@ -93,23 +119,8 @@ def main() -> None:
         reader = spark.readStream.schema(schema).option("maxFilesPerTrigger", 1)
         return env.from_dataframe(reader.parquet(str(arguments.inputs / name))).uid(name)
 
-    entries = (
-        files(PAYMENT, "payments")
-        .key_by("account", order_by=["payment"])
-        .connect(files(RULE, "rules").broadcast(RULES))
-        .process(Ledger(), ENTRY)
-        .uid("ledger")
-    )
-    entries.sink_to(ParquetFileSink(str(arguments.outputs / "entries"))).uid("entries")
-    late = WatermarkStrategy.for_bounded_out_of_orderness(Duration.of_millis(DISORDER))
-    windows = (
-        entries.assign_timestamps_and_watermarks(late.with_timestamp_assigner(PaymentTime()))
-        .key_by(lambda entry: entry.payment % BUCKETS, key_type="bigint")
-        .process(Windows(), WINDOW)
-        .uid("windows")
-    )
-    windows.sink_to(ParquetFileSink(str(arguments.outputs / "windows"))).uid("shown")
-    env.execute("chaos")
+    keep_books(files(PAYMENT, "payments"), files(RULE, "rules"), arguments.outputs)
+    env.execute(NAME)
 
 
 if __name__ == "__main__":
