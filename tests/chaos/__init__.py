@@ -3,8 +3,8 @@
     make chaos KIND=zookeeper ROUNDS=50 SEED=1
 
 `site` is where a job runs, with a `replica` of its state, `members` finds its processes, `faults` strikes and mends,
-`rounds` does one after the other and counts. `bank` feeds the job, and has the auditor of what it shows; `documents` has
-that of its checkpoints, `replica` that of answers, and `watch` lets both look on while the job is struck:
+`rounds` does one after the other and counts. `bank` feeds the job, and has the auditor of what it shows; `documents`
+has that of its checkpoints, `replica` that of answers, and `watch` lets both look on while the job is struck:
 
 - A payment is shown once, with the number and total that the bank knows, and not before a completed checkpoint has it.
 - Each retained checkpoint is there, whole, as it was, and holds just the state that comes of a number of whole files.
