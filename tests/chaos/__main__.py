@@ -7,6 +7,7 @@ makes one, and runs a command beside it.
 from __future__ import annotations
 
 import argparse
+import math
 import random
 import signal
 import sys
@@ -23,6 +24,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
     parser.add_argument("--kind", choices=(*KINDS, "all"), default="all")
     parser.add_argument("--rounds", type=int, default=50)
+    parser.add_argument("--minutes", type=float, default=math.inf, help="after how many no round begins")
     parser.add_argument("--seed", type=int, default=None, help="by default a random one, which is printed")
     arguments = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # and end all that was started
@@ -31,7 +33,7 @@ def main() -> int:
         print(f"{kind}: seed {seed}", file=sys.stderr, flush=True)
         directory = Path(mkdtemp(prefix="chaos-"))  # which stays when something is wrong
         print(f"in {directory}", file=sys.stderr, flush=True)
-        print(run_rounds(kind, arguments.rounds, seed, directory), flush=True)
+        print(run_rounds(kind, arguments.rounds, seed, directory, arguments.minutes), flush=True)
         rmtree(directory)
     return 0
 

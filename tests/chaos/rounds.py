@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import sys
 import time
@@ -102,7 +103,7 @@ class Scene:
         time.sleep(0.1)
 
 
-def run_rounds(kind: str, rounds: int, seed: int, directory: Path) -> Report:
+def run_rounds(kind: str, rounds: int, seed: int, directory: Path, minutes: float = math.inf) -> Report:
     """Run rounds of chaos with one job.
 
     Args:
@@ -110,12 +111,14 @@ def run_rounds(kind: str, rounds: int, seed: int, directory: Path) -> Report:
         rounds: How many.
         seed: Decides which fault strikes whom, and when.
         directory: An empty directory.
+        minutes: After how many no round begins.
 
     Raises:
         AssertionError: The output is wrong, or the job did not recover.
     """
     report = Report(kind, seed)
     chance = random.Random(seed)
+    end = time.monotonic() + minutes * 60
     with a_site(kind, directory) as site, ExitStack() as stack:
         bank = Bank(site.inputs, seed)
         output = Auditor(bank, site.disk)
@@ -126,7 +129,7 @@ def run_rounds(kind: str, rounds: int, seed: int, directory: Path) -> Report:
         scene = Scene(site, bank, output, documents, replica, watch)
         bank.pay()
         scene.wait("the job to begin")
-        while report.rounds < rounds:
+        while report.rounds < rounds and time.monotonic() < end:
             _one(scene, chance, report)
         for _ in range(DISORDER // ROWS + 4):
             bank.pay()
