@@ -69,9 +69,10 @@ soak: $(STAMP) ## The long runs: thousands of epochs with failures and kills
 KIND ?= all
 ROUNDS ?= 50
 SEED ?=
+MINUTES ?=
 
 chaos: $(STAMP) ## Kill, stop, cut off and fill up real jobs at random: KIND=zookeeper ROUNDS=50 SEED=1
-	PYTHONPATH=src:. $(PY) -m tests.chaos --kind $(KIND) --rounds $(ROUNDS) $(if $(SEED),--seed $(SEED))
+	PYTHONPATH=src:. $(PY) -m tests.chaos --kind $(KIND) --rounds $(ROUNDS) $(if $(SEED),--seed $(SEED)) $(if $(MINUTES),--minutes $(MINUTES))
 
 # Atheris has no release for every Python, so it is no part of the lock and has an environment beside the other one.
 TARGETS ?=
