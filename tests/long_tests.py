@@ -29,7 +29,7 @@ MANAGER = "tests/unit/dispatcher/test_job_manager.py"
 
 NEXMARK = "test_a_query_gives_the_answer_of_duckdb"
 NEXMARK_KILLED = "test_every_query_that_is_killed_gives_the_same_answer"
-NEXMARK_KILLED_ON_SPARK = "test_a_query_on_spark_that_is_killed_in_the_middle_gives_the_same_answer"
+NEXMARK_KILLED_ON_SPARK = "test_queries_on_spark_that_are_killed_in_the_middle_give_the_same_answers"
 NEXMARK_ON_SPARK = "test_a_query_on_spark_gives_the_answer_of_duckdb"
 LONG_QUERIES = ("q3", "q6", "q7", "q9", "q11", "q12", "q15", "q17", "q20")
 """`make test` has one query of each kind: a window, a join in a window, a join, and each way to change an answer."""
