@@ -46,7 +46,7 @@ from holdfast.runtime.job.engine import EngineError
 from holdfast.types.conversion.convert import to_type
 from tests.examples import examples
 from tests.stories import ledger
-from tests.stories.local import RESTARTING, Program, epochs, run
+from tests.stories.local import RESTARTING, Program, epochs, master, run
 from tests.unit.window.stories import late_by
 
 MS = Time.milliseconds
@@ -255,6 +255,28 @@ def test_a_late_row_counts_if_its_session_goes_on_and_goes_aside_otherwise(place
         ("b", 101, 111, 8, 101),
     ]
     assert sorted(ledger.read(place / "late")) == [("a", 50, 128), ("b", 70, 64)]
+
+
+def test_late_rows_that_nobody_wants_are_counted(tmp_path: Path) -> None:
+    """3 and 13 are late for windows of ten, 3 for sessions: 13 joins the one that 22 has begun."""
+    program = Program()
+    keyed = program.source("rows", READING).assign_timestamps_and_watermarks(late_by(0)).key_by("sensor")
+    for name, assigner in (
+        ("ten", TumblingEventTimeWindows.of(MS(10))),
+        ("gap", EventTimeSessionWindows.with_gap(MS(9))),
+    ):
+        keyed.window(assigner).aggregate_batches(n=CountAggregate()).uid(f"{name} fast").print()
+        keyed.window(assigner).apply(lambda key, window, all_: []).uid(f"{name} slow").print()
+    running = master(program, tmp_path, epochs("rows", [[("a", 22, 1)], [("a", 3, 1), ("a", 13, 1)]]))
+    running.run()
+    counted = {uid: operator.own for uid, operator in running.metrics.numbers.operators.items() if operator.own}
+    late = "numLateRecordsDropped"
+    assert counted == {
+        "ten fast": {late: ["counter", 2]},
+        "ten slow": {late: ["counter", 2]},
+        "gap fast": {late: ["counter", 1]},
+        "gap slow": {late: ["counter", 1]},
+    }
 
 
 @pytest.mark.parametrize(

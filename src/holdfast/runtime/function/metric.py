@@ -22,8 +22,11 @@ TASK_METRICS: Final = "holdfast.metrics"
 MOST_METRICS: Final = 200
 """Of one operator: each of them is in the report of each task."""
 _OTHER: Final = re.compile("[^A-Za-z0-9_]")
+LATE_DROPPED: Final = "numLateRecordsDropped"
+"""A counter of operators of windows, under Flink's name."""
 TAKEN: Final = frozenset(
     {
+        LATE_DROPPED,
         "numRecordsIn",
         "numRecordsOut",
         "numBytesIn",
@@ -32,7 +35,7 @@ TAKEN: Final = frozenset(
         "pendingRecords",
     }
 )
-"""What Holdfast counts of every operator."""
+"""What Holdfast counts itself."""
 
 
 class Metric(ABC):
@@ -127,6 +130,12 @@ class TaskMetrics:
     def __init__(self) -> None:
         self._metrics: dict[str, Metric] = {}
         self.gauges: dict[str, Callable[[], float]] = {}
+
+    def count(self, name: str, n: int = 1) -> None:
+        """Count what functions cannot count, by one of the names that are taken."""
+        counter = self._metrics.setdefault(name, Counter(name))
+        assert isinstance(counter, Counter)
+        counter.inc(n)
 
     def own(self, kind: type[Metric], name: str) -> Metric:
         """The task's metric of a name, made if there is none.

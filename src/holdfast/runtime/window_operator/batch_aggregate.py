@@ -326,6 +326,8 @@ class DistinctCountAggregate(ListAggregate):
         return pc.list_value_length(accumulators[0]).cast(pa.int64())
 
     def _kept(self, values: pa.Array, number: Arrival) -> Arrival:
+        if pa.types.is_floating(values.type):
+            values = pc.add(values, pa.scalar(0, values.type))  # which makes -0.0 to 0.0: they are equal
         codes = values.dictionary_encode().indices.to_numpy().astype(np.int64)
         kept = np.unique(number * (int(codes.max()) + 1) + codes, return_index=True)[1]
         return kept[np.argsort(number[kept], kind="stable")]

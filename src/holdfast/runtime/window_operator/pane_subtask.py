@@ -18,6 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from holdfast.errors import HoldfastError
+from holdfast.runtime.function.metric import LATE_DROPPED
 from holdfast.runtime.operator import OperatorSubtask, user_error
 from holdfast.runtime.operator.vectorised.groups import Groups
 from holdfast.runtime.window.time_window_assigner import without_timestamp
@@ -146,7 +147,10 @@ class PaneSubtask(OperatorSubtask):
 
     def _put_aside(self, batch: pa.RecordBatch, times: Numbers, late: npt.NDArray[np.bool_]) -> None:
         tag, rows = self._operator.late_data_tag, np.flatnonzero(late)
-        if tag is None or not len(rows):
+        if not len(rows):
+            return
+        if tag is None:
+            self.metrics.count(LATE_DROPPED, len(rows))
             return
         for element in batch_to_elements(batch.take(pa.array(rows)), self._operator.input_type):
             self.context.output(tag, element)

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 from holdfast.errors import HoldfastError
+from holdfast.runtime.function.metric import LATE_DROPPED
 from holdfast.runtime.function.user_function import OutputTag
 from holdfast.runtime.graph.stream_graph import OperatorSpec
 from holdfast.runtime.operator import GroupedSubtask, OperatorSubtask, StampedSubtask, SubtaskContext
@@ -98,6 +99,10 @@ class WindowSubtask(OperatorSubtask):
         self.context.output(tag, element)
         if self._is_stamped:
             self._note_side(timestamp)
+
+    def drop_late(self) -> None:
+        """Count an element that is late and that nobody wants."""
+        self.metrics.count(LATE_DROPPED)
 
     def take_stamps(self) -> Stamps | None:
         taken, self._stamps = self._stamps, []

@@ -3,7 +3,7 @@
 - An element is added to each of its windows that is not over; a window of event time is over when the watermark has
   reached its last millisecond plus the allowed lateness.
 - An element that was added to no window, and whose own time is past the watermark by more than the allowed lateness, is
-  late: it goes to the side output for late data, or is dropped.
+  late: it goes to the side output for late data, or is dropped and counted.
 - The trigger is asked with each element, and with each of its timers. *Fire* evaluates what the window has, *purge*
   throws it away.
 - When a window is over, its contents, the state of its trigger and what the window function clears are removed.
@@ -47,6 +47,9 @@ class WindowOutput(Protocol):
 
     def emit_late(self, tag: OutputTag, element: Any, timestamp: int) -> None:
         """Take an element that is late."""
+
+    def drop_late(self) -> None:
+        """Count an element that is late and that nobody wants."""
 
 
 class WindowTask:
@@ -98,9 +101,12 @@ class WindowTask:
                     self._add(window, window, element, kept, time)
         else:
             is_late = self._add_merging(windows, element, kept, time)
-        tag = self._operator.late_data_tag
-        if is_late and tag is not None and self._is_late(time):
-            self._output.emit_late(tag, element, time)
+        if is_late and self._is_late(time):
+            tag = self._operator.late_data_tag
+            if tag is None:
+                self._output.drop_late()
+            else:
+                self._output.emit_late(tag, element, time)
 
     def _add_merging(self, windows: Iterable[Any], element: Any, kept: Any, time: int) -> bool:
         """Add an element to windows that may merge; return whether it was added to none."""
