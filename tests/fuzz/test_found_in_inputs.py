@@ -214,6 +214,17 @@ def test_a_job_is_called_by_a_text_that_can_be_written() -> None:
             Target("job_manager_request")._parse(b"POST /jobs\n\n" + json.dumps({**body, **more}).encode())
 
 
+@pytest.mark.parametrize(
+    "request_of",
+    [
+        b"GET /jobs/" + b"9" * 30_000,
+        b"POST /jobs\n\n" + b'{"script":"a","files":{"a":""},"jobId":"' + b"9" * 30_000 + b'"}',
+    ],
+)
+def test_what_a_stranger_makes_of_a_path_or_an_id_does_not_stand_whole_in_the_answer(request_of: bytes) -> None:
+    assert not Target("job_manager_request").accepts(request_of)
+
+
 def test_staged_output_is_told_of_as_storage_that_fails(tmp_path: Path) -> None:
     from holdfast.datastream.sinks.task_owned import opened
 

@@ -24,7 +24,7 @@ class AbstractID:
     def __post_init__(self) -> None:
         if len(self.hex) != _HEX_DIGITS or set(self.hex) - set("0123456789abcdef"):
             raise ConfigurationError(
-                f"{type(self).__name__} must be 32 lower-case hexadecimal digits, not {self.hex!r}."
+                f"{type(self).__name__} must be 32 lower-case hexadecimal digits, not {self.hex!r:.80}."
             )
 
     @classmethod

@@ -97,7 +97,7 @@ class Routes:
             return route.respond(found, dict(parse_qsl(parts.query, keep_blank_values=True)), body)
         if allowed:
             raise RefusedError(405, f"{method} is not served at {parts.path!r}; {allowed} is.", {"Allow": allowed})
-        raise UnknownPathError(404, f"Nothing is served at {parts.path!r}.")
+        raise UnknownPathError(404, f"Nothing is served at {parts.path!r:.200}.")
 
 
 def _refusal(what: str) -> Handler:
