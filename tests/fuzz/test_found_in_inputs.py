@@ -225,6 +225,18 @@ def test_what_a_stranger_makes_of_a_path_or_an_id_does_not_stand_whole_in_the_an
     assert not Target("job_manager_request").accepts(request_of)
 
 
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        ("json_message", b'{"day":"' + b"9" * 30_000 + b'"}'),
+        ("debezium_message", b'{"op":"' + b"x" * 30_000 + b'"}'),
+        ("csv_message", b"1,1,1,1,1,1,1,1," + b"9" * 30_000 + b",1,1,1"),
+    ],
+)
+def test_a_message_that_cannot_be_read_does_not_stand_whole_in_the_reason(target: str, message: bytes) -> None:
+    assert not Target(target).accepts(message)
+
+
 def test_staged_output_is_told_of_as_storage_that_fails(tmp_path: Path) -> None:
     from holdfast.datastream.sinks.task_owned import opened
 

@@ -64,7 +64,7 @@ class AvroRowDeserializationSchema(_AvroRows, DeserializationSchema):
                 raise ValueError(f"{len(message) - stream.tell()} bytes are too many")
             return self._type.adopt(record)
         except OutputTypeError as error:
-            raise ValueError(f"it is no Avro of {self._type}: {error}") from None
+            raise ValueError(f"it is no Avro of {self._type}: {error!s:.1000}") from None
         except Exception as error:  # whatever a reader trips over in bytes of others
             raise ValueError(f"it is no Avro of {self._type}: {error!r:.200}") from None
 

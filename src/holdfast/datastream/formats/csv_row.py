@@ -150,7 +150,7 @@ class CsvRowDeserializationSchema(DeserializationSchema):
         except (ValueError, csv.Error, OutputTypeError) as error:
             if self._ignores_errors:
                 return None
-            raise ValueError(f"it is no CSV of {self._type}: {error}") from None
+            raise ValueError(f"it is no CSV of {self._type}: {error!s:.1000}") from None
 
     def _values(self, texts: list[str]) -> list[Any]:
         if len(texts) != len(self._fields):

@@ -87,7 +87,7 @@ class DebeziumJsonDeserializationSchema(DeserializationSchema):
         except (ValueError, OutputTypeError) as error:
             if self._ignores_errors:
                 return []
-            raise ValueError(f"it is no change of {self._rows} as Debezium tells them: {error}") from None
+            raise ValueError(f"it is no change of {self._rows} as Debezium tells them: {error!s:.1000}") from None
 
     def get_produced_type(self) -> ChangelogTypeInformation:
         return self._type

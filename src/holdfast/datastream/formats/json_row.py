@@ -44,7 +44,7 @@ class JsonRowDeserializationSchema(DeserializationSchema):
         except (ValueError, OutputTypeError) as error:
             if self._ignores_errors:
                 return None
-            raise ValueError(f"it is no JSON of {self._type}: {error}") from None
+            raise ValueError(f"it is no JSON of {self._type}: {error!s:.1000}") from None
 
     def get_produced_type(self) -> RowTypeInformation:
         return self._type

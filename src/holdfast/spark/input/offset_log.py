@@ -50,7 +50,7 @@ def log_offset(line: str) -> int:
     """The number of the last entry that a source of files has read, by its line; -1 for none, and other sources."""
     try:
         said = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return -1
     offset = said.get("logOffset", -1) if isinstance(said, dict) else said
     return offset if type(offset) is int else -1

@@ -146,7 +146,8 @@ class ConfluentDeserialization(DeserializationSchema):
         except (HoldfastError, ValueError):
             raise
         except Exception as error:  # whatever a reader trips over in bytes of others
-            raise ValueError(f"it does not have the form of its schema: {type(error).__name__}: {error}") from error
+            said = f"{type(error).__name__}: {error!s:.1000}"
+            raise ValueError(f"it does not have the form of its schema: {said}") from error
         if found is None:
             return None
         if self._convert is not None:
