@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import struct
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from holdfast.datastream.connectors.delta.delta_committer import _added
 from holdfast.datastream.connectors.file_system import StreamFormat
 from holdfast.datastream.connectors.file_system.file_splits import FileSplits
 from holdfast.datastream.formats import text_lines
@@ -21,10 +23,12 @@ from holdfast.datastream.formats.csv import CsvReaderFormat
 from holdfast.datastream.formats.input_format import InputFormat
 from holdfast.datastream.formats.json import JsonLinesFormat
 from holdfast.datastream.formats.parquet import ParquetColumnarRowInputFormat
+from holdfast.datastream.sinks.task_owned import opened, rows_in
 from holdfast.errors import ConfigurationError, CorruptFileError, HoldfastError, StorageError
 from holdfast.kernel.ids import JobID
 from holdfast.runtime.job.engine import InputError
 from holdfast.spark.input.file_listing import listed_in_log
+from holdfast.storage.file_system.scheme import LocalFileSystem
 from tests.fuzz.lines import _splits
 from tests.fuzz.target import csv_message, debezium_message, json_message
 from tests.fuzz.targets import CORPUS, Target
@@ -151,6 +155,30 @@ def test_a_file_of_no_time_of_a_calendar_is_told_of_as_any_other(time: int) -> N
     assert not Target("split_record").accepts(json.dumps({"files": [["@file@", time, 10, [0, 10]]]}).encode())
 
 
+def test_a_log_of_delta_that_its_client_takes_breaks_nothing_after_a_commit() -> None:
+    log = (CORPUS / "delta_log" / "with-an-epoch").read_bytes()
+    assert b'{"add":{"path":"part-' in log
+    assert Target("delta_log").accepts(log)
+    assert Target("delta_log").accepts(log.replace(b"part-", b"part\x01"))
+    assert _added(b'{"add":' + DEEP) is None
+
+
+@pytest.mark.timeout(60)
+def test_what_is_no_file_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(StorageError):
+        LocalFileSystem().make_durable(str(tmp_path / "pipe"))
+
+
+def test_staged_rows_whose_columns_have_names_that_are_none_are_told_by_their_file(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"name": ["kelp"]}), tmp_path / "staged", store_schema=False)
+    content = (tmp_path / "staged").read_bytes()
+    assert b"name" in content
+    (tmp_path / "staged").write_bytes(content.replace(b"name", b"n\x91me"))
+    with pytest.raises(StorageError, match=f"{tmp_path}/staged"):
+        rows_in(str(tmp_path / "staged"))
+
+
 @pytest.mark.parametrize(
     "content", [b"", b"PAR1", b"PAR1" * 40, b"PAR1" + b"\xff" * 60 + struct.pack("<i", 60) + b"PAR1"]
 )
@@ -238,8 +266,6 @@ def test_a_message_that_cannot_be_read_does_not_stand_whole_in_the_reason(target
 
 
 def test_staged_output_is_told_of_as_storage_that_fails(tmp_path: Path) -> None:
-    from holdfast.datastream.sinks.task_owned import opened
-
     (tmp_path / "staged").write_bytes(b"no rows")
     with (
         pytest.raises(StorageError, match=f"{tmp_path}/staged.*cannot be read"),

@@ -17,6 +17,6 @@ def parse(data: bytes) -> None:
     text = data.decode("utf-8", "replace").replace("@file@", str(FILE)).replace('"@time@"', str(time))
     for splits in SPLITS.plan([], text, 2).tasks:
         for path, _, whole, begin, end in json.loads(splits):
-            assert (path, whole) == (str(FILE), length)
+            assert FILE.samefile(path) and whole == length
             assert 0 <= begin <= end <= length, "a range that the file has not"
         list(SPLITS.read(splits))

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from holdfast.errors import StorageError
+from holdfast.kernel.malformed import MALFORMED
 from holdfast.runtime.function.sink import CommitRequest, CommitterInitContext
 from holdfast.storage.file_system.scheme import file_system_for, join
 from holdfast.storage.job.naming import FileName
@@ -30,11 +31,19 @@ def staged_rows(context: CommitterInitContext, requests: Sequence[CommitRequest]
     Raises:
         StorageError: A file cannot be read.
     """
-    tables = []
-    for staged in staged_paths(context, requests):
-        with opened(staged) as file:
-            tables.append(pq.read_table(file))
-    return tables
+    return list(map(rows_in, staged_paths(context, requests)))
+
+
+def rows_in(path: str) -> pa.Table:
+    """The rows of a staged file. Blocks.
+
+    Raises:
+        StorageError: It cannot be read, or has texts that are none.
+    """
+    with opened(path) as file:
+        rows = pq.read_table(file)
+        rows.validate(full=True)
+        return rows.select(rows.column_names)
 
 
 @contextmanager
@@ -47,7 +56,7 @@ def opened(path: str) -> Iterator[BinaryIO]:
     with file_system_for(path).open_input(path) as file:
         try:
             yield file
-        except (pa.ArrowException, OSError) as error:
+        except (pa.ArrowException, OSError, *MALFORMED) as error:
             raise StorageError(f"The file {path!r}, which a task has staged, cannot be read: {error!s:.500}") from error
 
 

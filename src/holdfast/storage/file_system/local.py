@@ -107,7 +107,8 @@ class LocalFileSystem(FileSystem):
         """Sync the file, and the directory for its name."""
         target = _local(path)
         try:
-            descriptor = os.open(target, os.O_RDONLY | os.O_CLOEXEC)
+            # What is no file, such as a pipe that nobody writes to, is not waited for.
+            descriptor = os.open(target, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
             try:
                 os.fsync(descriptor)
             finally:

@@ -6,11 +6,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from holdfast.datastream.connectors.database.dialect import Cursor, Dialect, TableName, quoted, quoted_list
 from holdfast.datastream.connectors.row_changes import ChangeColumns, EpochChanges
-from holdfast.datastream.sinks.task_owned import opened
+from holdfast.datastream.sinks.task_owned import rows_in
 from holdfast.errors import ConfigurationError
 
 
@@ -148,8 +147,8 @@ class TargetTable:
         into = f"insert into {self._name.sql} ({quoted_list(names)}) select {', '.join(expressions.values())} from "
         if not key:
             into += f"{staged_table('insert')} where"
-            return [TableChange("insert", into, "", names, lambda: _read(paths))]
-        puts, deletes = of_epochs.last_of_each_key(list(_read(paths)))
+            return [TableChange("insert", into, "", names, lambda: map(rows_in, paths))]
+        puts, deletes = of_epochs.last_of_each_key(list(map(rows_in, paths)))
         others = [name for name in names if name not in key]
         then = ", ".join(f"{quoted(name)} = excluded.{quoted(name)}" for name in others)
         after = f" on conflict ({quoted_list(key)}) do {f'update set {then}' if others else 'nothing'}"
@@ -169,9 +168,3 @@ class TargetTable:
             f"{self._dialect.name} has no type for the column {name!r}, which is {arrow}: map it to one or several "
             "columns of simple types, or to a string of JSON."
         )
-
-
-def _read(paths: Sequence[str]) -> Iterator[pa.Table]:
-    for path in paths:
-        with opened(path) as file:
-            yield pq.read_table(file)

@@ -31,6 +31,7 @@ from holdfast.datastream.connectors.table_bucket import release, table_at
 from holdfast.datastream.connectors.table_directory import target_of
 from holdfast.datastream.sinks.task_owned import staged_rows
 from holdfast.errors import HoldfastError, NotExistError, StorageError
+from holdfast.kernel.malformed import MALFORMED
 from holdfast.kernel.secret import shown_error
 from holdfast.runtime.function.sink import CommitRequest, Committer, CommitterInitContext
 from holdfast.storage.file_system.scheme import file_system_for, join, local_path
@@ -175,12 +176,20 @@ def _make_durable(path: str, since: int) -> None:
             continue
         if kind == "json":
             for line in fs.read(join(log, name)).splitlines():
-                added = json.loads(line).get("add") if line.startswith(b'{"add"') else None
-                if added is not None and "://" not in added["path"]:
+                added = _added(line) if line.startswith(b'{"add"') else None
+                if added is not None and "://" not in added:
                     with suppress(NotExistError):  # compacted, and cleaned up since
-                        fs.make_durable(join(path, unquote(added["path"])))
+                        fs.make_durable(join(path, unquote(added)))
         if kind in _OF_THE_LOG:
             fs.make_durable(join(log, name))
+
+
+def _added(line: bytes) -> str | None:
+    """The file that a line of the log adds; None for what only other clients write, or take for JSON."""
+    try:
+        return str(json.loads(line, strict=False)["add"]["path"])
+    except MALFORMED:
+        return None
 
 
 def _quoted(name: str) -> str:
