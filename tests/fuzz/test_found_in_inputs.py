@@ -131,6 +131,10 @@ def test_texts_of_parquet_that_are_none_are_told_by_the_name_of_their_file(tmp_p
         rows(ParquetColumnarRowInputFormat("word string"), tmp_path / "rows.parquet")
 
 
+def test_a_file_of_parquet_whose_footer_is_damaged_ends_no_process() -> None:
+    assert not Target("parquet_file").accepts((CORPUS / "parquet_file" / "damaged-histogram").read_bytes())
+
+
 @pytest.mark.parametrize("name", ["long.txt", "long.txt.gz"])
 def test_a_line_that_does_not_end_has_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setattr(text_lines, "LARGEST", 8 << 20)
