@@ -1,6 +1,7 @@
 """Rows per second of a chain: lines to words, a count by word, a count by the end of the word, all writes durable.
 
-    python benchmarks/chain.py [--engine a,b] [--sink parquet|discard] [--rounds 5] [--rows N] [--keys N] [--json]
+    python benchmarks/chain.py [--engine a,b] [--sink parquet|discard] [--rounds 5] [--rows N] [--keys N]
+        [--files N] [--json]
 
 Every word is emitted; `--rows` are words, ten in a line. The floor is the same chain of `mapInArrow` and `repartition`
 without state. In `chain-holdfast-rows` elements cross the exchanges as rows of Spark, in `chain-holdfast-files` tasks

@@ -16,7 +16,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from benchmarks.input_files import epoch_file
+from benchmarks.input_files import epoch_files
 from benchmarks.workload import Workload, engine_module
 from holdfast.state.run.run_file import handle_of
 from holdfast.storage.file_system.scheme import LocalFileSystem
@@ -102,8 +102,8 @@ def anonymous_memory(pid: int) -> float:
 
 def changed_entries(workload: Workload, first: int, after: int) -> int:
     """How many entries some epochs change: the distinct keys of each."""
-    files = (epoch_file(workload, epoch) for epoch in range(first, after))
-    return sum(len(pq.read_table(file, columns=["key"]).column("key").unique()) for file in files)
+    epochs = (epoch_files(workload, epoch) for epoch in range(first, after))
+    return sum(len(pq.read_table(file, columns=["key"]).column("key").unique()) for (file,) in epochs)
 
 
 def main() -> int:
@@ -113,7 +113,7 @@ def main() -> int:
     os.dup2(2, 1)
     before = len(list(Path(workload.workspace, "source").glob("*.parquet")))
     for epoch in range(before, before + epochs):
-        epoch_file(workload, epoch)
+        epoch_files(workload, epoch)
     engine: Any = engine_module(name).make_engine(workload)
     watch = Watch(Path(workload.workspace, "checkpoints"))
     watch.start()

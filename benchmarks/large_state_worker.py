@@ -57,7 +57,7 @@ from holdfast.state.run.version import StateVersion  # noqa: E402
 from holdfast.storage.file_system.scheme import LocalFileSystem  # noqa: E402
 from holdfast.types.conversion.arrow import batch_to_elements, elements_to_batch  # noqa: E402
 from holdfast.types.conversion.ddl import parse_schema, parse_type  # noqa: E402
-from holdfast.types.key.arrived_keys import arrived_keys  # noqa: E402
+from holdfast.types.key.column_keys import arrived_keys  # noqa: E402
 from holdfast.types.key.key_codec import key_codec_for  # noqa: E402
 
 MAX_PARALLELISM = 128

@@ -1,75 +1,56 @@
 """How long an event takes from its creation until the row that is made of it can be read.
 
-    python benchmarks/latency.py [--engine a,b] [--rate 1000,10000] [--seconds 30] [--json]
+    python benchmarks/latency.py [--engine a,b] [--rate 1000,10000] [--seconds 30] [--table] [--json]
+    python benchmarks/latency.py --source kafka [--spark-kafka VERSION]
 
-Events with their creation time come in paced files, one every 50 ms, through a counter per key into Parquet files. Each
-engine writes as it does: Holdfast by its sink of files, exactly once; the others by `foreachBatch` into a directory an
-epoch, whose rows count as readable with its `_SUCCESS`. `bare` is the same plan with functions that pass rows through,
-without state; `spark-group-by` emits a row a key, with the newest creation time, so its latencies are those of the
-newest events. Latencies are in milliseconds, of the events that were created after the warm-up.
+Events with their creation time come in paced files, one every 50 ms, or as JSON in a topic of two partitions, from a
+broker on this machine; they go through a counter per key into Parquet files. Each engine writes as it does: Holdfast by
+its sink of files, exactly once; the others by `foreachBatch` into a directory an epoch, whose rows count as readable
+with its `_SUCCESS`. `bare` is the same plan with functions that pass rows through, without state; `spark-group-by`
+emits a row a key, with the newest creation time, so its latencies are those of the newest events. Latencies are in
+milliseconds, of the events that were created after the warm-up.
 
-With `--table` it also prints where the time of an epoch went, medians of what Spark and Holdfast say.
+Spark's own Kafka source is a jar, which there is not for every Spark: `--spark-kafka` names its version, and without it
+only Holdfast reads topics.
+
+With `--table` it also prints where the time of an epoch went, medians of what Spark and Holdfast say and of what
+`stopwatch.py` sees; that is a few lines more to write for each task.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import signal
-import statistics
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
-
 ROOT = Path(__file__).resolve().parent.parent
-ENGINES = ("holdfast", "holdfast-files", "bare", "spark-group-by", "spark-tws")
-RATES = "1000,10000,50000"
-EVERY = 0.05
-"""Seconds between two files."""
+if str(ROOT) not in sys.path:  # started by its path
+    sys.path.insert(0, str(ROOT))
 
-KEYS = 10_000
+import numpy as np  # noqa: E402
+import pyarrow.parquet as pq  # noqa: E402
+
+from benchmarks import stopwatch  # noqa: E402
+from benchmarks.latency_run import FilePacer, LatencyRun, Pacer, TopicPacer  # noqa: E402
+
+ENGINES = {
+    "files": ("holdfast", "holdfast-files", "bare", "spark-group-by", "spark-tws"),
+    "kafka": ("holdfast", "bare", "spark-group-by", "spark-tws"),
+}
+RATES = "1000,10000,50000"
 LOOK = 0.004
 PATIENCE = 180.0
-
-
-class Pacer(threading.Thread):
-    """Writes a file every 50 ms with the events of that time, as long as it is not stopped."""
-
-    def __init__(self, directory: Path, rate: int) -> None:
-        super().__init__(daemon=True)
-        self._directory = directory
-        self._rows = max(1, round(rate * EVERY))
-        self._random = np.random.default_rng(7)
-        self._stopped = threading.Event()
-        self.late = 0.0
-
-    def run(self) -> None:
-        due = time.time() + EVERY
-        number = 0
-        while not self._stopped.wait(max(0.0, due - time.time())):
-            created = ((due - EVERY + EVERY * np.arange(self._rows) / self._rows) * 1e6).astype(np.int64)
-            keys = [f"key-{key:06d}" for key in self._random.integers(0, KEYS, self._rows).tolist()]
-            unfinished = self._directory.parent / "unfinished"
-            pq.write_table(pa.table({"key": keys, "created": created}), unfinished)
-            unfinished.rename(self._directory / f"{number:08d}.parquet")
-            self.late = max(self.late, time.time() - due)
-            number += 1
-            due += EVERY
-
-    def stop(self) -> None:
-        self._stopped.set()
-        self.join()
 
 
 class Observer:
@@ -110,13 +91,13 @@ class Observer:
 class Engine:
     """An engine in a process group of its own."""
 
-    def __init__(self, name: str, source: Path, output: Path, workspace: Path) -> None:
-        self.name = name
+    def __init__(self, run: LatencyRun) -> None:
+        self.name = run.engine
         self.told: list[dict[str, Any]] = []
-        self._log = workspace / "log"
+        self._log = Path(run.workspace, "log")
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "benchmarks.latency_engine", name, str(source), str(output), str(workspace)],
+                [sys.executable, "-m", "benchmarks.latency_engine", run.to_json()],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
@@ -149,13 +130,31 @@ class Engine:
         self._reader.join(5)
 
 
-def measure(name: str, rate: int, warm_up: float, seconds: float) -> dict[str, Any]:
-    """Runs one engine at one rate."""
+def measure(wanted: LatencyRun, rate: int, warm_up: float, seconds: float, is_timed: bool) -> dict[str, Any]:
+    """Runs one engine at one rate.
+
+    Args:
+        wanted: The engine and what it reads from; the rest is made for it.
+        rate: Events a second.
+        warm_up: Seconds from the first row until events count.
+        seconds: For how long they count.
+        is_timed: Whether to look where the time of an epoch goes.
+    """
     with tempfile.TemporaryDirectory(prefix="latency-", dir=ROOT / ".bench") as place:
-        source, output, workspace = (Path(place) / part for part in ("source/in", "output", "workspace"))
-        for folder in (source, output, workspace):
+        folders = {name: Path(place) / name for name in ("source/in", "output", "workspace", "times")}
+        for folder in folders.values():
             folder.mkdir(parents=True)
-        engine, observer, pacer = Engine(name, source, output, workspace), Observer(output), Pacer(source, rate)
+        run = replace(wanted, output=str(folders["output"]), workspace=str(folders["workspace"]))
+        if is_timed:
+            run = replace(run, times=str(folders["times"]))
+        pacer: Pacer
+        if run.servers:
+            run = replace(run, source=f"{run.engine}-{rate}")
+            pacer = TopicPacer(run.servers, run.source, rate)
+        else:
+            run = replace(run, source=str(folders["source/in"]))
+            pacer = FilePacer(folders["source/in"], rate)
+        engine, observer = Engine(run), Observer(folders["output"])
         try:
             wait_for_start(engine)
             pacer.start()
@@ -168,10 +167,12 @@ def measure(name: str, rate: int, warm_up: float, seconds: float) -> dict[str, A
             backlog = drain(engine, observer, begun + seconds)
         finally:
             engine.close()
+        parts = stopwatch.noted(folders["times"])
     ages = observer.since(begun)
     p50, p99, p999 = (float(round(np.percentile(ages, at), 1)) for at in (50, 99, 99.9))
     return {
-        "engine": name,
+        "engine": run.engine,
+        "source": "kafka" if run.servers else "files",
         "rate": rate,
         "p50_ms": p50,
         "p99_ms": p99,
@@ -179,7 +180,7 @@ def measure(name: str, rate: int, warm_up: float, seconds: float) -> dict[str, A
         "rows": len(ages),
         "behind_s": round(backlog, 1),
         "pacer_late_ms": round(1000 * pacer.late, 1),
-        "epoch_ms": split(engine.told, begun),
+        "epoch_ms": stopwatch.table(engine.told, parts, begun),
     }
 
 
@@ -206,7 +207,7 @@ def first_row(engine: Engine, observer: Observer) -> float:
 
 def drain(engine: Engine, observer: Observer, ended: float) -> float:
     """Waits for the last events; returns how long that took."""
-    newest = (ended - 2 * EVERY) * 1e6
+    newest = (ended - 2 * FilePacer.EVERY) * 1e6
     while not any((created >= newest).any() for created, _ in observer.ages[-8:]):
         observer.look()
         engine.require_alive()
@@ -216,49 +217,62 @@ def drain(engine: Engine, observer: Observer, ended: float) -> float:
     return time.time() - ended
 
 
-def split(told: Sequence[dict[str, Any]], begun: float) -> dict[str, float]:
-    """Medians of the parts of an epoch."""
-    parts: defaultdict[str, list[float]] = defaultdict(list)
-    for said in told:
-        if said["at"] < begun:
-            continue
-        for name, value in said.get("spark", {}).items():
-            parts[f"spark {name}"].append(value)
-        own = said.get("holdfast", {})
-        for name in ("duration_ms", "task_ms", "function_ms", "saving_ms", "checkpoint_ms", "commit_ms"):
-            if name in own:
-                parts[f"holdfast {name.removesuffix('_ms')}"].append(own[name])
-    return {name: round(statistics.median(values), 1) for name, values in parts.items()}
+@contextlib.contextmanager
+def servers_of(source: str) -> Iterator[str]:
+    """A broker, if events come from a topic; nothing otherwise."""
+    if source == "files":
+        yield ""
+        return
+    from holdfast.testing import KafkaServer
+
+    with KafkaServer() as kafka:
+        yield kafka.bootstrap_servers
+
+
+def chosen_engines(text: str, source: str, connector: str) -> list[str]:
+    """The engines of a command line; all that can read the source if there is none."""
+    able = ENGINES[source] if source == "files" or connector else ENGINES[source][:1]
+    names = [name.strip() for name in text.split(",") if name.strip()] or list(able)
+    unknown = [name for name in names if name not in able]
+    if unknown:
+        raise SystemExit(f"there is no engine {unknown[0]!r} for {source}: choose from {', '.join(able)}")
+    return names
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="From the creation of an event to the row that can be read.")
-    parser.add_argument("--engine", default=",".join(ENGINES), help="names, separated by commas (default: %(default)s)")
+    parser.add_argument("--engine", default="", help="names, separated by commas; by default all")
+    parser.add_argument("--source", choices=tuple(ENGINES), default="files", help="where events come from")
+    parser.add_argument("--spark-kafka", default="", metavar="VERSION", help="of Spark's own Kafka source")
     parser.add_argument("--rate", default=RATES, help="events a second, separated by commas (default: %(default)s)")
     parser.add_argument("--warm-up", type=float, default=15, help="seconds after the first row (default: %(default)s)")
     parser.add_argument("--seconds", type=float, default=30, help="that are measured (default: %(default)s)")
-    parser.add_argument("--table", action="store_true", help="print where the time of an epoch went, too")
+    parser.add_argument("--table", action="store_true", help="say where the time of an epoch went, too")
     parser.add_argument("--json", action="store_true", help="print JSON lines only")
     chosen = parser.parse_args(arguments)
-    names = [name.strip() for name in chosen.engine.split(",")]
-    unknown = [name for name in names if name not in ENGINES]
-    if unknown:
-        raise SystemExit(f"there is no engine {unknown[0]!r}: choose from {', '.join(ENGINES)}")
+    names = chosen_engines(chosen.engine, chosen.source, chosen.spark_kafka)
     (ROOT / ".bench").mkdir(exist_ok=True)
     if not chosen.json:
         print(f"{'engine':<16} {'events/s':>9} {'p50 ms':>9} {'p99 ms':>9} {'p99.9 ms':>9} {'behind s':>9}")
-    for rate in map(int, chosen.rate.split(",")):
-        for name in names:
-            found = measure(name, rate, chosen.warm_up, chosen.seconds)
-            if chosen.json:
-                print(json.dumps(found), flush=True)
-                continue
-            numbers = (found["p50_ms"], found["p99_ms"], found["p999_ms"], found["behind_s"])
-            print(f"{name:<16} {rate:>9,} " + " ".join(f"{number:>9,.0f}" for number in numbers), flush=True)
-            if chosen.table:
-                for part, median in found["epoch_ms"].items():
-                    print(f"    {part:<28} {median:>9,.1f}")
+    with servers_of(chosen.source) as servers:
+        for rate in map(int, chosen.rate.split(",")):
+            for name in names:
+                connector = "" if name == "holdfast" else chosen.spark_kafka
+                run = LatencyRun(name, "", "", "", servers, connector)
+                report(measure(run, rate, chosen.warm_up, chosen.seconds, chosen.table), chosen.json)
     return 0
+
+
+def report(found: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(found), flush=True)
+        return
+    numbers = (found["p50_ms"], found["p99_ms"], found["p999_ms"], found["behind_s"])
+    print(
+        f"{found['engine']:<16} {found['rate']:>9,} " + " ".join(f"{number:>9,.0f}" for number in numbers), flush=True
+    )
+    for part, median in found["epoch_ms"].items():
+        print(f"    {part:<36} {median:>9,.1f}")
 
 
 if __name__ == "__main__":

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import subprocess
 import sys
 import time
 from collections.abc import Sequence
@@ -76,6 +78,21 @@ def ratios(group: Group, cache: Path) -> dict[str, float]:
     return {told: round(found[name].rows_per_second / floor, 3) for name, told in group.engines.items()}
 
 
+def committed() -> dict[str, float]:
+    """The ratios that are committed; none before the first time."""
+    return json.loads(COMMITTED.read_text())["ratios"] if COMMITTED.exists() else {}
+
+
+def commit(found: dict[str, float]) -> None:
+    """Writes ratios to be committed, and what they are of."""
+    git = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--exclude", "*"]
+    head = subprocess.run(git, capture_output=True, text=True, check=False).stdout.strip()
+    about = {"commit": head, "date": time.strftime("%Y-%m-%d"), "cores": os.cpu_count()}
+    unfinished = COMMITTED.with_suffix(".unfinished")
+    unfinished.write_text(json.dumps({**about, "ratios": found}, indent=1) + "\n")
+    unfinished.replace(COMMITTED)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Ratios of speed, beside those that are committed.")
     parser.add_argument("--cache", type=Path, default=ROOT / ".bench", help="generated input")
@@ -90,18 +107,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     found[told] = round(
         found["keyed_count, event time and a timer a key / floor"] / found["keyed_count, rows / floor"], 3
     )
-    committed = json.loads(COMMITTED.read_text()) if COMMITTED.exists() else {}
+    before = committed()
     if not chosen.json:
         print(f"{'':<52} {'now':>6} {'committed':>10}")
     for name, ratio in found.items():
-        before = committed.get(name)
+        known = before.get(name)
         if chosen.json:
-            print(json.dumps({"ratio": name, "now": ratio, "committed": before}))
+            print(json.dumps({"ratio": name, "now": ratio, "committed": known}))
         else:
-            mark = "  lower" if before is not None and ratio < LOW * before else ""
-            print(f"{name:<52} {ratio:>6.2f} {'-' if before is None else format(before, '.2f'):>10}{mark}")
+            mark = "  lower" if known is not None and ratio < LOW * known else ""
+            print(f"{name:<52} {ratio:>6.2f} {'-' if known is None else format(known, '.2f'):>10}{mark}")
     if chosen.commit:
-        COMMITTED.write_text(json.dumps(found, indent=1) + "\n")
+        commit(found)
     contest.progress(f"{time.monotonic() - begun:.0f} s")
     return 0
 

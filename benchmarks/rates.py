@@ -30,6 +30,7 @@ def measure(
     parser.add_argument("--sink", choices=SINKS, default="parquet")
     parser.add_argument("--rows", type=int, default=200_000, help="rows an epoch (default: %(default)s)")
     parser.add_argument("--keys", type=int, default=100_000, help="distinct keys (default: %(default)s)")
+    parser.add_argument("--files", type=int, default=1, help="files an epoch (default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=5, help="rounds in which the engines take turns")
     parser.add_argument("--warm-up", type=int, default=3, help="epochs before the first round")
     parser.add_argument("--epochs", type=int, default=8, help="measured epochs a round; two of slow engines")
@@ -37,7 +38,7 @@ def measure(
     parser.add_argument("--json", action="store_true", help="print JSON lines only")
     chosen = parser.parse_args(arguments)
     taking_part = chosen_engines(chosen.engine)
-    workload = Workload(chosen.rows, chosen.keys, chosen.sink, inputs="", workspace="", words=words)
+    workload = Workload(chosen.rows, chosen.keys, chosen.sink, "", "", words=words, files=chosen.files)
     course = contest.Course(chosen.warm_up, chosen.rounds, settling=4, epochs=chosen.epochs)
     results = contest.hold(taking_part, workload, course, chosen.cache.resolve())
 
@@ -53,6 +54,7 @@ def measure(
             facts = {
                 "rows": chosen.rows,
                 "keys": chosen.keys,
+                "files": chosen.files,
                 "sink": sink_of(result.engine, chosen.sink),
                 "ratio_to_floor": ratio,
             }

@@ -6,7 +6,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 
 from pyspark.sql import DataFrame, SparkSession
@@ -29,12 +29,12 @@ SETTINGS = {
 }
 
 
-def start_session(name: str) -> SparkSession:
-    """A session on two cores of this machine."""
+def start_session(name: str, settings: Mapping[str, str] | None = None) -> SparkSession:
+    """A session on two cores of this machine, with further settings."""
     ensure_java()
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     builder = SparkSession.builder.master(f"local[{PARALLELISM}]").appName(name)
-    for key, value in SETTINGS.items():
+    for key, value in {**SETTINGS, **(settings or {})}.items():
         builder = builder.config(key, value)
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
@@ -122,8 +122,9 @@ class SparkEngine:
 
 
 def read_epochs(session: SparkSession, source: Source) -> DataFrame:
-    """The source as a stream of one file an epoch."""
-    return session.readStream.schema(source.ddl).option("maxFilesPerTrigger", 1).parquet(str(source.directory))
+    """The source as a stream of the files of one epoch after the other."""
+    files = session.readStream.schema(source.ddl).option("maxFilesPerTrigger", source.files)
+    return files.parquet(str(source.directory))
 
 
 def file_sink(workload: Workload, rows: DataFrame) -> DataStreamWriter:

@@ -1,6 +1,6 @@
 """What an epoch costs beside its rows, by the number of subtasks: three keyed levels in a row, without a JVM.
 
-    python benchmarks/width.py [--subtasks 8,64,200,1000] [--epochs 3] [--json]
+    python benchmarks/width.py [--subtasks 8,64,200,1000] [--epochs 3] [--spark] [--json]
 
 Tasks, exchange columns, job master, checkpoints and files are the real ones; the epoch runner of tests runs the tasks
 one after the other in this process. Every subtask has keys, and changes them in every epoch.
@@ -10,7 +10,8 @@ The fields: `exchange_bytes` is what one exchange between two levels carries bes
 exchanges (`driver_cpu_ms` is its processor time, which tells more where others are busy), of it `plan_ms` before its
 first task, `accept_ms` until its reports are accepted, `complete_ms` until its checkpoint is complete and committed;
 `metadata_bytes` the length of the last checkpoint's document; `driver_mb` how much more memory the process took, its
-tasks included, in megabytes.
+tasks included, in megabytes. With `--spark`, `spark_ms` is what Spark takes, on this machine, for a job of as many
+tasks that do next to nothing: three stages with an exchange between each two, one row a task.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ from holdfast.runtime.exchange.descriptor import EpochDescriptor  # noqa: E402
 from holdfast.runtime.exchange.layout import CONTROL  # noqa: E402
 from holdfast.runtime.exchange.stage_message import StageMessage  # noqa: E402
 from holdfast.runtime.graph.plan import Stage  # noqa: E402
+from holdfast.runtime.graph.stream_graph import StreamGraph  # noqa: E402
 from holdfast.runtime.job.engine import EpochInput, Outcome, StagedInput  # noqa: E402
 from holdfast.state.declaration.descriptor import ValueStateDescriptor  # noqa: E402
 from holdfast.testing.epoch.epoch_program import OPTIONS, EpochProgram  # noqa: E402
@@ -47,6 +49,8 @@ from holdfast.testing.epoch.epoch_runner import Batches, LocalEngine, run_job  #
 
 LEVELS = ("a", "b", "c")
 ROWS_A_SUBTASK = 4
+UNCOMPACTED = {**OPTIONS, "state.compaction.enabled": "false"}
+SPARK_ROUNDS = 3
 FIELDS = (
     "exchange_bytes",
     "task_bytes",
@@ -56,6 +60,7 @@ FIELDS = (
     "plan_ms",
     "accept_ms",
     "complete_ms",
+    "driver_mb",
 )
 
 
@@ -160,20 +165,27 @@ def _control_bytes(batch: Any) -> int:
     return sum(len(content) for content in control.to_pylist())
 
 
-def measure(subtasks: int, epochs: int) -> dict[str, Any]:
-    """Runs a job of three levels of so many subtasks for some epochs; the first one is not counted."""
+def three_levels() -> StreamGraph:
+    """A job of three keyed levels in a row."""
     program = EpochProgram()
     stream = program.source("rows", "key bigint")
     for uid in LEVELS:
         stream = stream.key_by("key").process(Count(uid != LEVELS[-1]), "key bigint").uid(uid)
     stream.sink_to(NoOutput()).uid("out")
-    rows = [(key,) for key in range(ROWS_A_SUBTASK * subtasks)]
-    engine = MeasuringEngine([{"rows": rows}] * (epochs + 1))
-    options = {**OPTIONS, "state.compaction.enabled": "false"}
+    return program.get_stream_graph()
+
+
+def rows_of_epoch(subtasks: int) -> dict[str, list[tuple[int]]]:
+    """Some keys for each subtask."""
+    return {"rows": [(key,) for key in range(ROWS_A_SUBTASK * subtasks)]}
+
+
+def measure(subtasks: int, epochs: int) -> dict[str, Any]:
+    """Runs a job of three levels of so many subtasks for some epochs; the first one is not counted."""
+    engine = MeasuringEngine([rows_of_epoch(subtasks)] * (epochs + 1))
     before = _peak_megabytes()
     with tempfile.TemporaryDirectory() as place:
-        graph = program.get_stream_graph()
-        run_job(graph, place, engine, options, parallelism=subtasks).run()
+        run_job(three_levels(), place, engine, UNCOMPACTED, parallelism=subtasks).run()
         documents = sorted(Path(place).glob("*/chk-*/_metadata"), key=lambda path: path.stat().st_mtime)
         document = documents[-1].stat().st_size
     counted = engine.epochs[1:]
@@ -190,20 +202,48 @@ def _peak_megabytes() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
+def spark_milliseconds(subtasks: Sequence[int]) -> dict[int, float]:
+    """What Spark takes for a job of three stages of so many tasks that do next to nothing, by their number."""
+    from pyspark.sql import functions as F
+
+    from benchmarks.spark_session import start_session
+
+    session = start_session("width", {"spark.driver.memory": "2g"})
+    found = {}
+    for number in subtasks:
+        rows = session.range(0, number, 1, number).repartition(number, "id")
+        # What is drawn at random stands between the exchanges, which Spark would make one of otherwise.
+        placed = rows.withColumn("drawn", F.rand()).repartition(number, "drawn")
+        seconds = []
+        for _ in range(1 + SPARK_ROUNDS):
+            began = time.perf_counter()
+            placed.write.format("noop").mode("overwrite").save()
+            seconds.append(time.perf_counter() - began)
+        found[number] = round(1000 * statistics.median(seconds[1:]), 1)
+    session.stop()
+    return found
+
+
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="What an epoch costs beside its rows, by the number of subtasks.")
     parser.add_argument("--subtasks", default="8,64,200,1000", help="numbers, separated by commas")
     parser.add_argument("--epochs", type=int, default=3, help="measured epochs, after one to settle")
+    parser.add_argument("--spark", action="store_true", help="say what Spark takes for as many tasks, too")
     parser.add_argument("--json", action="store_true", help="print JSON lines only")
     chosen = parser.parse_args(arguments)
+    widths = [int(text) for text in chosen.subtasks.split(",")]
+    fields = (*FIELDS, "spark_ms") if chosen.spark else FIELDS
+    spark = spark_milliseconds(widths) if chosen.spark else {}
     if not chosen.json:
-        print(f"{'subtasks':>8} " + " ".join(f"{name:>14}" for name in FIELDS))
-    for subtasks in map(int, chosen.subtasks.split(",")):
+        print(f"{'subtasks':>8} " + " ".join(f"{name:>14}" for name in fields))
+    for subtasks in widths:
         found = measure(subtasks, chosen.epochs)
+        if chosen.spark:
+            found["spark_ms"] = spark[subtasks]
         if chosen.json:
             print(json.dumps(found), flush=True)
         else:
-            print(f"{subtasks:>8} " + " ".join(f"{found[name]:>14,}" for name in FIELDS), flush=True)
+            print(f"{subtasks:>8} " + " ".join(f"{found[name]:>14,}" for name in fields), flush=True)
     return 0
 
 

@@ -30,6 +30,7 @@ class Workload:
         workspace: Directory of this engine alone: its source, its state, its output.
         fill: Rows of each of the epochs with which the state is filled first, in which each key comes once; 0 for none.
         words: How many keys stand in a line of text, which is then all that the input has; 0 for rows with a key each.
+        files: How many files an epoch has; tasks read no file together, and Parquet files here have one row group.
     """
 
     rows: int
@@ -39,6 +40,7 @@ class Workload:
     workspace: str
     fill: int = 0
     words: int = 0
+    files: int = 1
 
     @property
     def fill_epochs(self) -> int:

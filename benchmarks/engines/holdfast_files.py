@@ -12,10 +12,10 @@ from holdfast.datastream.formats.parquet import ParquetColumnarRowInputFormat
 
 
 def read_files(environment: StreamExecutionEnvironment, source: Source) -> DataStream:
-    """The input as a stream of one file an epoch."""
+    """The input as a stream of the files of one epoch after the other."""
     files = FileSource.for_bulk_file_format(ParquetColumnarRowInputFormat(source.ddl), str(source.directory))
-    one_an_epoch = files.monitor_continuously(Duration.of_millis(100)).set_max_files_per_epoch(1).build()
-    return environment.from_source(one_an_epoch, WatermarkStrategy.no_watermarks(), "input").uid("input")
+    paced = files.monitor_continuously(Duration.of_millis(100)).set_max_files_per_epoch(source.files).build()
+    return environment.from_source(paced, WatermarkStrategy.no_watermarks(), "input").uid("input")
 
 
 class FilesEngine(HoldfastEngine):

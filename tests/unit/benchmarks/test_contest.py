@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from benchmarks import contest, keyed_count
 from benchmarks.engines import pyflink
-from benchmarks.input_files import Source, epoch_file
+from benchmarks.input_files import Source, epoch_files
 from benchmarks.workload import Workload, chosen_engines, engine_names
 
 
@@ -34,10 +35,10 @@ def test_a_workload_reaches_the_process_of_its_engine_unchanged(workload: Worklo
 
 
 def test_all_engines_get_the_same_epochs_with_all_keys(workload: Workload, tmp_path: Path) -> None:
-    first = pq.read_table(epoch_file(workload, 0))
+    first = pq.read_table(*epoch_files(workload, 0))
     other = Workload(2_000, 50, "parquet", inputs=str(tmp_path / "elsewhere"), workspace=workload.workspace)
-    assert first.equals(pq.read_table(epoch_file(other, 0)))
-    assert not first.equals(pq.read_table(epoch_file(workload, 1)))
+    assert first.equals(pq.read_table(*epoch_files(other, 0)))
+    assert not first.equals(pq.read_table(*epoch_files(workload, 1)))
     assert [str(field.type) for field in first.schema] == ["string", "int64", "int64"]
     assert first.num_rows == 2_000
     assert len(first["key"].unique()) == 50
@@ -46,9 +47,20 @@ def test_all_engines_get_the_same_epochs_with_all_keys(workload: Workload, tmp_p
 def test_a_state_is_filled_with_each_key_once_before_keys_are_drawn(workload: Workload) -> None:
     filled = replace(workload, fill=20)
     assert filled.fill_epochs == 3
-    keys = [pq.read_table(epoch_file(filled, epoch))["key"].to_pylist() for epoch in range(4)]
+    keys = [pq.read_table(*epoch_files(filled, epoch))["key"].to_pylist() for epoch in range(4)]
     assert [*keys[0], *keys[1], *keys[2]] == [f"key-{number:09d}" for number in range(50)]
     assert len(keys[3]) == 2_000
+
+
+def test_several_files_of_an_epoch_have_the_rows_of_one(workload: Workload) -> None:
+    several = replace(workload, files=3)
+    files = epoch_files(several, 0)
+    assert [pq.read_metadata(path).num_rows for path in files] == [667, 667, 666]
+    assert pq.read_table(*epoch_files(workload, 0)).equals(pa.concat_tables(map(pq.read_table, files)))
+    assert len({path.stat().st_mtime for path in files}) == 1
+    Source(several).add(2)
+    source = Source(several)
+    assert (source.epochs, source.files, len(list(source.directory.iterdir()))) == (2, 3, 6)
 
 
 def test_an_engine_goes_on_where_another_one_has_ended(workload: Workload) -> None:

@@ -2,27 +2,33 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 from itertools import pairwise
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 
-from benchmarks.latency import EVERY, Observer, Pacer, split
+from benchmarks import stopwatch
+from benchmarks.latency import Observer, chosen_engines
+from benchmarks.latency_run import FilePacer, LatencyRun
+from tests.documentation import ROOT
 
 
 def test_files_come_with_events_of_the_time_between_them(tmp_path: Path) -> None:
     source = tmp_path / "in"
     source.mkdir()
-    pacer = Pacer(source, 1000)
+    pacer = FilePacer(source, 1000)
     pacer.start()
     while len(list(source.iterdir())) < 3:
         time.sleep(0.01)
     pacer.stop()
     created = [at for path in sorted(source.iterdir()) for at in pq.read_table(path)["created"].to_pylist()]
     assert created == sorted(created)
-    assert len(created) == round(1000 * EVERY) * len(list(source.iterdir()))
+    assert len(created) == round(1000 * FilePacer.EVERY) * len(list(source.iterdir()))
     steps = {later - earlier for earlier, later in pairwise(created)}
     assert all(abs(step - 1000) <= 1 for step in steps), "one event a millisecond, across files too"
 
@@ -46,8 +52,69 @@ def test_rows_of_an_epoch_count_when_all_of_it_is_there_and_once(tmp_path: Path)
     assert len(observer.since((now - 60_000) / 1e6)) == 1
 
 
+def test_spark_reads_a_topic_only_where_there_is_a_jar() -> None:
+    assert chosen_engines("", "kafka", "") == ["holdfast"]
+    assert "bare" in chosen_engines("", "kafka", "4.2.0")
+    with pytest.raises(SystemExit, match="no engine 'bare' for kafka"):
+        chosen_engines("bare", "kafka", "")
+
+
+def test_a_run_reaches_the_process_of_its_engine_unchanged() -> None:
+    run = LatencyRun("bare", "in", "out", "work", servers="127.0.0.1:1")
+    assert LatencyRun.from_json(run.to_json()) == run
+
+
 def test_parts_of_an_epoch_are_medians_after_the_warm_up() -> None:
+    durations = {"latestOffset": 3, "getBatch": 1, "walCommit": 4, "queryPlanning": 6, "triggerExecution": 90}
     told = [
-        {"at": at, "spark": {"addBatch": at}, "holdfast": {"epoch": 1, "task_ms": 2.0 * at}} for at in (1, 10, 11, 15)
+        {"at": 5.0, "spark": dict.fromkeys(durations, 1000)},  # while it warmed up
+        {"at": 11.0, "spark": durations},
+        {"at": 12.0, "spark": {**durations, "latestOffset": 5}},
+        {"at": 13.0, "began": 10.0, "holdfast": {"function_ms": 7.0, "commit_ms": 0.5}},
+        {"at": 13.0, "job": {"submitted": 9.0, "launched": 9.1, "ended": 9.2}},
+        {"at": 13.0, "job": {"submitted": 10.02, "launched": 10.03, "ended": 10.08}},
     ]
-    assert split(told, 9) == {"spark addBatch": 11, "holdfast task": 22.0}
+    parts = [
+        {"part": "accept", "at": 9.3, "ms": 1.0},
+        {"part": "accept", "at": 10.09, "ms": 1.0},
+        {"part": "run.write", "at": 10.05, "ms": 3.0},
+        {"part": "run.write sync", "at": 10.05, "ms": 2.0},
+        {"part": "pointer.write", "at": 9.5, "ms": 50.0},
+        {"part": "pointer.write", "at": 10.1, "ms": 4.0},
+    ]
+    assert stopwatch.table(told, parts, begun=9.8) == {
+        "what there is to read": 5.0,
+        "Spark's logs": 4.0,
+        "Spark's planning": 6.0,
+        "the job is planned": 20.0,
+        "the job is started": 10.0,
+        "tasks": 50.0,
+        "of it: functions and state": 7.0,
+        "of it: run": 3.0,
+        "of it: run, its sync": 2.0,
+        "barrier: answers are read and agree": 10.0,
+        "pointer": 4.0,
+        "waiting for commits": 0.5,
+        "all of a batch": 90.0,
+    }
+
+
+def test_a_process_that_is_watched_notes_its_writes_and_syncs(tmp_path: Path) -> None:
+    program = """
+import sys
+from benchmarks import stopwatch
+from holdfast.kernel import fault
+from holdfast.storage.file_system.scheme import LocalFileSystem
+place, times = sys.argv[1:]
+stopwatch.watch(times)
+stopwatch.watch(times)
+LocalFileSystem().create_exclusive(f"{place}/outside", b"")
+with fault.point("run.write"):
+    LocalFileSystem().create_exclusive(f"{place}/run", b"content")
+"""
+    times = tmp_path / "times"
+    times.mkdir()
+    subprocess.run([sys.executable, "-c", program, tmp_path, times], check=True, cwd=ROOT)
+    noted = stopwatch.noted(times)
+    assert [note["part"] for note in noted] == ["run.write", "run.write sync"]
+    assert 0 < noted[1]["ms"] < noted[0]["ms"]
