@@ -105,8 +105,11 @@ def _processor_seconds() -> float:
 
 
 def _commit() -> str:
-    asked = ["git", "describe", "--always", "--dirty", "--exclude", "*"]
-    return subprocess.run(asked, cwd=ROOT, capture_output=True, check=True, text=True).stdout.strip()
+    def git(*words: str) -> str:
+        return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, check=True, text=True).stdout.strip()
+
+    is_changed = git("status", "--porcelain", "--untracked-files=no", "--", "src", "tests")
+    return git("rev-parse", "--short", "HEAD") + (" with changes" if is_changed else "")
 
 
 def main() -> int:

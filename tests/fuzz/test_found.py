@@ -24,6 +24,8 @@ from holdfast.errors import (
 )
 from holdfast.kernel.ids import JobID
 from holdfast.kernel.option import parse_duration, parse_memory_size
+from holdfast.queryable.wire.errors import ProtocolError
+from holdfast.queryable.wire.frame import fields_of
 from holdfast.rest.address import addresses
 from holdfast.spark.input.positions import QueryDirectory
 from holdfast.spark.input.stored import require_positions
@@ -218,6 +220,15 @@ def test_a_run_without_a_size_of_blocks_is_refused_and_does_not_hang(size: int) 
     run = run_footer.sealed_run(run_footer.segments(), changed("run_footer", "plain", "block_size", size))
     with pytest.raises(CorruptFileError, match="block_size cannot be"):
         check_run(memoryview(run), "a.run")
+
+
+@pytest.mark.parametrize("number", [b"1e999", b"-1e9999999", b"NaN", b"Infinity"])
+def test_a_number_without_bounds_is_refused_wherever_our_own_json_is_read(number: bytes) -> None:
+    plan = (CORPUS / "execution_plan" / "plain").read_bytes()
+    assert Target("execution_plan").accepts(plan.replace(b'{"nodes":[1]}', b'{"nodes":0.5e9}'))
+    assert not Target("execution_plan").accepts(plan.replace(b'{"nodes":[1]}', b'{"nodes":' + number + b"}"))
+    with pytest.raises(ProtocolError):
+        fields_of(b'{"a":' + number + b"}")
 
 
 def test_what_is_nested_without_end_is_refused_wherever_json_is_read() -> None:

@@ -22,8 +22,9 @@ from __future__ import annotations
 import json
 import struct
 from enum import IntEnum
-from typing import Any, Final, NamedTuple, NoReturn
+from typing import Any, Final, NamedTuple
 
+from holdfast.kernel.malformed import strict_json
 from holdfast.queryable.wire.errors import LimitExceededError, ProtocolError
 
 VERSION: Final = 0x48465101
@@ -124,16 +125,12 @@ def fields_of(header: bytes) -> dict[str, Any]:
         ProtocolError: It is none.
     """
     try:
-        fields = json.loads(header, parse_constant=_refuse_constant)
+        fields = strict_json(header)
     except (ValueError, RecursionError) as error:
         raise ProtocolError(f"The header of a message is not JSON: {header[:80]!r}.") from error
     if type(fields) is not dict:
         raise ProtocolError(f"The header of a message is not a JSON object: {header[:80]!r}.")
     return fields
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON")
 
 
 def to_header(fields: dict[str, Any]) -> bytes:

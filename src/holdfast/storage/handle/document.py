@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 from holdfast.errors import CorruptFileError, FormatVersionError
+from holdfast.kernel.malformed import strict_json
 
 _HEAD: Final = b'{"checksum":"sha256:'
 _DIGITS: Final = 64
@@ -39,10 +40,6 @@ def encode_document(kind: str, format_version: int, body: dict[str, Any]) -> byt
     return _HEAD + hashlib.sha256(rest).hexdigest().encode() + b'"' + rest
 
 
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON")
-
-
 def decode_document(data: bytes | memoryview, path: str, kind: str, supported: int) -> dict[str, Any]:
     """Return the body of a document after checking every byte of it.
 
@@ -64,7 +61,7 @@ def decode_document(data: bytes | memoryview, path: str, kind: str, supported: i
     if hashlib.sha256(data[_BODY:]).hexdigest().encode() != data[len(_HEAD) : _BODY - 1]:
         raise CorruptFileError(path, None, f"its checksum does not match its {len(data)} bytes (cut off or changed).")
     try:
-        fields = json.loads(data, parse_constant=_refuse_constant)
+        fields = strict_json(data)
     except (ValueError, RecursionError) as error:
         raise CorruptFileError(path, None, f"it is not JSON: {error}.") from error
     if not isinstance(fields, dict) or fields.pop("kind", None) != kind:
