@@ -38,10 +38,10 @@ from holdfast.spark.session import (
     epoch_settings,
     in_the_session,
     keeps_properties,
-    limits_bytes,
     new_folder,
     private_session,
     remove_folder,
+    rows_at_once,
 )
 from holdfast.spark.trigger import EpochTrigger
 from holdfast.spark.worker import EPOCH_PROPERTY, epoch_text, task_function
@@ -141,7 +141,7 @@ class SparkEngine(Engine):
         self._plan: JobPlan = job.plan
         self._steps: dict[int, ArrowStep] = {}
         with final_failures_told("shipping the job"):
-            epoch_settings(self._session, messages=job.plan.has_messages)
+            epoch_settings(self._session)
             self._epoch_job_plans = [EpochJobPlan(epoch_job, self._session) for epoch_job in job.plan.epoch_jobs]
             self._staged = {
                 n: StagedFrames(epoch_job, self._session) for n, epoch_job in enumerate(job.plan.epoch_jobs) if n
@@ -235,7 +235,7 @@ class SparkEngine(Engine):
 
     def _run_batch(self, driver: EpochDriver, private: QueryDirectory, batch: DataFrame, batch_id: int) -> None:
         if not self._is_set_up:
-            epoch_settings(batch.sparkSession, messages=self._plan.has_messages)
+            epoch_settings(batch.sparkSession)
             self._is_set_up = True
         planned = self._frames.splits.in_place_of_listings(batch, private.path, batch_id)
         frame = self._frames.with_static(planned, self._unread)
@@ -313,8 +313,8 @@ class SparkEngine(Engine):
                     pass  # the job master learns of it, and decides whether there is another attempt
 
     @property
-    def carries_messages(self) -> bool:
-        return limits_bytes(self._user_session)
+    def batch_rows(self) -> int:
+        return rows_at_once(self._user_session)
 
     def checkpoint_completed(self, positions: Mapping[str, Any]) -> None:
         self._listeners.tell(positions)

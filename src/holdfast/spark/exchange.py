@@ -52,9 +52,11 @@ class EpochJobPlan:
         stages = [stage for stage in epoch_job.stages if stage.index > epoch_job.base]
         self._exchanges = [self._exchange(stage, is_first=i == 0) for i, stage in enumerate(stages)]
 
-    def _exchange(self, stage: Stage, *, is_first: bool) -> _Exchange | _KeyedInput:
+    def _exchange(self, stage: Stage, *, is_first: bool) -> _Exchange | _KeyedInput | _Messages:
         if is_first and not self._epoch_job.starts_in_python and _KeyedInput.suits(stage):
             return _KeyedInput(stage)
+        if _Messages.suits(stage):
+            return _Messages(stage, has_ticks=is_first)
         return _Exchange(self._epoch_job, stage, self._view, is_first=is_first)
 
     def prepared(self, sources: DataFrame) -> DataFrame:
@@ -96,10 +98,8 @@ class _Exchange:
         self._view = view
         self._order = list(_order_of(stage))
         ticks = _ticks(stage, bool(self._order)) if is_first else None
-        # Messages say themselves where they go, and so need no text.
-        self._is_plain = stage.arrives_packed and ticks is None and not self._order
         if stage.arrives_packed:
-            self._with_rows, self._without_rows = _messages(view, bool(self._order), ticks), ticks
+            self._with_rows, self._without_rows = _ordered_messages(view, ticks), ticks
             return
         from_sources = is_first and not epoch_job.starts_in_python
         rows = _rows_of_sources(epoch_job, stage, view) if from_sources else f"select * from {view}"
@@ -111,8 +111,6 @@ class _Exchange:
         if frame is None:
             assert self._without_rows is not None
             placed = session.sql(self._without_rows)
-        elif self._is_plain:
-            return place(frame, self.stage.tasks, TARGET)
         else:
             frame.createOrReplaceTempView(self._view)
             placed = session.sql(self._with_rows)
@@ -162,6 +160,29 @@ class _KeyedInput:
         position = f", cast(null as bigint) as {POSITION}" if self._order else ""
         columns = f"cast('' as binary) as {CONTROL}, {nulls}id as {HASH}{position}"
         return f"select {columns} from range(0, {self.stage.tasks}, 1, 1)"
+
+
+class _Messages:
+    """The exchange between two Python stages whose elements are in messages, which say themselves where they go."""
+
+    def __init__(self, stage: Stage, *, has_ticks: bool) -> None:
+        self.stage = stage
+        self._has_ticks = has_ticks
+        self._ticks: DataFrame | None = None
+
+    @staticmethod
+    def suits(stage: Stage) -> bool:
+        """Whether messages arrive at a stage in any order."""
+        return stage.arrives_packed and not list(_order_of(stage))
+
+    def apply(self, frame: DataFrame | None, session: SparkSession) -> DataFrame:
+        if self._has_ticks:
+            if self._ticks is None:
+                values = f"cast('' as binary) as {CONTROL}, cast(id as int) as {TARGET}, cast(null as int) as {PHASE}"
+                self._ticks = session.sql(f"select {values} from range(0, {self.stage.tasks}, 1, 1)")
+            frame = self._ticks if frame is None else frame.union(self._ticks)
+        assert frame is not None
+        return place(frame, self.stage.tasks, TARGET)
 
 
 def layout_ddl(layout: EdgeLayout | PackedLayout) -> str:
@@ -276,10 +297,9 @@ def _placed(rows: str, edges: Sequence[Edge], ordered: bool) -> str:
     return f"select {CONTROL}, {names}, {HASH}, {subtask}{position} from ({hashed})"
 
 
-def _messages(view: str, ordered: bool, ticks: str | None) -> str:
-    """Rows that say themselves where they go."""
-    position = f", monotonically_increasing_id() as {POSITION}" if ordered else ""
-    rows = f"select {CONTROL}, {PHASE}, {TARGET} as {SUBTASK}{position} from {view}"
+def _ordered_messages(view: str, ticks: str | None) -> str:
+    """Rows that say themselves where they go, with their position."""
+    rows = f"select {CONTROL}, {PHASE}, {TARGET} as {SUBTASK}, monotonically_increasing_id() as {POSITION} from {view}"
     return rows if ticks is None else f"{rows} union all {ticks}"
 
 

@@ -27,8 +27,8 @@ T = TypeVar("T")
 
 _BATCH_BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
 _NO_LIMIT = str(2**31 - 1)  # the one value for which Spark does not look
-_LIMITS_SINCE = (4, 1)
-_LIMIT_FOR_MESSAGES = str(16 * 2**20)
+_BATCH_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
+_MESSAGES_SINCE = (4, 1)
 _CHECKSUMS = (
     "spark.sql.shuffle.orderIndependentChecksum.enabled",
     "spark.sql.shuffle.orderIndependentChecksum.enableFullRetryOnMismatch",
@@ -92,18 +92,14 @@ def private_session(session: SparkSession) -> SparkSession:
     return clone
 
 
-def limits_bytes(session: SparkSession) -> bool:
-    """Whether this Spark can limit the bytes of what it hands to Python at once, as messages need it."""
+def rows_at_once(session: SparkSession) -> int:
+    """How many rows Spark hands to Python at once; 0 if there is no limit, or messages were not tried with it."""
     major, minor, *_ = session.version.split(".")
-    return (int(major), int(minor)) >= _LIMITS_SINCE
+    return max(0, int(session.conf.get(_BATCH_ROWS) or 0)) if (int(major), int(minor)) >= _MESSAGES_SINCE else 0
 
 
-def epoch_settings(session: SparkSession, *, messages: bool = False) -> None:
+def epoch_settings(session: SparkSession) -> None:
     """What every epoch runs with.
-
-    Args:
-        session: The session.
-        messages: Whether elements cross exchanges in messages, of which a thousand must not become one batch.
 
     Adaptive execution off: with it each shuffle is a job of its own, and two tasks may read different attempts of one
     upstream task. Shuffle checksums on, where this Spark has them, so that a recomputed map stage with other rows is
@@ -112,8 +108,8 @@ def epoch_settings(session: SparkSession, *, messages: bool = False) -> None:
     the sizes of all buffers after each row, a third of the time of its tasks. The number of rows is limited anyway.
     """
     session.conf.set("spark.sql.adaptive.enabled", "false")
-    if session.conf.get(_BATCH_BYTES, None) in (None, _NO_LIMIT, _LIMIT_FOR_MESSAGES):
-        session.conf.set(_BATCH_BYTES, _LIMIT_FOR_MESSAGES if messages else _NO_LIMIT)
+    if session.conf.get(_BATCH_BYTES, None) is None:
+        session.conf.set(_BATCH_BYTES, _NO_LIMIT)
     for key in _CHECKSUMS:
         session.conf.set(key, "true")
 

@@ -70,8 +70,9 @@ class Spoils(ProcessFunction):
 # Fan-out.
 
 
+@pytest.mark.parametrize("packed", [False, True], ids=["rows", "messages"])
 @pytest.mark.parametrize("declared", [PAIR, None, "array<struct<word: string, n: bigint>>"])
-def test_other_steps_that_read_the_same_stream_get_what_it_was(tmp_path: Path, declared: Any) -> None:
+def test_other_steps_that_read_the_same_stream_get_what_it_was(tmp_path: Path, declared: Any, packed: bool) -> None:
     def spoil(value: Any) -> str:
         row = value[0] if isinstance(value, list) else value
         row.n = -row.n
@@ -91,7 +92,8 @@ def test_other_steps_that_read_the_same_stream_get_what_it_was(tmp_path: Path, d
     between.map(spoil, "string").for_each_epoch(spoilt).uid("spoilt")
     between.map(tell, "string").for_each_epoch(told).uid("told")
     between.key_by(lambda value: 1, "bigint").map(tell, "string").for_each_epoch(beyond).uid("beyond")
-    run(program, tmp_path, [("a", 1), ("b", 2)], [("c", 3)])
+    options = {"execution.exchange.packed": packed}
+    run(program, tmp_path, [("a", 1), ("b", 2)], [("c", 3)], options=options)
     assert spoilt.rows == [("a -2",), ("b -3",), ("c -4",)]
     assert told.rows == beyond.rows == [("a 2",), ("b 3",), ("c 4",)]
 

@@ -22,6 +22,7 @@ from holdfast.types.conversion.convert import to_type
 from holdfast.types.key.key_codec import key_codec_for
 
 TASKS = 3
+ROWS_AT_ONCE = 10_000
 GROUPS = 16
 TYPE = to_type("word string, n bigint, list array<string>")
 ROWS = st.lists(st.tuples(st.text(max_size=5), st.integers(-(2**63), 2**63 - 1), st.none() | st.lists(st.text())))
@@ -51,7 +52,7 @@ def arrived(layout: PackedLayout, sent: Iterable[pa.RecordBatch]) -> dict[int, d
         for target in set(batch.column(TARGET).to_pylist()):
             mine = batch.filter(pa.compute.equal(batch.column(TARGET), target))
             marker = b"m" * (25 + target)  # behind it, messages lie at odd addresses
-            both = pa.Table.from_batches([layout.control([b"", marker]), mine]).combine_chunks().to_batches()[0]
+            both = pa.Table.from_batches([layout.control([marker, marker]), mine]).combine_chunks().to_batches()[0]
             controls, arrivals = layout.unpack(both.slice(1))
             assert controls == [marker]
             for arrival in arrivals:
@@ -65,9 +66,13 @@ def arrived(layout: PackedLayout, sent: Iterable[pa.RecordBatch]) -> dict[int, d
     return found
 
 
-@given(st.lists(st.tuples(st.integers(0, 3), ROWS), max_size=6), st.sampled_from([1, 200, 1 << 20]))
+@given(
+    st.lists(st.tuples(st.integers(0, 3), ROWS), max_size=6),
+    st.sampled_from([1, 200, 1 << 20]),
+    st.sampled_from([ROWS_AT_ONCE, 10**9]),
+)
 def test_each_element_arrives_where_its_key_says_in_the_order_of_its_task(
-    sendings: list[tuple[int, list[Any]]], held: int
+    sendings: list[tuple[int, list[Any]]], held: int, batch_rows: int
 ) -> None:
     edges = [keyed(0), keyed(1, key="n"), plain(2), plain(3, broadcast=True)]
     layout = PackedLayout(edges)
@@ -76,7 +81,7 @@ def test_each_element_arrives_where_its_key_says_in_the_order_of_its_task(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(packed_layout, "_HELD", held)
         patch.setattr(packed_layout, "_MESSAGE_BYTES", held)
-        packer = Packer(layout, TASKS)
+        packer = Packer(layout, TASKS, batch_rows)
         for number, rows in sendings:
             edge = edges[number]
             targets = edge.targets(1, TASKS, 4)
@@ -96,10 +101,10 @@ def test_each_element_arrives_where_its_key_says_in_the_order_of_its_task(
 
 def test_messages_have_a_few_megabytes_and_one_element_may_have_more() -> None:
     layout = PackedLayout([keyed(0)])
-    packer = Packer(layout, TASKS)
+    packer = Packer(layout, TASKS, ROWS_AT_ONCE)
     rows = [("word", at, ["x" * (9 << 20) if at == 5 else "y" * (1 << 20)]) for at in range(12)]
     sent = [*packer.add(layout.edges[0], batch_of(rows), (None,)), *packer.rest()]
-    sizes = [len(content) for batch in sent for content in batch.column(CONTROL).to_pylist()]
+    sizes = [len(content) for batch in sent for content in batch.column(CONTROL).to_pylist() if content]
     assert sum(size > 6 << 20 for size in sizes) <= 2
     assert len(sizes) >= 4
     [(_, edges)] = arrived(layout, sent).items()
@@ -111,7 +116,7 @@ def test_large_messages_are_taken_one_by_one_and_small_ones_together() -> None:
     for many, batches in ((12_000, 2), (200, 1)):
         sent = []
         for start in (0, many):
-            packer = Packer(layout, 1)
+            packer = Packer(layout, 1, ROWS_AT_ONCE)
             rows = [("word", at, None) for at in range(start, start + many)]
             sent += [*packer.add(layout.edges[0], batch_of(rows), (None,)), *packer.rest()]
         _, arrivals = layout.unpack(pa.Table.from_batches(sent).combine_chunks().to_batches()[0])
@@ -122,21 +127,40 @@ def test_large_messages_are_taken_one_by_one_and_small_ones_together() -> None:
 
 def test_an_element_without_a_key_is_refused_by_the_name_of_its_consumer() -> None:
     layout = PackedLayout([keyed(0)])
-    packer = Packer(layout, TASKS)
+    packer = Packer(layout, TASKS, ROWS_AT_ONCE)
     with pytest.raises(NullKeyError, match="below"):
         [*packer.add(layout.edges[0], batch_of([("a", 1, None), (None, 2, None)]), (None,)), *packer.rest()]
 
 
-def test_control_rows_come_as_they_were_sent() -> None:
+def test_markers_come_as_they_were_sent_and_ticks_say_nothing() -> None:
     layout = PackedLayout([keyed(0)])
     controls, arrivals = layout.unpack(layout.control([b"", b"m" * 24]))
-    assert controls == [b"", b"m" * 24]
+    assert controls == [b"m" * 24]
     assert not list(arrivals)
+
+
+@pytest.mark.parametrize("batch_rows", [500, 10_000, 50_000])
+def test_however_many_rows_a_task_gets_at_once_their_messages_stay_below_some_megabytes(batch_rows: int) -> None:
+    """What a JVM gathers at once lies outside of its heap, and too much of it has killed some."""
+    layout = PackedLayout([keyed(0), keyed(1, key="n")])
+    packer = Packer(layout, 1, batch_rows)
+    sent: list[pa.RecordBatch] = []
+    for start in range(0, 64, 8):
+        rows = [(f"word{at}", at, ["x" * ((5 if at % 8 == 3 else 1) << 20)]) for at in range(start, start + 8)]
+        sent += packer.add(layout.edges[start // 8 % 2], batch_of(rows), (None,))
+    sent += packer.rest()
+    assert {target for batch in sent for target in batch.column(TARGET).to_pylist()} == {0, 1, 2}
+    for target in range(TASKS):
+        mine = [batch.filter(pa.compute.equal(batch.column(TARGET), target)) for batch in sent]
+        sizes = [size for batch in mine for size in pa.compute.binary_length(batch.column(CONTROL)).to_pylist()]
+        together = [sum(sizes[first : first + batch_rows]) for first in range(0, len(sizes), batch_rows)]
+        assert max(together) < 38 << 20
+    assert sum(batch.nbytes for batch in sent) > 3 * (30 << 20), "else it would be no wonder"
 
 
 def test_what_is_no_message_of_the_exchange_is_refused() -> None:
     layout = PackedLayout([keyed(0)])
-    packer = Packer(layout, 1)
+    packer = Packer(layout, 1, ROWS_AT_ONCE)
     [batch] = [*packer.add(layout.edges[0], batch_of([("a", 1, ["b"])]), (None,)), *packer.rest()]
     [whole] = batch.column(CONTROL).to_pylist()
     for damaged in (whole[:5], whole[:8], whole[:40], whole[:-8], whole[:2] + b"\x00\x07" + whole[4:]):

@@ -73,7 +73,12 @@ class Chunk:
             stamps=None if self.stamps is None else self.stamps.slice(start, count),
         )
         piece._adopted = self._adopted
+        piece._given = self._given
         return piece
+
+    def given(self) -> None:
+        """Somebody has got the elements in pieces."""
+        self._given = True
 
     def stamped_batch(self) -> pa.RecordBatch:
         """The columns with that of the timestamps as the last."""

@@ -6,6 +6,12 @@ elements by target itself and sends columns, each a binary value for Spark. What
     message    = "p" (1 byte), 0 (1), number of the edge (2, big endian), 0 (4), record batch as an Arrow IPC message
     marker     = "m", see `marker`
     tick       = nothing
+    ballast    = nothing
+
+Spark counts the rows that it hands to a task at once, and a few hundred messages of megabytes have killed a JVM. (It
+can look at their bytes too, but then it does after each row, and in a plan with messages are rows of sources as well.)
+So a message counts for more than one: before it come empty rows, one for so many of its bytes that what a task gets at
+once stays below some megabytes.
 
 The columns of the record batch are those of the edge, with the hash behind them if the edge has keys. No schema is
 sent: both sides have it from the plan. Edges into operators that order their rows cross as rows (`layout`).
@@ -15,7 +21,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import pairwise
 from typing import Final
 
 import numpy as np
@@ -55,7 +60,8 @@ _WORTH_A_STEP: Final = 5_000
 _MESSAGE_BYTES: Final = 4 << 20
 _HELD_FOR_A_TASK: Final = 2 << 20
 _HELD: Final = 32 << 20
-_BATCH_BYTES: Final = 16 << 20
+_BATCH_BYTES: Final = 28 << 20
+"""What a task gets at once has no more bytes, and a message: with one of 4 MB as many as Arrow makes room for."""
 
 
 class PackedLayout:
@@ -77,7 +83,7 @@ class PackedLayout:
         return _batch(rows, list(range(len(rows))), 1)
 
     def unpack(self, batch: pa.RecordBatch) -> tuple[list[bytes], Iterable[Arrival]]:
-        """Splits a batch that crossed the exchange into control rows and the elements of each edge.
+        """Splits a batch that crossed the exchange into what tasks say and the elements of each edge.
 
         Raises:
             ValueError: Something in it is no message of this exchange.
@@ -85,7 +91,7 @@ class PackedLayout:
         controls: list[bytes] = []
         found: list[list[pa.RecordBatch]] = [[] for _ in self.edges]
         for content in _contents(batch.column(batch.schema.get_field_index(CONTROL))):
-            if content.size and content[0] == _KIND[0]:
+            if content[0] == _KIND[0]:
                 number, elements = self._read(content)
                 found[number].append(elements)
             else:
@@ -125,10 +131,12 @@ class Packer:
     Args:
         layout: Of the exchange.
         tasks: Number of tasks behind it.
+        batch_rows: How many rows such a task gets at once.
     """
 
-    def __init__(self, layout: PackedLayout, tasks: int) -> None:
+    def __init__(self, layout: PackedLayout, tasks: int, batch_rows: int) -> None:
         self._layout = layout
+        self._row_bytes = -(-_BATCH_BYTES // batch_rows)
         self._held_at_most = min(_HELD, tasks * _HELD_FOR_A_TASK)
         self._numbers = {edge.name: number for number, edge in enumerate(layout.edges)}
         self._held: dict[tuple[int, tuple[int, ...] | None], _Held] = {}
@@ -160,7 +168,7 @@ class Packer:
 
     def _send(self, number: int, targets: tuple[int, ...] | None, held: _Held) -> Iterator[pa.RecordBatch]:
         edge = self._layout.edges[number]
-        written = _Written()
+        written = _Written(self._row_bytes)
         phase = 0 if edge.broadcast else 1
         for parts, elements in self._placed(edge, targets, held.batches):
             for piece in _pieces(elements):
@@ -169,7 +177,7 @@ class Packer:
                     written.add(_HEAD.pack(_KIND, number), message, part)
                 if written.size >= _BATCH_BYTES:
                     yield written.batch(phase)
-                    written = _Written()
+                    written = _Written(self._row_bytes)
         if written.tasks:
             yield written.batch(phase)
 
@@ -191,20 +199,23 @@ class Packer:
 
 
 class _Written:
-    """Messages one after the other, as they stand in the column in which they are sent."""
+    """Messages with their ballast, one after the other, as they stand in the column in which they are sent."""
 
-    def __init__(self) -> None:
+    def __init__(self, row_bytes: int) -> None:
         self.tasks: list[int] = []
         self.size = 0
+        self._row_bytes = row_bytes
         self._ends = [0]
         self._stream = pa.BufferOutputStream()
 
     def add(self, head: bytes, message: pa.Buffer, task: int) -> None:
         self._stream.write(head)
         self._stream.write(message)
+        ballast = message.size // self._row_bytes
+        self._ends += [self.size] * ballast
         self.size += len(head) + message.size
         self._ends.append(self.size)
-        self.tasks.append(task)
+        self.tasks += [task] * (ballast + 1)
 
     def batch(self, phase: int) -> pa.RecordBatch:
         ends = pa.py_buffer(np.array(self._ends, np.int32))
@@ -277,13 +288,13 @@ def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 
 
 def _contents(column: pa.Array) -> Iterator[pa.Buffer]:
-    """The values of a column of bytes, where they lie."""
+    """The values of a column of bytes, where they lie, but for those without any."""
     if not len(column):
         return
-    _, ends, content = column.buffers()
-    if content is None:
-        content = pa.py_buffer(b"")
-    for start, end in pairwise(np.frombuffer(ends, np.int32)[column.offset : column.offset + len(column) + 1].tolist()):
+    _, buffer, content = column.buffers()
+    ends = np.frombuffer(buffer, np.int32)[column.offset : column.offset + len(column) + 1]
+    filled = np.flatnonzero(ends[1:] > ends[:-1])
+    for start, end in zip(ends[filled].tolist(), ends[filled + 1].tolist(), strict=True):
         yield content.slice(start, end - start)
 
 

@@ -147,6 +147,7 @@ class Stage:
         leaving: Edges that cross the exchange after this stage.
         arrives_packed: Whether elements cross the exchange before it in messages, not as rows.
         leaves_packed: The same of the exchange after it.
+        batch_rows: How many rows a task behind it gets at once, where elements leave in messages.
     """
 
     index: int
@@ -156,6 +157,7 @@ class Stage:
     leaving: tuple[Edge, ...]
     arrives_packed: bool = False
     leaves_packed: bool = False
+    batch_rows: int = 0
 
 
 @dataclass(frozen=True)
@@ -221,11 +223,6 @@ class JobPlan:
     def stages(self) -> tuple[Stage, ...]:
         """All stages of all epoch jobs."""
         return tuple(stage for epoch_job in self.epoch_jobs for stage in epoch_job.stages)
-
-    @property
-    def has_messages(self) -> bool:
-        """Whether elements cross an exchange in messages."""
-        return any(stage.arrives_packed for stage in self.stages)
 
     @property
     def clocks(self) -> dict[str, WatermarkClock]:

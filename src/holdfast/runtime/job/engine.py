@@ -160,9 +160,9 @@ class Engine(ABC):
         return call
 
     @property
-    def carries_messages(self) -> bool:
-        """Whether elements may cross its exchanges in messages of several megabytes each."""
-        return True
+    def batch_rows(self) -> int:
+        """How many rows a task gets at once at most; 0 where elements cannot cross its exchanges in messages."""
+        return 10_000
 
     @abstractmethod
     def services(self) -> Mapping[str, Any]:

@@ -72,14 +72,13 @@ EXECUTION_TRIGGER: Final = ConfigOption(
     "stop), or an interval such as '10 s'.",
 )
 
-PACKED_EXCHANGE: Final = ConfigOption[bool | None](
+PACKED_EXCHANGE: Final = ConfigOption(
     "execution.exchange.packed",
     bool,
-    None,
+    True,
     "Whether elements go from one Python stage to the next in columns, many in one message, and not as rows of Spark. "
-    "Without a value they do in jobs all of whose inputs are a `FileSource`, where it costs nothing. Else it takes "
-    "less of the JVM's time and more of Python's, and pays where a stage emits more than it reads. Elements are rows "
-    "in any case before Spark 4.1, out of inputs that Spark reads, and on their way to operators that order them.",
+    "Elements are rows in any case before Spark 4.1, out of inputs that Spark reads, on their way to operators that "
+    "order them, and where `spark.sql.execution.arrow.maxRecordsPerBatch` is 0.",
 )
 
 PYTHON_FILES: Final = ConfigOption[list[str]](

@@ -26,7 +26,7 @@ from holdfast.runtime.compaction.background import Compaction, CompactionStatist
 from holdfast.runtime.epoch.epoch_runner import EpochRunner
 from holdfast.runtime.exchange.descriptor import JobDescriptor
 from holdfast.runtime.graph.compiler import compile_graph
-from holdfast.runtime.graph.packing import packing_pays, with_packed_exchanges
+from holdfast.runtime.graph.packing import with_packed_exchanges
 from holdfast.runtime.graph.plan import JobPlan
 from holdfast.runtime.job.control import JobControl, RescaleRequest
 from holdfast.runtime.job.engine import EpochDriver, EpochInput, Outcome
@@ -99,9 +99,8 @@ class JobAttempt(EpochDriver):
         job = self._job
         maximum = job.configuration.get(MAX_PARALLELISM)
         plan = compile_graph(job.graph, job.default_parallelism, maximum, self._stored_max, parallelism)
-        asked = job.configuration.get(PACKED_EXCHANGE)
-        packs = job.engine.carries_messages and (packing_pays(plan) if asked is None else asked)
-        return with_packed_exchanges(plan) if packs else plan
+        rows = job.engine.batch_rows
+        return with_packed_exchanges(plan, rows) if rows and job.configuration.get(PACKED_EXCHANGE) else plan
 
     def run(self) -> Outcome:
         """Runs the attempt to its end. Blocks.

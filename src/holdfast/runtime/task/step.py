@@ -133,6 +133,7 @@ class OperatorRun(StepRun):
             count = max(_FEWEST_TAKEN, _EMITTED_AT_ONCE // growth) if self.records_in else _FIRST_TAKEN
             yield chunk.slice(at, count)
             at += count
+        chunk.given()
 
     def accept(self, chunk: Chunk) -> Chunk:
         self.records_in += len(chunk)

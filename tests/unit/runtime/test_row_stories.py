@@ -1,4 +1,4 @@
-"""Stories of jobs once more, with elements that cross the exchanges between Python stages in messages."""
+"""Stories of jobs once more, with elements that cross the exchanges between Python stages as rows."""
 
 from __future__ import annotations
 
@@ -28,14 +28,15 @@ NUMBERS = "word string, number bigint"
 
 
 @pytest.fixture(autouse=True)
-def packed() -> Iterator[None]:
+def rows() -> Iterator[None]:
     """The default of the option is the other one."""
-    object.__setattr__(PACKED_EXCHANGE, "default", True)
+    object.__setattr__(PACKED_EXCHANGE, "default", False)
     yield
-    object.__setattr__(PACKED_EXCHANGE, "default", None)
+    object.__setattr__(PACKED_EXCHANGE, "default", True)
 
 
-def test_these_stories_are_told_in_messages(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F405
+@pytest.mark.parametrize("packed", [False, True], ids=["rows", "messages"])
+def test_these_stories_are_told_in_rows(place: Path, monkeypatch: pytest.MonkeyPatch, packed: bool) -> None:  # noqa: F405
     packers: list[Packer] = []
 
     class Noted(Packer):
@@ -44,13 +45,15 @@ def test_these_stories_are_told_in_messages(place: Path, monkeypatch: pytest.Mon
             packers.append(self)
 
     monkeypatch.setattr(record_writer, "Packer", Noted)
+    if packed:
+        object.__setattr__(PACKED_EXCHANGE, "default", True)
     test_two_keyed_operators_on_one_stream(place / "ordered")  # noqa: F405
-    assert not packers
+    assert not packers, "what an operator orders are rows"
     program = Program()  # noqa: F405
     words = program.source("lines", "line string").flat_map(lambda row: row.line.split(), "string")
     by_word = words.key_by(lambda word: word, "string")
     numbered_words = by_word.process(functions.Numbering(lambda word, number: (word, number)), NUMBERS)
     numbered_words.uid("words").sink_to(Journal(place / "out"))  # noqa: F405
     run(program, place / "job", epochs("lines", [[("kelp rock",)], [("kelp kelp",)]]))  # noqa: F405
-    assert packers
+    assert bool(packers) == packed
     assert as_tuples(journal.read(place / "out")) == [("kelp", 1), ("kelp", 2), ("kelp", 3), ("rock", 1)]  # noqa: F405
