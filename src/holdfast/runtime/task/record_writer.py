@@ -35,9 +35,8 @@ class RecordWriter:
         epoch: int,
         selector_of: Callable[[Edge], Callable[[Any], Any]],
     ) -> None:
-        self.layout = leaving_layout(stage)
-        is_packed = isinstance(self.layout, PackedLayout)
-        self._packer = Packer(self.layout, next_tasks, stage.batch_rows) if is_packed else None
+        self.layout = layout = leaving_layout(stage)
+        self._packer = Packer(layout, next_tasks, stage.batch_rows) if isinstance(layout, PackedLayout) else None
         self._next = (stage.index + 1, next_tasks, partition)
         self._epoch = epoch
         self._by_origin: dict[Port, list[Edge]] = {}
