@@ -104,8 +104,10 @@ class EngineProcess:
             self._process.stdin.flush()
         watchdog = threading.Timer(PATIENCE, self._kill)
         watchdog.start()
-        answer = self._process.stdout.readline()
-        watchdog.cancel()
+        try:
+            answer = self._process.stdout.readline()
+        finally:  # also if we are told to end, which would wait for it otherwise
+            watchdog.cancel()
         if not answer:
             text = self._log.read_text(encoding="utf-8", errors="replace")
             raise SystemExit(f"engine {self.name!r} ended with exit code {self._process.wait()}:\n{text[-4000:]}")

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +17,7 @@ from benchmarks import contest, keyed_count
 from benchmarks.engines import pyflink
 from benchmarks.input_files import Source, epoch_files
 from benchmarks.workload import Workload, chosen_engines, engine_names
+from tests.documentation import ROOT
 
 
 @pytest.fixture
@@ -88,6 +93,32 @@ def test_a_result_is_the_median_of_its_rounds() -> None:
         "milliseconds_per_epoch": 500.0,
         "rounds": [200.0, 500.0, 10.0],
     }
+
+
+def test_a_contest_that_is_told_to_end_while_an_engine_works_ends_at_once(tmp_path: Path) -> None:
+    engine = tmp_path / "engine"
+    engine.write_text("#!/bin/sh\nread epochs\ntouch working\nexec cat\n")  # until nobody asks any more
+    engine.chmod(0o755)
+    program = """
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from benchmarks import contest
+from benchmarks.workload import Workload
+place = Path(sys.argv[1])
+contest.engine_module = lambda name: SimpleNamespace(interpreter=lambda cache: str(place / "engine"))
+contest.hold(["never-ends"], Workload(1, 1, "discard", "", ""), contest.Course(1, 1, 0, 1), place)
+"""
+    with subprocess.Popen([sys.executable, "-c", program, tmp_path], cwd=ROOT, stderr=subprocess.DEVNULL) as contest:
+        try:
+            deadline = time.monotonic() + 60
+            while not list(tmp_path.glob("contest-*/never-ends/working")):
+                assert time.monotonic() < deadline
+                time.sleep(0.02)
+            contest.terminate()
+            assert contest.wait(timeout=20) == 128 + signal.SIGTERM
+        finally:
+            contest.kill()
 
 
 def test_an_epoch_of_pyflink_ends_when_its_slower_subtask_has_seen_its_share(tmp_path: Path) -> None:
