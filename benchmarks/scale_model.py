@@ -20,8 +20,8 @@ from dataclasses import asdict, dataclass, fields
 # Milliseconds of the clock.
 FIXED = 245.0
 """An epoch of next to nothing, without its syncs: Spark's planning, logs and the start of a job (`small_epoch.py`)."""
-SPARK_TASK = 1.0
-"""Each task of Spark, as its driver sees it: scheduled, started, answered (`width.py --spark`)."""
+SPARK_TASK = 1.1
+"""Each task of Spark: scheduled, started, answered (`width.py --spark`, 1,000 a stage; a young JVM takes three)."""
 DRIVER_SUBTASK = 0.09
 """What the driver does for a subtask: plan, accept, complete (`width.py`)."""
 DRIVER_RUN = 0.007
@@ -39,8 +39,8 @@ MARKER, SPARK_MARKER, REPORT, DOCUMENT_RUN, MESSAGE_RUN = 24, 94, 550, 290, 300
 """Of `width.py`; what Spark shuffles for a marker was tried with a million rows of six columns."""
 
 # Compaction, which is one process of the driver's host.
-MERGED_ROWS = 3_000_000
-"""Rows that it reads a second (`merge.py`)."""
+MERGED_ROWS = 12_000_000
+"""Rows that it reads a second, in memory and by the clock (`merge.py`); a disk or a network may be slower."""
 REWRITTEN = 3.0
 """How often a row is read for merges until it stays where it is (`compaction.py`: 2 to 4; 6.5 at the very most)."""
 GRACE_SECONDS = 600
