@@ -20,8 +20,8 @@ from holdfast.storage.register.register_state import GENESIS, CheckpointPointer,
 from tests.chaos.bank import ROWS, Auditor, Bank, by_key
 
 MOST_FILES: Final = 600
-"""That a job may keep, with what it will delete. A checkpoint leaves seven, and a file goes with the second sweep after it
-was named last, so after forty checkpoints or a few more: 350 were seen. Without sweeps it would be 900 in fifty rounds.
+"""That a job may keep, with what it will delete. A checkpoint leaves seven, and a file goes with the second sweep after
+it was named last, so after forty checkpoints or a few more: 350 were seen. Without sweeps fifty rounds would leave 900.
 """
 
 
