@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from holdfast.storage.file_system import s3_options
 from tests import memory
 from tests.examples import examples
 from tests.long_tests import LONG
+from tests.postgres import PostgresServer
 
 ARCHIVE = Path(sys.prefix, "spark.jsa")
 """Classes of Spark, as `tests/programs/java_archive.py` writes them; they halve what the start of a JVM costs."""
@@ -44,6 +46,12 @@ ON_THEIR_OWN = ("_stories.py", "/test_examples.py")
 def s3_options_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process reaches object stores in one way for its life; that of the tests has many lives."""
     monkeypatch.setattr(s3_options, "_current", s3_options.current_s3_options())
+
+
+@pytest.fixture(scope="module")
+def postgres_server() -> Iterator[PostgresServer]:
+    with PostgresServer() as server:
+        yield server
 
 
 def pytest_collection_modifyitems(items: list[Any]) -> None:

@@ -129,12 +129,6 @@ class ChoosyPostgresTable(PostgresTable):
         """Tasks refuse none here."""
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[PostgresServer]:
-    with PostgresServer() as server:
-        yield server
-
-
 class TestSQLite(SinkContract):
     @pytest.fixture
     def sink_backend(self, tmp_path: Path) -> SinkBackend:
@@ -149,14 +143,14 @@ class TestSQLiteThatRefuses(SinkContract):
 
 class TestPostgres(SinkContract):
     @pytest.fixture
-    def sink_backend(self, server: PostgresServer) -> SinkBackend:
-        return empty(PostgresTable(server.uri, "seen"), server)
+    def sink_backend(self, postgres_server: PostgresServer) -> SinkBackend:
+        return empty(PostgresTable(postgres_server.uri, "seen"), postgres_server)
 
 
 class TestPostgresThatRefuses(SinkContract):
     @pytest.fixture
-    def sink_backend(self, server: PostgresServer) -> SinkBackend:
-        return empty(ChoosyPostgresTable(server.uri, "seen"), server, "check (word <> 'rock')")
+    def sink_backend(self, postgres_server: PostgresServer) -> SinkBackend:
+        return empty(ChoosyPostgresTable(postgres_server.uri, "seen"), postgres_server, "check (word <> 'rock')")
 
 
 def empty(backend: PostgresTable, server: PostgresServer, check: str = "") -> PostgresTable:

@@ -31,7 +31,6 @@ from holdfast.testing import EpochProgram, SinkBackend
 from holdfast.testing.sink_contract.commit_contract import SinkJob
 from holdfast.testing.sink_contract.commit_process import CommitProcess
 from holdfast.types.conversion.convert import to_type
-from tests.postgres import PostgresServer
 
 COLUMNS = pa.schema([("word", pa.string()), ("n", pa.int64())])
 CHANGES = "changelog<word: string, n: bigint>"
@@ -166,16 +165,10 @@ class PostgresTable(ChangedTable):
             return cursor.fetchall()  # type: ignore[no-any-return]
 
 
-@pytest.fixture(scope="module")
-def postgres() -> Iterator[PostgresServer]:
-    with PostgresServer() as server:
-        yield server
-
-
 @pytest.fixture(params=["Delta", "Iceberg", "SQLite", pytest.param("Postgres", marks=pytest.mark.services)])
 def target(request: pytest.FixtureRequest, tmp_path: Path) -> ChangedTable:
     if request.param == "Postgres":
-        return PostgresTable(tmp_path / "out", request.getfixturevalue("postgres").uri)
+        return PostgresTable(tmp_path / "out", request.getfixturevalue("postgres_server").uri)
     return {"Delta": DeltaDirectory, "Iceberg": IcebergWarehouse, "SQLite": SQLiteFile}[request.param](tmp_path / "out")
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import pickle
-from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -19,23 +18,12 @@ from holdfast.errors import ConfigurationError, JobExecutionError, StorageError
 from holdfast.testing import EpochProgram, TcpProxy
 from holdfast.testing.sink_contract.sink_stage import SinkStage
 from tests.postgres import PostgresServer
-from tests.stories.databases import Database, of_postgres, of_request
+from tests.stories.databases import Database, of_postgres
 
 pytestmark = pytest.mark.services
 
 COUNTS = "word string, n bigint"
 CHANGES = "word string, n bigint, kind string"
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[PostgresServer]:
-    with PostgresServer() as server:
-        yield server
-
-
-@pytest.fixture(params=["postgres", "sqlite"])
-def database(request: pytest.FixtureRequest, tmp_path: Path) -> Database:
-    return of_request(request, tmp_path)
 
 
 def run(sink: DatabaseSink, place: Path, columns: str, *epochs: list[Any], **settings: Any) -> None:
@@ -60,8 +48,8 @@ def test_the_last_row_of_a_key_is_put(database: Database, tmp_path: Path) -> Non
     assert database.ask("select word, n from counts order by word") == [("kelp", 4), ("rock", 1), ("sand", 1)]
 
 
-def test_what_a_column_refuses_is_told_before_it_is_staged(server: PostgresServer, tmp_path: Path) -> None:
-    database = of_postgres(server)
+def test_what_a_column_refuses_is_told_before_it_is_staged(postgres_server: PostgresServer, tmp_path: Path) -> None:
+    database = of_postgres(postgres_server)
     database.ask("create table limited (word varchar(4) not null, small int2, n int4 default 7 not null, free text)")
     rows = [
         ("kelp", 1, 2**31 - 1, "x" * 1000),
@@ -169,8 +157,8 @@ def test_a_file_of_sqlite_that_is_gone_is_not_made_anew(tmp_path: Path) -> None:
     assert not path.exists()
 
 
-def test_every_type_of_a_stream_comes_back(server: PostgresServer, tmp_path: Path) -> None:
-    database = of_postgres(server)
+def test_every_type_of_a_stream_comes_back(postgres_server: PostgresServer, tmp_path: Path) -> None:
+    database = of_postgres(postgres_server)
     columns = (
         "a tinyint, b smallint, c int, d bigint, e float, f double, g string, h boolean, i binary, j date, "
         "k timestamp, l timestamp_ntz, m decimal(20, 4), n array<bigint>, o array<string>"
@@ -187,9 +175,9 @@ def test_every_type_of_a_stream_comes_back(server: PostgresServer, tmp_path: Pat
 
 
 def test_text_goes_into_json_and_uuid_columns_and_integers_into_smaller_ones(
-    server: PostgresServer, tmp_path: Path
+    postgres_server: PostgresServer, tmp_path: Path
 ) -> None:
-    database = of_postgres(server)
+    database = of_postgres(postgres_server)
     database.ask("create table t (id uuid, body jsonb, n smallint)")
     sink, columns = DatabaseSink(database.uri, "public.t"), "id string, body string, n bigint"
     some = "0f0e0d0c-0000-4000-8000-000000000001"
@@ -206,19 +194,21 @@ def test_text_goes_into_json_and_uuid_columns_and_integers_into_smaller_ones(
 
 
 def test_a_text_that_postgres_does_not_store_is_refused_before_it_is_staged(
-    server: PostgresServer, tmp_path: Path
+    postgres_server: PostgresServer, tmp_path: Path
 ) -> None:
-    database = of_postgres(server)
+    database = of_postgres(postgres_server)
     sink = DatabaseSink(database.uri, "counts", create_table=True)
     with pytest.raises(JobExecutionError, match="'word' has a text with the character NUL"):
         run(sink, tmp_path, COUNTS, [("ke\0lp", 1)])
 
 
-def test_a_commit_whose_answer_is_lost_is_not_repeated(server: PostgresServer, tmp_path: Path) -> None:
+def test_a_commit_whose_answer_is_lost_is_not_repeated(postgres_server: PostgresServer, tmp_path: Path) -> None:
     """Whichever answer it is: that of a statement, or that of the commit itself."""
-    database = of_postgres(server)
-    with TcpProxy("127.0.0.1", server.port) as proxy:
-        sink = DatabaseSink(database.uri.replace(str(server.port), str(proxy.port)), "counts", create_table=True)
+    database = of_postgres(postgres_server)
+    with TcpProxy("127.0.0.1", postgres_server.port) as proxy:
+        sink = DatabaseSink(
+            database.uri.replace(str(postgres_server.port), str(proxy.port)), "counts", create_table=True
+        )
         epochs = [[("kelp", number)] for number in range(1, 11)]
         for number in range(1, len(epochs) + 1):
             if number > 1:
@@ -232,9 +222,9 @@ def test_a_commit_whose_answer_is_lost_is_not_repeated(server: PostgresServer, t
 
 
 def test_a_leader_that_sleeps_in_its_transaction_makes_others_wait_but_not_for_ever(
-    server: PostgresServer, tmp_path: Path
+    postgres_server: PostgresServer, tmp_path: Path
 ) -> None:
-    database = of_postgres(server)
+    database = of_postgres(postgres_server)
     sink = DatabaseSink(database.uri, "counts", create_table=True, lock_timeout=0.05)
     run(sink, tmp_path, COUNTS, [("kelp", 1)])
     with postgres.connect(database.uri) as asleep, asleep.cursor() as cursor:

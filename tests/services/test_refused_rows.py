@@ -8,7 +8,6 @@ from __future__ import annotations
 import datetime
 import json
 import logging
-from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ from holdfast.datastream.connectors.database import DatabaseSink
 from holdfast.errors import ConfigurationError, JobExecutionError, StorageError
 from holdfast.testing import EpochProgram, TcpProxy
 from tests.postgres import PostgresServer
-from tests.stories.databases import Database, of_postgres, of_request
+from tests.stories.databases import Database, of_postgres
 
 pytestmark = pytest.mark.services
 
@@ -33,17 +32,6 @@ PATIENT = {
     "restart-strategy.fixed-delay.attempts": "100",
     "restart-strategy.fixed-delay.delay": "1 ms",
 }
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[PostgresServer]:
-    with PostgresServer() as server:
-        yield server
-
-
-@pytest.fixture(params=["postgres", "sqlite"])
-def database(request: pytest.FixtureRequest, tmp_path: Path) -> Database:
-    return of_request(request, tmp_path)
 
 
 def run(sink: DatabaseSink, place: Path, *epochs: list[Any], columns: str = COUNTS, **settings: Any) -> None:
@@ -163,8 +151,8 @@ def test_rows_that_are_all_refused_go_aside_up_to_a_bound(database: Database, tm
     assert [row["n"] for _, _, row in aside(database)] == [-n for n in range(40)]
 
 
-def test_a_few_rows_of_many_are_found_by_few_statements(server: PostgresServer, tmp_path: Path) -> None:
-    database = of_postgres(server)
+def test_a_few_rows_of_many_are_found_by_few_statements(postgres_server: PostgresServer, tmp_path: Path) -> None:
+    database = of_postgres(postgres_server)
     database.ask(
         "create table counts (word text, n bigint check (n % 1000 > 0))",
         "create sequence tries",
@@ -179,9 +167,11 @@ def test_a_few_rows_of_many_are_found_by_few_statements(server: PostgresServer, 
 
 
 @pytest.mark.parametrize("state", ["40001", "40P01", "53200", "57014"])
-def test_what_is_no_refusal_is_tried_again_as_a_whole(server: PostgresServer, tmp_path: Path, state: str) -> None:
+def test_what_is_no_refusal_is_tried_again_as_a_whole(
+    postgres_server: PostgresServer, tmp_path: Path, state: str
+) -> None:
     """A conflict of transactions, a deadlock, want of memory, a statement that was cancelled."""
-    database = of_postgres(server)
+    database = of_postgres(postgres_server)
     database.ask(
         "create table counts (word text, n bigint)",
         "create sequence tries",
@@ -195,12 +185,12 @@ def test_what_is_no_refusal_is_tried_again_as_a_whole(server: PostgresServer, tm
 
 
 def test_an_answer_that_is_lost_while_rows_are_looked_for_changes_nothing(
-    server: PostgresServer, tmp_path: Path
+    postgres_server: PostgresServer, tmp_path: Path
 ) -> None:
-    database = of_postgres(server)
+    database = of_postgres(postgres_server)
     database.ask("create table counts (word text, n bigint check (n > 0))")
-    with TcpProxy("127.0.0.1", server.port) as proxy:
-        sink = DatabaseSink(database.uri.replace(str(server.port), str(proxy.port)), "counts", **ASIDE)
+    with TcpProxy("127.0.0.1", postgres_server.port) as proxy:
+        sink = DatabaseSink(database.uri.replace(str(postgres_server.port), str(proxy.port)), "counts", **ASIDE)
         epochs = [[("kelp", n), ("rock", -n), ("sand", n)] for n in range(1, 9)]
         for n in range(1, len(epochs) + 1):
             if n > 1:
@@ -210,8 +200,10 @@ def test_an_answer_that_is_lost_while_rows_are_looked_for_changes_nothing(
             assert aside(database) == [(m, "insert", {"word": "rock", "n": -m}) for m in range(1, n + 1)]
 
 
-def test_a_table_for_refused_rows_that_is_locked_makes_the_job_wait(server: PostgresServer, tmp_path: Path) -> None:
-    database = of_postgres(server)
+def test_a_table_for_refused_rows_that_is_locked_makes_the_job_wait(
+    postgres_server: PostgresServer, tmp_path: Path
+) -> None:
+    database = of_postgres(postgres_server)
     database.ask("create table counts (word text, n bigint check (n > 0))")
     sink = DatabaseSink(database.uri, "counts", **ASIDE, lock_timeout=0.05)
     run(sink, tmp_path, [("kelp", 1)])
@@ -246,9 +238,9 @@ def test_a_table_for_refused_rows_that_somebody_drops_is_made_anew(database: Dat
 
 
 def test_a_table_for_refused_rows_that_is_not_writable_ends_the_job_by_name(
-    server: PostgresServer, tmp_path: Path
+    postgres_server: PostgresServer, tmp_path: Path
 ) -> None:
-    database = of_postgres(server)
+    database = of_postgres(postgres_server)
     database.ask("create table counts (word text, n bigint check (n > 0))")
     sink = DatabaseSink(database.uri, "counts", **ASIDE)
     run(sink, tmp_path, [("kelp", 1)])
@@ -269,9 +261,9 @@ def test_a_table_for_refused_rows_that_is_not_writable_ends_the_job_by_name(
     assert counts(database) == [("kelp", 1), ("sand", 2)]
 
 
-def test_what_the_end_of_the_transaction_would_refuse_is_found(server: PostgresServer, tmp_path: Path) -> None:
+def test_what_the_end_of_the_transaction_would_refuse_is_found(postgres_server: PostgresServer, tmp_path: Path) -> None:
     """Also where the parent of a row comes behind it, which only the end of a statement, or of all, can tell."""
-    database = of_postgres(server)
+    database = of_postgres(postgres_server)
     database.ask(
         "create table counts (word text, n bigint primary key, "
         "parent bigint constraint family references counts deferrable initially deferred)"
@@ -285,12 +277,12 @@ def test_what_the_end_of_the_transaction_would_refuse_is_found(server: PostgresS
     assert aside(database) == [(1, "insert", {"word": "sand", "n": 3, "parent": 99})]
 
 
-def test_values_that_a_column_does_not_take_go_aside(server: PostgresServer, tmp_path: Path) -> None:
+def test_values_that_a_column_does_not_take_go_aside(postgres_server: PostgresServer, tmp_path: Path) -> None:
     """As JSON in characters that each database has, also where it has not those of the row."""
-    if not postgres_has(server, "japanese"):
-        with postgres.connect(server.uri, autocommit=True) as connection, connection.cursor() as cursor:
+    if not postgres_has(postgres_server, "japanese"):
+        with postgres.connect(postgres_server.uri, autocommit=True) as connection, connection.cursor() as cursor:
             cursor.execute("create database japanese encoding 'EUC_JP' locale 'C' template template0")
-    database = Database(server.uri.replace("/postgres", "/japanese"), postgres.connect)
+    database = Database(postgres_server.uri.replace("/postgres", "/japanese"), postgres.connect)
     database.ask("drop table if exists counts, holdfast_ledger, holdfast_ledger_identity, holdfast_refused")
     database.ask(
         "create table counts (word text, body jsonb, d numeric(4, 1), at date, f float8 check (f < 1), b bytea)"
@@ -314,8 +306,8 @@ def test_values_that_a_column_does_not_take_go_aside(server: PostgresServer, tmp
     }
 
 
-def postgres_has(server: PostgresServer, name: str) -> bool:
-    found = Database(server.uri, postgres.connect).ask(f"select 1 from pg_database where datname = '{name}'")
+def postgres_has(postgres_server: PostgresServer, name: str) -> bool:
+    found = Database(postgres_server.uri, postgres.connect).ask(f"select 1 from pg_database where datname = '{name}'")
     return bool(found)
 
 

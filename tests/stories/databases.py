@@ -40,8 +40,13 @@ def of_postgres(server: PostgresServer) -> Database:
     return found
 
 
+def sqlite_in(place: Path) -> Database:
+    """The one in a directory."""
+    return Database(f"file:{place / 'db.sqlite'}", sqlite.connect)
+
+
 def of_request(request: pytest.FixtureRequest, place: Path) -> Database:
-    """The one that a parameter names, `postgres` on the fixture `server` or `sqlite`."""
+    """The one that a parameter names, `postgres` on the fixture `postgres_server` or `sqlite`."""
     if request.param == "sqlite":
-        return Database(f"file:{place / 'db.sqlite'}", sqlite.connect)
-    return of_postgres(request.getfixturevalue("server"))
+        return sqlite_in(place)
+    return of_postgres(request.getfixturevalue("postgres_server"))
