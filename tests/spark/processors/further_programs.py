@@ -9,7 +9,18 @@ import pandas as pd
 from pyspark.sql import Row
 from pyspark.sql.streaming.stateful_processor import StatefulProcessorHandle
 
-from tests.spark.processors.programs import HOUR, INPUT, PLAIN, START, TIMED, Processor, Program, at, milliseconds
+from tests.spark.processors.programs import (
+    HOUR,
+    INPUT,
+    PLAIN,
+    START,
+    TIMED,
+    Processor,
+    Program,
+    SessionsByTimer,
+    at,
+    milliseconds,
+)
 
 LIVES = 40_000
 
@@ -87,12 +98,8 @@ class LargeRowsOfFrames(Processor):
             yield large.assign(columns=",".join(frame.columns), kinds="".join(dtype.kind for dtype in frame.dtypes))
 
 
-class SessionsOfFrames(Processor):
-    """A session ends ten seconds of event time after its last row."""
-
-    def init(self, handle: StatefulProcessorHandle) -> None:
-        self.handle = handle
-        self.session = handle.getValueState("session", "n bigint, ends bigint")
+class SessionsOfFrames(SessionsByTimer):
+    """The same in pandas."""
 
     def handleInputRows(self, key: Any, rows: Iterator[pd.DataFrame], timerValues: Any) -> Iterator[pd.DataFrame]:
         n, ends = self.session.get() or (0, 0)
@@ -110,22 +117,8 @@ class SessionsOfFrames(Processor):
         yield pd.DataFrame({"key": [key[0]], "n": [n], "ends": [(ends - milliseconds(START)) // 1000]})
 
 
-class TimedSessions(Processor):
-    """As the sessions, with the instant at which each has ended."""
-
-    def init(self, handle: StatefulProcessorHandle) -> None:
-        self.handle = handle
-        self.session = handle.getValueState("session", "n bigint, ends bigint")
-
-    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
-        n, ends = self.session.get() or (0, 0)
-        if ends:
-            self.handle.deleteTimer(ends)
-        for row in rows:
-            n, ends = n + 1, max(ends, milliseconds(row.at) + 10_000)
-        self.session.update((n, ends))
-        self.handle.registerTimer(ends)
-        return iter([])
+class TimedSessions(SessionsByTimer):
+    """The same, with the instant at which each has ended."""
 
     def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Row]:
         n, ends = self.session.get()
