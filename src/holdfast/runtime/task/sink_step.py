@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from holdfast.errors import HoldfastError, OutputTypeError
+from holdfast.errors import HoldfastError, OutputTypeError, StorageError
 from holdfast.runtime.exchange.barrier import StepReport
 from holdfast.runtime.exchange.chunk import Chunk
 from holdfast.runtime.exchange.descriptor import EpochDescriptor
@@ -111,6 +111,9 @@ class SinkRun(StepRun):
             cause = error.__cause__ if isinstance(error.__cause__, Exception) else error
             doing = f"{doing} ({error})" if cause is not error else doing
             raise user_error(cause, self.step.uid, None, self._epoch.epoch, doing) from cause
+        except (FileNotFoundError, FileExistsError) as error:
+            # Of the target, which may be away only; it is no program that is wrong.
+            raise StorageError(f"Could not write 'sink {self.step.uid}' ({doing}): {error}") from error
         except OSError as error:
             raise translate(error, "write", f"sink {self.step.uid}") from error
         except Exception as error:

@@ -23,7 +23,12 @@ PERSISTENT = {
     "restart-strategy.type": "fixed-delay",
     "restart-strategy.fixed-delay.attempts": "1000000",
     "restart-strategy.fixed-delay.delay": "20 ms",
+    "restart-strategy.identical-failures": "1",
+    "restart-strategy.identical-unknown-failures": "1",
 }
+"""A target may be away for an hour: what a sink says of it must not be taken for a failure of the program, of which
+some in a row end the job."""
+
 SINK = "out"
 MOMENTS = (
     "before:sink.commit:2",
