@@ -86,6 +86,7 @@ LONG = (
     f"{LOST}::test_a_process_that_never_gets_the_answer",
     *(f"{LOST}::test_an_answer_that_is_lost_is_asked_for_again[{name}]" for name in LOST_ELSEWHERE),
     "tests/services/kafka/test_kafka_rights.py",
+    "tests/services/kafka/test_recompressing_topics.py",
     "tests/services/kafka/test_topic_limits.py::test_a_limit_that_is_lowered",
     "tests/services/kafka/test_topic_limits.py::test_a_topic_takes_what_a_task_lets_pass",
     "tests/services/kafka/test_topic_limits.py::test_what_is_compressed",

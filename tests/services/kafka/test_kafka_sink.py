@@ -20,6 +20,7 @@ from holdfast.datastream.connectors.kafka.client import KafkaConnection
 from holdfast.datastream.connectors.kafka.marker_topic import find_or_make, marker_key, marker_value
 from holdfast.datastream.connectors.kafka.shard_producer import ShardProducer
 from holdfast.errors import ConfigurationError, FencedError, HoldfastError, JobExecutionError, StorageError
+from holdfast.kernel import fault
 from holdfast.runtime.function.sink import CommitterInitContext
 from holdfast.testing import EpochProgram, KafkaServer
 from holdfast.testing.sink_contract.sink_stage import JOB, SinkStage
@@ -251,6 +252,11 @@ def test_a_topic_of_commits_that_may_forget_is_refused(broker: KafkaServer, topi
     _configure(broker, name, {"cleanup.policy": "compact", "unclean.leader.election.enable": "true"})
     with pytest.raises(ConfigurationError, match=r"unclean\.leader\.election\.enable is on"):
         stage(sink(broker.bootstrap_servers, topic), tmp_path)
+    _configure(broker, name, {"unclean.leader.election.enable": "false"})
+    job = stage(sink(broker.bootstrap_servers, topic), tmp_path)
+    _configure(broker, name, {"cleanup.policy": "delete"})
+    with pytest.raises(ConfigurationError, match=r"its cleanup.policy is 'delete'"):
+        job.committing().prepare({"out": job.target}, None)
 
 
 def _configure(broker: KafkaServer, topic: str, settings: dict[str, str]) -> None:
@@ -278,6 +284,27 @@ def test_another_topic_of_commits_than_the_checkpoint_knows_is_refused(
     with pytest.raises(ConfigurationError, match="has another one of this name"):
         new.commit(committables, is_recovered=True)
     assert values(broker, topic) == [["kelp", 1]]
+
+
+def test_what_was_staged_for_other_topics_goes_there(broker: KafkaServer, topic: str, tmp_path: Path) -> None:
+    """The program was changed since: rows and epochs go into others now."""
+    make_topic(broker.bootstrap_servers, f"{topic}-after")
+
+    def run(name: str, epochs: int) -> None:
+        program = EpochProgram()
+        program.source("in", "word string, n bigint").sink_to(sink(broker.bootstrap_servers, name)).uid("out")
+        program.run(tmp_path, [{"in": [("kelp", n)]} for n in range(1, epochs + 1)])
+
+    fault.install("before:sink.commit:2=raise")
+    try:
+        with pytest.raises(HoldfastError):
+            run(topic, 2)
+    finally:
+        fault.clear()
+    for epochs in (3, 4):
+        run(f"{topic}-after", epochs)
+    assert values(broker, topic) == [["kelp", 1], ["kelp", 2]]
+    assert values(broker, f"{topic}-after") == [["kelp", 3], ["kelp", 4]]
 
 
 def test_what_is_no_committable_or_target_of_a_sink_is_refused(broker: KafkaServer, topic: str, tmp_path: Path) -> None:

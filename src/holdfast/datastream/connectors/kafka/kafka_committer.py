@@ -188,7 +188,7 @@ def _heeding(error: StorageError, connection: KafkaConnection) -> KafkaConnectio
     if not isinstance(error, RefusedByTopicError) or not error.is_too_large:
         return connection
     known = limits_of(connection, error.topic)
-    return connection.limited_to(known[error.topic].largest if known else 1)
+    return connection.limited_to(known[error.topic].batch if known else 1)
 
 
 def shard_of(request: CommitRequest) -> Shard:

@@ -19,7 +19,7 @@ from holdfast.datastream.connectors.kafka.marker_topic import (
     DEFAULT_NAME,
     MarkerPartition,
     find_or_make,
-    require_same,
+    require_kept,
 )
 from holdfast.datastream.connectors.kafka.record import record_limits
 from holdfast.datastream.connectors.kafka.record.record_limits import RecordLimits, compressor_of
@@ -83,7 +83,7 @@ class KafkaSink(Sink):
         kept = _place_in(kept)
         known = MarkerPartition.from_json(kept) if kept else None
         if known is not None and known.topic == self._marker_topic:
-            require_same(connection.admin(), connection, known)
+            require_kept(connection, known)
             self._place = known
         else:
             self._place = find_or_make(connection, self._marker_topic, f"{context.job_id} {context.uid}")
@@ -114,7 +114,7 @@ class KafkaSink(Sink):
         """Publishes what is staged."""
         connection = KafkaConnection(self._properties)
         if self._schema.topic in self._limits:
-            connection = connection.limited_to(self._limits[self._schema.topic].largest)
+            connection = connection.limited_to(self._limits[self._schema.topic].batch)
         if self._guarantee is not DeliveryGuarantee.EXACTLY_ONCE:
             return _OfAnotherGuarantee(connection, context)
         return TransactionalCommitter(connection, context, self._place, self._id_base(context.job_id, context.uid))

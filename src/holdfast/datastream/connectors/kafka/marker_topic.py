@@ -120,8 +120,21 @@ def find_or_make(connection: KafkaConnection, name: str, owner: str) -> MarkerPa
     return MarkerPartition(cluster, name, str(found.topic_id), partition)
 
 
-def require_same(admin: AdminClient, connection: KafkaConnection, kept: MarkerPartition) -> None:
-    """Makes sure that the topic is the one that a checkpoint knows. Blocks.
+def require_kept(connection: KafkaConnection, kept: MarkerPartition) -> None:
+    """Makes sure that the topic is the one that a checkpoint knows, and still may not forget. Blocks.
+
+    Raises:
+        StorageError: The cluster does not answer.
+        ConfigurationError: It is another one, or not there, or may lose markers.
+    """
+    admin = connection.admin()
+    found = require_same(admin, connection, kept)
+    with told(f"asking Kafka about its topic of commits, {kept.topic!r},", connection):
+        _require_safe(admin, connection, kept.topic, found)
+
+
+def require_same(admin: AdminClient, connection: KafkaConnection, kept: MarkerPartition) -> Any:
+    """Makes sure that the topic is the one that a checkpoint knows, and describes it. Blocks.
 
     Raises:
         StorageError: The cluster does not answer.
@@ -130,7 +143,7 @@ def require_same(admin: AdminClient, connection: KafkaConnection, kept: MarkerPa
     with told(f"asking Kafka about its topic of commits, {kept.topic!r},", connection):
         found = _described_by_all(admin, connection, kept.topic)
         if found is not None and str(found.topic_id) == kept.topic_id and kept.partition < len(found.partitions):
-            return
+            return found
         cluster = _cluster_of(admin, connection)
     what = "has no topic of this name" if found is None else f"has another one of this name, with id {found.topic_id}"
     raise ConfigurationError(

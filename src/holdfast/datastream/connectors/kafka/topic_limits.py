@@ -14,7 +14,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AclOperation, AdminClient, ConfigResource, ResourceType
 
 from holdfast.datastream.connectors.kafka.client import KafkaConnection, told
-from holdfast.datastream.connectors.kafka.record.record_limits import RecordLimits
+from holdfast.datastream.connectors.kafka.record.record_limits import AS_IT_COMES, RecordLimits
 from holdfast.errors import ConfigurationError
 
 logger = logging.getLogger(__name__)
@@ -57,6 +57,9 @@ def limits_of(connection: KafkaConnection, topic: str | None) -> dict[str, Recor
 
 def _limits(said: dict[str, Any], partitions: int) -> RecordLimits:
     is_timed = said.get("message.timestamp.type") != "LogAppendTime"
+    compression = str(said.get("compression.type") or AS_IT_COMES)
+    # What brokers call level 9 of lz4 is its fastest one.
+    level = int(said.get(f"compression.{compression}.level") or -1) if compression != "lz4" else -1
     ahead, behind = (int(said.get(f"message.timestamp.{side}.max.ms", _ANY)) for side in ("after", "before"))
     return RecordLimits(
         int(said["max.message.bytes"]),
@@ -64,6 +67,8 @@ def _limits(said: dict[str, Any], partitions: int) -> RecordLimits:
         needs_key="compact" in str(said["cleanup.policy"]).split(","),
         ahead=ahead if is_timed and ahead < _ANY else None,
         behind=behind if is_timed and behind < _ANY else None,
+        compression=compression,
+        level=level,
     )
 
 

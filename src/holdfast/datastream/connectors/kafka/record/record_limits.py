@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
+from functools import cache
 from typing import Any, Final
 
 import pyarrow as pa
@@ -21,9 +22,16 @@ Compressor = Callable[[bytes], int]
 _BATCH: Final = 61
 """Bytes that a batch has before its records."""
 
-_BLOCK: Final = 1 << 16
+_BLOCKS: Final = {"lz4": 1 << 16}
+_BLOCKS_OF_BROKERS: Final = {**_BLOCKS, "snappy": 1 << 15}
+"""What is compressed at once, knowing nothing of what came before."""
+
 _ZSTD_LEVEL: Final = 3
-"""What librdkafka compresses with lz4 at once, knowing nothing of what came before, and its level of zstd."""
+
+AS_IT_COMES: Final = "producer"
+"""The `compression.type` of a topic that keeps batches as producers have compressed them."""
+
+_UNCOMPRESSED: Final = ("none", "inherit", "uncompressed")
 
 _UNCERTAIN: Final = 0.03, 64
 """By which part, and by how many bytes, what it makes may be more than what pyarrow makes of the same."""
@@ -39,6 +47,8 @@ class RecordLimits:
         needs_key: Whether it is compacted.
         ahead: Milliseconds by which a record may be ahead of the broker's clock, None if any.
         behind: Milliseconds by which it may be behind.
+        compression: Its `compression.type`: how brokers compress what they keep, whoever sent it.
+        level: Of that, -1 for the usual one.
     """
 
     largest: int
@@ -46,6 +56,14 @@ class RecordLimits:
     needs_key: bool = False
     ahead: int | None = None
     behind: int | None = None
+    compression: str = AS_IT_COMES
+    level: int = -1
+
+    @property
+    def batch(self) -> int:
+        """Bytes that a batch of several records may have before anybody compresses it."""
+        part, more = (0.0, 0) if self.compression == AS_IT_COMES else _UNCERTAIN
+        return max(1, int((self.largest - more) / (1 + part)))
 
     def why_refused(self, record: KafkaRecord, most: int, now: int, compressor: Compressor | None) -> str | None:
         """Why the topic would refuse a record; None if it takes it.
@@ -66,9 +84,14 @@ class RecordLimits:
                 return _untimely(record, "after", self.ahead)
             if self.behind is not None and record.timestamp < now - self.behind:
                 return _untimely(record, "before", self.behind)
-        if most > self.largest and (size := sent_size(record, compressor, self.largest)) > self.largest:
+        if most <= self.batch:
+            return None
+        size, how = sent_size(record, compressor, self.largest), "sent"
+        if size <= self.largest and self.compression != AS_IT_COMES:
+            size, how = kept_size(record, self.compression, self.level), f"kept ({self.compression})"
+        if size > self.largest:
             return (
-                f"its record has {size} bytes as it is sent, and the topic {topic!r} takes {self.largest}: make it "
+                f"its record has {size} bytes as it is {how}, and the topic {topic!r} takes {self.largest}: make it "
                 "smaller, or raise max.message.bytes of the topic"
             )
         return None
@@ -94,9 +117,13 @@ def from_json(groups: Iterable[Mapping[str, Any]]) -> dict[str, RecordLimits]:
 def compressor_of(properties: Mapping[str, Any]) -> Compressor | None:
     """What a producer with these properties does to a batch; None if it sends it as it is."""
     name = str(properties.get("compression.type", properties.get("compression.codec", "none"))).lower()
-    if name in ("none", "inherit"):
+    return _compressor(name, int(properties.get("compression.level", -1)), _BLOCKS.get(name))
+
+
+@cache
+def _compressor(name: str, asked: int, block: int | None) -> Compressor | None:
+    if name in _UNCOMPRESSED:
         return None
-    asked = int(properties.get("compression.level", -1))
     level: int | None = None
     if pa.Codec.supports_compression_level(name) and asked > 0:
         level = min(asked, pa.Codec.maximum_compression_level(name))
@@ -105,7 +132,7 @@ def compressor_of(properties: Mapping[str, Any]) -> Compressor | None:
     compress = pa.Codec(name, level).compress
 
     def size(data: bytes) -> int:
-        step = _BLOCK if name == "lz4" else max(1, len(data))
+        step = block or max(1, len(data))
         return sum(len(compress(data[at : at + step], asbytes=True)) for at in range(0, len(data), step))
 
     return size
@@ -119,15 +146,32 @@ def sent_size(record: KafkaRecord, compressor: Compressor | None, enough: int) -
         compressor: Of the producer.
         enough: Where no less is asked for; then it is not compressed.
     """
+    size = _plain_size(record)
+    return size if size <= enough or compressor is None else min(size, _packed_size(record, compressor))
+
+
+def kept_size(record: KafkaRecord, compression: str, level: int = -1) -> int:
+    """Bytes of a batch that has this record alone, as a broker compresses it, also where that makes it larger.
+
+    Args:
+        record: The record.
+        compression: The `compression.type` of the topic.
+        level: Of that, -1 for the usual one.
+    """
+    compressor = _compressor(compression, level, _BLOCKS_OF_BROKERS.get(compression))
+    return _plain_size(record) if compressor is None else _packed_size(record, compressor)
+
+
+def _plain_size(record: KafkaRecord) -> int:
     size = 3 + _length(record.key) + _length(record.value) + _digits(len(record.headers))
     size += sum(_length(name.encode()) + _length(value) for name, value in record.headers)
-    size += _BATCH + _digits(size)
-    if size <= enough or compressor is None:
-        return size
+    return size + _BATCH + _digits(size)
+
+
+def _packed_size(record: KafkaRecord, compressor: Compressor) -> int:
     parts = [record.key, record.value, *(part for name, value in record.headers for part in (name.encode(), value))]
     part, more = _UNCERTAIN
-    packed = compressor(b"".join(filter(None, parts)))
-    return min(size, _BATCH + more + int(packed * (1 + part)))
+    return _BATCH + more + int(compressor(b"".join(filter(None, parts))) * (1 + part))
 
 
 def _length(part: bytes | None) -> int:
