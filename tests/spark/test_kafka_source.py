@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sqlite3
+import threading
+import time
 import zlib
 from collections.abc import Iterator
 from contextlib import closing
@@ -15,7 +17,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewPartitions
 from deltalake import DeltaTable
 
-from holdfast.common import Duration, Types, WatermarkStrategy
+from holdfast.common import Duration, WatermarkStrategy
 from holdfast.common.serialization import SimpleStringSchema
 from holdfast.datastream import KeyedProcessFunction, ParquetFileSink, StreamExecutionEnvironment
 from holdfast.datastream.connectors.database import DatabaseSink
@@ -27,7 +29,7 @@ from holdfast.datastream.connectors.kafka import (
     KafkaTopicPartition,
 )
 from holdfast.datastream.formats.debezium import DebeziumJsonDeserializationSchema
-from holdfast.errors import ConfigurationError, JobExecutionError
+from holdfast.errors import JobExecutionError
 from holdfast.testing import KafkaServer
 from tests.golden.debezium_log import END, records
 from tests.spark.test_changes import Same
@@ -62,7 +64,7 @@ def produce(broker: KafkaServer, topic: str, values: Any, partition: int = 0, **
 
 def source(broker: KafkaServer, *topics: str) -> Any:
     builder = KafkaSource.builder().set_bootstrap_servers(broker.bootstrap_servers)
-    builder.set_property("request.timeout.ms", 10000).set_property("partition.discovery.interval.ms", 0)
+    builder.set_property("request.timeout.ms", 10000).set_property("partition.discovery.interval.ms", 1)
     builder.set_value_only_deserializer(SimpleStringSchema())
     return builder.set_topics(*topics) if topics else builder
 
@@ -95,6 +97,34 @@ def test_a_job_that_is_started_again_goes_on_where_it_was_and_finds_new_partitio
     produce(broker, topic, ["e"], 2)
     assert run(spark, tmp_path, source(broker, topic).build()) == ["a", "b", "c", "d", "e"]
     assert run(spark, tmp_path, source(broker, topic).build()) == ["a", "b", "c", "d", "e"]
+
+
+def test_a_job_waits_for_brokers_that_are_away_however_often_it_fails_in_the_same_way(
+    spark: Any, broker: KafkaServer, topic: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """They are away when it starts, and again when it reads on."""
+    patient = {"restart-strategy.identical-unknown-failures": "2", "restart-strategy.fixed-delay.delay": "50 ms"}
+    patient["restart-strategy.fixed-delay.attempts"] = "1000000"
+    built = source(broker, topic).set_bootstrap_servers(broker.proxy.address).set_property("request.timeout.ms", 1000)
+    expected: list[str] = []
+    for word in ("kelp", "rock"):
+        produce(broker, topic, [word])
+        caplog.clear()
+        broker.proxy.cut()
+        keeper = threading.Thread(target=mend_after, args=(broker, caplog, 4))
+        keeper.start()
+        expected.append(word)
+        assert run(spark, tmp_path, built.build(), "fixed-delay", **patient) == expected
+        keeper.join()
+        assert "asking Kafka about topics has failed" in caplog.text
+
+
+def mend_after(broker: KafkaServer, log: pytest.LogCaptureFixture, restarts: int) -> None:
+    """Lets clients through again when a job has said so often that it restarts."""
+    deadline = time.monotonic() + 2 * PATIENCE
+    while log.text.count("restarts in") < restarts and time.monotonic() < deadline:
+        time.sleep(0.05)
+    broker.proxy.mend()
 
 
 def test_what_was_aborted_is_not_read_and_what_is_open_is_not_waited_for(
@@ -130,6 +160,29 @@ def test_a_bounded_source_has_its_rows_whole_and_ends(spark: Any, broker: KafkaS
         rows = sorted((tuple(row) for row in elements), key=lambda row: row[3])
     assert [row[:6] for row in rows] == [(b"k", b"a", topic, 0, 0, 1000), (None, b"b", topic, 1, 0, 2000)]
     assert [tuple(header) for header in rows[0][6]] == [("h", b"1"), ("n", None)]
+
+
+def test_records_that_wait_are_counted_while_the_job_runs(
+    spark: Any, broker: KafkaServer, topic: str, tmp_path: Path
+) -> None:
+    produce(broker, topic, [str(n) for n in range(5)])
+    built = source(broker, topic).set_max_rows_per_epoch(2).build()
+    # no epoch begins while one is written, so nothing is taken from what waits
+    options = {"execution.checkpointing.dir": str(tmp_path), "sink.committer.max-pending-checkpoints": 0, **ONCE}
+    env = StreamExecutionEnvironment.get_execution_environment(options, spark=spark)
+    waited: list[Any] = []
+
+    def write(frame: Any, epoch: int) -> None:
+        waited.append(client._master.job.engine.source_numbers().get("words"))
+
+    env.from_source(built, NONE, "words").uid("words").for_each_epoch(write).uid("out")
+    client = env.execute_async(f"counted {topic}")
+    try:
+        client.process_all_available()
+        assert [numbers.records for numbers in waited[1:]] == [3, 1]
+        assert client.last_progress["sources"] == [{"id": "words", "behind": 0}]
+    finally:
+        client.cancel()
 
 
 @pytest.mark.parametrize(
@@ -305,35 +358,3 @@ def _texts(error: BaseException | None) -> str:
         texts.append(str(error))
         error = error.__cause__
     return "\n".join(texts)
-
-
-def test_what_cannot_be_a_source_is_refused() -> None:
-    builder = KafkaSource.builder
-    for make, message in (
-        (lambda: builder().build(), r"needs set_topics\(\)"),
-        (lambda: builder().set_topics("a").build(), "bootstrap.servers must name"),
-        (lambda: builder().set_topics(), "takes names of topics"),
-        (lambda: builder().set_topics("a").set_topic_pattern("a"), "Call one of"),
-        (lambda: builder().set_topic_pattern("("), "no regular expression"),
-        (lambda: builder().set_partitions([("a", 0)]), "takes KafkaTopicPartitions"),
-        (lambda: builder().set_group_id(""), "takes text"),
-        (lambda: builder().set_bounded(5), "takes a KafkaOffsetsInitializer"),
-        (lambda: builder().set_max_rows_per_epoch(0), "takes a positive whole number"),
-        (lambda: builder().set_value_only_deserializer(bytes.decode), "the type of what it returns"),
-        (lambda: KafkaOffsetsInitializer.timestamp(-1), "takes milliseconds since 1970"),
-        (lambda: KafkaOffsetsInitializer.offsets({("a", 0): 5}), "offsets from 0 by KafkaTopicPartition"),
-        (lambda: KafkaOffsetsInitializer.committed_offsets("none"), "is a KafkaOffsetResetStrategy"),
-        (lambda: with_property("isolation.level", "serializable"), "read_committed or read_uncommitted"),
-        (lambda: with_property("partition.discovery.interval.ms", "often"), "is a number of milliseconds"),
-        (lambda: with_property("enable.auto.commit", "true"), "positions are in checkpoints"),
-        (lambda: with_property("sasl.jaas.config", "5"), "does not take the properties"),
-    ):
-        with pytest.raises(ConfigurationError, match=message):
-            make()
-    made = builder().set_bootstrap_servers("localhost:1").set_topics("a")
-    decoded = made.set_value_only_deserializer(lambda value: len(value), Types.LONG()).build()
-    assert decoded.decoder()[1] == Types.LONG()
-
-
-def with_property(name: str, value: Any) -> KafkaSource:
-    return KafkaSource.builder().set_bootstrap_servers("localhost:1").set_topics("a").set_property(name, value).build()

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, KafkaError, TopicPartition
+from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from holdfast.testing import KafkaServer
@@ -37,6 +38,14 @@ def make_topic(servers: str, name: str, partitions: int = 2, copies: int = 1, **
     topic = NewTopic(name, partitions, copies, config=config)
     admin = AdminClient({"bootstrap.servers": servers})
     admin.create_topics([topic])[name].result(PATIENCE)
+
+
+def produce(servers: str, topic: str, *values: Any, partition: int = 0, **settings: Any) -> None:
+    """Writes values into a partition."""
+    producer = Producer({"bootstrap.servers": servers})
+    for value in values:
+        producer.produce(topic, value, partition=partition, **settings)
+    assert producer.flush(PATIENCE) == 0
 
 
 def messages(servers: str, topic: str, isolation: str = "read_committed") -> list[object]:

@@ -9,7 +9,7 @@ import re
 import socket
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -83,17 +83,29 @@ def run_task(
 ) -> Iterator[pa.RecordBatch]:
     """Runs the task of this Spark partition."""
     try:
-        no_waiting_for_answers()
-        context = TaskContext.get()
-        assert context is not None
-        told = message or _told(context, key, stage)
-        job = load_job(key, lambda: broadcast.value)
-        identity = TaskIdentity.fresh(stage, context.partitionId())
-        yield from StageTask(job, told.for_task(identity.partition), identity, next_tasks).run(batches)
-    except HoldfastError as error:
-        raise TaskFailedError(_portable(error)) from error
+        with errors_carried():
+            no_waiting_for_answers()
+            context = TaskContext.get()
+            assert context is not None
+            told = message or _told(context, key, stage)
+            job = load_job(key, lambda: broadcast.value)
+            identity = TaskIdentity.fresh(stage, context.partitionId())
+            yield from StageTask(job, told.for_task(identity.partition), identity, next_tasks).run(batches)
     finally:
         collect_after_task()
+
+
+@contextmanager
+def errors_carried() -> Iterator[None]:
+    """Lets errors of ours get from a process of Spark to the driver as they are.
+
+    Raises:
+        TaskFailedError: One was raised.
+    """
+    try:
+        yield
+    except HoldfastError as error:
+        raise TaskFailedError(_portable(error)) from error
 
 
 def _told(context: TaskContext, key: str, stage: int) -> StageMessage:

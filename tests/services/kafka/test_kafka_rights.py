@@ -1,82 +1,29 @@
-"""`KafkaSink` in a cluster that does not let everybody do everything: what is missing is told by name."""
+"""Sinks and sources in a cluster that does not let everybody do everything: what is missing is told by name."""
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import Any
 
 import pytest
-from confluent_kafka.admin import (
-    AclBinding,
-    AclBindingFilter,
-    AclOperation,
-    AclPermissionType,
-    AdminClient,
-    ResourcePatternType,
-    ResourceType,
-)
+from confluent_kafka.admin import AclOperation, ResourceType
 
+from holdfast.datastream.connectors.kafka.offsets_initializer import KafkaOffsetsInitializer
+from holdfast.datastream.connectors.kafka.topic_ranges import TopicRanges, TopicSelection
 from holdfast.errors import ConfigurationError
-from holdfast.testing import KafkaServer
 from holdfast.testing.sink_contract.sink_stage import JOB, SinkStage
 from tests.services.kafka.test_kafka_sink import INCARNATION, sink
-from tests.stories.kafka import PATIENCE, make_topic, messages, require_jars
+from tests.stories.kafka import make_topic, messages, produce
+from tests.stories.kafka_rights import ADA, Cluster, guarded_cluster
 
 pytestmark = [pytest.mark.services, pytest.mark.timeout(300)]
-
-PLAIN: Final = "org.apache.kafka.common.security.plain.PlainLoginModule"
-SETTINGS: Final = {
-    "listener.security.protocol.map": "DIRECT:PLAINTEXT,PROXIED:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT",
-    "sasl.enabled.mechanisms": "PLAIN",
-    "listener.name.proxied.plain.sasl.jaas.config": f'{PLAIN} required user_ada="s3cret";',
-    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-    "super.users": "User:ANONYMOUS",
-}
-ADA: Final = {
-    "security_protocol": "SASL_PLAINTEXT",
-    "sasl_mechanism": "PLAIN",
-    "sasl_username": "ada",
-    "sasl_password": "s3cret",
-}
-
-
-class Cluster:
-    """A broker that asks Ada who she is, and tests who come in by the other door nothing."""
-
-    def __init__(self, server: KafkaServer) -> None:
-        self.servers = server.bootstrap_servers
-        self.adas = server.proxy.address
-        self._admin = AdminClient({"bootstrap.servers": self.servers})
-
-    def grant(self, kind: ResourceType, name: str, *operations: AclOperation) -> None:
-        """Lets Ada do something."""
-        self._say(kind, name, operations, AclPermissionType.ALLOW)
-
-    def deny(self, kind: ResourceType, name: str, *operations: AclOperation) -> None:
-        """Does not let her, whatever else is said."""
-        self._say(kind, name, operations, AclPermissionType.DENY)
-
-    def take_back_denials(self) -> None:
-        """Forgets them."""
-        of_all = (ResourceType.ANY, None, ResourcePatternType.ANY, None, None, AclOperation.ANY)
-        denials = AclBindingFilter(*of_all, AclPermissionType.DENY)
-        self._admin.delete_acls([denials])[denials].result(PATIENCE)
-
-    def _say(
-        self, kind: ResourceType, name: str, operations: tuple[AclOperation, ...], permission: AclPermissionType
-    ) -> None:
-        pattern = ResourcePatternType.PREFIXED if name.endswith("-") else ResourcePatternType.LITERAL
-        said = [AclBinding(kind, name, pattern, "User:ada", "*", operation, permission) for operation in operations]
-        for answer in self._admin.create_acls(said).values():
-            answer.result(PATIENCE)
 
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
-    require_jars()
-    with KafkaServer(settings=SETTINGS) as server:
-        yield Cluster(server)
+    yield from guarded_cluster()
 
 
 def test_what_the_cluster_does_not_allow_stops_the_job_by_name_and_loses_nothing(
@@ -116,3 +63,48 @@ def test_what_the_cluster_does_not_allow_stops_the_job_by_name_and_loses_nothing
     for _ in range(2):
         job.commit(taken, is_recovered=True)
     assert len(messages(cluster.servers, "words")) == 3
+
+
+def test_what_a_source_may_not_do_is_told_by_name_and_it_needs_no_right_on_a_group_that_it_is_not_in(
+    cluster: Cluster,
+) -> None:
+    make_topic(cluster.servers, "lines", partitions=1)
+    produce(cluster.servers, "lines", "a", "b")
+    with pytest.raises(ConfigurationError, match=r"asking Kafka about topics has failed.*Topic authorization failed"):
+        lines(cluster).initial()
+    cluster.grant(ResourceType.TOPIC, "lines", AclOperation.DESCRIBE)
+    planner = lines(cluster)
+    start = planner.initial()
+    [planned] = planner.plan(start, planner.latest(start, False))
+    with pytest.raises(ConfigurationError, match=r"reading 'lines', partition 0, from 0 to 2 has failed.*grant it"):
+        read(planner, planned)
+    cluster.grant(ResourceType.TOPIC, "lines", AclOperation.READ)
+    assert read(planner, planned) == [b"a", b"b"]
+
+    by_group = lines(cluster, KafkaOffsetsInitializer.committed_offsets(), group="readers")
+    with pytest.raises(ConfigurationError, match=r"offsets of the group 'readers' has failed.*Group authorization"):
+        by_group.initial()
+    cluster.grant(ResourceType.GROUP, "readers", AclOperation.DESCRIBE)
+    with pytest.raises(ConfigurationError, match="the group 'readers' has committed no offset there"):
+        by_group.initial()
+
+    by_pattern = lines(cluster, selection=TopicSelection(pattern="lin.*"))
+    assert by_pattern.initial() == start
+    cluster.deny(ResourceType.TOPIC, "lines", AclOperation.DESCRIBE)
+    with pytest.raises(ConfigurationError, match=r"asking Kafka about topics has failed.*Topic authorization"):
+        by_pattern.latest(start, False)
+    cluster.take_back_denials()
+    assert by_pattern.latest(start, False) == planner.latest(start, False)
+
+
+def lines(cluster: Cluster, start: Any = None, selection: Any = None, **settings: Any) -> TopicRanges:
+    """The ranges of Ada's source."""
+    properties = {"bootstrap.servers": cluster.adas, "request.timeout.ms": 5000}
+    properties |= {key.replace("_", "."): value for key, value in ADA.items()}
+    chosen = selection or TopicSelection(topics=("lines",))
+    return TopicRanges(properties, chosen, start or KafkaOffsetsInitializer.earliest(), discovery=0, **settings)
+
+
+def read(planner: TopicRanges, planned: Any) -> list[bytes]:
+    task = pickle.loads(pickle.dumps(planner))
+    return [value for batch in task.read(planned) for value in batch.column("value").to_pylist()]

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import json
 import pickle
+import threading
 import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer, TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewPartitions
 
-from holdfast.datastream.connectors.kafka.offsets_initializer import KafkaOffsetsInitializer
-from holdfast.datastream.connectors.kafka.topic_ranges import TopicRanges, TopicSelection
+from holdfast.datastream.connectors.kafka.offsets_initializer import (
+    KafkaOffsetResetStrategy,
+    KafkaOffsetsInitializer,
+    KafkaTopicPartition,
+)
+from holdfast.datastream.connectors.kafka.topic_ranges import TopicRanges, TopicSelection, places_of
 from holdfast.errors import ConfigurationError
 from holdfast.runtime.function.epoch_gate import EpochGate
 from holdfast.testing import KafkaServer
-from tests.stories.kafka import PATIENCE, make_topic, messages, require_jars, running_broker
+from tests.stories.kafka import PATIENCE, make_topic, messages, produce, require_jars, running_broker
 
 pytestmark = [pytest.mark.services, pytest.mark.timeout(300)]
 
@@ -27,15 +32,8 @@ def broker() -> Iterator[KafkaServer]:
     yield from running_broker()
 
 
-def produce(broker: KafkaServer, topic: str, *values: str) -> None:
-    producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
-    for value in values:
-        producer.produce(topic, value, partition=0)
-    assert producer.flush(PATIENCE) == 0
-
-
-def ranges(broker: KafkaServer, selection: TopicSelection, **settings: Any) -> TopicRanges:
-    properties = {"bootstrap.servers": broker.bootstrap_servers, "request.timeout.ms": 20000}
+def ranges(broker: KafkaServer, selection: TopicSelection, patience: int = 20000, **settings: Any) -> TopicRanges:
+    properties = {"bootstrap.servers": broker.bootstrap_servers, "request.timeout.ms": patience}
     return TopicRanges(properties, selection, KafkaOffsetsInitializer.earliest(), discovery=0, **settings)
 
 
@@ -47,25 +45,70 @@ def read(planner: TopicRanges, start: Any, end: Any) -> list[bytes]:
 
 def test_an_epoch_that_is_read_again_has_the_same_rows_and_is_as_long_as_it_may_be(broker: KafkaServer) -> None:
     make_topic(broker.bootstrap_servers, "again", partitions=1)
-    produce(broker, "again", "a", "b", "c")
+    produce(broker.bootstrap_servers, "again", "a", "b", "c")
     planner = ranges(broker, TopicSelection(topics=("again",)), most_rows=2)
     start = planner.initial()
     end = planner.latest(start, True)
     assert read(planner, start, end) == [b"a", b"b"]
-    produce(broker, "again", "d")
+    produce(broker.bootstrap_servers, "again", "d")
     assert read(ranges(broker, TopicSelection(topics=("again",))), start, end) == [b"a", b"b"]
     planner = ranges(broker, TopicSelection(pattern="agai."))
     planner.freeze()
-    produce(broker, "again", "e")
+    produce(broker.bootstrap_servers, "again", "e")
     assert read(planner, end, planner.latest(end, False)) == [b"c", b"d"]
     last = planner.latest(end, False)
     assert planner.latest(last, False) == last and planner.plan(last, last) == []
 
 
+@pytest.mark.parametrize("kind", ["latest", "time", "offset", "group"])
+def test_a_source_ends_where_it_was_to_end_whenever_it_is_started_again(broker: KafkaServer, kind: str) -> None:
+    """Where that is was found when it began: later there are more records, and the group is further."""
+    name, servers = f"until-{kind}", broker.bootstrap_servers
+    make_topic(servers, name)
+    for value, at in (("a", 1000), ("b", 2000), ("c", 3000)):
+        produce(servers, name, value, timestamp=at)
+    commit_of_group(broker, TopicPartition(name, 0, 2))
+    reset = KafkaOffsetResetStrategy.LATEST
+    stop, expected = {
+        "latest": (KafkaOffsetsInitializer.latest(), [b"a", b"b", b"c"]),
+        "time": (KafkaOffsetsInitializer.timestamp(2500), [b"a", b"b"]),
+        "offset": (KafkaOffsetsInitializer.offsets({KafkaTopicPartition(name, 0): 4}, reset), [b"a", b"b", b"c", b"d"]),
+        "group": (KafkaOffsetsInitializer.committed_offsets(reset), [b"a", b"b"]),
+    }[kind]
+
+    def planner() -> TopicRanges:
+        return ranges(broker, TopicSelection(topics=(name,)), stop=stop, group="bounds", most_rows=1)
+
+    def rest(start: Any) -> list[bytes]:
+        found, reader = [], planner()
+        while (end := reader.latest(start, True)) != start:
+            found += read(reader, start, end)
+            start = end
+        assert places_of(reader.reported() or {}) == places_of(start), "no record waits"
+        return found
+
+    fixed = planner()
+    if kind != "offset":
+        fixed.fix()
+        assert read(fixed, *fixed.bounds()) == expected
+    start = planner().initial()
+    first = planner().latest(start, True)
+    produce(servers, name, "d", "e", timestamp=4000)
+    produce(servers, name, "of another partition", partition=1, timestamp=4000)
+    commit_of_group(broker, TopicPartition(name, 0, 5))
+    assert read(planner(), start, first) + rest(first) == expected
+
+
+def commit_of_group(broker: KafkaServer, place: TopicPartition) -> None:
+    consumer = Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": "bounds"})
+    consumer.commit(offsets=[place], asynchronous=False)
+    consumer.close()
+
+
 def test_a_source_whose_gate_is_closed_stays_where_it_is_and_says_what_it_leaves(broker: KafkaServer) -> None:
     """The gate is asked by a copy, as in the process in which Spark plans."""
     make_topic(broker.bootstrap_servers, "gate", partitions=1)
-    produce(broker, "gate", "a", "b", "c")
+    produce(broker.bootstrap_servers, "gate", "a", "b", "c")
     gate = EpochGate()
     built = ranges(broker, TopicSelection(topics=("gate",)), most_rows=2, gate=gate)
     planner: TopicRanges = pickle.loads(pickle.dumps(built))
@@ -78,27 +121,53 @@ def test_a_source_whose_gate_is_closed_stays_where_it_is_and_says_what_it_leaves
     last = planner.latest(end, True)
     assert read(planner, end, last) == [b"c"] and not gate.has_more
     gate.close()
-    produce(broker, "gate", "d")
+    produce(broker.bootstrap_servers, "gate", "d")
     planner = pickle.loads(pickle.dumps(built))
     assert planner.latest(last, True) == last and gate.has_more
     gate.begin()
     planner.freeze()
-    produce(broker, "gate", "e")
+    produce(broker.bootstrap_servers, "gate", "e")
     assert read(planner, last, planner.latest(last, True)) == [b"d"] and not gate.has_more
+
+
+def test_who_looks_for_nothing_new_reads_new_partitions_when_it_is_started_again(broker: KafkaServer) -> None:
+    name, servers = "grows", broker.bootstrap_servers
+    make_topic(servers, name, partitions=1)
+    still, curious = (ranges(broker, TopicSelection(topics=(name,)), finds_new=finds) for finds in (False, True))
+    start = still.initial()
+    assert curious.initial() == start
+    admin = AdminClient({"bootstrap.servers": servers})
+    admin.create_partitions([NewPartitions(name, 2)])[name].result(PATIENCE)
+    produce(servers, name, "a", partition=1)
+    deadline = time.monotonic() + PATIENCE
+    while curious.latest(start, False) == start:
+        assert time.monotonic() < deadline
+    assert still.latest(start, False) == start
+    again = ranges(broker, TopicSelection(topics=(name,)), finds_new=False)
+    assert read(again, start, again.latest(start, False)) == [b"a"]
+
+
+def test_a_topic_that_is_made_a_moment_later_is_waited_for(broker: KafkaServer) -> None:
+    """And so is a broker that has not heard of it yet: a topic that is not there ends the job."""
+    late = threading.Timer(1.0, make_topic, (broker.bootstrap_servers, "late"))
+    late.start()
+    start = ranges(broker, TopicSelection(topics=("late",))).initial()
+    late.join()
+    assert start["late"]["next"] == {"0": 0, "1": 0}
 
 
 def test_topics_that_are_gone_or_another_one_are_refused(broker: KafkaServer) -> None:
     make_topic(broker.bootstrap_servers, "gone", partitions=1)
-    produce(broker, "gone", "a")
+    produce(broker.bootstrap_servers, "gone", "a")
     by_name, by_pattern = TopicSelection(topics=("gone",)), TopicSelection(pattern="gon.")
     start = ranges(broker, by_name).initial()
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
     admin.delete_topics(["gone"])["gone"].result(PATIENCE)
     for selection in (by_name, by_pattern):
         with pytest.raises(ConfigurationError, match="Kafka has no topic 'gone'"):
-            ranges(broker, selection).latest(start, False)
+            ranges(broker, selection, patience=1000).latest(start, False)
     make_topic(broker.bootstrap_servers, "gone", partitions=1)
-    produce(broker, "gone", "x", "y")
+    produce(broker.bootstrap_servers, "gone", "x", "y")
     for selection in (by_name, by_pattern):
         with pytest.raises(ConfigurationError, match="is another one than the job has read"):
             ranges(broker, selection).latest(start, False)
@@ -106,7 +175,7 @@ def test_topics_that_are_gone_or_another_one_are_refused(broker: KafkaServer) ->
 
 def test_records_that_kafka_has_no_more_are_missed(broker: KafkaServer) -> None:
     make_topic(broker.bootstrap_servers, "short", partitions=1)
-    produce(broker, "short", "a", "b", "c")
+    produce(broker.bootstrap_servers, "short", "a", "b", "c")
     planner = ranges(broker, TopicSelection(topics=("short",)))
     start = planner.initial()
     place = TopicPartition("short", 0, 2)

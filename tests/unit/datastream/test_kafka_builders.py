@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import pickle
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from holdfast.common import Duration, WatermarkStrategy
+from holdfast.common import Duration, Types, WatermarkStrategy
 from holdfast.common.serialization import SimpleStringSchema
 from holdfast.datastream import OutputTag
 from holdfast.datastream.connectors.kafka import (
@@ -217,3 +219,47 @@ def test_a_topic_refuses(change: dict[str, Any], reason: str | None) -> None:
     record = KafkaRecord("t", b"k", b"v", (), -1, 1_000_000)._replace(**change)
     found = limits.why_refused(record, 1000, 1_000_000, None)
     assert found is None if reason is None else reason in str(found)
+
+
+def test_who_has_not_installed_the_client_is_told_how() -> None:
+    program = (
+        "import sys; sys.modules['confluent_kafka'] = None; from holdfast.datastream.connectors.kafka import KafkaSink"
+    )
+    told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False).stderr
+    assert told.splitlines()[-1].endswith("pip install 'holdfast[kafka]'.")
+
+
+def test_what_cannot_be_a_source_is_refused() -> None:
+    builder = KafkaSource.builder
+    for make, message in (
+        (lambda: builder().build(), r"needs set_topics\(\)"),
+        (lambda: builder().set_topics("a").build(), "bootstrap.servers must name"),
+        (lambda: builder().set_topics(), "takes names of topics"),
+        (lambda: builder().set_topics("a").set_topic_pattern("a"), "Call one of"),
+        (lambda: builder().set_topic_pattern("("), "no regular expression"),
+        (lambda: builder().set_partitions([("a", 0)]), "takes KafkaTopicPartitions"),
+        (lambda: builder().set_group_id(""), "takes text"),
+        (lambda: builder().set_bounded(5), "takes a KafkaOffsetsInitializer"),
+        (lambda: builder().set_max_rows_per_epoch(0), "takes a positive whole number"),
+        (lambda: builder().set_value_only_deserializer(bytes.decode), "the type of what it returns"),
+        (lambda: KafkaOffsetsInitializer.timestamp(-1), "takes milliseconds since 1970"),
+        (lambda: KafkaOffsetsInitializer.offsets({("a", 0): 5}), "offsets from 0 by KafkaTopicPartition"),
+        (lambda: KafkaOffsetsInitializer.committed_offsets("none"), "is a KafkaOffsetResetStrategy"),
+        (
+            lambda: builder().set_topics("a").set_starting_offsets(KafkaOffsetsInitializer.committed_offsets()).build(),
+            r"needs set_group_id\(\)",
+        ),
+        (lambda: with_property("isolation.level", "serializable"), "read_committed or read_uncommitted"),
+        (lambda: with_property("partition.discovery.interval.ms", "often"), "is a number of milliseconds"),
+        (lambda: with_property("enable.auto.commit", "true"), "positions are in checkpoints"),
+        (lambda: with_property("sasl.jaas.config", "5"), "does not take the properties"),
+    ):
+        with pytest.raises(ConfigurationError, match=message):
+            make()
+    made = builder().set_bootstrap_servers("localhost:1").set_topics("a")
+    decoded = made.set_value_only_deserializer(lambda value: len(value), Types.LONG()).build()
+    assert decoded.decoder()[1] == Types.LONG()
+
+
+def with_property(name: str, value: Any) -> KafkaSource:
+    return KafkaSource.builder().set_bootstrap_servers("localhost:1").set_topics("a").set_property(name, value).build()

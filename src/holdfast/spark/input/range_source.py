@@ -13,6 +13,7 @@ import pyspark
 from pyspark.sql import DataFrame, SparkSession
 
 from holdfast.errors import ConfigurationError
+from holdfast.spark.worker import errors_carried
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -87,35 +88,42 @@ def _data_source(kind: str, ranges: Ranges, columns: str) -> Any:
 
     class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         def initialOffset(self) -> Offset:
-            return ranges.initial()
+            with errors_carried():
+                return ranges.initial()
 
         def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
-            return ranges.latest(start, not isinstance(limit, ReadAllAvailable))
+            with errors_carried():
+                return ranges.latest(start, not isinstance(limit, ReadAllAvailable))
 
         def getDefaultReadLimit(self) -> ReadLimit:
             return ReadMaxRows(2**31 - 1)  # any limit: how much it is the place knows
 
         def prepareForTriggerAvailableNow(self) -> None:
-            ranges.freeze()
+            with errors_carried():
+                ranges.freeze()
 
         def reportLatestOffset(self) -> Offset | None:
             return ranges.reported()
 
         def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
-            return [InputPartition(planned) for planned in ranges.plan(start, end)]
+            with errors_carried():
+                return [InputPartition(planned) for planned in ranges.plan(start, end)]
 
         def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-            return ranges.read(partition.value)
+            with errors_carried():
+                yield from ranges.read(partition.value)
 
     class BatchReader(DataSourceReader):
         def partitions(self) -> list[InputPartition]:
             # Planned when the program was defined: a frame that is planned again has the same rows.
-            return [InputPartition(planned) for planned in ranges.plan(*ranges.bounds())]
+            with errors_carried():
+                return [InputPartition(planned) for planned in ranges.plan(*ranges.bounds())]
 
         def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
             if partition is None or partition.value is None:
-                return iter(())  # Spark plans one task at least
-            return ranges.read(partition.value)
+                return  # Spark plans one task at least
+            with errors_carried():
+                yield from ranges.read(partition.value)
 
     class RangeSource(DataSource):
         @classmethod

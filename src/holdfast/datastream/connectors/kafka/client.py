@@ -11,10 +11,15 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
-from confluent_kafka.admin import AdminClient
-
 from holdfast.errors import ConfigurationError, StorageError
+
+try:
+    from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
+    from confluent_kafka.admin import AdminClient
+except ImportError as error:
+    raise ModuleNotFoundError(
+        f"Kafka needs confluent-kafka, which is not installed ({error}): pip install 'holdfast[kafka]'."
+    ) from error
 
 logger = logging.getLogger(__name__)
 _client_logger = logging.getLogger(f"{__name__}.librdkafka")

@@ -15,7 +15,12 @@ from typing import TYPE_CHECKING, Any, Final
 from holdfast.datastream.connectors.base import Source, cannot_wait
 from holdfast.datastream.connectors.kafka.client import BOOTSTRAP, KafkaConnection
 from holdfast.datastream.connectors.kafka.group_offsets import GroupOffsets
-from holdfast.datastream.connectors.kafka.offsets_initializer import KafkaOffsetsInitializer, KafkaTopicPartition
+from holdfast.datastream.connectors.kafka.offsets_initializer import (
+    NO_GROUP,
+    KafkaOffsetsInitializer,
+    KafkaTopicPartition,
+    OffsetKind,
+)
 from holdfast.datastream.connectors.kafka.topic_ranges import COLUMNS, TopicRanges, TopicSelection
 from holdfast.errors import ConfigurationError, StorageError
 from holdfast.runtime.function.epoch_gate import EpochGate
@@ -311,15 +316,17 @@ class KafkaSourceBuilder:
                 "set_dead_letter_output() is for records that a deserializer cannot read: call "
                 "set_value_only_deserializer(), or take the records as they are."
             )
+        if self._group is None and OffsetKind.COMMITTED in {self._start.kind, self._stop and self._stop.kind}:
+            raise ConfigurationError(NO_GROUP)
         properties = dict(self._properties)
         isolation = properties.pop(_ISOLATION, "read_committed")
         if isolation not in ("read_committed", "read_uncommitted"):
             raise ConfigurationError(f"{_ISOLATION} is read_committed or read_uncommitted, not {isolation!r}.")
-        discovery = properties.pop(_DISCOVERY, _DISCOVERY_MS)
+        given = properties.pop(_DISCOVERY, _DISCOVERY_MS)
         try:
-            seconds = int(discovery) / 1000
+            discovery = int(given)
         except ValueError as error:
-            raise ConfigurationError(f"{_DISCOVERY} is a number of milliseconds, not {discovery!r}.") from error
+            raise ConfigurationError(f"{_DISCOVERY} is a number of milliseconds, not {given!r}.") from error
         commits = _flag(_COMMITS, properties.pop(_COMMITS, self._group is not None))
         if commits and self._group is None:
             raise ConfigurationError(f"{_COMMITS} needs set_group_id(): offsets are committed to a group.")
@@ -333,7 +340,8 @@ class KafkaSourceBuilder:
             group=self._group,
             most_rows=self._most_rows,
             is_committed=isolation == "read_committed",
-            discovery=seconds,
+            discovery=(discovery if discovery > 0 else _DISCOVERY_MS) / 1000,
+            finds_new=discovery > 0,
         )
         return KafkaSource(ranges, self._is_bounded, self._deserializer, self._dead_letters, commits)
 

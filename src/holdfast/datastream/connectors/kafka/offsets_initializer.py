@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
+from typing import Final
 
 from holdfast.errors import ConfigurationError
+
+NO_GROUP: Final = "committed_offsets() needs set_group_id(): it is the group that has committed them."
 
 
 @dataclass(frozen=True)

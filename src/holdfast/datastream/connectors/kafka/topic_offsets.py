@@ -16,6 +16,7 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from holdfast.datastream.connectors.kafka.client import KafkaConnection, told
 from holdfast.datastream.connectors.kafka.offsets_initializer import (
+    NO_GROUP,
     KafkaOffsetResetStrategy,
     KafkaOffsetsInitializer,
     OffsetKind,
@@ -53,8 +54,19 @@ class TopicOffsets:
         return sorted(name for name in found if re.fullmatch(pattern, name))
 
     def described(self, topics: Iterable[str]) -> dict[str, tuple[str, list[int]]]:
-        """Id and partitions of each topic; those that are not there are left out."""
+        """Id and partitions of each topic; those that are not there are left out.
+
+        A broker that has just begun, or has not heard of a new topic, is asked again.
+        """
         names = sorted(set(topics))
+        result = self._described(names)
+        deadline = time.monotonic() + self._connection.patience
+        while len(result) < len(names) and time.monotonic() < deadline:
+            time.sleep(_PAUSE)
+            result |= self._described([name for name in names if name not in result])
+        return result
+
+    def _described(self, names: list[str]) -> dict[str, tuple[str, list[int]]]:
         if not names:
             return {}
         result = {}
@@ -113,13 +125,16 @@ class TopicOffsets:
 
     def _committed(self, places: list[Place], group: str | None) -> dict[Place, int]:
         if not group:
-            raise ConfigurationError("committed_offsets() needs set_group_id().")
+            raise ConfigurationError(NO_GROUP)
         partitions = [Partition(topic, number) for topic, number in places]
         with told(f"asking Kafka for the offsets of the group {group!r}", self._connection):
             request = ConsumerGroupTopicPartitions(group, partitions)
             patience = self._connection.patience
             answer = self._admin.list_consumer_group_offsets([request], request_timeout=patience)[group]
             found = answer.result(patience + 5).topic_partitions
+            for place in found:
+                if place.error is not None:
+                    raise KafkaException(place.error)
         return {(p.topic, p.partition): p.offset for p in found if p.offset >= 0}
 
     def _asked(self, wanted: Mapping[Place, Any]) -> dict[Place, int]:

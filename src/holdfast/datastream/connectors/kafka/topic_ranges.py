@@ -5,6 +5,7 @@ An offset of the stream, as Spark's log and our checkpoints keep it::
     {"words": {"id": "2SwH...", "next": {"0": 17, "1": 4}}}
 
 The id is that of the topic: one that was deleted and made again has another one, and its offsets mean other records.
+A source that ends somewhere also has `"stop": {"0": 20, "1": 4}`, so that it ends there whenever it is started again.
 """
 
 from __future__ import annotations
@@ -71,7 +72,8 @@ class TopicRanges:
         group: For committed offsets.
         most_rows: Offsets that an epoch may cover; 0 for no limit.
         is_committed: Whether only committed records are read.
-        discovery: Seconds between looks for new topics and partitions.
+        discovery: Seconds between looks at topics and partitions.
+        finds_new: Whether those that were not there at the first look are read.
         fixed: Beginning and end of a source that is read once.
         gate: Says whether the source waits; None if it never does.
     """
@@ -84,6 +86,7 @@ class TopicRanges:
     most_rows: int = 0
     is_committed: bool = True
     discovery: float = 10.0
+    finds_new: bool = True
     fixed: tuple[Offset, Offset] | None = None
     gate: EpochGate | None = None
     _state: Any = field(default=None, repr=False)
@@ -94,7 +97,8 @@ class TopicRanges:
     def initial(self) -> Offset:
         """Where the stream begins."""
         asked = self._asked()
-        return _offset(asked.ids, asked.offsets.resolved(self.start, asked.places, self.group))
+        begun = asked.offsets.resolved(self.start, asked.places, self.group)
+        return _offset(asked.ids, begun, asked.stops(self))
 
     def latest(self, start: Offset, is_limited: bool) -> Offset:
         """Where the next epoch ends.
@@ -105,7 +109,8 @@ class TopicRanges:
         asked = self._asked()
         asked.require_same(start, self.selection.pattern)
         begun = places_of(start)
-        ends = asked.ends(self)
+        stops = asked.stops(self, _places_of(start, "stop"))
+        ends = _within(asked.ends(), stops)
         new = [place for place in asked.places if place not in begun]
         if new:
             begun = {**begun, **asked.offsets.beginnings(new)}
@@ -117,25 +122,25 @@ class TopicRanges:
             if waits:
                 return start
         ids = {**{topic: said["id"] for topic, said in start.items()}, **asked.ids}
-        return _offset(ids, reached)
+        return _offset(ids, reached, stops)
 
     def freeze(self) -> None:
         """Nothing that comes later is seen."""
         asked = self._asked()
         asked.forget()
-        asked.ends(self)
+        asked.ends()
         asked.is_frozen = True
 
     def reported(self) -> Offset | None:
         """The ends that were last seen."""
         asked = self._asked()
-        return _offset(asked.ids, asked.known) if asked.known else None
+        return _offset(asked.ids, _within(asked.known, asked.stops(self))) if asked.known else None
 
     def fix(self) -> None:
         """Decides what is read by a source that is read once. Blocks."""
         asked = self._asked()
         begun = asked.offsets.resolved(self.start, asked.places, self.group)
-        ends = asked.ends(self)
+        ends = _within(asked.ends(), asked.stops(self))
         until = {place: max(begun[place], ends[place]) for place in begun}
         self.fixed = _offset(asked.ids, begun), _offset(asked.ids, until)
 
@@ -230,21 +235,27 @@ class _Asked:
         absent = [place for place in chosen.partitions if place not in places]
         if absent:
             raise ConfigurationError(f"Kafka has no partition {absent[0][1]} of the topic {absent[0][0]!r}.")
-        before, self.places = self.places, list(chosen.partitions) or places
+        before = self.places
+        self.places = before if before and not ranges.finds_new else list(chosen.partitions) or places
         self._looked = time.monotonic()
         if before != self.places:
             self.forget()
 
-    def ends(self, ranges: TopicRanges) -> dict[Place, int]:
+    def ends(self) -> dict[Place, int]:
         """The ends of all partitions, as of a moment ago."""
         if not self.is_frozen and time.monotonic() - self._asked >= _ASKED_EVERY:
-            if ranges.stop is not None:
-                new = [place for place in self.places if place not in self._stops]
-                self._stops |= self.offsets.resolved(ranges.stop, new, ranges.group)
-            found = self.offsets.ends(self.places)
-            self.known = {place: min(end, self._stops.get(place, end)) for place, end in found.items()}
+            self.known = self.offsets.ends(self.places)
             self._asked = time.monotonic()
         return self.known
+
+    def stops(self, ranges: TopicRanges, kept: Mapping[Place, int] | None = None) -> dict[Place, int]:
+        """Where reading ends, by what a position says or as it was found first; nothing if it goes on."""
+        if ranges.stop is not None:
+            self._stops |= kept or {}
+            new = [place for place in self.places if place not in self._stops]
+            if new:
+                self._stops |= self.offsets.resolved(ranges.stop, new, ranges.group)
+        return self._stops
 
     def forget(self) -> None:
         """The next answer is a new one."""
@@ -255,9 +266,12 @@ class _Asked:
 
         Raises:
             ConfigurationError: One is gone, or is another one now.
+            StorageError: One is there, and was not when the topics were listed.
         """
         for topic, said in start.items():
             if topic not in self.ids and pattern and re.fullmatch(pattern, topic):
+                if self.offsets.described([topic]):
+                    raise StorageError(f"Not all of Kafka's brokers have heard of the topic {topic!r} yet.")
                 raise _missing(topic)
             if topic in self.ids and self.ids[topic] != said["id"]:
                 raise ConfigurationError(
@@ -274,18 +288,28 @@ def _missing(topic: str) -> ConfigurationError:
     )
 
 
-def _offset(ids: Mapping[str, str], following: Mapping[Place, int]) -> Offset:
+def _offset(ids: Mapping[str, str], following: Mapping[Place, int], stops: Mapping[Place, int] | None = None) -> Offset:
     """The canonical form: Spark takes two offsets for the same if their texts are."""
     result: Offset = {}
     for topic, number in sorted(following):
         said = result.setdefault(topic, {"id": ids[topic], "next": {}})
         said["next"][str(number)] = following[topic, number]
+        if stops and (topic, number) in stops:
+            said.setdefault("stop", {})[str(number)] = stops[topic, number]
     return result
 
 
 def places_of(offset: Offset) -> dict[Place, int]:
     """What is read next of each partition, by an offset of the stream."""
-    return {(topic, int(number)): next_ for topic, said in offset.items() for number, next_ in said["next"].items()}
+    return _places_of(offset, "next")
+
+
+def _places_of(offset: Offset, name: str) -> dict[Place, int]:
+    return {(topic, int(n)): number for topic, said in offset.items() for n, number in said.get(name, {}).items()}
+
+
+def _within(ends: Mapping[Place, int], stops: Mapping[Place, int]) -> dict[Place, int]:
+    return {place: min(end, stops.get(place, end)) for place, end in ends.items()}
 
 
 def _limited(begun: Mapping[Place, int], until: Mapping[Place, int], most: int) -> dict[Place, int]:
@@ -306,9 +330,10 @@ def _batches(consumer: Any, planned: Range, patience: float) -> Iterator[pa.Reco
         for message in consumer.consume(_ROWS, _POLL):
             error = message.error()
             if error is not None:
-                if error.code() != KafkaError._PARTITION_EOF:
+                if error.code() == KafkaError._PARTITION_EOF:
+                    position = max(position, message.offset())
+                elif error.code() != KafkaError.GROUP_AUTHORIZATION_FAILED:  # it is in no group
                     raise KafkaException(error)
-                position = max(position, message.offset())
                 continue
             # Offsets have gaps: where transactions end, and where the topic was compacted.
             position = message.offset() + 1
