@@ -168,3 +168,34 @@ def test_workers_have_the_packages_that_a_program_requires(env: StreamExecutionE
     assert sorted(names.execute_and_collect()) == ["kelp", "wrack"]
     with pytest.raises(ImportError):
         name_of(0)
+
+
+def test_workers_have_the_modules_directories_and_archives_that_a_program_adds(
+    env: StreamExecutionEnvironment, tmp_path: Path
+) -> None:
+    (tmp_path / "holdfast_module.py").write_text("WORD = 'module'\n")
+    with zipfile.ZipFile(tmp_path / "zipped.zip", "w") as zipped:
+        zipped.writestr("holdfast_zipped/__init__.py", "WORD = 'zipped'\n")
+    package = tmp_path / "directory" / "holdfast_in_directory"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text(
+        "from pathlib import Path\nWORD = Path(__file__).with_name('word').read_text()"
+    )
+    (package / "word").write_text("directory")
+    with zipfile.ZipFile(tmp_path / "data.zip", "w") as data:
+        data.writestr("below/word", "archive")
+    for added in ("holdfast_module.py", "zipped.zip", "directory"):
+        env.add_python_file(str(tmp_path / added))
+    env.add_python_archive(str(tmp_path / "data.zip"), "of_the_test")
+
+    def words(number: int) -> list[str]:
+        from importlib import import_module
+
+        from pyspark import SparkFiles
+
+        names = ("holdfast_module", "holdfast_zipped", "holdfast_in_directory")
+        found = [str(import_module(name).WORD) for name in names]
+        return [*found, (Path(SparkFiles.get("of_the_test")) / "below" / "word").read_text()]
+
+    told = env.from_collection([0], "bigint").flat_map(words, output_type="string")
+    assert sorted(told.execute_and_collect()) == ["archive", "directory", "module", "zipped"]

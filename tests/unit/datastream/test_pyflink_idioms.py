@@ -308,7 +308,7 @@ def test_settings_act_or_are_refused_with_what_to_use() -> None:
         12,
         {"limit": "5"},
     )
-    assert config.is_object_reuse_enabled() and not env.get_config().has_auto_generated_uids_enabled()
+    assert env.get_config().is_object_reuse_enabled() and not env.get_config().has_auto_generated_uids_enabled()
     env.set_default_savepoint_directory("file:///savepoints")
     assert env.get_default_savepoint_directory() == "file:///savepoints"
     env.add_jars("a.jar")

@@ -9,6 +9,7 @@ import pytest
 
 from holdfast.common import Types
 from holdfast.datastream import ParquetFileSink, ReduceFunction, RuntimeExecutionMode, StreamExecutionEnvironment
+from holdfast.datastream.state import ValueStateDescriptor
 from holdfast.errors import ConfigurationError
 from holdfast.testing.epoch.epoch_runner import LocalEngine, run_job
 from tests.stories import ledger
@@ -22,9 +23,21 @@ class Sum(ReduceFunction):
         return value1[0], value1[1] + value2[1]
 
 
+class SumOfTwo(ReduceFunction):
+    """Has state of the key: leaves out what comes after the second element."""
+
+    def open(self, runtime_context: Any) -> None:
+        self.count = runtime_context.get_state(ValueStateDescriptor("count", "int", 1))
+
+    def reduce(self, value1: Any, value2: Any) -> Any:
+        self.count.update(self.count.value() + 1)
+        return value1[0], value1[1] + (value2[1] if self.count.value() <= 2 else 0)
+
+
 REDUCTIONS: list[tuple[Any, list[tuple[str, int]]]] = [
     (lambda keyed: keyed.reduce(Sum()), [("a", 6), ("b", 12)]),
     (lambda keyed: keyed.reduce(lambda one, other: (one[0], one[1] + other[1])), [("a", 6), ("b", 12)]),
+    (lambda keyed: keyed.reduce(SumOfTwo()), [("a", 4), ("b", 12)]),
     (lambda keyed: keyed.sum(1), [("a", 6), ("b", 12)]),
     (lambda keyed: keyed.min(1), [("a", 1), ("b", 5)]),
     (lambda keyed: keyed.max_by(1), [("a", 3), ("b", 7)]),

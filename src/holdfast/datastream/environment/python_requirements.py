@@ -1,4 +1,4 @@
-"""Packages that a program asks for its workers: installed once beside the driver, unpacked beside each worker."""
+"""What a program asks for the path of its workers: packed once beside the driver, unpacked beside each worker."""
 
 from __future__ import annotations
 
@@ -32,16 +32,39 @@ def give_requirements(context: Any, requirements: str, cache: str | None) -> Non
     """
     if not Path(requirements).is_file():
         raise ConfigurationError(f"set_python_requirements(): there is no file {requirements!r}.")
+    place = _place(context, "set_python_requirements()")
+    _install(requirements, cache, place / "installed")
+    _give(context, place, place / "installed")
+
+
+def give_directory(context: Any, directory: str) -> None:
+    """Put the modules and packages in a directory, as they are now, on the path of all Python workers.
+
+    Args:
+        context: A `SparkContext`.
+        directory: Its path.
+
+    Raises:
+        ConfigurationError: This Spark has no way to do so.
+    """
+    _give(context, _place(context, "add_python_file()"), Path(directory))
+
+
+def _place(context: Any, who: str) -> Path:
+    """Return a new directory for what is given to workers."""
     if not isinstance(getattr(context, "_python_includes", None), list):
         raise ConfigurationError(
-            "set_python_requirements(): this Spark does not say what is on the path of its workers: pack an "
-            "environment (venv-pack, conda-pack) and name it in the option spark.archives."
+            f"{who}: this Spark does not say what is on the path of its workers: pack an environment (venv-pack, "
+            "conda-pack) and name it in the option spark.archives."
         )
-    place = Path(tempfile.mkdtemp(prefix="holdfast-requirements-"))
+    place = Path(tempfile.mkdtemp(prefix="holdfast-python-"))
     atexit.register(shutil.rmtree, place, ignore_errors=True)  # executors that come later fetch the archive, too
-    _install(requirements, cache, place / "installed")
-    name = f"holdfast-requirements-{next(_numbers)}"
-    archive = shutil.make_archive(str(place / name), "zip", place / "installed")
+    return place
+
+
+def _give(context: Any, place: Path, directory: Path) -> None:
+    name = f"holdfast-python-{next(_numbers)}"
+    archive = shutil.make_archive(str(place / name), "zip", directory)
     context.addArchive(f"{archive}#{name}")
     context._python_includes.append(name)
 

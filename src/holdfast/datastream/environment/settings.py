@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from abc import abstractmethod
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from holdfast.checkpoint.config.checkpoint_config import CheckpointConfig
 from holdfast.checkpoint.config.options import SAVEPOINT_DIRECTORY, CheckpointingMode
 from holdfast.datastream.environment.execution_config import ExecutionConfig
-from holdfast.datastream.environment.python_requirements import give_requirements
+from holdfast.datastream.environment.python_requirements import give_directory, give_requirements
 from holdfast.errors import ConfigurationError
 from holdfast.kernel.configuration import Configuration
 from holdfast.runtime.graph.stream_graph import Node, SourceNode, StreamGraph
@@ -25,6 +26,7 @@ class EnvironmentSettings:
     _program: Configuration
     _spark: SparkSession | None
     _checkpoint_config: CheckpointConfig
+    _execution_config: ExecutionConfig
 
     @property
     @abstractmethod
@@ -41,7 +43,7 @@ class EnvironmentSettings:
 
     def get_config(self) -> ExecutionConfig:
         """The settings that PyFlink calls the config; changes to it are changes to the program's options."""
-        return ExecutionConfig(self._program)
+        return self._execution_config
 
     def set_runtime_mode(self, execution_mode: RuntimeExecutionMode) -> Self:
         """Says whether reductions emit the result after each element, or once a key, at the end of the input.
@@ -134,11 +136,24 @@ class EnvironmentSettings:
         return json.dumps({"nodes": nodes})
 
     def add_python_file(self, file_path: str) -> None:
-        """Gives a file, or a zipped package, to all workers, by `SparkContext.addPyFile`."""
-        self.spark.sparkContext.addPyFile(file_path)
+        """Puts a module, a zipped package, or what is in a directory on the path of all workers.
+
+        A file goes by `SparkContext.addPyFile`, a directory is packed, as it is now, and goes by `addArchive`.
+
+        Raises:
+            ConfigurationError: It is a directory, and this Spark has no way to give it to workers.
+        """
+        context = self.spark.sparkContext
+        if Path(file_path).is_dir():
+            give_directory(context, file_path)
+        else:
+            context.addPyFile(file_path)
 
     def add_python_archive(self, archive_path: str, target_dir: str | None = None) -> None:
-        """Unpacks an archive beside all workers, by `SparkContext.addArchive`."""
+        """Unpacks an archive beside all workers, by `SparkContext.addArchive`.
+
+        Functions find it by `pyspark.SparkFiles.get(target_dir)`, or by the archive's own name without one.
+        """
         self.spark.sparkContext.addArchive(f"{archive_path}#{target_dir}" if target_dir else archive_path)
 
     def set_python_executable(self, python_exec: str) -> None:

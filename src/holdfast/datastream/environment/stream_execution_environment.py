@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast.checkpoint.config.checkpoint_config import CheckpointConfig
 from holdfast.checkpoint.config.options import CheckpointingMode
 from holdfast.datastream.connectors.base import Source
+from holdfast.datastream.environment.execution_config import ExecutionConfig
 from holdfast.datastream.environment.launch import (
     Program,
     end_if_planning,
@@ -57,6 +58,7 @@ class StreamExecutionEnvironment(EnvironmentSettings):
         self._sinks: list[SinkNode] = []
         self._job_names: list[str] = []
         self._checkpoint_config = CheckpointConfig(configuration)
+        self._execution_config = ExecutionConfig(configuration)
 
     @classmethod
     def get_execution_environment(

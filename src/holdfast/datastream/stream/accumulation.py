@@ -7,7 +7,7 @@ from typing import Any
 
 from holdfast.kernel.watermark import MAX_WATERMARK
 from holdfast.runtime.function.user_function import KeyedProcessFunction, RuntimeContext
-from holdfast.state.declaration.descriptor import ReducingStateDescriptor
+from holdfast.state.declaration.descriptor import ValueStateDescriptor
 from holdfast.state.declaration.function import ReduceFunction
 from holdfast.types.information.type_information import TypeInformation
 from holdfast.types.row import field_names_of
@@ -110,9 +110,8 @@ class FinalReduce(KeyedProcessFunction):
         opener = getattr(self._function, "open", None)
         if callable(opener):
             opener(runtime_context)
-        self._reduced: Any = runtime_context.get_reducing_state(
-            ReducingStateDescriptor("_final", self._function, self._type)
-        )
+        # Not a reducing state, which would call the function that was opened first, and not the copy of this task.
+        self._reduced: Any = runtime_context.get_state(ValueStateDescriptor("_final", self._type))
 
     def close(self) -> None:
         """Close the function."""
@@ -123,9 +122,11 @@ class FinalReduce(KeyedProcessFunction):
     def process_element(self, value: Any, ctx: Any) -> None:
         """Add an element."""
         ctx.timer_service().register_event_time_timer(MAX_WATERMARK)
-        self._reduced.add(value)
+        before = self._reduced.value()
+        reduce = getattr(self._function, "reduce", self._function)
+        self._reduced.update(value if before is None else reduce(before, value))
 
     def on_timer(self, timestamp: int, ctx: Any) -> Iterator[Any]:
         """Emit what has come of them."""
-        yield self._reduced.get()
+        yield self._reduced.value()
         self._reduced.clear()
