@@ -113,6 +113,7 @@ LONG = (
     "tests/simulation/test_simulation.py::test_a_bug_is_found[token not checked]",
     "tests/spark/test_dice_stories.py",
     "tests/spark/test_examples.py::test_a_database_is_written_once_by_epoch",
+    "tests/spark/test_kafka_rights.py",
     "tests/spark/test_kafka_stories.py",
     "tests/spark/test_payments.py",
     f"{CHANGES}[after:pointer.write",
