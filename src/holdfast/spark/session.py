@@ -29,6 +29,7 @@ _BATCH_BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
 _NO_LIMIT = str(2**31 - 1)  # the one value for which Spark does not look
 _BATCH_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
 _MESSAGES_SINCE = (4, 1)
+_MOST_BATCH_ROWS = 200_000  # with more a message would count for so many rows that Spark's time for them shows
 _CHECKSUMS = (
     "spark.sql.shuffle.orderIndependentChecksum.enabled",
     "spark.sql.shuffle.orderIndependentChecksum.enableFullRetryOnMismatch",
@@ -93,9 +94,10 @@ def private_session(session: SparkSession) -> SparkSession:
 
 
 def rows_at_once(session: SparkSession) -> int:
-    """How many rows Spark hands to Python at once; 0 if there is no limit, or messages were not tried with it."""
+    """How many rows Spark hands to Python at once; 0 if there is no fit limit, or messages were not tried with it."""
     major, minor, *_ = session.version.split(".")
-    return max(0, int(session.conf.get(_BATCH_ROWS) or 0)) if (int(major), int(minor)) >= _MESSAGES_SINCE else 0
+    rows = int(session.conf.get(_BATCH_ROWS) or 0)
+    return rows if (int(major), int(minor)) >= _MESSAGES_SINCE and 0 < rows <= _MOST_BATCH_ROWS else 0
 
 
 def epoch_settings(session: SparkSession) -> None:

@@ -78,7 +78,7 @@ PACKED_EXCHANGE: Final = ConfigOption(
     True,
     "Whether elements go from one Python stage to the next in columns, many in one message, and not as rows of Spark. "
     "Elements are rows in any case before Spark 4.1, out of inputs that Spark reads, on their way to operators that "
-    "order them, and where `spark.sql.execution.arrow.maxRecordsPerBatch` is 0.",
+    "order them, and where `spark.sql.execution.arrow.maxRecordsPerBatch` is 0 or above 200000.",
 )
 
 PYTHON_FILES: Final = ConfigOption[list[str]](
