@@ -53,7 +53,14 @@ def longest(job: SinkStage, most: int) -> int:
 
 @pytest.mark.parametrize(
     ("sent", "kept"),
-    [("none", "gzip"), ("none", "snappy"), ("zstd", "lz4"), ("lz4", "zstd"), ("zstd", "uncompressed")],
+    [
+        ("none", "gzip"),
+        ("none", "snappy"),
+        ("zstd", "lz4"),
+        ("lz4", "zstd"),
+        ("zstd", "uncompressed"),
+        ("zstd", "zstd"),
+    ],
 )
 def test_a_topic_takes_what_a_task_lets_pass_also_where_its_brokers_make_it_larger(
     broker: KafkaServer, tmp_path: Path, sent: str, kept: str

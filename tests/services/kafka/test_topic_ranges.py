@@ -97,6 +97,9 @@ def test_a_source_ends_where_it_was_to_end_whenever_it_is_started_again(broker: 
     produce(servers, name, "of another partition", partition=1, timestamp=4000)
     commit_of_group(broker, TopicPartition(name, 0, 5))
     assert read(planner(), start, first) + rest(first) == expected
+    if kind == "offset":
+        stop = KafkaOffsetsInitializer.offsets({KafkaTopicPartition(name, 0): 5}, reset)
+        assert read(planner(), start, first) + rest(first) == [*expected, b"e"], "what the program says now counts"
 
 
 def commit_of_group(broker: KafkaServer, place: TopicPartition) -> None:

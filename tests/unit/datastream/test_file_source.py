@@ -101,6 +101,16 @@ def test_every_row_of_each_format_belongs_to_one_split(folder: Path, cuts: list[
         assert pieces(input_format, folder / name, cuts) == ROWS, name
 
 
+def test_a_large_batch_of_lists_is_read_in_parts(tmp_path: Path) -> None:
+    table = pa.table({"list": pa.array([["a"] * (n % 3) for n in range(150_000)], pa.list_(pa.string()))})
+    with pa.ipc.new_file(tmp_path / "a.arrow", table.schema) as writer:
+        writer.write_table(table)
+    file = InputFile.of(str(tmp_path / "a.arrow"))
+    batches = list(ArrowInputFormat("list array<string>").read(file, 0, file.length))
+    assert [len(batch) for batch in batches] == [65_536, 65_536, 18_928]
+    assert pa.Table.from_batches(batches).column("list").to_pylist() == table.column("list").to_pylist()
+
+
 def test_compressed_and_quoted_text_is_read_whole_by_one_task(tmp_path: Path) -> None:
     text = "".join(f"line {n}\n" for n in range(400_000))
     (tmp_path / "a.txt.gz").write_bytes(gzip.compress(text.encode()))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import random
 import subprocess
 import sys
 from pathlib import Path
@@ -219,6 +220,16 @@ def test_a_topic_refuses(change: dict[str, Any], reason: str | None) -> None:
     record = KafkaRecord("t", b"k", b"v", (), -1, 1_000_000)._replace(**change)
     found = limits.why_refused(record, 1000, 1_000_000, None)
     assert found is None if reason is None else reason in str(found)
+
+
+def test_what_is_sent_with_the_codec_of_the_topic_is_kept_as_it_is() -> None:
+    record = KafkaRecord("t", b"k", random.Random(3).randbytes(3000).hex().encode(), (), -1, -1)
+    zstd, gzip = (record_limits.compressor_of({"compression.type": name}) for name in ("zstd", "gzip"))
+    sent = max(record_limits.sent_size(record, compressor, 0) for compressor in (zstd, gzip))
+    limits = RecordLimits(sent, 1, compression="zstd", level=-100)
+    assert record_limits.kept_size(record, "zstd", -100) > sent, "a level below 0 is a level"
+    assert limits.why_refused(record, 10_000, 0, zstd) is None
+    assert "as it is kept (zstd)" in str(limits.why_refused(record, 10_000, 0, gzip))
 
 
 def test_who_has_not_installed_the_client_is_told_how() -> None:

@@ -131,6 +131,16 @@ def test_an_operator_has_so_many_metrics_and_no_more() -> None:
         group.counter("one_more")
 
 
+def test_what_an_operator_counts_by_itself_is_its_own_and_takes_no_place() -> None:
+    metrics = TaskMetrics()
+    metrics.count("numLateRecordsDropped")
+    group = MetricGroup(metrics)
+    with pytest.raises(ConfigurationError, match="already"):
+        group.counter("numLateRecordsDropped")
+    for number in range(MOST_METRICS):
+        group.counter(f"n{number}")
+
+
 @pytest.mark.parametrize("metrics", [[], {"n": 1}, {"n": []}, {"n": ["counter", "many"]}, {"n": ["counter", True]}])
 def test_what_no_task_reports_is_refused(metrics: Any) -> None:
     report = StepReport("screen", 0).to_json()

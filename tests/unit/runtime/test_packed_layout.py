@@ -158,6 +158,29 @@ def test_however_many_rows_a_task_gets_at_once_their_messages_stay_below_some_me
     assert sum(batch.nbytes for batch in sent) > 3 * (30 << 20), "else it would be no wonder"
 
 
+def test_what_all_tasks_get_is_sent_in_parts_however_many_tasks_there_are() -> None:
+    layout = PackedLayout([plain(0, broadcast=True)])
+    packer = Packer(layout, 24, ROWS_AT_ONCE)
+    rows = [(f"word{at}", at, ["x" * (1 << 20)]) for at in range(8)]
+    sent = [*packer.add(layout.edges[0], batch_of(rows), range(24)), *packer.rest()]
+    assert max(batch.column(CONTROL).nbytes for batch in sent) < 34 << 20
+    for target in range(24):
+        mine = [batch.filter(pa.compute.equal(batch.column(TARGET), target)) for batch in sent]
+        _, arrivals = layout.unpack(pa.Table.from_batches(mine).combine_chunks().to_batches()[0])
+        assert [row["n"] for arrival in arrivals for row in arrival.batch.to_pylist()] == list(range(8))
+
+
+def test_messages_may_come_as_large_values() -> None:
+    """`spark.sql.execution.arrow.useLargeVarTypes` makes them so."""
+    layout = PackedLayout([keyed(0)])
+    packer = Packer(layout, 1, ROWS_AT_ONCE)
+    [batch] = [*packer.add(layout.edges[0], batch_of([("a", 1, ["b"])]), (None,)), *packer.rest()]
+    place = batch.schema.get_field_index(CONTROL)
+    large = batch.set_column(place, CONTROL, batch.column(CONTROL).cast(pa.large_binary()))
+    _, arrivals = layout.unpack(large)
+    assert [row["n"] for arrival in arrivals for row in arrival.batch.to_pylist()] == [1]
+
+
 def test_what_is_no_message_of_the_exchange_is_refused() -> None:
     layout = PackedLayout([keyed(0)])
     packer = Packer(layout, 1, ROWS_AT_ONCE)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 
 from holdfast.datastream.formats.input_file import InputFile
-from holdfast.datastream.formats.input_format import ROWS, BulkFormat, RowFormat
+from holdfast.datastream.formats.input_format import BulkFormat, RowFormat
 
 _MAGIC = b"ARROW1"
 
@@ -34,8 +34,7 @@ class ArrowInputFormat(RowFormat, BulkFormat):
                 if not is_known:
                     self.require_columns(batch.schema, file.path)
                     is_known = True
-                for at in range(0, batch.num_rows, ROWS):
-                    yield self.conform(batch.slice(at, ROWS))
+                yield from self.conform_in_parts(batch)
 
 
 def _of_file(opened: pa.NativeFile, length: int, begin: int, end: int) -> Iterator[pa.RecordBatch]:

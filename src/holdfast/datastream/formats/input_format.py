@@ -107,9 +107,25 @@ class RowFormat(InputFormat):
         Raises:
             ValueError: Their offsets lead nowhere, or bytes are no text; to look at them later might end the process.
         """
+        return self._typed(self._sound(batch))
+
+    def conform_in_parts(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """The same of a batch that may have any number of rows, in batches of a usual size.
+
+        Raises:
+            ValueError: As `conform`.
+        """
+        columns = self._sound(batch)  # as a whole: of lists, each slice has the children of all
+        for at in range(0, batch.num_rows, ROWS):
+            yield self._typed([column.slice(at, ROWS) for column in columns])
+
+    def _sound(self, batch: pa.RecordBatch) -> list[pa.Array]:
         columns = [batch.column(batch.schema.get_field_index(field.name)) for field in self.schema]
         for column in columns:
             column.validate(full=True)
+        return columns
+
+    def _typed(self, columns: list[pa.Array]) -> pa.RecordBatch:
         typed = [
             column if column.type.equals(field.type) else column.cast(field.type)
             for column, field in zip(columns, self.schema, strict=True)

@@ -175,9 +175,9 @@ class Packer:
                 message = piece.serialize()
                 for part in parts:
                     written.add(_HEAD.pack(_KIND, number), message, part)
-                if written.size >= _BATCH_BYTES:
-                    yield written.batch(phase)
-                    written = _Written(self._row_bytes)
+                    if written.size >= _BATCH_BYTES:
+                        yield written.batch(phase)
+                        written = _Written(self._row_bytes)
         if written.tasks:
             yield written.batch(phase)
 
@@ -291,6 +291,7 @@ def _contents(column: pa.Array) -> Iterator[pa.Buffer]:
     """The values of a column of bytes, where they lie, but for those without any."""
     if not len(column):
         return
+    column = as_type(column, pa.binary())  # Spark may have been told to make large ones
     _, buffer, content = column.buffers()
     ends = np.frombuffer(buffer, np.int32)[column.offset : column.offset + len(column) + 1]
     filled = np.flatnonzero(ends[1:] > ends[:-1])

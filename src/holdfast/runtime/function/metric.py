@@ -144,7 +144,7 @@ class TaskMetrics:
             ConfigurationError: There is one of another kind, or there are too many.
         """
         known = self._metrics.get(name)
-        if known is None:
+        if known is None or name in TAKEN:
             self._admit(name)
             known = self._metrics[name] = kind(name)
         if type(known) is not kind:
@@ -180,7 +180,7 @@ class TaskMetrics:
     def _admit(self, name: str) -> None:
         if name in TAKEN or name in self._metrics or name in self.gauges:
             raise ConfigurationError(f"there is a metric {name!r} already: choose another name")
-        if len(self._metrics) + len(self.gauges) >= MOST_METRICS:
+        if len(self._metrics.keys() - TAKEN) + len(self.gauges) >= MOST_METRICS:
             raise ConfigurationError(
                 f"an operator has at most {MOST_METRICS} metrics, and {name!r} is one more: count what belongs "
                 "together in one"

@@ -103,7 +103,8 @@ def _data_source(kind: str, ranges: Ranges, columns: str) -> Any:
                 ranges.freeze()
 
         def reportLatestOffset(self) -> Offset | None:
-            return ranges.reported()
+            with errors_carried():
+                return ranges.reported()
 
         def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
             with errors_carried():

@@ -58,8 +58,9 @@ def limits_of(connection: KafkaConnection, topic: str | None) -> dict[str, Recor
 def _limits(said: dict[str, Any], partitions: int) -> RecordLimits:
     is_timed = said.get("message.timestamp.type") != "LogAppendTime"
     compression = str(said.get("compression.type") or AS_IT_COMES)
-    # What brokers call level 9 of lz4 is its fastest one.
-    level = int(said.get(f"compression.{compression}.level") or -1) if compression != "lz4" else -1
+    # What brokers call level 9 of lz4 is its fastest one, and -1 of gzip the usual one; zstd has levels below 0.
+    asked = said.get(f"compression.{compression}.level") if compression != "lz4" else None
+    level = int(asked) if asked and (compression, asked) != ("gzip", "-1") else None
     ahead, behind = (int(said.get(f"message.timestamp.{side}.max.ms", _ANY)) for side in ("after", "before"))
     return RecordLimits(
         int(said["max.message.bytes"]),

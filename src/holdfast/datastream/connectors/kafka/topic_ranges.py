@@ -133,8 +133,7 @@ class TopicRanges:
 
     def reported(self) -> Offset | None:
         """The ends that were last seen."""
-        asked = self._asked()
-        return _offset(asked.ids, _within(asked.known, asked.stops(self))) if asked.known else None
+        return None if self._state is None else self._state.reported()
 
     def fix(self) -> None:
         """Decides what is read by a source that is read once. Blocks."""
@@ -251,11 +250,17 @@ class _Asked:
     def stops(self, ranges: TopicRanges, kept: Mapping[Place, int] | None = None) -> dict[Place, int]:
         """Where reading ends, by what a position says or as it was found first; nothing if it goes on."""
         if ranges.stop is not None:
-            self._stops |= kept or {}
+            given = {(topic, number) for topic, number, _ in ranges.stop.given}  # what a program says now counts
+            self._stops |= {place: stop for place, stop in (kept or {}).items() if place not in given}
             new = [place for place in self.places if place not in self._stops]
             if new:
                 self._stops |= self.offsets.resolved(ranges.stop, new, ranges.group)
         return self._stops
+
+    def reported(self) -> Offset | None:
+        """The ends that were last seen, without asking for others."""
+        known = {place: end for place, end in self.known.items() if place[0] in self.ids}
+        return _offset(self.ids, _within(known, self._stops)) if known else None
 
     def forget(self) -> None:
         """The next answer is a new one."""

@@ -6,18 +6,14 @@ record that its topic refuses would hold up the transaction that it is in, for g
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
-from functools import cache
 from typing import Any, Final
 
 import pyarrow as pa
 
 from holdfast.datastream.connectors.kafka.record.record_serialization import KafkaRecord
-
-Compressor = Callable[[bytes], int]
-"""How many bytes become of some."""
 
 _BATCH: Final = 61
 """Bytes that a batch has before its records."""
@@ -48,7 +44,7 @@ class RecordLimits:
         ahead: Milliseconds by which a record may be ahead of the broker's clock, None if any.
         behind: Milliseconds by which it may be behind.
         compression: Its `compression.type`: how brokers compress what they keep, whoever sent it.
-        level: Of that, -1 for the usual one.
+        level: Of that, None for the usual one.
     """
 
     largest: int
@@ -57,7 +53,7 @@ class RecordLimits:
     ahead: int | None = None
     behind: int | None = None
     compression: str = AS_IT_COMES
-    level: int = -1
+    level: int | None = None
 
     @property
     def batch(self) -> int:
@@ -87,7 +83,7 @@ class RecordLimits:
         if most <= self.batch:
             return None
         size, how = sent_size(record, compressor, self.largest), "sent"
-        if size <= self.largest and self.compression != AS_IT_COMES:
+        if size <= self.largest and not self._stays(record, compressor):
             size, how = kept_size(record, self.compression, self.level), f"kept ({self.compression})"
         if size > self.largest:
             return (
@@ -95,6 +91,14 @@ class RecordLimits:
                 "smaller, or raise max.message.bytes of the topic"
             )
         return None
+
+    def _stays(self, record: KafkaRecord, compressor: Compressor | None) -> bool:
+        """Whether brokers keep a batch as it was sent: then its codec is theirs, at whatever level."""
+        if self.compression == AS_IT_COMES:
+            return True
+        if compressor is None or compressor.name != self.compression:
+            return False
+        return _packed_size(record, compressor) < _plain_size(record)  # a producer sends the smaller one
 
 
 def to_json(limits: Mapping[str, RecordLimits]) -> list[dict[str, Any]]:
@@ -114,28 +118,38 @@ def from_json(groups: Iterable[Mapping[str, Any]]) -> dict[str, RecordLimits]:
     }
 
 
+@dataclass(frozen=True)
+class Compressor:
+    """Tells how many bytes become of some.
+
+    Attributes:
+        name: Of the codec.
+        level: None for the usual one.
+        block: How many bytes are compressed at once, 0 for all.
+    """
+
+    name: str
+    level: int | None
+    block: int
+
+    def __call__(self, data: bytes) -> int:
+        # Made anew: that of gzip is of one thread alone.
+        compress = pa.Codec(self.name, self._known_level()).compress
+        step = self.block or max(1, len(data))
+        return sum(len(compress(data[at : at + step], asbytes=True)) for at in range(0, len(data), step))
+
+    def _known_level(self) -> int | None:
+        if not self.level or not pa.Codec.supports_compression_level(self.name):
+            return _ZSTD_LEVEL if self.name == "zstd" else None
+        least, most = pa.Codec.minimum_compression_level(self.name), pa.Codec.maximum_compression_level(self.name)
+        return int(min(max(self.level, least), most))
+
+
 def compressor_of(properties: Mapping[str, Any]) -> Compressor | None:
     """What a producer with these properties does to a batch; None if it sends it as it is."""
     name = str(properties.get("compression.type", properties.get("compression.codec", "none"))).lower()
-    return _compressor(name, int(properties.get("compression.level", -1)), _BLOCKS.get(name))
-
-
-@cache
-def _compressor(name: str, asked: int, block: int | None) -> Compressor | None:
-    if name in _UNCOMPRESSED:
-        return None
-    level: int | None = None
-    if pa.Codec.supports_compression_level(name) and asked > 0:
-        level = min(asked, pa.Codec.maximum_compression_level(name))
-    elif name == "zstd":
-        level = _ZSTD_LEVEL
-    compress = pa.Codec(name, level).compress
-
-    def size(data: bytes) -> int:
-        step = block or max(1, len(data))
-        return sum(len(compress(data[at : at + step], asbytes=True)) for at in range(0, len(data), step))
-
-    return size
+    level = int(properties.get("compression.level", -1))
+    return None if name in _UNCOMPRESSED else Compressor(name, level if level > 0 else None, _BLOCKS.get(name, 0))
 
 
 def sent_size(record: KafkaRecord, compressor: Compressor | None, enough: int) -> int:
@@ -150,16 +164,17 @@ def sent_size(record: KafkaRecord, compressor: Compressor | None, enough: int) -
     return size if size <= enough or compressor is None else min(size, _packed_size(record, compressor))
 
 
-def kept_size(record: KafkaRecord, compression: str, level: int = -1) -> int:
+def kept_size(record: KafkaRecord, compression: str, level: int | None = None) -> int:
     """Bytes of a batch that has this record alone, as a broker compresses it, also where that makes it larger.
 
     Args:
         record: The record.
         compression: The `compression.type` of the topic.
-        level: Of that, -1 for the usual one.
+        level: Of that, None for the usual one.
     """
-    compressor = _compressor(compression, level, _BLOCKS_OF_BROKERS.get(compression))
-    return _plain_size(record) if compressor is None else _packed_size(record, compressor)
+    if compression in _UNCOMPRESSED:
+        return _plain_size(record)
+    return _packed_size(record, Compressor(compression, level, _BLOCKS_OF_BROKERS.get(compression, 0)))
 
 
 def _plain_size(record: KafkaRecord) -> int:
