@@ -76,6 +76,20 @@ def test_copies_stay_within_their_budget_and_the_least_recently_used_go(tmp_path
     assert [bytes(view)[0] for view in held] == [0, 1, 2]
 
 
+def test_whether_a_mapping_alone_keeps_a_file_is_asked_of_this_host_and_no_other(tmp_path):
+    class Away(LocalFileSystem):
+        def exists(self, path):
+            assert path.endswith("2"), "a store that is far away, or down, holds up each task that asks it"
+            return True
+
+    (tmp_path / "origin").mkdir()
+    copies = LocalCopies(Away(), str(tmp_path / "copies"), 100, refuse_bad)
+    paths = [write(tmp_path, str(n), bytes([n]) * (101 if n == 2 else 60)) for n in range(3)]
+    held = [copies.mmap(path) for path in paths]
+    assert [copies.keeps_mapped(path) for path in paths] == [False, True, True], "the last one never had a copy"
+    assert len(held) == 3
+
+
 def test_a_file_larger_than_the_budget_is_mapped_where_it_is(tmp_path):
     copies = copies_in(tmp_path, budget=10)
     path = write(tmp_path, "a", b"x" * 11)

@@ -31,7 +31,7 @@ class RunCache(Generic[R]):
     Args:
         most_runs: How many are kept.
         most_bytes: How many unpacked bytes are kept.
-        is_gone: Tells whether the file of a run was deleted; it may ask a file system.
+        is_gone: Tells whether the file of a run was deleted. It is asked in the middle of a task.
     """
 
     def __init__(

@@ -263,10 +263,10 @@ class RunReader:
         return list(self._segments)
 
     def is_gone(self) -> bool:
-        """Whether the file was deleted; a storage that cannot be asked now has it still."""
+        """Whether the mapping alone holds the file; a storage that cannot be asked now has it still."""
         try:
-            return not self._blocks.fs.exists(self.path)
-        except HoldfastError:
+            return not self._blocks.fs.keeps_mapped(self.path)
+        except (HoldfastError, OSError):
             return False
 
     def verify(self) -> None:

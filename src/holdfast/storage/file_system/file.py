@@ -55,6 +55,10 @@ class FileSystem(ABC):
     def mmap(self, path: str) -> memoryview:
         """Return the whole file, mapped where that is possible; it stays readable after the file was deleted."""
 
+    def keeps_mapped(self, path: str) -> bool:
+        """Whether a file that was mapped is still there; if not, the mapping alone holds its disk or its memory."""
+        return self.exists(path)
+
     def drop_copy(self, path: str) -> None:  # noqa: B027 - most file systems keep no copies
         """Forget what this host keeps of a file besides the file itself: it is damaged."""
 

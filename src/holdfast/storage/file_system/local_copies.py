@@ -49,6 +49,7 @@ class LocalCopies(FileSystem):
         self._budget = budget
         self._check = check
         self._disk = LocalFileSystem()
+        self._in_memory: set[str] = set()
 
     def mmap(self, path: str) -> memoryview:
         """Map the copy, after making it if there is none; the original if the disk cannot take one."""
@@ -63,7 +64,10 @@ class LocalCopies(FileSystem):
         except OSError as error:
             logger.warning("no copy of %r on the local disk: %s", path, error)
             entered = None
-        return self._origin.mmap(path) if entered is None else entered
+        if entered is not None:
+            return entered
+        self._in_memory.add(path)
+        return self._origin.mmap(path)
 
     def write_atomic(self, path: str, data: bytes | memoryview | Iterable[bytes | memoryview]) -> None:
         """Write to the original, then leave a copy."""
@@ -82,6 +86,10 @@ class LocalCopies(FileSystem):
             logger.warning("no copy of %r on the local disk: %s", path, error)
         finally:
             temporary.unlink(missing_ok=True)
+
+    def keeps_mapped(self, path: str) -> bool:
+        """Whether the copy is still there. The original may be far away, so it is asked only where there was no copy."""
+        return self._origin.exists(path) if path in self._in_memory else self._copy_of(path).exists()
 
     def drop_copy(self, path: str) -> None:
         """Forget the copy of a file, which has turned out to be damaged."""
