@@ -88,7 +88,7 @@ class LocalCopies(FileSystem):
             temporary.unlink(missing_ok=True)
 
     def keeps_mapped(self, path: str) -> bool:
-        """Whether the copy is still there. The original may be far away, so it is asked only where there was no copy."""
+        """Whether the copy is still there. The original may be far away: it is asked only where there was none."""
         return self._origin.exists(path) if path in self._in_memory else self._copy_of(path).exists()
 
     def drop_copy(self, path: str) -> None:
