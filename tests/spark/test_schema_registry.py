@@ -60,4 +60,5 @@ def test_avro_in_and_out_and_what_is_none_is_kept(
     last = {count["item"]: count["sold"] for count in sorted(counts, key=lambda count: count["sold"])}
     assert last == {"kelp": sum(range(0, 20, 2)), "rock": sum(range(1, 20, 2))}
     [letter] = messages(servers, "refused")
-    assert letter.value() == b"Invalid magic byte"
+    assert letter.value().startswith(b"it does not")
+    assert letter.value().endswith(b"nvalid magic byte")

@@ -135,16 +135,24 @@ class Answers(BaseHTTPRequestHandler):
     """A registry that gives one documented error to whatever it is asked for."""
 
     status, code = 409, 409
+    refused = ("GET", "POST")
 
     def do_POST(self) -> None:
-        body = b'{"error_code": %d, "message": "no"}' % self.code
-        self.send_response(self.status)
+        self._answer(b'{"id": 1, "schema": "{}"}')
+
+    def do_GET(self) -> None:
+        self._answer(b"[]")
+
+    def _answer(self, good: bytes) -> None:
+        is_refused = self.command in self.refused
+        body = b'{"error_code": %d, "message": "no"}' % self.code if is_refused else good
+        self.send_response(self.status if is_refused else 200)
         self.send_header("Content-Type", "application/vnd.schemaregistry.v1+json")
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
-
-    do_GET = do_POST
+        if self.refused == ("POST",) == (self.command,):
+            type(self).refused = ()
 
     def log_message(self, format: str, *arguments: Any) -> None:
         return
@@ -189,6 +197,14 @@ def test_a_registry_that_refuses_or_is_away_puts_nothing_aside(
         )
     with pytest.raises(reading):
         ConfluentDeserialization(lambda: AvroDeserializer(client()), PRICE, "prices").deserialize(b"\0\0\0\0\1\2\2")
+
+
+def test_two_tasks_may_register_one_schema_at_the_same_time(answering: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some registries tell one of them that the subject is there already, and answer when they are asked again."""
+    monkeypatch.setattr(Answers, "refused", ("POST",))
+    client = SchemaRegistryClient({"url": answering, "max.retries": 0})
+    schema = ConfluentSerialization(lambda: AvroSerializer(client, AVRO, as_dict), "prices")
+    assert schema.serialize(Row(currency_code="CHF", units=3))
 
 
 def test_nobody_at_the_address_is_a_registry_that_is_away() -> None:

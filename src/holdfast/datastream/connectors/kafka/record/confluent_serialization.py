@@ -8,6 +8,7 @@ dead letter is only for the first.
 from __future__ import annotations
 
 import sys
+import time
 import uuid
 from collections.abc import Callable, Mapping
 from typing import Any, Final
@@ -25,6 +26,8 @@ _TRANSPORTS: Final = frozenset({"httpx", "httpx2", "httpcore", "authlib", "ssl"}
 
 _PASSING: Final = frozenset({408, 425, 429})
 _NOT_FOUND: Final = 404
+_CONFLICT: Final = 409
+_A_MOMENT: Final = 0.2
 
 
 class _Confluent:
@@ -44,8 +47,13 @@ class _Confluent:
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_context": None}
 
-    def call(self, value: Any) -> Any:
+    def call(self, value: Any, *, is_again: bool = False) -> Any:
         """What it makes of a value.
+
+        Args:
+            value: The value.
+            is_again: Whether the registry has told of a conflict already, which it may when two tasks register the
+                same schema at once.
 
         Raises:
             StorageError: The registry is away.
@@ -56,6 +64,9 @@ class _Confluent:
         try:
             return serializer(value, self._context)
         except Exception as error:
+            if not is_again and getattr(error, "http_status_code", None) == _CONFLICT:
+                time.sleep(_A_MOMENT)
+                return self.call(value, is_again=True)
             told = _told(error, self._topic, reads=self._reads)
             if told is None:
                 raise
