@@ -6,14 +6,15 @@ from collections.abc import Iterator
 from typing import Any
 
 from pyspark.sql import DataFrame, Row
-from pyspark.sql.streaming import DataStreamWriter, StatefulProcessor, StatefulProcessorHandle
+from pyspark.sql.streaming import DataStreamWriter
 
 from benchmarks.engines.chain_floor import WORDS, words_of
+from benchmarks.engines.spark_tws import Counter
 from benchmarks.spark_session import SparkEngine, file_sink
 from benchmarks.workload import Engine, Workload
 
 
-class Counter(StatefulProcessor):
+class NamedCounter(Counter):
     """Counts the rows of a key.
 
     Args:
@@ -23,9 +24,6 @@ class Counter(StatefulProcessor):
     def __init__(self, name: str) -> None:
         self._name = name
 
-    def init(self, handle: StatefulProcessorHandle) -> None:
-        self._count = handle.getValueState("count", "count long")
-
     def handleInputRows(self, key: Any, rows: Iterator[Row], timer_values: Any) -> Iterator[Row]:
         for row in rows:
             known = self._count.get()
@@ -33,16 +31,13 @@ class Counter(StatefulProcessor):
             self._count.update((count,))
             yield Row(**row.asDict(), **{self._name: count})
 
-    def close(self) -> None:
-        pass
-
 
 def plan(workload: Workload, stream: DataFrame) -> DataStreamWriter:
     counted, output = stream.mapInArrow(words_of, WORDS), WORDS
     for key, name in (("word", "count"), ("ending", "endings")):
         output = f"{output}, {name} long"
         counted = counted.groupBy(key).transformWithState(
-            statefulProcessor=Counter(name), outputStructType=output, outputMode="Append", timeMode="None"
+            statefulProcessor=NamedCounter(name), outputStructType=output, outputMode="Append", timeMode="None"
         )
     return file_sink(workload, counted).outputMode("append")
 

@@ -58,6 +58,7 @@ class LocalCopies(FileSystem):
             self._require_own()
             view = self._disk.mmap(str(copy))
             os.utime(copy)
+            self._in_memory.discard(path)
             return view
         try:
             entered = self._enter(path, copy)
@@ -89,7 +90,12 @@ class LocalCopies(FileSystem):
 
     def keeps_mapped(self, path: str) -> bool:
         """Whether the copy is still there. The original may be far away: it is asked only where there was none."""
-        return self._origin.exists(path) if path in self._in_memory else self._copy_of(path).exists()
+        if path not in self._in_memory:
+            return self._copy_of(path).exists()
+        is_there = self._origin.exists(path)
+        if not is_there:
+            self._in_memory.discard(path)
+        return is_there
 
     def drop_copy(self, path: str) -> None:
         """Forget the copy of a file, which has turned out to be damaged."""
