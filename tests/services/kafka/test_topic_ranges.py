@@ -13,6 +13,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions
 
+from holdfast.datastream.connectors.kafka import topic_ranges
 from holdfast.datastream.connectors.kafka.offsets_initializer import (
     KafkaOffsetResetStrategy,
     KafkaOffsetsInitializer,
@@ -58,6 +59,30 @@ def test_an_epoch_that_is_read_again_has_the_same_rows_and_is_as_long_as_it_may_
     assert read(planner, end, planner.latest(end, False)) == [b"c", b"d"]
     last = planner.latest(end, False)
     assert planner.latest(last, False) == last and planner.plan(last, last) == []
+
+
+def test_who_reads_to_the_end_of_a_topic_waits_for_no_record_that_has_still_to_come(
+    broker: KafkaServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The end is behind a record, or behind the mark of a transaction, which no reader gets to see."""
+    monkeypatch.setattr(topic_ranges, "_POLL", 120.0)
+    for name, transactional in (("plain-end", {}), ("marked-end", {"transactional.id": "marked"})):
+        make_topic(broker.bootstrap_servers, name, partitions=1)
+        producer = Producer({"bootstrap.servers": broker.bootstrap_servers, **transactional})
+        if transactional:
+            producer.init_transactions()
+            producer.begin_transaction()
+        for value in ("a", "b", "c"):
+            producer.produce(name, value)
+        producer.commit_transaction() if transactional else producer.flush()
+        planner = ranges(broker, TopicSelection(topics=(name,)))
+        start = planner.initial()
+        found: list[bytes] = []
+        end = planner.latest(start, False)
+        reader = threading.Thread(target=lambda: found.extend(read(planner, start, end)), daemon=True)  # noqa: B023
+        reader.start()
+        reader.join(60)
+        assert found == [b"a", b"b", b"c"]
 
 
 @pytest.mark.parametrize("kind", ["latest", "time", "offset", "group"])

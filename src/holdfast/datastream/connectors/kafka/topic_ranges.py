@@ -330,9 +330,11 @@ def _limited(begun: Mapping[Place, int], until: Mapping[Place, int], most: int) 
 def _batches(consumer: Any, planned: Range, patience: float) -> Iterator[pa.RecordBatch]:
     _, _, position, end = planned
     deadline = time.monotonic() + patience
+    rows: list[tuple[Any, ...]] = []
     while position < end:
-        rows: list[tuple[Any, ...]] = []
-        for message in consumer.consume(_ROWS, _POLL):
+        # Asked for many, the client waits until it has as many, also where a topic has no more: so for one, and for
+        # those that have come with it.
+        for message in consumer.consume(1, _POLL) + consumer.consume(_ROWS, 0):
             error = message.error()
             if error is not None:
                 if error.code() == KafkaError._PARTITION_EOF:
@@ -340,13 +342,14 @@ def _batches(consumer: Any, planned: Range, patience: float) -> Iterator[pa.Reco
                 elif error.code() != KafkaError.GROUP_AUTHORIZATION_FAILED:  # it is in no group
                     raise KafkaException(error)
                 continue
+            deadline = time.monotonic() + patience
             # Offsets have gaps: where transactions end, and where the topic was compacted.
             position = message.offset() + 1
             if message.offset() < end:
                 rows.append(_row(message))
-        if rows:
-            deadline = time.monotonic() + patience
+        if rows and (len(rows) >= _ROWS or position >= end):
             columns = zip(*rows, strict=True)
+            rows = []
             arrays = [pa.array(column, kind.type) for column, kind in zip(columns, _SCHEMA, strict=True)]
             yield pa.RecordBatch.from_arrays(arrays, schema=_SCHEMA)
         elif position < end and time.monotonic() > deadline:
