@@ -109,8 +109,27 @@ def test_what_is_no_line_is_one_error_or_is_left_out(line: bytes, reason: str) -
     with pytest.raises(ValueError, match=reason):
         builder.build().deserialize(line)
     lenient = builder.set_ignore_parse_errors(True).build()
-    # As in Flink a value that cannot be read is null, and only a line that is none is left out.
-    assert lenient.deserialize(line) == (None if "field" not in reason and "bits" not in reason else (None, "a"))
+    # As in Flink a value that cannot be read, or is missing, is null, and only a line that is none is left out.
+    read = {b"1": (1, None), b"x,a": (None, "a"), b",a": (None, "a"), b"9999999999,a": (None, "a")}
+    assert lenient.deserialize(line) == read.get(line)
+
+
+def test_a_row_in_a_row_stands_like_an_array_as_in_flink() -> None:
+    described = Types.ROW([Types.STRING(), Types.ROW([Types.STRING(), Types.INT()]), Types.STRING()])
+    writes, reads = (
+        kind.Builder(described).set_array_element_delimiter(":").set_null_literal("-").set_quote_character("'").build()
+        for kind in (CsvRowSerializationSchema, CsvRowDeserializationSchema)
+    )
+    for row, line in (
+        (Row("a", Row("b c", 1), "d"), b"a,'b c:1',d\n"),
+        (Row("a", Row(None, None), "d"), b"a,-:-,d\n"),
+        (Row("a", None, "d"), b"a,-,d\n"),
+    ):
+        assert writes.serialize(row) == line
+        assert reads.deserialize(line) == row
+    assert reads.deserialize(b"a,,d") == Row("a", None, "d")
+    with pytest.raises(ValueError, match="it has 3 values, and the row 2"):
+        reads.deserialize(b"a,b:1:2,d")
 
 
 def test_a_comment_is_left_out() -> None:

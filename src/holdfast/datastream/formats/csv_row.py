@@ -108,7 +108,10 @@ class CsvRowDeserializationSchema(DeserializationSchema):
             return self
 
         def set_ignore_parse_errors(self, ignore_parse_errors: bool) -> Self:
-            """Let a value that cannot be read be null, and a line that is none be left out; else they fail the job."""
+            """Let what cannot be read, or is missing at the end of a line, be null; else it fails the job.
+
+            A line that is none, and one with too many values, is left out.
+            """
             self._ignores_errors = bool(ignore_parse_errors)
             return self
 
@@ -153,17 +156,18 @@ class CsvRowDeserializationSchema(DeserializationSchema):
             raise ValueError(f"it is no CSV of {self._type}: {error!s:.1000}") from None
 
     def _values(self, texts: list[str]) -> list[Any]:
-        if len(texts) != len(self._fields):
+        missing = len(self._fields) - len(texts)
+        if missing < 0 or (missing and not self._ignores_errors):
             raise ValueError(f"it has {len(texts)} values, and the type {len(self._fields)}")
         values = []
-        for text, (name, read, adopt) in zip(texts, self._fields, strict=True):
+        for text, (name, read, adopt) in zip(texts, self._fields, strict=False):
             try:
                 values.append(None if text == self._null else adopt(read(text)))
             except (ValueError, OutputTypeError) as error:
                 if not self._ignores_errors:
                     raise ValueError(f"field {name!r}: {error}") from None
                 values.append(None)
-        return values
+        return values + [None] * missing
 
     def get_produced_type(self) -> RowTypeInformation:
         return self._type
@@ -225,7 +229,7 @@ class CsvRowSerializationSchema(SerializationSchema):
         form = self._form
         if value is None:
             return form.null or ""
-        if isinstance(value, list):
+        if isinstance(value, (list, tuple)):
             return self._quoted(form.array.join((form.null or "") if item is None else text_of(item) for item in value))
         text = text_of(value)
         is_bare = isinstance(value, (int, float, Decimal)) and form.delimiter not in text
@@ -251,9 +255,23 @@ def _one_character(what: str, given: Any) -> str:
 
 
 def _reader(described: TypeInformation, form: _Form) -> Callable[[str], Any]:
+    """A function that reads a value; the parts of arrays and of rows in rows stand behind each other."""
+    delimiter, null = form.array, form.null
+    if isinstance(described, RowTypeInformation):
+        parts = list(map(text_reader, described.types))
+
+        def read_row(text: str) -> list[Any] | None:
+            if not text:
+                return None
+            items = text.split(delimiter)
+            if len(items) != len(parts):
+                raise ValueError(f"it has {len(items)} values, and the row {len(parts)}")
+            return [None if item == null else part(item) for part, item in zip(parts, items, strict=True)]
+
+        return read_row
     if not isinstance(described, ListTypeInformation):
         return text_reader(described)
-    part, delimiter, null = text_reader(described.element_type), form.array, form.null
+    part = text_reader(described.element_type)
 
     def read(text: str) -> list[Any]:
         return [None if item == null else part(item) for item in text.split(delimiter)] if text else []
