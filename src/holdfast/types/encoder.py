@@ -64,14 +64,19 @@ class _JsonEncoder(Encoder):
         return (json_text(element) + "\n").encode()
 
 
-def json_text(element: Any) -> str:
+def json_text(element: Any, is_compact: bool = False) -> str:
     """JSON of an element, on one line.
+
+    Args:
+        element: Of a stream.
+        is_compact: Whether there are no spaces between its parts.
 
     Raises:
         ValueError: It has a number that JSON has not (NaN, infinity).
         TypeError: It has a value that JSON has no form for.
     """
-    return json.dumps(_plain(element), ensure_ascii=False, allow_nan=False)
+    separators = (",", ":") if is_compact else None
+    return json.dumps(_plain(element), ensure_ascii=False, allow_nan=False, separators=separators)
 
 
 def _plain(value: Any) -> Any:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.common import Row
+from holdfast.common import Row, Types
 from holdfast.datastream.formats.json import JsonRowDeserializationSchema, JsonRowSerializationSchema
 from holdfast.errors import ConfigurationError
 from tests.examples import examples
@@ -71,8 +71,12 @@ def test_no_digit_of_a_number_is_lost_and_fields_that_nobody_asked_for_are_passe
         (b'{"at": 5}', "'at'"),
         (b'{"day": "yesterday"}', "'day'"),
         (b'{"tags": {}}', "an array is needed"),
-        (b'{"tags": [1]}', "text is needed"),
-        (b'{"sizes": {"x": "1"}}', "whole number"),
+        (b'{"sizes": {"x": "1_0"}}', "'1_0' is no number"),
+        (b'{"id": "1.5"}', "invalid literal"),
+        (b'{"ratio": "inf"}', "'inf' is no number"),
+        (b'{"ratio": "1e999"}', "too large"),
+        (b'{"ratio": "-"}', "no decimal number"),
+        (b'{"ratio": true}', "a number is needed"),
         (b'{"place": 1}', "an object with"),
         (b"[" * 100_000, "nested too deeply"),
     ],
@@ -104,6 +108,12 @@ def test_errors_may_be_ignored_and_missing_fields_may_be_errors() -> None:
     builder = JsonRowDeserializationSchema.builder
     lenient = builder().type_info("id bigint").ignore_parse_errors().build()
     assert lenient.deserialize(b"?") is None and lenient.deserialize(b'{"id": 1}') == (1,)
+    # As in Flink a field that cannot be read is null, and only what is no object is left out.
+    assert lenient.deserialize(b"[1]") is None and lenient.deserialize(b"null") is None
+    assert lenient.deserialize(b'{"id": 1e30}') == lenient.deserialize(b'{"id": {}}') == (None,)
+    several = builder().type_info("id int, tags array<int>, place struct<city: string, n: tinyint>")
+    message = b'{"id": "q", "tags": [1, {}], "place": {"city": "a", "n": 999}}'
+    assert several.ignore_parse_errors().build().deserialize(message) == (None, [1, None], ("a", None))
     strict = builder().type_info("id bigint, place struct<city: string>").fail_on_missing_field().build()
     with pytest.raises(ValueError, match="there is no field 'city'"):
         strict.deserialize(b'{"id": 1, "place": {}}')
@@ -115,3 +125,78 @@ def test_errors_may_be_ignored_and_missing_fields_may_be_errors() -> None:
         builder().type_info("took interval day to second").build()
     with pytest.raises(ConfigurationError, match="names are texts"):
         builder().type_info("m map<bigint, string>").build()
+
+
+def test_as_in_flink_a_text_is_read_for_a_number_and_anything_for_a_text() -> None:
+    schema = reader("id bigint, small tinyint, ratio double, ok boolean, name string, names array<string>")
+    message = b"""{"id": " -5 ", "small": "7", "ratio": "1.5e3", "ok": "TRUE", "name": 1.50,
+                  "names": ["a", 7, false, {"x": [1, "\u00e4"]}, null]}"""
+    assert schema.deserialize(message) == (
+        -5, 7, 1500.0, True, "1.50", ["a", "7", "false", '{"x":[1,"ä"]}', None],
+    )  # fmt: skip
+
+
+def test_json_is_written_without_spaces_as_flink_writes_it() -> None:
+    schema = JsonRowSerializationSchema.builder().with_type_info("id int, place struct<city: string>, n array<int>")
+    assert (
+        schema.build().serialize(Row(1, Row("Köln"), [1, 2])) == '{"id":1,"place":{"city":"Köln"},"n":[1,2]}'.encode()
+    )
+    assert schema.build().serialize(Row(1, None, None)) == b'{"id":1,"place":null,"n":null}'
+
+
+SCHEMA = """{
+    "type": "object",
+    "definitions": {"place": {"type": "object", "properties": {"city": {"type": "string"}}}},
+    "properties": {
+        "id": {"type": "integer"}, "ratio": {"type": ["number", "null"]}, "ok": {"type": "boolean"},
+        "day": {"type": "string", "format": "date"}, "clock": {"type": "string", "format": "time"},
+        "at": {"type": "string", "format": "date-time"}, "mail": {"type": "string", "format": "email"},
+        "raw": {"type": "string", "contentEncoding": "base64"},
+        "tags": {"type": "array", "items": {"type": "string"}},
+        "home": {"$ref": "#/definitions/place"},
+        "other": {"oneOf": [{"type": "null"}, {"$ref": "#/definitions/place"}]}
+    }
+}"""
+
+
+def test_the_type_of_rows_is_said_by_a_json_schema_as_in_flink() -> None:
+    schema = JsonRowDeserializationSchema.builder().json_schema(json_schema=SCHEMA).build()
+    place = Types.ROW_NAMED(["city"], [Types.STRING()])
+    assert schema.get_produced_type() == Types.ROW_NAMED(
+        ["id", "ratio", "ok", "day", "clock", "at", "mail", "raw", "tags", "home", "other"],
+        [
+            Types.BIG_DEC(), Types.BIG_DEC(), Types.BOOLEAN(), Types.SQL_DATE(), Types.SQL_TIME(),
+            Types.SQL_TIMESTAMP(), Types.STRING(), Types.PRIMITIVE_ARRAY(Types.BYTE()),
+            Types.OBJECT_ARRAY(Types.STRING()), place, place,
+        ],
+    )  # fmt: skip
+    message = (
+        b'{"id": 1, "ratio": 0.5, "at": "2026-11-01T05:00:00Z", "raw": "eA==", "tags": ["a"], "home": {"city": "Kiel"}}'
+    )
+    row = schema.deserialize(message)
+    assert row.as_dict(recursive=True) == {
+        **dict.fromkeys(schema.get_produced_type().names), "id": Decimal(1), "ratio": Decimal("0.5"),
+        "at": datetime(2026, 11, 1, 5), "raw": b"x", "tags": ["a"], "home": {"city": "Kiel"},
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("schema", "reason"),
+    [
+        ("{", "takes a JSON schema as a text"),
+        ('{"type": "string"}', "of an object with properties"),
+        ('{"type": "object"}', "of an object with properties"),
+        ("[]", "<root> is no schema"),
+        ('{"anyOf": []}', "<root> is a union"),
+        ('{"type": "object", "properties": {"a": {"type": ["string", "number"]}}}', "<root>/a needs one type"),
+        ('{"type": "object", "properties": {"a": {}}}', "<root>/a needs one type"),
+        ('{"type": "object", "properties": {"a": {"type": "array"}}}', "<root>/a is of type 'array'"),
+        ('{"type": "object", "properties": {"a": {"type": "date"}}}', "<root>/a is of type 'date'"),
+        ('{"type": "object", "properties": {"a": {"$ref": "#/b"}}}', "refers to '#/b', which is not in it"),
+        ('{"type": "object", "properties": {"a": {"$ref": "#"}}}', "or one without end"),
+        ('{"type": "object", "properties": {"a": {"type": "string", "contentEncoding": "hex"}}}', "not 'base64'"),
+    ],
+)
+def test_a_json_schema_of_which_there_is_no_type_is_refused_where_it_is_written(schema: str, reason: str) -> None:
+    with pytest.raises(ConfigurationError, match=reason):
+        JsonRowDeserializationSchema.builder().json_schema(schema)

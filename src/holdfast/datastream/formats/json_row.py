@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 
 from holdfast.errors import ConfigurationError, OutputTypeError
 from holdfast.types.conversion.convert import to_row_type
+from holdfast.types.conversion.json_schema import row_type_of_json_schema
 from holdfast.types.conversion.json_value import json_reader, parse_json
 from holdfast.types.encoder import json_text
 from holdfast.types.information.type_information import RowTypeInformation
@@ -18,6 +19,7 @@ class JsonRowDeserializationSchema(DeserializationSchema):
     """Rows of JSON objects; `builder()` begins one.
 
     Fields that the type has not are ignored. Dates and times are ISO 8601, binaries base64, decimals numbers or text.
+    As in Flink, a text is read for a number or a boolean, and numbers, objects and arrays for a text.
     """
 
     Builder: ClassVar[type[JsonRowDeserializationSchemaBuilder]]
@@ -27,7 +29,7 @@ class JsonRowDeserializationSchema(DeserializationSchema):
         self._type = row_type
         self._fails_on_missing = fails_on_missing
         self._ignores_errors = ignores_errors
-        self._read = json_reader(row_type, needs_all=fails_on_missing)
+        self._read = json_reader(row_type, needs_all=fails_on_missing, is_lenient=True, ignores_errors=ignores_errors)
 
     @staticmethod
     def builder() -> JsonRowDeserializationSchemaBuilder:
@@ -66,13 +68,22 @@ class JsonRowDeserializationSchemaBuilder:
         self._type = to_row_type(type_info)
         return self
 
+    def json_schema(self, json_schema: str) -> JsonRowDeserializationSchemaBuilder:
+        """The type of the rows by the JSON schema of an object; numbers are `Decimal`, also whole ones, as in Flink.
+
+        Raises:
+            ConfigurationError: It is no such schema, or has a part of which there is no type.
+        """
+        self._type = row_type_of_json_schema(json_schema)
+        return self
+
     def fail_on_missing_field(self) -> JsonRowDeserializationSchemaBuilder:
         """An object without one of the fields is an error; otherwise the field is null."""
         self._fails_on_missing = True
         return self
 
     def ignore_parse_errors(self) -> JsonRowDeserializationSchemaBuilder:
-        """What cannot be read is left out; otherwise it fails the job."""
+        """A field that cannot be read is null, and what is no object is left out; otherwise it fails the job."""
         self._ignores_errors = True
         return self
 
@@ -90,7 +101,10 @@ class JsonRowDeserializationSchemaBuilder:
 
 
 class JsonRowSerializationSchema(SerializationSchema):
-    """JSON objects of rows; `builder()` begins one. Their form is that of `Encoder.json_encoder()`."""
+    """JSON objects of rows, without spaces, as Flink writes them; `builder()` begins one.
+
+    The form of values is that of `Encoder.json_encoder()`.
+    """
 
     Builder: ClassVar[type[JsonRowSerializationSchemaBuilder]]
     """PyFlink's name of the builder's class."""
@@ -105,7 +119,7 @@ class JsonRowSerializationSchema(SerializationSchema):
 
     def serialize(self, element: Any) -> bytes:
         """The JSON of a row, which must be of the type."""
-        return json_text(self._type.adopt(element)).encode()
+        return json_text(self._type.adopt(element), is_compact=True).encode()
 
 
 class JsonRowSerializationSchemaBuilder:

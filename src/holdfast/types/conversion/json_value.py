@@ -5,12 +5,13 @@ from __future__ import annotations
 import base64
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
+from functools import partial
 from typing import Any, Final
 
-from holdfast.errors import ConfigurationError
+from holdfast.errors import ConfigurationError, OutputTypeError
 from holdfast.types.information.type_information import (
     AtomicTypeInformation,
     CharTypeInformation,
@@ -26,6 +27,7 @@ Reader = Callable[[Any], Any]
 _FIRST_DAY: Final = date(1970, 1, 1)
 _DIGITS: Final = 38
 """Of the largest decimal that Arrow and Spark know."""
+_OF_NUMBERS: Final = frozenset("0123456789+-.e")
 _TEXTS: Final = (CharTypeInformation, SqlTimestampTypeInformation)
 
 
@@ -43,7 +45,9 @@ def parse_json(message: bytes) -> Any:
         raise ValueError("the exponent of a number in it is none of a decimal") from None
 
 
-def json_reader(described: TypeInformation, *, needs_all: bool = False) -> Reader:
+def json_reader(
+    described: TypeInformation, *, needs_all: bool = False, is_lenient: bool = False, ignores_errors: bool = False
+) -> Reader:
     """Returns a function that makes a value of the type from what `parse_json` has returned.
 
     The function checks nothing that `TypeInformation.adopt` checks, so call that on what it returns; it raises
@@ -52,25 +56,45 @@ def json_reader(described: TypeInformation, *, needs_all: bool = False) -> Reade
     Args:
         described: Type of the values. Dates and times are ISO 8601, binaries base64, decimals numbers or text.
         needs_all: Whether a row without one of the fields is refused; otherwise the field is null.
+        is_lenient: Whether, as in Flink, a text is read for a number or a boolean, and anything for a text.
+        ignores_errors: Whether what cannot be read is null, and what it is a part of stays.
 
     Raises:
         ConfigurationError: JSON has no form for the type.
     """
+    part = partial(json_reader, needs_all=needs_all, is_lenient=is_lenient, ignores_errors=ignores_errors)
+    read = _reader(described, part, needs_all, _LENIENT if is_lenient else _ATOMS)
+    return _or_null(read, described) if ignores_errors else read
+
+
+def _reader(
+    described: TypeInformation, part: Callable[[TypeInformation], Reader], needs_all: bool, atoms: Mapping[str, Reader]
+) -> Reader:
     if isinstance(described, RowTypeInformation):
-        return _row_reader(described, needs_all)
+        return _row_reader(described, part, needs_all)
     if isinstance(described, ListTypeInformation):
-        return _list_reader(json_reader(described.element_type, needs_all=needs_all))
+        return _list_reader(part(described.element_type))
     if isinstance(described, MapTypeInformation):
         if described.key_type.ddl != "string":
             raise ConfigurationError(f"JSON has objects whose names are texts, so it has no form for {described}.")
-        return _map_reader(json_reader(described.value_type, needs_all=needs_all))
+        return _map_reader(part(described.value_type))
     if isinstance(described, DecimalTypeInformation):
         return _nullable(_whole if described.as_int else _decimal)
     name = described.ddl if isinstance(described, (AtomicTypeInformation, *_TEXTS)) else ""
-    known = _ATOMS.get("string" if name.startswith("char") else name)
+    known = atoms.get("string" if name.startswith("char") else name)
     if known is None:
         raise ConfigurationError(f"JSON has no form for {described}: declare its fields, or text.")
     return _nullable(known)
+
+
+def _or_null(read: Reader, described: TypeInformation) -> Reader:
+    def read_if_possible(value: Any) -> Any:
+        try:
+            return described.adopt(read(value))
+        except (TypeError, ValueError, OutputTypeError):
+            return None
+
+    return read_if_possible
 
 
 def _refuse(name: str) -> Any:
@@ -139,11 +163,44 @@ _ATOMS: Final[dict[str, Reader]] = {
 }
 
 
-def _row_reader(described: RowTypeInformation, needs_all: bool) -> Reader:
-    fields = [
-        (name, json_reader(part, needs_all=needs_all))
-        for name, part in zip(described.names, described.types, strict=True)
-    ]
+def _text_of(value: Any) -> str:
+    if not isinstance(value, (bool, dict, list)):
+        return str(value)
+    try:
+        return json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=float)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def _truth_of(value: Any) -> bool:
+    return str(value).strip().lower() == "true"
+
+
+def _whole_of(value: Any) -> Any:
+    return int(_digits(value)) if isinstance(value, str) else value
+
+
+def _float_of(value: Any) -> Any:
+    return _float(_decimal(_digits(value)) if isinstance(value, str) else value)
+
+
+def _digits(text: str) -> str:
+    if not set(text.strip().lower()) <= _OF_NUMBERS:  # Python reads more than these
+        raise ValueError(f"{text!r} is no number")
+    return text
+
+
+_LENIENT: Final[dict[str, Reader]] = {
+    **_ATOMS,
+    "string": _text_of,
+    "boolean": _truth_of,
+    **dict.fromkeys(("tinyint", "smallint", "int", "bigint"), _whole_of),
+    **dict.fromkeys(("float", "double"), _float_of),
+}
+
+
+def _row_reader(described: RowTypeInformation, of_part: Callable[[TypeInformation], Reader], needs_all: bool) -> Reader:
+    fields = [(name, of_part(part)) for name, part in zip(described.names, described.types, strict=True)]
 
     def read(value: Any) -> Any:
         if value is None:
