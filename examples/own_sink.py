@@ -39,9 +39,8 @@ class JsonLinesSink(Sink):
         self.directory = Path(directory).absolute()
 
     def prepare(self, context: CommitterInitContext, kept: Any) -> None:
-        """Refuses to start without the directory: a job waits for one that is not mounted yet."""
-        if not self.directory.is_dir():
-            raise StorageError(f"{self.directory} is not there: make it, or mount it")
+        """Refuses to start without the directory."""
+        require(self.directory)
 
     def create_writer(self, context: WriterInitContext) -> JsonLinesWriter:
         """One file a subtask and epoch, under a name that no other attempt uses."""
@@ -79,6 +78,7 @@ class JsonLinesWriter(SinkWriter):
         """Makes the file durable before the checkpoint names it: its content first, then its name."""
         if not self.lines:
             return []
+        require(self.directory)
         path = self.directory / self.name
         for parent in (path.parent.parent, path.parent):  # never the directory itself: it may not be mounted
             parent.mkdir(exist_ok=True)
@@ -110,6 +110,12 @@ class JsonLinesCommitter(Committer):
                 else:
                     request.signal_failed_with_unknown_reason(error)
         sync_directory(self.directory)
+
+
+def require(directory: Path) -> None:
+    """A job waits for a directory that is away; what else a writer raises is a bug, and three of them end the job."""
+    if not directory.is_dir():
+        raise StorageError(f"{directory} is not there: make it, or mount it")
 
 
 def folder(incarnation: str, owner: str) -> str:

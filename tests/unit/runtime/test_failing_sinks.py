@@ -12,7 +12,13 @@ import pytest
 from holdfast.datastream import ForEachEpochSink, ParquetFileSink
 from holdfast.errors import ConfigurationError, FencedError, JobExecutionError, StorageError, UserFunctionError
 from holdfast.runtime.commit.committing import COMMITTER_RETRIES
-from holdfast.runtime.function.sink import CommitRequest, Committer, CommitterInitContext
+from holdfast.runtime.function.sink import (
+    CommitRequest,
+    Committer,
+    CommitterInitContext,
+    SinkWriter,
+    WriterInitContext,
+)
 from holdfast.runtime.job.status import JobStatus
 from tests.stories import journal, ledger, tidiness
 from tests.stories.journal import Journal
@@ -143,6 +149,57 @@ def test_a_committer_that_is_fenced_stops_the_leader(place: Path) -> None:
     assert tidiness.register_of(running.job.directory).terminal is None
     assert job(place, []).run() is JobStatus.SUSPENDED
     audit(place)
+
+
+class Careless(Journal):
+    """A sink of one's own whose writers read a file first."""
+
+    def __init__(self, directory: Path, source: Path) -> None:
+        super().__init__(directory)
+        self.source = source
+
+    def create_writer(self, context: WriterInitContext) -> SinkWriter:
+        self.source.read_bytes()
+        return super().create_writer(context)
+
+
+BOUNDED = {**RESTARTING, "restart-strategy.fixed-delay.attempts": "50"}
+
+
+def careless(place: Path, source: Path, **settings: Any) -> Any:
+    program = Program()
+    program.source("payments", ledger.PAYMENT).sink_to(Careless(place / "out", source)).uid("out")
+    return master(program, place / "job", ledger.inputs(PAYMENTS), BOUNDED, **settings)
+
+
+@pytest.mark.parametrize("path", ["nothing", "file/below", "."], ids=["no file", "below a file", "a directory"])
+def test_a_writer_of_ones_own_that_opens_a_wrong_path_is_a_failure_of_the_program(place: Path, path: str) -> None:
+    (place / "file").touch()
+    running = careless(place, place / path)
+    with pytest.raises(JobExecutionError, match=r"3 times in a row .*identical-failures.*opening the writer") as failed:
+        running.run()
+    assert isinstance(failed.value.__cause__, UserFunctionError)
+    assert running.history.failure_count == 3
+    (place / "mended").touch()
+    assert careless(place, place / "mended").run() is JobStatus.SUSPENDED
+    assert len(journal.read(place / "out")) == sum(map(len, PAYMENTS))
+
+
+def test_a_device_that_fails_a_writer_of_ones_own_is_waited_for(place: Path) -> None:
+    tasks = 0
+
+    def mend(stage: int, subtask: int) -> None:
+        nonlocal tasks
+        tasks += 1
+        if tasks == 30:
+            (place / "source").unlink()
+            (place / "source").touch()
+
+    (place / "source").symlink_to("/proc/self/mem")  # whoever reads it is told that the device has failed
+    running = careless(place, place / "source", interceptor=mend)
+    assert running.run() is JobStatus.SUSPENDED
+    assert running.history.failure_count > 10
+    assert len(journal.read(place / "out")) == sum(map(len, PAYMENTS))
 
 
 # for_each_epoch.

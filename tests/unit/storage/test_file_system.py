@@ -80,6 +80,13 @@ def test_a_stream_that_fails_leaves_nothing(fs, tmp_path):
     assert [entry.name for entry in tmp_path.iterdir()] == []
 
 
+def test_a_directory_that_goes_away_while_a_file_is_written_is_a_failure_of_the_storage(fs, tmp_path):
+    with pytest.raises(StorageError, match="went away"), fs.open_output(str(tmp_path / "mount" / "out")) as out:
+        out.write(b"half of it")
+        (tmp_path / "mount").rename(tmp_path / "gone")
+    assert not (tmp_path / "mount").exists()
+
+
 def test_a_mapping_outlives_the_file(fs, tmp_path):
     path = str(tmp_path / "file")
     fs.write_atomic(path, b"still here")

@@ -161,7 +161,7 @@ class SinkWriter(_Writer, ABC):
     """Stages the output of one subtask, element by element.
 
     A writer that also defines `write_batch(batch: pyarrow.RecordBatch)` is fed with whole batches instead; see
-    `BatchSinkWriter`.
+    `BatchSinkWriter`. One whose target is away raises `StorageError`, so that the job waits for it.
     """
 
     @abstractmethod

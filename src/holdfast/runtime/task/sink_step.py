@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from holdfast.errors import HoldfastError, OutputTypeError, StorageError
+from holdfast.errors import HoldfastError, OutputTypeError
 from holdfast.runtime.exchange.barrier import StepReport
 from holdfast.runtime.exchange.chunk import Chunk
 from holdfast.runtime.exchange.descriptor import EpochDescriptor
@@ -15,7 +15,7 @@ from holdfast.runtime.function.sink import SEND_ERRORS, RefusedElementError, Wri
 from holdfast.runtime.graph.plan import Step
 from holdfast.runtime.operator import user_error
 from holdfast.runtime.task.step import StepRun
-from holdfast.storage.file_system.os_error import translate
+from holdfast.storage.file_system.os_error import OF_A_PATH, translate
 from holdfast.types.changed_row import original
 from holdfast.types.conversion.arrow import batch_to_elements
 from holdfast.types.conversion.stamps import Stamps, one_by_one, stamps_of
@@ -111,12 +111,9 @@ class SinkRun(StepRun):
             cause = error.__cause__ if isinstance(error.__cause__, Exception) else error
             doing = f"{doing} ({error})" if cause is not error else doing
             raise user_error(cause, self.step.uid, None, self._epoch.epoch, doing) from cause
-        except (FileNotFoundError, FileExistsError) as error:
-            # Of the target, which may be away only; it is no program that is wrong.
-            raise StorageError(f"Could not write 'sink {self.step.uid}' ({doing}): {error}") from error
-        except OSError as error:
-            raise translate(error, "write", f"sink {self.step.uid}") from error
         except Exception as error:
+            if isinstance(error, OSError) and not isinstance(error, OF_A_PATH):
+                raise translate(error, "write", f"sink {self.step.uid}") from error
             raise user_error(error, self.step.uid, None, self._epoch.epoch, doing) from error
 
 

@@ -92,6 +92,10 @@ class LocalFileSystem(FileSystem):
                 with suppress(OSError):
                     os.unlink(temporary)
             _sync_directory(directory)
+        except FileNotFoundError as error:
+            raise StorageError(
+                f"Could not write {path!r}: its directory went away meanwhile. Bring it back."
+            ) from error
         except OSError as error:
             raise translate(error, "write", path) from error
 

@@ -38,6 +38,9 @@ DEFINITE: Final = frozenset(
 )
 # What a file system answers that has no hard links.
 NO_LINKS: Final = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
+# What says that a path is wrong, and nothing of the storage. A program is to blame whose code raises it: what knows its
+# target to be away raises a StorageError.
+OF_A_PATH: Final = (FileNotFoundError, FileExistsError, NotADirectoryError, IsADirectoryError)
 
 _LONGEST: Final = 4096
 """Characters of a path in a message; no path that Linux takes has more."""
