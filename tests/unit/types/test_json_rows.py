@@ -129,7 +129,7 @@ def test_errors_may_be_ignored_and_missing_fields_may_be_errors() -> None:
 
 def test_as_in_flink_a_text_is_read_for_a_number_and_anything_for_a_text() -> None:
     schema = reader("id bigint, small tinyint, ratio double, ok boolean, name string, names array<string>")
-    message = b"""{"id": " -5 ", "small": "7", "ratio": "1.5e3", "ok": "TRUE", "name": 1.50,
+    message = rb"""{"id": " -5 ", "small": "7", "ratio": "1.5e3", "ok": "TRUE", "name": 1.50,
                   "names": ["a", 7, false, {"x": [1, "\u00e4"]}, null]}"""
     assert schema.deserialize(message) == (
         -5, 7, 1500.0, True, "1.50", ["a", "7", "false", '{"x":[1,"ä"]}', None],
@@ -200,3 +200,10 @@ def test_the_type_of_rows_is_said_by_a_json_schema_as_in_flink() -> None:
 def test_a_json_schema_of_which_there_is_no_type_is_refused_where_it_is_written(schema: str, reason: str) -> None:
     with pytest.raises(ConfigurationError, match=reason):
         JsonRowDeserializationSchema.builder().json_schema(schema)
+
+
+@pytest.mark.parametrize("codec", ["utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-32", "utf-32-be"])
+def test_json_is_found_in_each_encoding_that_it_may_have(codec: str) -> None:
+    schema = JsonRowDeserializationSchema.builder().type_info("id bigint, name string").build()
+    assert schema.deserialize('{"id": 1, "name": "Zoë"}'.encode(codec)) == (1, "Zoë")
+    assert schema.deserialize(' {"id": 1, "name": "Zoë"}'.encode(codec)) == (1, "Zoë")

@@ -31,6 +31,14 @@ _OF_NUMBERS: Final = frozenset("0123456789+-.e")
 _TEXTS: Final = (CharTypeInformation, SqlTimestampTypeInformation)
 
 
+def _refuse(name: str) -> Any:
+    raise ValueError(f"{name} is no number of JSON")
+
+
+_decode: Final = json.JSONDecoder(parse_float=Decimal, parse_constant=_refuse).decode
+"""What `json.loads` makes anew for each message."""
+
+
 def parse_json(message: bytes) -> Any:
     """Parses JSON in UTF-8; numbers with a fraction become `Decimal`, so that no digit is lost.
 
@@ -38,7 +46,8 @@ def parse_json(message: bytes) -> Any:
         ValueError: It is no JSON, or JSON that no program should have written (NaN, nesting without end).
     """
     try:
-        return json.loads(message, parse_float=Decimal, parse_constant=_refuse)
+        is_plain = message[:1] == b"{" and message[1:2] != b"\0"
+        return _decode(message.decode("utf-8" if is_plain else json.detect_encoding(message), "surrogatepass"))
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
     except ArithmeticError:
@@ -95,10 +104,6 @@ def _or_null(read: Reader, described: TypeInformation) -> Reader:
             return None
 
     return read_if_possible
-
-
-def _refuse(name: str) -> Any:
-    raise ValueError(f"{name} is no number of JSON")
 
 
 def _nullable(read: Reader) -> Reader:
