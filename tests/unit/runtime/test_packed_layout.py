@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from holdfast.errors import NullKeyError
@@ -156,6 +156,37 @@ def test_however_many_rows_a_task_gets_at_once_their_messages_stay_below_some_me
         together = [sum(sizes[first : first + batch_rows]) for first in range(0, len(sizes), batch_rows)]
         assert max(together) < 38 << 20
     assert sum(batch.nbytes for batch in sent) > 3 * (30 << 20), "else it would be no wonder"
+
+
+STRETCHES = [(0, 3000), (40, 1500), (1000, 60), (40_000, 2)]
+"""Bytes of an element, and how many such elements come one after the other."""
+
+
+@given(st.lists(st.sampled_from(STRETCHES), max_size=8), st.sampled_from([200, 1_000, 10_000]), st.booleans())
+@example([(0, 3000), (1000, 60)], 1_000, True)
+def test_however_unlike_elements_are_a_task_gets_no_more_at_once_than_a_bound_and_a_message(
+    stretches: list[tuple[int, int]], batch_rows: int, has_key: bool
+) -> None:
+    """With all bounds a 256th of what they are."""
+    edge = keyed(0) if has_key else plain(0)
+    layout = PackedLayout([edge])
+    bounds = {"_MESSAGE_BYTES": 16 << 10, "_BATCH_BYTES": 112 << 10, "_HELD": 128 << 10, "_HELD_FOR_A_TASK": 8 << 10}
+    sizes = [size for size, count in stretches for _ in range(count)]
+    with pytest.MonkeyPatch.context() as patch:
+        for name, bound in bounds.items():
+            patch.setattr(packed_layout, name, bound)
+        packer = Packer(layout, TASKS, batch_rows)
+        rows = [("word", at, ["x" * size]) for at, size in enumerate(sizes)]
+        sent = [*packer.add(edge, batch_of(rows), (None,) if has_key else (1,)), *packer.rest()]
+    contents = [content for batch in sent for content in batch.column(CONTROL).to_pylist()]
+    read = [layout._read(pa.py_buffer(content))[1] for content in contents if content]
+    assert [number for piece in read for number in piece["n"].to_pylist()] == list(range(len(sizes)))
+    envelope = 2 << 10
+    for content, piece in zip(filter(None, contents), read, strict=True):
+        assert len(content) < bounds["_MESSAGE_BYTES"] + envelope or piece.num_rows == 1
+    together = [sum(map(len, contents[first : first + batch_rows])) for first in range(0, len(contents), batch_rows)]
+    message = max([bounds["_MESSAGE_BYTES"], *sizes]) + envelope
+    assert max(together, default=0) < 1.1 * bounds["_BATCH_BYTES"] + message
 
 
 def test_what_all_tasks_get_is_sent_in_parts_however_many_tasks_there_are() -> None:

@@ -280,11 +280,17 @@ def _hashes_of(edge: Edge, batch: pa.RecordBatch) -> npt.NDArray[np.uint64]:
 
 
 def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """Yields the rows in pieces of a few megabytes; a row alone may have more."""
-    parts = max(1, min(batch.num_rows, -(-batch.nbytes // _MESSAGE_BYTES)))
+    """Yields the rows in pieces of a few megabytes; a row alone may have more.
+
+    Rows of a piece need not be as long as the others, so it may have to be cut again.
+    """
+    parts = min(batch.num_rows, -(-batch.nbytes // _MESSAGE_BYTES))
+    if parts <= 1:
+        yield batch
+        return
     rows = -(-batch.num_rows // parts)
     for start in range(0, batch.num_rows, rows):
-        yield batch.slice(start, rows)
+        yield from _pieces(batch.slice(start, rows))
 
 
 def _contents(column: pa.Array) -> Iterator[pa.Buffer]:
