@@ -24,7 +24,7 @@ from holdfast.errors import (
 )
 from holdfast.kernel.ids import JobID
 from holdfast.kernel.option import parse_duration, parse_memory_size
-from holdfast.queryable.wire.errors import ProtocolError
+from holdfast.queryable.wire.errors import BadRequestError, ProtocolError
 from holdfast.queryable.wire.frame import fields_of
 from holdfast.rest.address import addresses
 from holdfast.spark.input.positions import QueryDirectory
@@ -328,3 +328,11 @@ def test_a_serializer_of_flink_without_its_parts_is_refused_by_name(name: str) -
     without_parts = struct.pack(">iiiiii", 3, 911108, 1, 1333245, 1, 0)
     with pytest.raises(CorruptFileError, match="0 parts"):
         read_versioned(DataInput(head + without_parts, "a savepoint"))
+
+
+@pytest.mark.parametrize("column", ["x", "value.x"])
+def test_a_condition_on_a_column_that_is_not_there_does_not_stand_whole_in_the_reason(column: str) -> None:
+    scan = {"job": "0" * 32, "state": "value", "consistency": None, "deadline": 10.0, "key_groups": [0, 7]}
+    header = json.dumps({**scan, "where": [[column + "x" * 30_000, ">=", 7]]}).encode()
+    with pytest.raises(BadRequestError, match=r"do not fit the columns: .{,500}$"):
+        Target("query_request")._parse(header + b"\n")

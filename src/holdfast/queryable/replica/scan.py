@@ -72,7 +72,7 @@ class RunningScan:
             matching(pa.RecordBatch.from_pylist([], schema=scan_schema(self._description)), self._conditions)
         except (pa.ArrowException, KeyError, TypeError, ValueError, OverflowError) as error:
             raise BadRequestError(
-                f"The conditions {list(self._conditions)!r:.200} do not fit the columns: {error}"
+                f"The conditions {list(self._conditions)!r:.200} do not fit the columns: {error!s:.500}"
             ) from error
 
     def _parts(self, batch: pa.RecordBatch) -> list[Any]:
