@@ -1,4 +1,4 @@
-"""What Spark sees of a ParquetFileSink's directory: rows of committed epochs and no others."""
+"""What Spark sees of a ParquetFileSink's directory: rows of committed epochs and no others; and of staged rows."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.datastream import ParquetFileSink
+from holdfast.datastream import ForEachEpochSink, ParquetFileSink
+from holdfast.errors import StorageError
 from holdfast.testing.sink_contract.sink_stage import SinkStage as Stage
 
 pytestmark = pytest.mark.spark
@@ -36,3 +37,22 @@ def test_spark_sees_the_rows_of_an_epoch_after_its_commit_and_not_before(spark: 
     assert seen(spark, out) == [[("kelp", 1), ("rock", 2)]] * 4
     stage.commit(later)
     assert seen(spark, out) == [[("kelp", 1), ("rock", 2), ("sand", 3)]] * 4
+
+
+def test_spark_refuses_staged_rows_of_which_a_bit_is_another_one_by_then(spark: Any, tmp_path: Path) -> None:
+    from holdfast.spark.frame import arrow_files
+
+    written: list[Any] = []
+    stage = Stage(ForEachEpochSink(lambda rows, epoch: written.append(sorted(map(tuple, rows.collect())))), tmp_path)
+    stage.services = {"read_parquet": lambda paths: arrow_files(spark).parquet(*paths)}
+    committables = stage.write(1, [("kelp", 1), ("rock", 2)])
+    [path] = tmp_path.iterdir()
+    whole = path.read_bytes()
+    assert b"\4\0\0\0kelp" in whole, "with its length, as it is in a page"
+    path.write_bytes(whole.replace(b"\4\0\0\0kelp", b"\4\0\0\0help"))
+    with pytest.raises(StorageError, match=f"{path.name}(.|\n)*CRC checksum verification failed"):
+        stage.commit(committables)
+    assert written == []
+    path.write_bytes(whole)
+    stage.commit(committables)
+    assert written == [[("kelp", 1), ("rock", 2)]]

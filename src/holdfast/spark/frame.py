@@ -47,9 +47,10 @@ def element_type_of(frame: DataFrame) -> RowTypeInformation:
 def arrow_files(session: SparkSession) -> DataFrameReader:
     """A reader of Parquet files that Arrow has written: their dates are of today's calendar, however old.
 
-    Spark before 4.0 refuses those before 1582 unless it is told.
+    Spark before 4.0 refuses those before 1582 unless it is told. Their pages have checksums, which are looked at.
     """
-    return session.read.option("datetimeRebaseMode", "CORRECTED").option("int96RebaseMode", "CORRECTED")
+    dates = session.read.option("datetimeRebaseMode", "CORRECTED").option("int96RebaseMode", "CORRECTED")
+    return dates.option("parquet.page.verify-checksum.enabled", True)
 
 
 def is_streaming(frame: DataFrame) -> bool:

@@ -10,7 +10,7 @@ import queue
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
-from holdfast.datastream.sinks.task_owned import staged_paths, sweep_task_owned
+from holdfast.datastream.sinks.task_owned import checked_paths, sweep_task_owned
 from holdfast.kernel.ids import new_nonce
 from holdfast.runtime.function.sink import CommitRequest, Committer, CommitterInitContext, Sink, WriterInitContext
 from holdfast.runtime.function.staging import ParquetStaging, read_staged
@@ -111,5 +111,5 @@ class _DeliveringCommitter(Committer):
         mailbox = _mailboxes.get(self._mailbox)
         if mailbox is None:
             return  # its reader has closed it, or was in a process that is gone
-        for request, path in zip(requests, staged_paths(self._context, requests), strict=True):
+        for request, path in zip(requests, checked_paths(self._context, requests), strict=True):
             mailbox.deliver(request.committable["file"], path)

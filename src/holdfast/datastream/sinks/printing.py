@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from holdfast.datastream.sinks.task_owned import staged_paths, sweep_task_owned
+from holdfast.datastream.sinks.task_owned import checked_paths, sweep_task_owned
 from holdfast.runtime.function.sink import CommitRequest, Committer, CommitterInitContext, Sink, WriterInitContext
 from holdfast.runtime.function.staging import ParquetStaging, read_staged
 from holdfast.storage.job.naming import FileName
@@ -58,7 +58,7 @@ class _PrintingCommitter(Committer):
     def commit(self, requests: Sequence[CommitRequest]) -> None:
         lines: list[str] = []
         text = printed_text_of(self._type)
-        for request, path in zip(requests, staged_paths(self._context, requests), strict=True):
+        for request, path in zip(requests, checked_paths(self._context, requests), strict=True):
             prefix = self._prefix(request)
             for batch in read_staged([path]).to_batches():
                 lines.extend(f"{prefix}{text(element)}\n" for element in batch_to_elements(batch, self._type))

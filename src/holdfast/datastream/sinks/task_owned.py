@@ -1,23 +1,27 @@
 """Staged files in the job's own directory, which committers read and checkpoints own.
 
 Unlike those of `ParquetFileSink` they stay where they are when they have been committed: as long as a checkpoint names
-them they can be committed again. Their committables are `{"file": name, "rows": n, "bytes": n}`.
+them they can be committed again. Their committables are `{"file": name, "rows": n, "bytes": n, "checksum": text}`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import BinaryIO
+from typing import BinaryIO, Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import xxhash
 
-from holdfast.errors import StorageError
+from holdfast.errors import CorruptFileError, StorageError
 from holdfast.kernel.malformed import MALFORMED
 from holdfast.runtime.function.sink import CommitRequest, CommitterInitContext
+from holdfast.runtime.function.staging import CHECKSUM
 from holdfast.storage.file_system.scheme import file_system_for, join
 from holdfast.storage.job.naming import FileName
+
+_AT_ONCE: Final = 1 << 20
 
 
 def staged_paths(context: CommitterInitContext, requests: Sequence[CommitRequest]) -> list[str]:
@@ -25,13 +29,33 @@ def staged_paths(context: CommitterInitContext, requests: Sequence[CommitRequest
     return [join(context.staging_dir, request.committable["file"]) for request in requests]
 
 
+def checked_paths(context: CommitterInitContext, requests: Sequence[CommitRequest]) -> list[str]:
+    """Where the files of these requests are, after each was found to be what its task has written. Blocks.
+
+    Raises:
+        CorruptFileError: One is not: its rows may be wrong, and no further try can help.
+    """
+    paths = staged_paths(context, requests)
+    for path, request in zip(paths, requests, strict=True):
+        # Staged by an older version, a file has no checksum.
+        if CHECKSUM in request.committable and request.committable[CHECKSUM] != _checksum(path):
+            raise CorruptFileError(
+                path,
+                None,
+                f"its checksum is not the one that its task has told. The sink {request.uid!r} was to commit it in "
+                f"epoch {request.epoch}, and has not.",
+            )
+    return paths
+
+
 def staged_rows(context: CommitterInitContext, requests: Sequence[CommitRequest]) -> list[pa.Table]:
     """The rows of the Parquet file of each of these requests, by subtask. Blocks.
 
     Raises:
         StorageError: A file cannot be read.
+        CorruptFileError: One is not what its task has written.
     """
-    return list(map(rows_in, staged_paths(context, requests)))
+    return list(map(rows_in, checked_paths(context, requests)))
 
 
 def rows_in(path: str) -> pa.Table:
@@ -58,6 +82,14 @@ def opened(path: str) -> Iterator[BinaryIO]:
             yield file
         except (pa.ArrowException, OSError, *MALFORMED) as error:
             raise StorageError(f"The file {path!r}, which a task has staged, cannot be read: {error!s:.500}") from error
+
+
+def _checksum(path: str) -> str:
+    found = xxhash.xxh3_64()
+    with file_system_for(path).open_input(path) as file:
+        while data := file.read(_AT_ONCE):
+            found.update(data)
+    return str(found.hexdigest())
 
 
 def sweep_task_owned(context: CommitterInitContext, is_dead: Callable[[FileName], bool]) -> int:

@@ -8,6 +8,7 @@ not the job either. `commit` returns when all sinks have ended; what `begin` ret
     a sink fails       -> it stops there, also with later checkpoints; the other sinks go on
     FencedError        -> no sink begins another epoch or try: another leader commits
     ConfigurationError -> the same, and the job fails: no further try can help
+    CorruptFileError   -> the same
 
 An error fails the job attempt; the next attempt commits the same committables again. So nothing is remembered here.
 """
@@ -78,7 +79,7 @@ class CommitUnderWay:
 
         Raises:
             FencedError: Another leader commits.
-            ConfigurationError: A committer says that no further try can help.
+            ConfigurationError, CorruptFileError: A committer says that no further try can help.
             StorageError: Some could not be committed. All sinks were tried; its cause is the first failure, its notes
                 name the others.
         """
@@ -168,7 +169,7 @@ class Committing:
 
         Raises:
             FencedError: Another leader commits.
-            ConfigurationError: A committer says that no further try can help.
+            ConfigurationError, CorruptFileError: A committer says that no further try can help.
             StorageError: Some could not be committed. All sinks were tried; its cause is the first failure, its notes
                 name the others.
         """

@@ -7,7 +7,7 @@ What happens to a request::
     retry              -> again after a pause, up to `sink.committer.retries` times, then as unknown
     unknown, exception -> the sink stops here, and its error is told
     FencedError        -> another leader commits
-    ConfigurationError -> no further try can help
+    ConfigurationError -> no further try can help, nor if a file is damaged (CorruptFileError)
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, Final
 
-from holdfast.errors import ConfigurationError, FencedError, RestoreError, StorageError
+from holdfast.errors import ConfigurationError, CorruptFileError, FencedError, RestoreError, StorageError
 from holdfast.kernel import fault
 from holdfast.kernel.clock import Clock
 from holdfast.runtime.commit.sink_numbers import SinkMeter
@@ -107,7 +107,7 @@ class SinkCommitting:
 
         Raises:
             StorageError: Some could not be committed.
-            FencedError, ConfigurationError: The committer says so.
+            FencedError, ConfigurationError, CorruptFileError: The committer says so.
         """
         committer = self._require_committer(len(entries))
         report = CommitReport()
@@ -223,7 +223,7 @@ def _try_once(uid: str, committer: Committer, requests: Sequence[CommitRequest])
     try:
         with fault.point("sink.commit"):
             committer.commit(requests)
-    except (FencedError, ConfigurationError):
+    except (FencedError, ConfigurationError, CorruptFileError):
         raise
     except Exception as error:
         raise _failure(uid, requests, error) from error

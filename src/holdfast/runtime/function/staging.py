@@ -19,10 +19,11 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
-from typing import Any, BinaryIO, Final, Protocol
+from typing import Any, BinaryIO, Final, Protocol, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import xxhash
 
 from holdfast.errors import ConfigurationError
 from holdfast.kernel import fault
@@ -32,6 +33,9 @@ from holdfast.types.information.type_information import TypeInformation, Types
 
 ROW_GROUP_BYTES: Final = 64 << 20
 ROW_GROUP_ROWS: Final = 1 << 20
+
+CHECKSUM: Final = "checksum"
+"""In a committable: XXH3-64 of all bytes of the file that it names, hexadecimal. Older versions wrote none."""
 
 
 class FormatWriter(Protocol):
@@ -87,12 +91,16 @@ class ParquetFormat:
     def open_writer(self, file: BinaryIO, schema: pa.Schema) -> FormatWriter:
         """A writer of one file; the caller closes both."""
         dictionary = self.use_dictionary if isinstance(self.use_dictionary, bool) else list(self.use_dictionary)
-        writer: FormatWriter = pq.ParquetWriter(file, schema, compression=self.compression, use_dictionary=dictionary)
+        writer: FormatWriter = pq.ParquetWriter(
+            file, schema, compression=self.compression, use_dictionary=dictionary, write_page_checksum=True
+        )
         return writer
 
 
 class ParquetStaging(BatchSinkWriter):
     """Stages the batches of one subtask and epoch in one new file; without rows there is no file and no committable.
+
+    A file in the job's directory will be read by a committer, so the committable has the checksum of its bytes.
 
     Args:
         directory: Where the file is staged.
@@ -115,6 +123,7 @@ class ParquetStaging(BatchSinkWriter):
         self._check = check
         self._path = join(directory, name)
         self._open_output = open_output or self._open
+        self._sum = xxhash.xxh3_64() if open_output is None else None
         self._committable = committable
         self._format: FileFormat = file_format or ParquetFormat()
         self._waiting: list[pa.RecordBatch] = []
@@ -163,7 +172,8 @@ class ParquetStaging(BatchSinkWriter):
         """What was staged: one committable, or none if there were no rows."""
         if self._bytes is None:
             return []
-        return [{**self._committable, "rows": self._rows, "bytes": self._bytes}]
+        checksum = {} if self._sum is None else {CHECKSUM: self._sum.hexdigest()}
+        return [{**self._committable, "rows": self._rows, "bytes": self._bytes, **checksum}]
 
     def abort(self) -> None:
         """Removes the file as far as it was written."""
@@ -181,7 +191,8 @@ class ParquetStaging(BatchSinkWriter):
             if self._check is not None:
                 self._check()
             self._output = self._open_output(self._committable)
-            self._file = self._output.__enter__()
+            file = self._output.__enter__()
+            self._file = file if self._sum is None else cast("BinaryIO", _Summed(file, self._sum))
             self._writer = self._format.open_writer(self._file, table.schema)
         try:
             self._writer.write_table(table, row_group_size=table.num_rows)
@@ -202,6 +213,21 @@ class ParquetStaging(BatchSinkWriter):
                 writer.close()
             writer.is_open = False
         output.__exit__(*exception)
+
+
+class _Summed:
+    """A file whose bytes are summed up as they are written."""
+
+    def __init__(self, file: BinaryIO, checksum: Any) -> None:
+        self._file = file
+        self._sum = checksum
+
+    def write(self, data: Any) -> int:
+        self._sum.update(data)
+        return self._file.write(data)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
 
 
 class StagingSink(Sink):

@@ -45,7 +45,7 @@ from holdfast.datastream.connectors.database.dialect import (
 from holdfast.datastream.connectors.database.refused_table import RefusedTable, shown_row
 from holdfast.datastream.connectors.database.table_change import TableChange, TargetTable
 from holdfast.datastream.connectors.row_changes import ChangeColumns, EpochChanges
-from holdfast.datastream.sinks.task_owned import opened, staged_paths
+from holdfast.datastream.sinks.task_owned import checked_paths, opened
 from holdfast.errors import ConfigurationError, HoldfastError, StorageError
 from holdfast.kernel.malformed import MALFORMED
 from holdfast.kernel.secret import shown_error, without_credentials
@@ -303,7 +303,7 @@ class DatabaseCommitter(Committer):
     def _changes(
         self, cursor: Cursor, table: TableName, requests: Sequence[CommitRequest]
     ) -> tuple[list[TableChange], pa.Schema]:
-        paths = staged_paths(self._context, requests)
+        paths = checked_paths(self._context, requests)
         with opened(paths[0]) as file:
             schema = pq.read_schema(file)
         return self._target_table(table).changes_of(cursor, schema, paths, self._of_epochs), schema

@@ -14,10 +14,10 @@ from holdfast.datastream.connectors.kafka.marker_topic import MarkerPartition, S
 from holdfast.datastream.connectors.kafka.record.record_staging import staged_records
 from holdfast.datastream.connectors.kafka.shard_producer import RecordProducer, RefusedByTopicError, ShardProducer
 from holdfast.datastream.connectors.kafka.topic_limits import limits_of
+from holdfast.datastream.sinks.task_owned import checked_paths
 from holdfast.errors import ConfigurationError, StorageError
 from holdfast.kernel.malformed import MALFORMED
 from holdfast.runtime.function.sink import CommitRequest, Committer, CommitterInitContext
-from holdfast.storage.file_system.scheme import join
 from holdfast.storage.job.naming import FileName
 
 logger = logging.getLogger(__name__)
@@ -49,7 +49,7 @@ class PlainCommitter(Committer):
                 with told(f"sending epoch {request.epoch} of subtask {request.subtask}", self._connection):
                     if self._producer is None:
                         self._producer = RecordProducer(self._connection)
-                    self._producer.send(staged_records(join(self._context.staging_dir, request.committable["file"])))
+                    self._producer.send(staged_records(*checked_paths(self._context, [request])))
                     self._producer.flush()
             except StorageError as error:
                 self.close()
@@ -128,7 +128,7 @@ class TransactionalCommitter(Committer):
             log = self._read(place)
             waiting = [request for request in requests if not self._is_committed(log, request)]
             for request in waiting:
-                path = join(self._context.staging_dir, request.committable["file"])
+                [path] = checked_paths(self._context, [request])
                 producer = self._producer(request.committable["transactional_id"])
                 producer.send_epoch(staged_records(path), shard_of(request), request.epoch, place)
             done = [request for request in requests if request not in waiting]
