@@ -18,6 +18,7 @@ from holdfast.runtime.task.step import StepRun
 from holdfast.storage.file_system.os_error import OF_A_PATH, translate
 from holdfast.types.changed_row import original
 from holdfast.types.conversion.arrow import batch_to_elements
+from holdfast.types.conversion.soundness import require_sound, without_unsound
 from holdfast.types.conversion.stamps import Stamps, one_by_one, stamps_of
 from holdfast.types.conversion.times_of_day import with_numbers
 
@@ -52,17 +53,20 @@ class SinkRun(StepRun):
     def _accept_batch(self, batch: pa.RecordBatch, stamps: Stamps | None) -> None:
         """Writes a batch; one that is refused is halved until the rows are found that are to blame."""
         try:
+            require_sound(batch, self.step.uid)
             self._guard("writing", self._write_batch, batch)
         except _REFUSED as error:
             if self.step.dead_letters is None:
                 raise
             if batch.num_rows == 1:
-                [element] = batch_to_elements(batch, self.step.input_type)
+                # A letter is of the same type, so it has null for what is none; the reason says what that was.
+                [element] = batch_to_elements(without_unsound(batch), self.step.input_type)
                 self._refuse(element, None if stamps is None else stamps[0].as_py(), error)
                 return
             half = batch.num_rows // 2
-            self._accept_batch(batch.slice(0, half), None if stamps is None else stamps[:half])
-            self._accept_batch(batch.slice(half), None if stamps is None else stamps[half:])
+            for begin, end in ((0, half), (half, batch.num_rows)):
+                part = batch.take(pa.array(range(begin, end)))  # a slice would have the lists and structs of all rows
+                self._accept_batch(part, None if stamps is None else stamps[begin:end])
 
     def _refuse(self, element: Any, stamp: int | None, error: Exception) -> None:
         if self.step.dead_letters is None:
