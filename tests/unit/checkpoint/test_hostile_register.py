@@ -12,23 +12,13 @@ from typing import Any
 
 import pytest
 
-from holdfast.datastream import KeyedProcessFunction
 from holdfast.errors import HoldfastError
-from holdfast.state import ValueStateDescriptor
 from holdfast.storage.register.register_state import RegisterRecord, RegisterState
+from tests.stories.functions import Numbering
 from tests.stories.local import Program, master
 
 Change = Callable[[RegisterState], RegisterState]
 EPOCHS = 3
-
-
-class Count(KeyedProcessFunction):
-    def open(self, runtime_context: Any) -> None:
-        self.count = runtime_context.get_state(ValueStateDescriptor("count", "bigint", 0))
-
-    def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> Any:
-        self.count.update(self.count.value() + 1)
-        yield self.count.value()
 
 
 Go = Callable[[int], list[int]]
@@ -40,7 +30,8 @@ def go(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Go:
 
     def run(epochs: int) -> list[int]:
         program = Program()
-        counts = program.source("in", "key string").key_by("key").process(Count(), "bigint").uid("count")
+        keys = program.source("in", "key string").key_by("key")
+        counts = keys.process(Numbering(lambda row, number: number), "bigint").uid("count")
         counts.print().uid("out")
         options = {"execution.checkpointing.num-retained": "2"}
         master(program, tmp_path, [{"in": [("k",)]} for _ in range(epochs)], options, parallelism=1).run()

@@ -7,31 +7,22 @@ import shutil
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from holdfast.datastream import KeyedProcessFunction, ParquetFileSink
+from holdfast.datastream import ParquetFileSink
 from holdfast.errors import HoldfastError
-from holdfast.state import ValueStateDescriptor
+from tests.stories.functions import Numbering
 from tests.stories.local import Program, master
 
 EPOCHS = 3
 
 
-class Count(KeyedProcessFunction):
-    def open(self, runtime_context: Any) -> None:
-        self.count = runtime_context.get_state(ValueStateDescriptor("count", "bigint", 0))
-
-    def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> Any:
-        self.count.update(self.count.value() + 1)
-        yield (self.count.value(),)
-
-
 def go(root: Path, epochs: int) -> Path:
     """Run the job until it has had so many epochs of one row; returns its directory."""
     program = Program()
-    counts = program.source("in", "key string").key_by("key").process(Count(), "n bigint").uid("count")
+    keys = program.source("in", "key string").key_by("key")
+    counts = keys.process(Numbering(lambda row, number: (number,)), "n bigint").uid("count")
     counts.sink_to(ParquetFileSink(root / "out")).uid("out")
     options = {"execution.checkpointing.num-retained": "100"}
     job = master(program, root / "jobs", [{"in": [("k",)]} for _ in range(epochs)], options, parallelism=1)

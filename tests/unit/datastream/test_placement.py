@@ -20,11 +20,12 @@ from holdfast.datastream import (
     Partitioner,
     RichMapFunction,
 )
-from holdfast.datastream.state import MapStateDescriptor, ValueStateDescriptor
+from holdfast.datastream.state import MapStateDescriptor
 from holdfast.datastream.window import TumblingEventTimeWindows
 from holdfast.errors import ConfigurationError, JobExecutionError
 from holdfast.runtime.job.engine import EngineError
 from tests.stories import ledger
+from tests.stories.functions import Numbering
 from tests.stories.local import RESTARTING, Program
 
 NAMES = ["a", "bb", "ccc", "dddd", "eeeee", "ff", "g", "hhh", "ii", "jjjj"]
@@ -112,7 +113,7 @@ def test_partitioners_and_key_selectors_are_opened_once_a_process_and_closed(tmp
     program = Program()
     names = program.source("names", "name string")
     told(names.partition_custom(OpenedPartitioner(), Opened()).uid("placed").set_parallelism(3), tmp_path / "out")
-    counted = names.key_by(Opened(), Types.INT()).process(Count(), "name string, n bigint").uid("counted")
+    counted = numbered(names.key_by(Opened(), Types.INT())).uid("counted")
     counted.sink_to(ParquetFileSink(str(tmp_path / "counted"))).uid("counts")
     LIFE.clear()
     program.run(tmp_path / "checkpoints", EPOCHS * 2)
@@ -153,7 +154,7 @@ def test_a_selector_has_no_state_and_no_metrics(tmp_path: Path) -> None:
             runtime_context.get_metrics_group().counter("keys")
 
     program = Program()
-    keyed = program.source("names", "name string").key_by(Counting()).process(Count(), "name string, n bigint")
+    keyed = numbered(program.source("names", "name string").key_by(Counting()))
     keyed.uid("counted").sink_to(ParquetFileSink(str(tmp_path / "out"))).uid("out")
     with pytest.raises(ConfigurationError, match="before 'counted' asks for metrics"):
         program.run(tmp_path / "checkpoints", EPOCHS)
@@ -188,15 +189,9 @@ def test_other_subtasks_are_chosen_among_when_the_job_goes_on_with_more_of_them(
     assert sorted(ledger.read(tmp_path / "out")) == sorted(expected)
 
 
-class Count(KeyedProcessFunction):
-    """Numbers the elements of a key."""
-
-    def open(self, runtime_context: Any) -> None:
-        self.count = runtime_context.get_state(ValueStateDescriptor("count", "bigint"))
-
-    def process_element(self, value: Any, ctx: Any) -> Iterator[Any]:
-        self.count.update((self.count.value() or 0) + 1)
-        yield value.name, self.count.value()
+def numbered(names: DataStream) -> DataStream:
+    """Each name with how often its key has come."""
+    return names.process(Numbering(lambda row, number: (row.name, number)), "name string, n bigint")
 
 
 def test_a_program_may_gain_such_a_step_and_lose_it_between_two_runs(tmp_path: Path) -> None:
@@ -206,7 +201,7 @@ def test_a_program_may_gain_such_a_step_and_lose_it_between_two_runs(tmp_path: P
         names: Any = program.source("names", "name string")
         if is_placed:
             names = names.partition_custom(ByLength(), Length()).set_parallelism(3)
-        counts = names.key_by("name").process(Count(), "name string, n bigint").uid("count")
+        counts = numbered(names.key_by("name")).uid("count")
         counts.sink_to(ParquetFileSink(str(tmp_path / "out"))).uid("out")
         program.run(tmp_path / "checkpoints", epochs[:read])
         documents = sorted((tmp_path / "checkpoints").glob("**/_metadata"))
