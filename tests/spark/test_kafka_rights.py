@@ -34,10 +34,10 @@ def cluster() -> Iterator[Cluster]:
     yield from guarded_cluster()
 
 
-def run(spark: Any, cluster: Cluster, place: Path) -> list[str]:
+def run(spark: Any, cluster: Cluster, place: Path, **wrong: str) -> list[str]:
     """Reads as Ada what is there, and ends; what the output has then."""
     builder = KafkaSource.builder().set_bootstrap_servers(cluster.adas).set_topics("words").set_group_id("hers")
-    for key, value in ADA.items():
+    for key, value in {**ADA, **wrong}.items():
         builder.set_property(key.replace("_", "."), value)
     built = builder.set_value_only_deserializer(SimpleStringSchema()).build()
     options = {"execution.trigger": "available-now", "execution.checkpointing.dir": str(place / "job"), **FOR_EVER}
@@ -53,14 +53,15 @@ def test_a_right_that_is_missing_or_taken_away_ends_a_job_that_would_restart_for
 ) -> None:
     """That the driver plans epochs needs one right, that tasks read them another; a group that it tells need not be."""
 
-    def ends_with(words: str) -> None:
+    def ends_with(words: str, **wrong: str) -> None:
         with pytest.raises((ConfigurationError, JobExecutionError)) as caught:
-            run(spark, cluster, tmp_path)
+            run(spark, cluster, tmp_path, **wrong)
         error = caught.value.__cause__ if isinstance(caught.value, JobExecutionError) else caught.value
         assert isinstance(error, ConfigurationError) and words in str(error)
 
     make_topic(cluster.servers, "words", partitions=1)
     produce(cluster.servers, "words", "kelp")
+    ends_with("SASL authentication error: Authentication failed: Invalid username or password", sasl_password="s3crets")
     ends_with("asking Kafka about topics has failed: Broker: Topic authorization failed")
     cluster.grant(ResourceType.TOPIC, "words", AclOperation.DESCRIBE)
     ends_with("reading 'words', partition 0, from 0 to 1 has failed")

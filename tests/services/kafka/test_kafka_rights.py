@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterator
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -97,10 +100,91 @@ def test_what_a_source_may_not_do_is_told_by_name_and_it_needs_no_right_on_a_gro
     assert by_pattern.latest(start, False) == planner.latest(start, False)
 
 
-def lines(cluster: Cluster, start: Any = None, selection: Any = None, **settings: Any) -> TopicRanges:
-    """The ranges of Ada's source."""
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"sasl_password": "s3crets"}, "Authentication failed: Invalid username or password"),
+        ({"sasl_mechanism": "SCRAM-SHA-256"}, "Unsupported SASL mechanism"),
+    ],
+    ids=["password", "mechanism"],
+)
+def test_who_says_wrongly_who_he_is_is_told_so_within_seconds_whatever_he_asks(
+    cluster: Cluster, tmp_path: Path, wrong: dict[str, str], words: str
+) -> None:
+    topic = f"of-{len(words)}"
+    make_topic(cluster.servers, topic, partitions=1)
+    produce(cluster.servers, topic, "a")
+    cluster.grant(ResourceType.TOPIC, topic, AclOperation.READ, AclOperation.WRITE)
+    cluster.grant(ResourceType.TOPIC, f"commits-{topic}", AclOperation.ALL)
+    cluster.grant(ResourceType.TRANSACTIONAL_ID, "holdfast-", AclOperation.ALL)
+    by_name = TopicSelection(topics=(topic,))
+    planner = lines(cluster, selection=by_name)
+    start = planner.initial()
+    [planned] = planner.plan(start, planner.latest(start, False))
+    job = SinkStage(sink(cluster.adas, topic, **ADA), tmp_path, incarnation=INCARNATION)
+    job.prepare()
+    staged = job.write(1, [("kelp", 1)])
+
+    mistaken = {**ADA, **wrong, "request_timeout_ms": "20000"}
+    job.sink = sink(cluster.adas, topic, **mistaken)
+    asked: list[Callable[[], Any]] = [
+        job.prepare,
+        lines(cluster, selection=by_name, who=mistaken).initial,
+        lines(cluster, selection=TopicSelection(pattern="of-.*"), who=mistaken).initial,
+        lambda: read(lines(cluster, selection=by_name, who=mistaken), planned),
+    ]
+    told = rf"has failed: .*SASL .*{words}.*They do not know who asks: correct sasl\.username and sasl\.password"
+    for ask in asked:
+        began = time.monotonic()
+        with pytest.raises(ConfigurationError, match=told):
+            ask()
+        assert time.monotonic() - began < 10, "a request may take 20 s"
+    job.sink = sink(cluster.adas, topic, **{**mistaken, "request_timeout_ms": "3000"})
+    with pytest.raises(ConfigurationError, match=told):
+        job.commit(staged)
+    job.sink = sink(cluster.adas, topic, **ADA)
+    job.commit(staged, is_recovered=True)
+    assert len(messages(cluster.servers, topic)) == 2
+
+
+COLLECTED = """
+import gc, sys, time
+from confluent_kafka import TopicCollection
+from holdfast.datastream.connectors.kafka.client import KafkaConnection, told
+from holdfast.errors import ConfigurationError
+
+connection = KafkaConnection({
+    "bootstrap.servers": sys.argv[1], "request.timeout.ms": 3000, "security.protocol": "SASL_PLAINTEXT",
+    "sasl.mechanism": "PLAIN", "sasl.username": "ada", "sasl.password": "s3crets",
+})
+gc.disable()
+owner = {"admin": connection.admin()}
+owner["itself"] = owner
+request = owner["admin"].describe_topics(TopicCollection(["words"]), request_timeout=3)["words"]
+request.add_done_callback(lambda _: gc.collect())  # in the thread of the client
+try:
+    with told("asking", connection):
+        connection.answer(owner["admin"], request)
+except ConfigurationError:
+    del owner
+    time.sleep(2)
+    print("alive")
+"""
+
+
+def test_a_client_that_was_refused_has_ended_before_its_own_thread_can_collect_it(cluster: Cluster) -> None:
+    """That aborts a process: the client is garbage in a cycle, and its answer comes when nobody waits for it."""
+    command = [sys.executable, "-X", "faulthandler", "-c", COLLECTED, cluster.adas]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (ended.returncode, ended.stdout) == (0, "alive\n"), ended.stderr
+
+
+def lines(
+    cluster: Cluster, start: Any = None, selection: Any = None, who: dict[str, str] = ADA, **settings: Any
+) -> TopicRanges:
+    """The ranges of Ada's source, or of somebody who says to be her."""
     properties = {"bootstrap.servers": cluster.adas, "request.timeout.ms": 5000}
-    properties |= {key.replace("_", "."): value for key, value in ADA.items()}
+    properties |= {key.replace("_", "."): value for key, value in who.items()}
     chosen = selection or TopicSelection(topics=("lines",))
     return TopicRanges(properties, chosen, start or KafkaOffsetsInitializer.earliest(), discovery=0, **settings)
 

@@ -7,9 +7,13 @@ refuses, and so do we, before anything is sent.
 from __future__ import annotations
 
 import logging
+import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
 from contextlib import contextmanager
-from typing import Any, Final
+from functools import partial
+from typing import Any, Final, TypeVar
 
 from holdfast.errors import ConfigurationError, StorageError
 
@@ -35,6 +39,13 @@ _PATIENCE_MS: Final = 30_000
 _OF_ALL: Final = ("security.", "sasl.", "ssl.", "socket.", "client.", "broker.address.", "enable.ssl.", "api.version.")
 """The beginnings of properties that are told to every client: how a broker is reached."""
 
+_LOOK: Final = 2.0
+"""Seconds after which it is looked why there is no answer."""
+
+_WHO: Final = ("SASL authentication error", "Broker: Unsupported SASL mechanism")
+"""What a client says where a broker has answered that it does not know who asks. Other failures of authentication may
+pass, such as a broker that goes away meanwhile, or a server of tokens or tickets that does not answer."""
+
 NOT_ALLOWED: Final = (
     KafkaError.TOPIC_AUTHORIZATION_FAILED,
     KafkaError.GROUP_AUTHORIZATION_FAILED,
@@ -54,11 +65,18 @@ _RESERVED: Final = {
 }
 
 
+_T = TypeVar("_T")
+
+
 class KafkaConnection:
     """How a cluster is reached.
 
     Args:
         properties: By the names of Kafka's documentation.
+
+    Attributes:
+        refusals: The last that a client was told by a broker that does not know who asks, if there was one. A client
+            tells it where it is polled, and otherwise only that its time is up.
 
     Raises:
         ConfigurationError: The servers are missing, or a property is one that is not for users to set.
@@ -66,6 +84,7 @@ class KafkaConnection:
 
     def __init__(self, properties: Mapping[str, Any]) -> None:
         self.properties: Final = {str(key): value for key, value in properties.items()}
+        self.refusals: Final[deque[KafkaError]] = deque(maxlen=1)
         servers = self.properties.get(BOOTSTRAP)
         if not isinstance(servers, str) or not servers.strip():
             raise ConfigurationError(f"{BOOTSTRAP} must name the brokers, such as 'broker:9092', not {servers!r}.")
@@ -104,7 +123,7 @@ class KafkaConnection:
         Raises:
             ConfigurationError: A property is unknown, or has a value that it cannot have.
         """
-        return _made(Producer, {**self.properties, **settings})
+        return self._made(Producer, {**self.properties, **settings})
 
     def consumer(self, settings: Mapping[str, Any], *, with_all: bool = False) -> Consumer:
         """A consumer; `with_all` gives it all properties, else only those that say how a broker is reached.
@@ -113,7 +132,7 @@ class KafkaConnection:
             ConfigurationError: As for `producer`.
         """
         properties = self.properties if with_all else self._common()
-        return _made(Consumer, {**properties, **settings})
+        return self._made(Consumer, {**properties, **settings})
 
     def admin(self) -> AdminClient:
         """A client that asks about topics.
@@ -121,20 +140,65 @@ class KafkaConnection:
         Raises:
             ConfigurationError: As for `producer`.
         """
-        return _made(AdminClient, self._common())
+        # What it logs comes with a poll as well, and is less than what is told of a request.
+        return self._made(AdminClient, {**self._common(), "log_level": 2})
+
+    def answer(self, admin: AdminClient, request: Future[_T]) -> _T:
+        """What the cluster answers to a request that was sent by a client. Blocks.
+
+        Raises:
+            KafkaException: It does not answer, or refuses. If a broker does not know who asks, the client has ended.
+        """
+        admin.poll(0)
+        self.refusals.clear()  # of an earlier time
+        deadline = time.monotonic() + self.patience + 5
+        while not self.refusals and time.monotonic() < deadline:
+            try:
+                return request.result(_LOOK)
+            except TimeoutError:
+                admin.poll(0)
+            except KafkaException:
+                admin.poll(0)
+                raise
+        if not self.refusals:
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+        with admin:
+            # It ends here and now, because the request has not: the answer would come in a thread of the client, and if
+            # that is where the garbage collector finds a client that nobody needs, the process is aborted.
+            raise KafkaException(self.refusals[0])
+
+    def is_lost(self, since: float) -> bool:
+        """Whether what has not moved since a moment will not: the time is up, or a broker does not know who asks."""
+        return time.monotonic() - since > min(self.patience, _LOOK if self.refusals else self.patience)
+
+    def metadata(self, admin: AdminClient) -> Any:
+        """All brokers and topics that the cluster lets be seen. Blocks.
+
+        Raises:
+            KafkaException: As for `answer`.
+        """
+        # The client waits for them in a way in which it cannot be polled; so they are asked for when it is known.
+        self.answer(admin, admin.describe_cluster(request_timeout=self.patience))
+        return admin.list_topics(timeout=self.patience)
 
     def _common(self) -> dict[str, Any]:
         return {key: value for key, value in self.properties.items() if key == BOOTSTRAP or key.startswith(_OF_ALL)}
 
+    def _made(self, kind: Callable[..., Any], settings: Mapping[str, Any]) -> Any:
+        # The callback knows the list alone: a client that is in a cycle of references is left to the garbage collector.
+        own = {"log_level": 3, "error_cb": partial(_note, self.refusals)}
+        try:
+            return kind({**own, **settings}, logger=_client_logger)
+        except (KafkaException, TypeError, ValueError) as error:
+            raise ConfigurationError(
+                f"Kafka's client does not take the properties that were set: {reason_of(error)}. Names are those of "
+                "librdkafka, such as 'sasl.username' where the Java client has 'sasl.jaas.config'."
+            ) from error
 
-def _made(kind: Callable[..., Any], settings: Mapping[str, Any]) -> Any:
-    try:
-        return kind({"log_level": 3, **settings}, logger=_client_logger)
-    except (KafkaException, TypeError, ValueError) as error:
-        raise ConfigurationError(
-            f"Kafka's client does not take the properties that were set: {reason_of(error)}. Names are those of "
-            "librdkafka, such as 'sasl.username' where the Java client has 'sasl.jaas.config'."
-        ) from error
+
+def _note(refusals: deque[KafkaError], error: KafkaError) -> None:
+    if error.code() == KafkaError._AUTHENTICATION and any(words in error.str() for words in _WHO):
+        refusals.append(error)
 
 
 def reason_of(error: BaseException | KafkaError | None) -> str:
@@ -152,12 +216,18 @@ def told(doing: str, connection: KafkaConnection) -> Iterator[None]:
 
     Raises:
         StorageError: The client has failed.
-        ConfigurationError: The cluster does not allow it.
+        ConfigurationError: The cluster does not allow it, or does not know who asks.
     """
+    connection.refusals.clear()
     try:
         yield
     except (KafkaException, BufferError) as error:
-        what = f"{doing} has failed: {reason_of(error)}. The brokers are {connection.servers!r}."
+        refusal = connection.refusals[0] if connection.refusals else None
+        what = f"{doing} has failed: {reason_of(refusal or error)}. The brokers are {connection.servers!r}."
+        if refusal is not None:
+            raise ConfigurationError(
+                f"{what} They do not know who asks: correct sasl.username and sasl.password, or sasl.mechanism."
+            ) from error
         if isinstance(error, KafkaException) and error.args[0].code() in NOT_ALLOWED:
             raise ConfigurationError(f"{what} They know who asks, and do not allow it: grant it.") from error
         raise StorageError(what) from error

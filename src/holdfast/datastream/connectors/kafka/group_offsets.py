@@ -50,6 +50,7 @@ class GroupOffsets(SourceListener):
         assert ranges.group is not None
         self._group = ranges.group
         self._ranges = ranges
+        self._connection = KafkaConnection(ranges.properties)
         self._admin: Any = None
         self._state = threading.Condition()
         self._wanted: Offsets = {}
@@ -123,13 +124,12 @@ class GroupOffsets(SourceListener):
         return last
 
     def _commit(self, wanted: Offsets) -> None:
-        connection = KafkaConnection(self._ranges.properties)
-        if self._admin is None:
-            self._admin = connection.admin()
+        if self._admin is None or self._connection.refusals:  # which have ended it
+            self._admin = self._connection.admin()
         partitions = [Partition(topic, number, following) for (topic, number), following in sorted(wanted.items())]
         request = ConsumerGroupTopicPartitions(self._group, partitions)
-        asked = self._admin.alter_consumer_group_offsets([request], request_timeout=connection.patience)
-        answer = asked[self._group].result(connection.patience + 5)
+        asked = self._admin.alter_consumer_group_offsets([request], request_timeout=self._connection.patience)
+        answer = self._connection.answer(self._admin, asked[self._group])
         refused = [place.error for place in answer.topic_partitions if place.error is not None]
         if refused:
             raise KafkaException(refused[0])

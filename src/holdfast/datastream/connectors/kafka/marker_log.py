@@ -91,7 +91,7 @@ class MarkerLog:
                 request_timeout=patience,
             )
             try:
-                return int(answer[partition].result(patience + 5).offset)
+                return int(self._connection.answer(self._admin, answer[partition]).offset)
             except KafkaException as error:
                 if error.args[0].code() not in _PASSING or time.monotonic() > deadline:
                     raise

@@ -158,7 +158,7 @@ def require_same(admin: AdminClient, connection: KafkaConnection, kept: MarkerPa
 def _described(admin: AdminClient, connection: KafkaConnection, name: str) -> Any:
     future = admin.describe_topics(TopicCollection([name]), request_timeout=connection.patience)[name]
     try:
-        return future.result(connection.patience + 5)
+        return connection.answer(admin, future)
     except KafkaException as error:
         if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
             return None
@@ -174,7 +174,7 @@ def _described_by_all(admin: AdminClient, connection: KafkaConnection, name: str
 
 
 def _cluster_of(admin: AdminClient, connection: KafkaConnection) -> str:
-    return str(admin.describe_cluster(request_timeout=connection.patience).result(connection.patience + 5).cluster_id)
+    return str(connection.answer(admin, admin.describe_cluster(request_timeout=connection.patience)).cluster_id)
 
 
 def _make(admin: AdminClient, connection: KafkaConnection, name: str) -> None:
@@ -185,7 +185,7 @@ def _make(admin: AdminClient, connection: KafkaConnection, name: str) -> None:
     topic = NewTopic(name, PARTITIONS, copies, config=settings)
     try:
         made = admin.create_topics([topic], operation_timeout=connection.patience, request_timeout=connection.patience)
-        made[name].result(connection.patience + 5)
+        connection.answer(admin, made[name])
     except KafkaException as error:
         if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
             raise
@@ -210,7 +210,7 @@ def _settings(admin: AdminClient, connection: KafkaConnection, name: str) -> dic
     while True:
         answer = admin.describe_configs([resource], request_timeout=connection.patience)[resource]
         try:
-            return {key: entry.value for key, entry in answer.result(connection.patience + 5).items()}
+            return {key: entry.value for key, entry in connection.answer(admin, answer).items()}
         except KafkaException as error:
             if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART or time.monotonic() > deadline:
                 raise

@@ -7,7 +7,7 @@ producer is then thrown away, and the next one of the same transactional id ends
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any, Final
 
@@ -109,7 +109,7 @@ class RecordProducer:
 
     def _wait(self, most: int) -> None:
         """Waits until at most so many records are on their way; gives up when nothing moves."""
-        deadline, before = time.monotonic() + self._connection.patience, len(self._producer)
+        moved, before = time.monotonic(), len(self._producer)
         while True:
             left = self._producer.flush(0.1) if most == 0 else (self._producer.poll(0.05), len(self._producer))[1]
             if self._failure is not None:
@@ -117,8 +117,8 @@ class RecordProducer:
             if left <= most:
                 return
             if left < before:
-                deadline, before = time.monotonic() + self._connection.patience, left
-            elif time.monotonic() > deadline:
+                moved, before = time.monotonic(), left
+            elif self._connection.is_lost(moved):
                 raise KafkaException(KafkaError(KafkaError._TIMED_OUT, f"{left} records wait to be sent"))
 
     def _failed(self, error: KafkaError | None, message: Any) -> None:
@@ -152,7 +152,7 @@ class ShardProducer(RecordProducer):
             settings[TRANSACTION_TIMEOUT] = TRANSACTION_TIMEOUT_MS
         super().__init__(connection, settings)
         with told(f"beginning as the producer {transactional_id!r}", connection):
-            self._producer.init_transactions(connection.patience)
+            self._await(self._producer.init_transactions)
 
     def send(self, records: Iterable[KafkaRecord]) -> None:
         try:
@@ -184,4 +184,11 @@ class ShardProducer(RecordProducer):
         """
         with told(f"committing a transaction into {sorted(self._topics)}", self._connection):
             self.flush()
-            self._producer.commit_transaction(self._connection.patience)
+            self._await(self._producer.commit_transaction)
+
+    def _await(self, ask: Callable[[float], None]) -> None:
+        try:
+            ask(self._connection.patience)
+        except KafkaException:
+            self._producer.poll(0)  # which tells the connection why, if a broker does not know who asks
+            raise

@@ -45,7 +45,7 @@ def limits_of(connection: KafkaConnection, topic: str | None) -> dict[str, Recor
         limits = {}
         for resource, answer in asked.items():
             try:
-                said = {name: entry.value for name, entry in answer.result(connection.patience + 5).items()}
+                said = {name: entry.value for name, entry in connection.answer(admin, answer).items()}
             except KafkaException as error:
                 if error.args[0].code() not in _UNKNOWN:
                     raise
@@ -75,7 +75,7 @@ def _limits(said: dict[str, Any], partitions: int) -> RecordLimits:
 
 def _visible(admin: AdminClient, connection: KafkaConnection) -> dict[str, int]:
     """Partitions of all topics but Kafka's own."""
-    found = admin.list_topics(timeout=connection.patience).topics
+    found = connection.metadata(admin).topics
     names = [name for name in found if not name.startswith("__")]
     if len(names) > _MOST:
         logger.warning(
@@ -93,7 +93,7 @@ def _writable(admin: AdminClient, connection: KafkaConnection, topic: str) -> di
         TopicCollection([topic]), include_authorized_operations=True, request_timeout=connection.patience
     )
     try:
-        found = asked[topic].result(connection.patience + 5)
+        found = connection.answer(admin, asked[topic])
     except KafkaException as error:
         if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
             return {}

@@ -50,7 +50,7 @@ class TopicOffsets:
     def matching(self, pattern: str) -> list[str]:
         """The topics whose whole names match."""
         with told("listing the topics of Kafka", self._connection):
-            found = self._admin.list_topics(timeout=self._connection.patience).topics
+            found = self._connection.metadata(self._admin).topics
         return sorted(name for name in found if re.fullmatch(pattern, name))
 
     def described(self, topics: Iterable[str]) -> dict[str, tuple[str, list[int]]]:
@@ -71,11 +71,10 @@ class TopicOffsets:
             return {}
         result = {}
         with told("asking Kafka about topics", self._connection):
-            patience = self._connection.patience
-            answers = self._admin.describe_topics(TopicCollection(names), request_timeout=patience)
+            answers = self._admin.describe_topics(TopicCollection(names), request_timeout=self._connection.patience)
             for name in names:
                 try:
-                    said = answers[name].result(patience + 5)
+                    said = self._connection.answer(self._admin, answers[name])
                 except KafkaException as error:
                     if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
                         raise
@@ -131,7 +130,7 @@ class TopicOffsets:
             request = ConsumerGroupTopicPartitions(group, partitions)
             patience = self._connection.patience
             answer = self._admin.list_consumer_group_offsets([request], request_timeout=patience)[group]
-            found = answer.result(patience + 5).topic_partitions
+            found = self._connection.answer(self._admin, answer).topic_partitions
             for place in found:
                 if place.error is not None:
                     raise KafkaException(place.error)
@@ -149,7 +148,7 @@ class TopicOffsets:
                     answers = self._admin.list_offsets(
                         request, isolation_level=self._isolation, request_timeout=patience
                     )
-                    found = {p: answer.result(patience + 5).offset for p, answer in answers.items()}
+                    found = {p: self._connection.answer(self._admin, answer).offset for p, answer in answers.items()}
                 return {(p.topic, p.partition): int(offset) for p, offset in found.items()}
             except StorageError as error:
                 cause = error.__cause__

@@ -190,7 +190,7 @@ class TopicRanges:
         try:
             with told(f"reading {topic!r}, partition {number}, from {begun} to {end}", connection):
                 consumer.assign([Partition(topic, number, begun)])
-                yield from _batches(consumer, planned, connection.patience)
+                yield from _batches(consumer, planned, connection)
         finally:
             consumer.close()
 
@@ -327,9 +327,9 @@ def _limited(begun: Mapping[Place, int], until: Mapping[Place, int], most: int) 
     }
 
 
-def _batches(consumer: Any, planned: Range, patience: float) -> Iterator[pa.RecordBatch]:
+def _batches(consumer: Any, planned: Range, connection: KafkaConnection) -> Iterator[pa.RecordBatch]:
     _, _, position, end = planned
-    deadline = time.monotonic() + patience
+    moved = time.monotonic()
     rows: list[tuple[Any, ...]] = []
     while position < end:
         # Asked for many, the client waits until it has as many, also where a topic has no more: so for one, and for
@@ -342,7 +342,7 @@ def _batches(consumer: Any, planned: Range, patience: float) -> Iterator[pa.Reco
                 elif error.code() != KafkaError.GROUP_AUTHORIZATION_FAILED:  # it is in no group
                     raise KafkaException(error)
                 continue
-            deadline = time.monotonic() + patience
+            moved = time.monotonic()
             # Offsets have gaps: where transactions end, and where the topic was compacted.
             position = message.offset() + 1
             if message.offset() < end:
@@ -352,8 +352,8 @@ def _batches(consumer: Any, planned: Range, patience: float) -> Iterator[pa.Reco
             rows = []
             arrays = [pa.array(column, kind.type) for column, kind in zip(columns, _SCHEMA, strict=True)]
             yield pa.RecordBatch.from_arrays(arrays, schema=_SCHEMA)
-        elif position < end and time.monotonic() > deadline:
-            raise StorageError(f"nothing came of {planned[0]!r}, partition {planned[1]}, after offset {position}")
+        elif position < end and connection.is_lost(moved):
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT, f"nothing came after offset {position}"))
 
 
 def _row(message: Any) -> tuple[Any, ...]:
