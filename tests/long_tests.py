@@ -88,6 +88,7 @@ LONG = (
     "tests/services/kafka/test_kafka_rights.py",
     "tests/services/kafka/test_recompressing_topics.py",
     "tests/services/kafka/test_topic_limits.py::test_a_limit_that_is_lowered",
+    "tests/services/kafka/test_topic_ranges.py::test_a_topic_whose_name_is_mistyped",
     "tests/services/kafka/test_topic_limits.py::test_a_topic_takes_what_a_task_lets_pass",
     "tests/services/kafka/test_topic_limits.py::test_what_is_compressed",
     "tests/services/kafka/test_schema_registry.py",

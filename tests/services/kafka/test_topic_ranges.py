@@ -184,6 +184,17 @@ def test_a_topic_that_is_made_a_moment_later_is_waited_for(broker: KafkaServer) 
     assert start["late"]["next"] == {"0": 0, "1": 0}
 
 
+def test_a_topic_whose_name_is_mistyped_is_told_long_before_one_that_a_job_has_read(broker: KafkaServer) -> None:
+    make_topic(broker.bootstrap_servers, "spelt")
+    start = ranges(broker, TopicSelection(topics=("spelt",))).initial()
+    mistyped = TopicSelection(topics=("spelt", "splet"))
+    for offset, least, most in (({}, 0, 12), (start, 0, 12), ({"splet": start["spelt"]}, 13, 60)):
+        planner, began = ranges(broker, mistyped, patience=13_000), time.monotonic()
+        with pytest.raises(ConfigurationError, match="Kafka has no topic 'splet'"):
+            planner.latest(offset, False) if offset else planner.initial()
+        assert least < time.monotonic() - began < most
+
+
 def test_topics_that_are_gone_or_another_one_are_refused(broker: KafkaServer) -> None:
     make_topic(broker.bootstrap_servers, "gone", partitions=1)
     produce(broker.bootstrap_servers, "gone", "a")

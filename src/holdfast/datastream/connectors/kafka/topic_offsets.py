@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final
 
 from confluent_kafka import ConsumerGroupTopicPartitions, IsolationLevel, KafkaError, KafkaException, TopicCollection
@@ -27,6 +27,9 @@ Place = tuple[str, int]
 """Topic and partition."""
 
 _PAUSE: Final = 0.1
+_HEARD: Final = 5.0
+"""Seconds within which all brokers have heard of a new topic."""
+
 _PASSING: Final = (
     KafkaError.UNKNOWN_TOPIC_OR_PART,
     KafkaError.LEADER_NOT_AVAILABLE,
@@ -53,17 +56,21 @@ class TopicOffsets:
             found = self._connection.metadata(self._admin).topics
         return sorted(name for name in found if re.fullmatch(pattern, name))
 
-    def described(self, topics: Iterable[str]) -> dict[str, tuple[str, list[int]]]:
+    def described(self, topics: Iterable[str], known: Collection[str] = ()) -> dict[str, tuple[str, list[int]]]:
         """Id and partitions of each topic; those that are not there are left out.
 
-        A broker that has just begun, or has not heard of a new topic, is asked again.
+        A broker that has just begun, or has not heard of a new topic, is asked again: for as long as a request may take
+        where a topic is known to have been there, and else for some seconds, because its name may be mistyped.
         """
         names = sorted(set(topics))
         result = self._described(names)
-        deadline = time.monotonic() + self._connection.patience
-        while len(result) < len(names) and time.monotonic() < deadline:
+        began = time.monotonic()
+        while missing := [name for name in names if name not in result]:
+            patience = self._connection.patience if not set(known).isdisjoint(missing) else _HEARD
+            if time.monotonic() - began > min(patience, self._connection.patience):
+                break
             time.sleep(_PAUSE)
-            result |= self._described([name for name in names if name not in result])
+            result |= self._described(missing)
         return result
 
     def _described(self, names: list[str]) -> dict[str, tuple[str, list[int]]]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -106,7 +106,7 @@ class TopicRanges:
         Raises:
             ConfigurationError: A topic is gone, or is another one.
         """
-        asked = self._asked()
+        asked = self._asked(start)
         asked.require_same(start, self.selection.pattern)
         begun = places_of(start)
         stops = asked.stops(self, _places_of(start, "stop"))
@@ -156,7 +156,7 @@ class TopicRanges:
         """
         begun, until = places_of(start), places_of(end)
         new = [place for place in until if place not in begun]
-        offsets = self._asked().offsets
+        offsets = self._asked(end).offsets
         first = offsets.beginnings([place for place in until if until[place] > begun.get(place, 0)])
         begun |= {place: first.get(place, until[place]) for place in new}
         for place, offset in first.items():
@@ -194,11 +194,12 @@ class TopicRanges:
         finally:
             consumer.close()
 
-    def _asked(self) -> _Asked:
+    def _asked(self, known: Collection[str] = ()) -> _Asked:
+        """What the cluster says; `known` are topics that have been there."""
         if self._state is None:
             self._state = _Asked(self)
         state: _Asked = self._state
-        state.look(self)
+        state.look(self, known)
         return state
 
 
@@ -214,8 +215,8 @@ class _Asked:
         self._stops: dict[Place, int] = {}
         self._looked = self._asked = float("-inf")
 
-    def look(self, ranges: TopicRanges) -> None:
-        """Looks for topics and partitions, if it is time to.
+    def look(self, ranges: TopicRanges, known: Collection[str]) -> None:
+        """Looks for topics and partitions, if it is time to; `known` are topics that have been there.
 
         Raises:
             ConfigurationError: A topic that was named is not there.
@@ -225,7 +226,7 @@ class _Asked:
         chosen = ranges.selection
         names = self.offsets.matching(chosen.pattern) if chosen.pattern else list(chosen.topics)
         names = names or sorted({topic for topic, _ in chosen.partitions})
-        found = self.offsets.described(names)
+        found = self.offsets.described(names, {*known, *self.ids})
         missing = [name for name in names if name not in found]
         if missing:
             raise _missing(missing[0])
@@ -275,7 +276,7 @@ class _Asked:
         """
         for topic, said in start.items():
             if topic not in self.ids and pattern and re.fullmatch(pattern, topic):
-                if self.offsets.described([topic]):
+                if self.offsets.described([topic], start):
                     raise StorageError(f"Not all of Kafka's brokers have heard of the topic {topic!r} yet.")
                 raise _missing(topic)
             if topic in self.ids and self.ids[topic] != said["id"]:
