@@ -4,13 +4,14 @@ import pytest
 
 pytest.importorskip("pyspark.sql.streaming.stateful_processor", reason="StatefulProcessor came with Spark 4.0")
 
+from pyspark.sql import Row
 from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 import holdfast.spark
 from holdfast.datastream import ParquetFileSink, StreamExecutionEnvironment
 from holdfast.errors import ConfigurationError
-from tests.spark.processors.programs import INPUT, PROGRAMS, RunningCount, SessionsByTimer, Started, at
+from tests.spark.processors.programs import INPUT, PROGRAMS, Processor, RunningCount, SessionsByTimer, Started, at
 
 pytestmark = [pytest.mark.spark]
 
@@ -63,6 +64,28 @@ def test_sessions_close_by_the_watermark_of_the_frame(spark, tmp_path):
         env=env,
     )
     assert sorted(map(tuple, sessions.execute_and_collect())) == [("A", 2, 18), ("B", 1, 13)]
+
+
+class KeysAndRows(Processor):
+    def handleInputRows(self, key, rows, timerValues):
+        yield Row(key=str(key), rows=str(sorted(tuple(row)[:1] for row in rows)))
+
+
+@pytest.mark.parametrize(
+    ("by", "told"),
+    [
+        (lambda: ["KEY"], [("('A',)", "[('A',)]"), ("('a',)", "[('a',)]")]),
+        (lambda: [F.upper("key").alias("key")], [("('A',)", "[('A',), ('a',)]")]),
+        (lambda: [F.upper("key").alias("KEY")], [("('A',)", "[('A',), ('a',)]")]),
+        (lambda: [F.lit("x"), F.col("key")], [("('x', 'A')", "[('A',)]"), ("('x', 'a')", "[('a',)]")]),
+    ],
+)
+def test_rows_are_grouped_by_what_was_said_and_stay_as_they_are(spark, tmp_path, by, told):
+    env = environment(spark, tmp_path)
+    frame = spark.createDataFrame([("a", at(0), 1), ("A", at(1), 2)], INPUT)
+    run = holdfast.spark.transform_with_state
+    grouped = run(frame.groupBy(*by()), KeysAndRows(), "key string, rows string", "Update", "None", env=env)
+    assert sorted(map(tuple, grouped.execute_and_collect())) == told
 
 
 def test_what_does_not_fit_is_refused_where_it_is_written(spark):

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from datetime import date, datetime
+from decimal import Decimal
+from typing import Any, NamedTuple
 
+import numpy as np
 import pandas as pd
 from pyspark.sql import Row
 from pyspark.sql.streaming.stateful_processor import StatefulProcessorHandle
@@ -158,6 +161,94 @@ class CountedByTheTime(Processor):
         yield Row(key=key[0], n=n, last=(last - milliseconds(START)) // 1000)
 
 
+class TimersOfTimers(Processor):
+    """Timers set others that are due already, and the time that they have themselves; what is listed meanwhile."""
+
+    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
+        for row in rows:
+            self.handle.registerTimer(milliseconds(row.at))
+        return iter([])
+
+    def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Row]:
+        time = expiredTimerInfo.getExpiryTimeInMs()
+        before = sorted(self.handle.listTimers())
+        self.handle.registerTimer(time)
+        if time % 1000 == 0:
+            self.handle.registerTimer(time + 1)
+        listed = [before, sorted(self.handle.listTimers())]
+        yield Row(
+            key=key[0],
+            at=time - milliseconds(START),
+            listed=str([[timer - milliseconds(START) for timer in timers] for timers in listed]),
+        )
+
+
+class TimersDeleteTimers(Processor):
+    """The first timer that fires deletes the others, of which some are due as well."""
+
+    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
+        for row in rows:
+            for offset in (0, 1, 2, 200_000):
+                self.handle.registerTimer(milliseconds(row.at) + offset)
+        return iter([])
+
+    def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Row]:
+        for timer in list(self.handle.listTimers()):
+            self.handle.deleteTimer(timer)
+        yield Row(key=key[0], at=expiredTimerInfo.getExpiryTimeInMs() - milliseconds(START))
+
+
+class Address(NamedTuple):
+    """A struct as programs write it."""
+
+    road: int
+    city: str
+
+
+class ManyKinds(Processor):
+    """Keeps values of many kinds, and tells as what they come back."""
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        self.value = handle.getValueState("value", f"{_KINDS}, counts map<string, array<int>>")
+        self.values = handle.getListState("values", _KINDS)
+        self.map = handle.getMapState("map", "day date", _KINDS)
+
+    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
+        told = [repr(self.value.get()), repr(list(self.values.get())), repr(list(self.map.iterator()))]
+        row = next(rows)
+        kept = (
+            row.at.replace(tzinfo=None),
+            row.at,
+            [Address(1, "Rome"), {"road": 2, "city": None}],
+            date(2026, 1, 1),
+            Decimal("1.50"),
+            [np.int64(row.value)],
+        )
+        self.value.update((*kept, {"n": [np.int32(1), 2]}))
+        self.values.put([kept])
+        self.values.appendValue(kept)
+        self.map.updateValue((date(2026, 1, row.value),), kept)
+        yield Row(key=key[0], told=" ".join(told))
+
+
+class LastInstants(Processor):
+    """Compares the instants of frames with one in state."""
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        self.last = handle.getValueState("last", "at timestamp")
+
+    def handleInputRows(self, key: Any, rows: Iterator[pd.DataFrame], timerValues: Any) -> Iterator[pd.DataFrame]:
+        newest = max(frame["at"].max() for frame in rows)
+        before = self.last.get()[0] if self.last.exists() else datetime.fromtimestamp(0)
+        if before < newest:
+            self.last.update((newest,))
+        yield pd.DataFrame({"key": key, "newer": [bool(before < newest)], "kind": type(self.last.get()[0]).__name__})
+
+
+_KINDS = (
+    "local timestamp, at timestamp, addresses array<struct<road: int, city: string>>, day date, sum decimal(10,2), "
+    "numbers array<bigint>"
+)
 _TOLD = "key string, value string, values string, map string, exist string"
 _ENDED = "key string, n bigint, ended timestamp"
 _COUNTED = Program(CountedByTheTime, "key string, n bigint, last bigint", [], "EventTime")
@@ -174,12 +265,22 @@ FURTHER = {
         LongLived, "key string, total bigint, values string, map string", PLAIN, mode="ProcessingTime"
     ),
     "sums of frames": Program(
-        SumsOfFrames, "key string, total bigint, first timestamp", PLAIN, initial=[("a", 100)], in_pandas=True
+        SumsOfFrames,
+        "key string, total bigint, first timestamp",
+        PLAIN,
+        initial=[("a", 100), ("b", 5), ("a", 20)],
+        in_pandas=True,
     ),
     "large rows of frames": Program(LargeRowsOfFrames, f"{INPUT}, columns string, kinds string", PLAIN, in_pandas=True),
     "sessions of frames": Program(
         SessionsOfFrames, "key string, n bigint, ends bigint", TIMED, "EventTime", delay="5 seconds", in_pandas=True
     ),
+    "timers of timers": Program(
+        TimersOfTimers, "key string, at bigint, listed string", TIMED, "EventTime", delay="0 seconds"
+    ),
+    "timers delete timers": Program(TimersDeleteTimers, "key string, at bigint", TIMED, "EventTime", delay="0 seconds"),
+    "many kinds": Program(ManyKinds, "key string, told string", [[("a", 0, 1)], [("a", 5, 2)], [("a", 9, 3)]]),
+    "last instants": Program(LastInstants, "key string, newer boolean, kind string", TIMED, in_pandas=True),
     "sessions are counted": Program(
         TimedSessions, _ENDED, TIMED, "EventTime", delay="5 seconds", ended="ended", then=_COUNTED
     ),

@@ -1,7 +1,6 @@
 """Spark's stateful processors, unchanged, emit here what Spark emitted, batch by batch; no JVM."""
 
 import json
-from itertools import accumulate
 
 import pandas as pd
 import pytest
@@ -13,7 +12,6 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 from holdfast.datastream.environment.transform_with_state import apply_processor, transform_with_state
 from holdfast.errors import ConfigurationError, HoldfastError
-from holdfast.kernel.clock import ManualClock
 from holdfast.runtime.graph.compiler import compile_graph
 from holdfast.spark.stateful_processor.processor import Processor, ProcessorInput
 from holdfast.state.run.run_file import handle_of
@@ -21,59 +19,12 @@ from holdfast.storage.file_system.local import LocalFileSystem
 from holdfast.testing import EpochProgram
 from holdfast.types.conversion.convert import to_type
 from tests.spark.processors.further_programs import EXPIRING
-from tests.spark.processors.programs import INPUT, PROGRAMS, Program, at, milliseconds
+from tests.spark.processors.local import elements_of, emitted, given, plain
+from tests.spark.processors.programs import INPUT, PROGRAMS, Program
 from tests.spark.processors.record import ALL, RECORDING
 from tests.stories.journal import Journal, pages
 
 RECORDED = json.loads(RECORDING.read_text())["programs"]
-STATE = "key string, value bigint"
-
-
-def given(program):
-    """What a program's elements are, as `transform_with_state` makes them of frames."""
-    rows, delay = to_type(INPUT), int(program.delay.split()[0]) * 1000 if program.delay else 0
-    time = "at" if program.delay else None
-    if program.initial is None:
-        return INPUT, ProcessorInput(rows, tuple(program.keys), time, delay)
-    elements = f"_row {rows.ddl}, _state struct<{STATE}>, _key0 string"
-    return elements, ProcessorInput(rows, ("_key0",), time, delay, to_type(STATE))
-
-
-def elements_of(program, number):
-    batch = [(key, at(second), value) for key, second, value in program.batches[number]]
-    if program.initial is None:
-        return batch
-    states = [(None, state, state[0]) for state in program.initial] if number == 0 else []
-    return states + [(row, None, row[0]) for row in batch]
-
-
-def emitted(program, directory, in_pandas=False, **how):
-    """What comes out of each epoch, sorted. A program in which time passes is started anew for each epoch."""
-    elements, columns = given(program)
-    running, step = EpochProgram(), program
-    stream = running.source("rows", elements)
-    while step is not None:
-        in_frames = in_pandas or step.in_pandas
-        wanted = Processor.checked(step.processor(), step.output, "Append", step.mode, step.ended, in_frames)
-        stream = apply_processor(stream, wanted, columns).uid("tws" if step is program else "then")
-        columns = ProcessorInput(wanted.output_type, ("key",), step.ended or None, is_timed=True)
-        step = step.then
-    stream.sink_to(Journal(directory / "out"))
-    inputs = [{"rows": elements_of(program, number)} for number in range(len(program.batches))]
-    for number, now in enumerate(accumulate(program.pauses), start=1):
-        clock = ManualClock(milliseconds(at(now)))
-        running.run(directory / "checkpoints", inputs[:number], clock=clock, **how)
-    if not program.pauses:
-        running.run(directory / "checkpoints", inputs, **how)
-    written = pages(directory / "out")
-    return [
-        sorted((plain(row) for page in written if int(page[:6]) == epoch for row in written[page]), key=str)
-        for epoch in range(1, len(inputs) + 1)
-    ]
-
-
-def plain(row):
-    return [value.isoformat().removesuffix("+00:00") if hasattr(value, "isoformat") else value for value in row]
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -124,7 +75,7 @@ class FramesOfPandas(StatefulProcessor):
 
 def test_the_form_in_pandas_gets_and_returns_frames(tmp_path):
     output = "key string, total bigint, first timestamp"
-    program = Program(FramesOfPandas, output, PROGRAMS["running count"].batches, initial=[("a", 100)])
+    program = Program(FramesOfPandas, output, PROGRAMS["running count"].batches, initial=[("a", 90), ("a", 10)])
     started = "2026-01-01T00:00:0"
     assert emitted(program, tmp_path, in_pandas=True) == [
         [["a", 103, f"{started}0"], ["b", 5, f"{started}1"]],

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from holdfast.errors import HoldfastError
+from holdfast.runtime.function.user_function import TimeDomain
 from holdfast.runtime.operator.subtask import OperatorSubtask
+from holdfast.state.timer.timer_service import DueTimers
 from holdfast.types.changed_row import Emission
 from holdfast.types.conversion.stamps import Stamps
 
@@ -58,3 +60,28 @@ class GroupedSubtask(OperatorSubtask):
         backend.release()
         emission.end()
         return self._without_tagged(out) if self._spec.side_outputs else out
+
+    def advance_watermark(self, watermark: int) -> list[Any]:
+        self.context.watermark_has_reached(watermark)
+        assert self.backend is not None
+        timers = self.backend.timers
+        due = timers.take_due_event_time(watermark)
+        timers.register_event_time_timers(due.slots, due.times)
+        return self._fire(TimeDomain.EVENT_TIME, lambda fire: self._go(due, fire, timers.delete_event_time_timer))
+
+    def fire_processing_time(self, now: int) -> list[Any]:
+        assert self.backend is not None
+        timers = self.backend.timers
+        due = timers.take_due_processing_time(now)
+        timers.register_processing_time_timers(due.slots, due.times)
+        return self._fire(
+            TimeDomain.PROCESSING_TIME, lambda fire: self._go(due, fire, timers.delete_processing_time_timer)
+        )
+
+    def _go(self, due: DueTimers, fire: Callable[[int], None], delete: Callable[[int], None]) -> None:
+        """From timer to timer. Each is there until it has been told of; those that are set meanwhile wait."""
+        assert self.backend is not None
+        for slot, time in zip(due.slots.tolist(), due.times.tolist(), strict=True):
+            self.backend.slot = slot
+            fire(time)
+            delete(time)

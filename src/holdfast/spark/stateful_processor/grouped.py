@@ -39,14 +39,18 @@ def grouping_of(grouped: Any) -> Grouping:
         raise ConfigurationError(f"transform_with_state() takes df.groupBy(...), not a {type(grouped).__name__}")
     frame: DataFrame = grouped._df
     row_type = element_type_of(frame)
-    keys = tuple(grouped.agg(F.lit(1).alias("_one")).columns[:-1])
+    keys = grouped.agg(F.lit(1).alias("_one")).columns[:-1]
     if not keys:
         raise ConfigurationError("transform_with_state() needs groupBy() with at least one column")
     expressions: Any = grouped._jgd.groupingExprs()
+    names = {name.lower(): name for name in row_type.names}
     for at, key in enumerate(keys):
-        if key not in row_type.names:
-            frame = frame.withColumn(key, F.expr(_unaliased(expressions.apply(at))))
-    return Grouping(frame, ProcessorInput(row_type, keys, *_event_time(frame)))
+        if not _is_column(expressions.apply(at)):
+            keys[at] = f"_key{at}" if key.lower() in names else key  # rows keep what they have under this name
+            frame = frame.withColumn(keys[at], F.expr(_unaliased(expressions.apply(at))))
+        elif key not in row_type.names:
+            keys[at] = names[key.lower()]
+    return Grouping(frame, ProcessorInput(row_type, tuple(keys), *_event_time(frame)))
 
 
 def with_initial_state(rows: Grouping, states: Grouping) -> tuple[Grouping, DataFrame]:
@@ -73,6 +77,11 @@ def with_initial_state(rows: Grouping, states: Grouping) -> tuple[Grouping, Data
     )
     started = states.frame.select(F.lit(None).cast(row_ddl).alias("_row"), state.alias("_state"), *state_keys)
     return Grouping(pairs, given), started
+
+
+def _is_column(expression: Any) -> bool:
+    kind = str(expression.getClass().getSimpleName())
+    return kind == "AttributeReference" or (kind == "UnresolvedAttribute" and int(expression.nameParts().size()) == 1)
 
 
 def _unaliased(expression: Any) -> str:

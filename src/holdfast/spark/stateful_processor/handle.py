@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from operator import index
 from typing import Any, Final, Literal
 
 from pyspark.sql.streaming import stateful_processor as spark
@@ -18,7 +19,7 @@ from holdfast.state.declaration.descriptor import (
 )
 from holdfast.state.declaration.ttl_config import StateTtlConfig
 from holdfast.types.conversion.convert import to_type
-from holdfast.types.information.type_information import RowTypeInformation
+from holdfast.types.information.type_information import PickledTypeInformation, RowTypeInformation
 
 TimeMode = Literal["none", "processingtime", "eventtime"]
 TIME_MODES: Final = ("none", "processingtime", "eventtime")
@@ -65,18 +66,18 @@ class StatefulProcessorHandle(spark.StatefulProcessorHandle):
         return ProcessorMapState(stateName, self._runtime.get_map_state(descriptor), keys, values)
 
     def registerTimer(self, expiryTimestampMs: int) -> None:
-        timers = self._timers("registerTimer")
+        timers, time = self._timers("registerTimer"), index(expiryTimestampMs)
         if self._time_mode == "eventtime":
-            timers.register_event_time_timer(expiryTimestampMs)
+            timers.register_event_time_timer(time)
         else:
-            timers.register_processing_time_timer(expiryTimestampMs)
+            timers.register_processing_time_timer(time)
 
     def deleteTimer(self, expiryTimestampMs: int) -> None:
-        timers = self._timers("deleteTimer")
+        timers, time = self._timers("deleteTimer"), index(expiryTimestampMs)
         if self._time_mode == "eventtime":
-            timers.delete_event_time_timer(expiryTimestampMs)
+            timers.delete_event_time_timer(time)
         else:
-            timers.delete_processing_time_timer(expiryTimestampMs)
+            timers.delete_processing_time_timer(time)
 
     def listTimers(self) -> Iterator[int]:
         timers = self._timers("listTimers")
@@ -96,6 +97,8 @@ class StatefulProcessorHandle(spark.StatefulProcessorHandle):
 
     def _declare(self, descriptor: StateDescriptor[Any], ttl: int | None) -> None:
         self._in_init("State", descriptor.name)
+        if descriptor.name in self._declared:
+            raise ConfigurationError(f"init() asks for state {descriptor.name!r} twice")
         self._declared.add(descriptor.name)
         self._not_both(descriptor.name)
         if ttl is None:
@@ -127,6 +130,7 @@ class StatefulProcessorHandle(spark.StatefulProcessorHandle):
 
 def _columns(schema: Any, name: str) -> RowTypeInformation:
     columns = to_type(schema)
-    if not isinstance(columns, RowTypeInformation):
+    if isinstance(columns, PickledTypeInformation):
         raise ConfigurationError(f"state {name!r}: its schema is 'name type, ...', not {schema!r}")
-    return columns
+    # A type alone is that of one column, as `TwsTester` takes it.
+    return columns if isinstance(columns, RowTypeInformation) else RowTypeInformation(["value"], [columns])

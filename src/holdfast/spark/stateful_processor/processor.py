@@ -129,30 +129,26 @@ def operator_of(processor: Processor, given: ProcessorInput, element_type: TypeI
         )
     if processor.output_event_time is not None and given.event_time is None:
         raise ConfigurationError("eventTimeColumnName needs withWatermark() before groupBy(), as in Spark")
-    form: RowForm = SparkRows()
+    form: RowForm = SparkRows(given.row_type, given.state_type)
     if processor.in_pandas:
         form = PandasFrames(given.row_type, given.state_type, processor.output_type)
     is_late = None
     if given.event_time is not None and processor.time_mode == "eventtime":
         is_late = given.row_type.names.index(given.event_time)
+    assert isinstance(element_type, RowTypeInformation)
+    key_at = tuple(element_type.names.index(name) for name in given.keys)
+    key_types = tuple(element_type.types[at] for at in key_at)
     function = ProcessorFunction(
         processor.processor,
         processor.time_mode,
         form,
         tuple(given.row_type.names),
-        _key_at(given, element_type),
+        key_types,
+        key_at if all(exact_class(one) in _PLAIN_KEYS for one in key_types) else None,
         None if is_late is None else event_time_at(is_late),
         given.state_type is not None,
     )
     return OperatorSpec(function, "groups", True, element_type, processor.output_type)
-
-
-def _key_at(given: ProcessorInput, element_type: TypeInformation) -> tuple[int, ...] | None:
-    """Where the key stands in elements; None if a column has a type of which one key may have several values."""
-    if not isinstance(element_type, RowTypeInformation):
-        return None
-    at = tuple(element_type.names.index(name) for name in given.keys)
-    return at if all(exact_class(element_type.types[one]) in _PLAIN_KEYS for one in at) else None
 
 
 def clock_of_input(processor: Processor, given: ProcessorInput) -> WatermarkStrategy | None:

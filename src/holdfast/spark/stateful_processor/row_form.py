@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections import _tuplegetter  # type: ignore[attr-defined]
 from collections.abc import Iterable, Iterator, Sequence
-from functools import cache
 from itertools import repeat
 from typing import Any
 
@@ -13,6 +11,7 @@ import pyarrow as pa
 from pyspark.sql import Row
 
 from holdfast.errors import OutputTypeError
+from holdfast.spark.stateful_processor.spark_form import Convert, of_input, row_class
 from holdfast.types.conversion.arrow import batch_to_elements, element_schema, elements_to_batch
 from holdfast.types.information.type_information import RowTypeInformation
 
@@ -27,8 +26,8 @@ class RowForm(ABC):
         """Return the rows of a key as the processor gets them."""
 
     @abstractmethod
-    def initial(self, row: Any) -> Any:
-        """Return a row of initial state as the processor gets it."""
+    def initial(self, rows: Sequence[Any]) -> Iterator[Any]:
+        """Return the rows of initial state of a key as the processor gets them, one after the other."""
 
     @abstractmethod
     def emitted(self, returned: Any) -> Iterable[Any]:
@@ -36,15 +35,26 @@ class RowForm(ABC):
 
 
 class SparkRows(RowForm):
-    """Rows are `pyspark.sql.Row`, in and out."""
+    """Rows are `pyspark.sql.Row`, in and out.
+
+    Args:
+        input_type: Of the rows that come in.
+        initial_type: Of the rows of initial state; None if there are none.
+    """
+
+    def __init__(self, input_type: RowTypeInformation, initial_type: RowTypeInformation | None) -> None:
+        self._structs = _structs(input_type)
+        self._initial_structs = [] if initial_type is None else _structs(initial_type)
 
     def given(self, rows: Sequence[Any], columns: tuple[str, ...]) -> Iterator[Row]:
+        if self._structs:
+            rows = [_converted(row, self._structs) for row in rows]
         if len(rows) == 1:
             return iter((_new(row_class(columns), rows[0]),))
         return map(_new, repeat(row_class(columns)), rows)
 
-    def initial(self, row: Any) -> Row:
-        return _new(row_class(type(row)._names), row)
+    def initial(self, rows: Sequence[Any]) -> Iterator[Row]:
+        return (_new(row_class(type(row)._names), _converted(row, self._initial_structs)) for row in rows)
 
     def emitted(self, returned: Any) -> Iterable[Any]:
         return () if returned is None else returned
@@ -69,9 +79,9 @@ class PandasFrames(RowForm):
     def given(self, rows: Sequence[Any], columns: tuple[str, ...]) -> Iterator[Any]:
         return iter([_frame(rows, self._input_type)])
 
-    def initial(self, row: Any) -> Any:
+    def initial(self, rows: Sequence[Any]) -> Iterator[Any]:
         assert self._initial_type is not None
-        return _frame([row], self._initial_type)
+        return iter([_frame(rows, self._initial_type)] if rows else [])
 
     def emitted(self, returned: Any) -> Iterable[Any]:
         schema = element_schema(self._output_type)
@@ -86,19 +96,23 @@ class PandasFrames(RowForm):
             yield from batch_to_elements(table, self._output_type)
 
 
+def _structs(row_type: RowTypeInformation) -> list[tuple[int, Convert]]:
+    """The columns with structs, and what makes Spark's form of their values."""
+    found = ((at, of_input(part)) for at, part in enumerate(row_type.types))
+    return [(at, convert) for at, convert in found if convert is not None]
+
+
+def _converted(row: Sequence[Any], structs: list[tuple[int, Convert]]) -> Sequence[Any]:
+    values = list(row)
+    for at, convert in structs:
+        values[at] = convert(values[at])
+    return values
+
+
 def _frame(rows: Sequence[Any], row_type: RowTypeInformation) -> Any:
     """A frame as Spark makes it: instants are without a time zone, in that of the session."""
-    frame = elements_to_batch(list(rows), row_type, "").to_pandas(date_as_object=True)
+    frame = elements_to_batch(list(rows), row_type, "").to_pandas(date_as_object=True, maps_as_pydicts="strict")
     for name, type_ in zip(row_type.names, element_schema(row_type).types, strict=True):
         if pa.types.is_timestamp(type_) and type_.tz is not None:
             frame[name] = frame[name].dt.tz_convert("UTC").dt.tz_localize(None)
     return frame
-
-
-@cache
-def row_class(columns: tuple[str, ...]) -> type[Row]:
-    """The class of Spark's rows with these columns: as `Row` in all, but a field is found without a search."""
-    fields: dict[str, Any] = {
-        name: _tuplegetter(at, f"Field {name}.") for at, name in enumerate(columns) if not hasattr(Row, name)
-    }
-    return type("Row", (Row,), {**fields, "__fields__": list(columns), "__module__": Row.__module__})

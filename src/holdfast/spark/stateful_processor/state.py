@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from pyspark.sql.streaming import stateful_processor as spark
 
 from holdfast.errors import StateError
+from holdfast.spark.stateful_processor.spark_form import Convert, into_state, of_state
 from holdfast.state.layout.value_codec import exact_class
 from holdfast.types.information.type_information import RowTypeInformation
 
@@ -18,11 +19,14 @@ _new = tuple.__new__
 
 
 class DeclaredValues:
-    """Takes what a processor writes, which must have the fields that were declared.
+    """Takes what a processor writes, which must have the fields that were declared, and gives what it reads.
 
     Args:
         name: Of the state.
         type_info: The fields.
+
+    Attributes:
+        given: Makes the tuple that a processor gets of a row.
     """
 
     def __init__(self, name: str, type_info: RowTypeInformation) -> None:
@@ -31,9 +35,13 @@ class DeclaredValues:
         self._width = len(type_info.names)
         self._classes = tuple(map(exact_class, type_info.types))
         self._only_class = self._classes[0] if self._width == 1 else None
+        self._takes = _converting(list(map(into_state, type_info.types)))
+        self.given = _converting(list(map(of_state, type_info.types))) or tuple
 
     def __call__(self, value: Sequence[Any]) -> Any:
-        """Return a row; a tuple if something has to be looked at. Numbers of numpy become Python's, as in Spark.
+        """Return a row; a tuple if something has to be looked at.
+
+        Numbers of numpy and instants of pandas become Python's, as in Spark.
 
         Raises:
             StateError: It is no tuple, list or row of as many values as were declared.
@@ -47,10 +55,20 @@ class DeclaredValues:
         if not isinstance(value, tuple | list) or len(value) != self._width:
             fields = f"{self._width} value{'s' if self._width > 1 else ''}"
             raise StateError(f"State {self._name!r} takes a tuple of {fields}, as its schema says, not {value!r}.")
-        return tuple([one if one.__class__ in _PLAIN else _plain(one) for one in value])
+        taken = tuple([one if one.__class__ in _PLAIN else _plain(one) for one in value])
+        return taken if self._takes is None else self._takes(taken)
+
+
+def _converting(parts: list[Convert | None]) -> Callable[[Iterable[Any]], tuple[Any, ...]] | None:
+    """What converts the parts of a row, of which some stay; None if all do."""
+    if not any(parts):
+        return None
+    return lambda row: tuple([one if part is None else part(one) for part, one in zip(parts, row, strict=True)])
 
 
 def _plain(value: Any) -> Any:
+    if hasattr(value, "to_pydatetime"):
+        return value.to_pydatetime()
     item = getattr(value, "item", None)
     return item() if callable(item) and type(value).__module__ == "numpy" and not getattr(value, "ndim", 0) else value
 
@@ -73,7 +91,7 @@ class ProcessorValueState(spark.ValueState):
 
     def get(self) -> tuple[Any, ...] | None:
         found = self._handle.value()
-        return None if found is None else tuple(found)
+        return None if found is None else self._declared.given(found)
 
     def update(self, newValue: tuple[Any, ...]) -> None:
         self._handle.update(self._declared(newValue))
@@ -100,7 +118,7 @@ class ProcessorListState(spark.ListState):
         return next(iter(self._handle.get() or ()), None) is not None
 
     def get(self) -> Iterator[tuple[Any, ...]]:
-        return map(tuple, list(self._handle.get() or ()))
+        return map(self._declared.given, list(self._handle.get() or ()))
 
     def put(self, newState: list[tuple[Any, ...]]) -> None:
         self._handle.update(self._checked(newState))
@@ -141,7 +159,7 @@ class ProcessorMapState(spark.MapState):
 
     def getValue(self, key: tuple[Any, ...]) -> tuple[Any, ...] | None:
         found = self._handle.get(self._key(key))
-        return None if found is None else tuple(found)
+        return None if found is None else self._declared.given(found)
 
     def containsKey(self, key: tuple[Any, ...]) -> bool:
         return bool(self._handle.contains(self._key(key)))
@@ -150,13 +168,14 @@ class ProcessorMapState(spark.MapState):
         self._handle.put(self._key(key), self._declared(value))
 
     def iterator(self) -> Iterator[tuple[tuple[Any, ...], tuple[Any, ...]]]:
-        return ((tuple(key), tuple(value)) for key, value in list(self._handle.items()))
+        of_key, of_value = self._key.given, self._declared.given
+        return ((of_key(key), of_value(value)) for key, value in list(self._handle.items()))
 
     def keys(self) -> Iterator[tuple[Any, ...]]:
-        return map(tuple, list(self._handle.keys()))
+        return map(self._key.given, list(self._handle.keys()))
 
     def values(self) -> Iterator[tuple[Any, ...]]:
-        return map(tuple, list(self._handle.values()))
+        return map(self._declared.given, list(self._handle.values()))
 
     def removeKey(self, key: tuple[Any, ...]) -> None:
         self._handle.remove(self._key(key))
