@@ -22,9 +22,10 @@ from holdfast.datastream import OutputTag, ParquetFileSink, Sink
 from holdfast.datastream.connectors.database import DatabaseSink
 from holdfast.datastream.connectors.file_system.file_splits import FileSplits
 from holdfast.datastream.formats.parquet import ParquetColumnarRowInputFormat
-from holdfast.errors import JobExecutionError
+from holdfast.errors import JobExecutionError, OutputTypeError
 from holdfast.runtime.job.engine import InputError
 from holdfast.testing import EpochProgram
+from holdfast.types.conversion.soundness import require_sound
 from tests.stories import ledger
 
 REFUSED = OutputTag("refused")
@@ -140,3 +141,17 @@ def test_a_file_that_has_such_a_value_is_refused_with_the_value(
     [task] = splits.plan([str(tmp_path / "in.parquet")], None, 1).tasks
     with pytest.raises(InputError, match=rf"in\.parquet' cannot be read as Parquet: .*{reason}"):
         list(splits.read(task))
+
+
+def test_rows_are_not_to_blame_for_others_that_lie_beside_them_in_memory() -> None:
+    times = pa.Array.from_buffers(pa.time64("ns"), 2, [None, pa.array([86_400_000_000_000, 5]).buffers()[1]])
+    for column in (
+        times,
+        pa.ListArray.from_arrays([0, 1, 2], times),
+        pa.StructArray.from_arrays([times], ["at"]),
+        pa.MapArray.from_arrays([0, 1, 2], pa.array(["a", "b"]), times),
+    ):
+        batch = pa.RecordBatch.from_arrays([column], ["at"])
+        require_sound(batch.slice(1), "out")
+        with pytest.raises(OutputTypeError, match="the value of 'at' is none of its type"):
+            require_sound(batch, "out")

@@ -65,8 +65,7 @@ class SinkRun(StepRun):
                 return
             half = batch.num_rows // 2
             for begin, end in ((0, half), (half, batch.num_rows)):
-                part = batch.take(pa.array(range(begin, end)))  # a slice would have the lists and structs of all rows
-                self._accept_batch(part, None if stamps is None else stamps[begin:end])
+                self._accept_batch(batch.slice(begin, end - begin), None if stamps is None else stamps[begin:end])
 
     def _refuse(self, element: Any, stamp: int | None, error: Exception) -> None:
         if self.step.dead_letters is None:
