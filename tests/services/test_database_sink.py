@@ -126,6 +126,22 @@ def test_a_table_that_does_not_fit_is_refused_by_name(
         run(DatabaseSink(database.uri, "counts", **settings), tmp_path, COUNTS, [("kelp", 1)])
 
 
+def test_only_an_index_by_which_postgres_finds_a_row_makes_a_key(
+    postgres_server: PostgresServer, tmp_path: Path
+) -> None:
+    """One that is checked at the end of a transaction would make the job wait for ever, for what never becomes true."""
+    database = of_postgres(postgres_server)
+    database.ask(
+        "create table late (word text unique deferrable, n bigint)",
+        "create table wide (word text, n bigint)",
+        "create unique index on wide (word) include (n)",
+    )
+    with pytest.raises(ConfigurationError, match=r"'late' may hold several rows with the same \['word'\]"):
+        run(DatabaseSink(database.uri, "late", key="word"), tmp_path, COUNTS, [("kelp", 1)])
+    run(DatabaseSink(database.uri, "wide", key="word"), tmp_path / "wide", COUNTS, [("kelp", 1)], [("kelp", 2)])
+    assert database.ask("select word, n from wide") == [("kelp", 2)]
+
+
 def test_columns_that_the_stream_has_not_keep_their_defaults(database: Database, tmp_path: Path) -> None:
     database.ask("create table counts (id integer primary key, word text, n bigint, origin text not null default 'x')")
     sink = DatabaseSink(database.uri, "counts", key="id")
@@ -172,6 +188,23 @@ def test_every_type_of_a_stream_comes_back(postgres_server: PostgresServer, tmp_
     found, nothing = database.ask("select * from t order by a")
     assert [Decimal(value) if isinstance(value, str) and value[0] == "-" else value for value in found] == list(row)
     assert set(nothing) == {None}
+
+
+def test_dates_and_times_go_into_columns_of_sqlite_that_are_called_so(tmp_path: Path) -> None:
+    """Such a column is NUMERIC to SQLite, which takes for a number only what is one as a whole."""
+    path = tmp_path / "db.sqlite"
+    moment = datetime.datetime(2026, 11, 24, 7, 30, 0, 123456)
+    rows = [(moment.date(), moment.replace(tzinfo=datetime.UTC), moment, moment.time(), n) for n in (1, 2)]
+    with sqlite.connect(str(path)) as made:
+        made.cursor().execute("create table t (day date primary key, at datetime, l timestamp, t time, n int)")
+        made.commit()
+    columns = "day date, at timestamp, l timestamp_ntz, t time, n int"
+    run(DatabaseSink(path, "t", key="day"), tmp_path, columns, rows[:1], rows[1:])
+    with sqlite.connect(str(path)) as made, made.cursor() as cursor:
+        cursor.execute("select *, typeof(day) || typeof(at) || typeof(l) || typeof(t) from t")
+        [(day, at, local, time, n, kinds)] = cursor.fetchall()
+    assert (day, time, n, kinds) == ("2026-11-24", "07:30:00.123456000", 2, "text" * 4)
+    assert at.startswith("2026-11-24T07:30:00.123456") and local == "2026-11-24T07:30:00.123456"
 
 
 def test_text_goes_into_json_and_uuid_columns_and_integers_into_smaller_ones(
@@ -250,6 +283,8 @@ def test_nobody_is_told_the_password(tmp_path: Path) -> None:
     [
         (("sqlite:///:memory:", "t"), {}, "would forget"),
         (("mysql://host/db", "t"), {}, "not to 'mysql://host/db'"),
+        (("sqlite:x.db", "t"), {}, "not to 'sqlite:x.db'"),
+        (("host=db user=ada password=s3cret", "t"), {}, "not as a list of key=value"),
         (("file:x.db", "a.b.c"), {}, "not 'a.b.c'"),
         (("file:x.db", "t"), {"lock_timeout": 0}, "not 0"),
         (("file:x.db", "t"), {"options": {"a": "b"}}, "takes no options"),

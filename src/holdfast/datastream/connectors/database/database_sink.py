@@ -7,6 +7,7 @@ writes them in one transaction, whose first statement records the epoch in a led
 
 from __future__ import annotations
 
+import os
 import reprlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -62,7 +63,7 @@ class DatabaseSink(Sink):
 
     def __init__(
         self,
-        uri: str,
+        uri: str | os.PathLike[str],
         table: str,
         *,
         key: str | Sequence[str] = (),
@@ -78,7 +79,7 @@ class DatabaseSink(Sink):
         self.changes = ChangeColumns(columns_of(key), row_kind)
         self._create_table = create_table
         self._schema: pa.Schema | None = None
-        self._private: _Private | None = _Private(*_dialect_of(uri), dict(options or {}))
+        self._private: _Private | None = _Private(*_dialect_of(os.fspath(uri)), dict(options or {}))
         if options and isinstance(self._private.dialect, SQLite):
             raise ConfigurationError(f"The ADBC driver of SQLite takes no options, but {sorted(options)!r} are given.")
         self._ledger = self.table.sibling(ledger_table)

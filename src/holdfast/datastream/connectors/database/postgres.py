@@ -59,11 +59,13 @@ order by a.attnum
 """
 _UNIQUE: Final = """
 select array_agg(a.attname::text)
-from pg_catalog.pg_index i join pg_catalog.pg_attribute a on a.attrelid = i.indrelid and a.attnum = any (i.indkey)
-where i.indrelid = pg_catalog.to_regclass($1) and i.indisunique and i.indisvalid and i.indpred is null
-    and i.indexprs is null
+from pg_catalog.pg_index i join pg_catalog.pg_attribute a
+    on a.attrelid = i.indrelid and a.attnum = any ((i.indkey::int2[])[0:i.indnkeyatts - 1])
+where i.indrelid = pg_catalog.to_regclass($1) and i.indisunique and i.indisvalid and i.indimmediate
+    and i.indpred is null and i.indexprs is null
 group by i.indexrelid
 """
+"""Of an index that only includes columns those do not count, and `on conflict` takes none that is checked later."""
 
 
 class Postgres(Dialect):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
@@ -20,6 +21,9 @@ from holdfast.datastream.connectors.database.dialect import (
 )
 from holdfast.errors import ConfigurationError, StorageError
 from holdfast.kernel.secret import without_credentials
+
+_PARAMETERS: Final = re.compile(r"\s*(host|hostaddr|port|dbname|user|password|service)\s*=")
+"""How the other way begins to say where a Postgres is; it may have a password, which is no name of a file."""
 
 _NUMBERS: Final = frozenset({"INTEGER", "REAL", "NUMERIC", "BLOB"})
 _TEXTS: Final = frozenset({"TEXT", "BLOB"})
@@ -96,7 +100,10 @@ class SQLite(Dialect):
         kind, affinity = self.type_of(arrow), _affinity(declared)
         if kind is None or (kind == "blob" and affinity != "BLOB"):
             return None
-        return quoted(column) if affinity in (_TEXTS if kind == "text" else _NUMBERS) else None
+        fits = affinity in (_TEXTS if kind == "text" else _NUMBERS) or (
+            affinity == "NUMERIC" and _is_of_calendar(arrow)
+        )
+        return quoted(column) if fits else None
 
     def ingestible(self, rows: pa.Table) -> pa.Table:
         fields = [
@@ -122,15 +129,13 @@ class SQLite(Dialect):
 
 
 def _is_text(arrow: pa.DataType) -> bool:
-    tests = (
-        pa.types.is_string,
-        pa.types.is_large_string,
-        pa.types.is_date,
-        pa.types.is_time,
-        pa.types.is_timestamp,
-        pa.types.is_decimal,
-    )
+    tests = (pa.types.is_string, pa.types.is_large_string, pa.types.is_decimal, _is_of_calendar)
     return any(test(arrow) for test in tests)
+
+
+def _is_of_calendar(arrow: pa.DataType) -> bool:
+    """Whether values are dates and times, which are texts that SQLite takes for no numbers: `DATE` is `NUMERIC`."""
+    return bool(pa.types.is_date(arrow) or pa.types.is_time(arrow) or pa.types.is_timestamp(arrow))
 
 
 def _affinity(declared: str) -> str:
@@ -151,10 +156,15 @@ def file_of(uri: str) -> str:
     Raises:
         ConfigurationError: It is no file, or has parameters.
     """
+    if _PARAMETERS.match(uri):
+        raise ConfigurationError(
+            "DatabaseSink takes the address of a Postgres as postgresql://user:password@host:5432/database, not as a "
+            "list of key=value."
+        )
     path = uri.removeprefix("sqlite:///") if uri.startswith("sqlite:") else uri
     if path.startswith("file:"):
         path = unquote(path.removeprefix("file:").removeprefix("//"))
-    if not path or "?" in path or ":memory:" in path or "://" in path:
+    if not path or "?" in path or ":memory:" in path or "://" in path or path.startswith("sqlite:"):
         raise ConfigurationError(
             f"DatabaseSink writes to postgresql://... or to a file of SQLite, sqlite:///path or file:path, not to "
             f"{without_credentials(uri)!r}. (A database in memory would forget what was committed.)"
