@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import codecs
+import datetime
 import gzip
 import json
 import os
 import pickle
 from collections.abc import Sequence
+from decimal import Decimal
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -17,7 +20,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.common import Duration
+from holdfast.common import Duration, Encoder
 from holdfast.datastream.connectors.file_system import FileSource, StreamFormat
 from holdfast.datastream.connectors.file_system.file_splits import FileSplits
 from holdfast.datastream.formats import text_lines
@@ -29,6 +32,7 @@ from holdfast.datastream.formats.json import JsonLinesFormat
 from holdfast.datastream.formats.parquet import ParquetColumnarRowInputFormat
 from holdfast.errors import ConfigurationError
 from holdfast.runtime.job.engine import InputError, InputGoneError
+from holdfast.types.conversion.arrow import batch_to_elements
 
 COLUMNS = "key string, n bigint"
 TABLE = pa.table({"key": [f"k{n % 7}" for n in range(1000)], "n": pa.array(range(1000), pa.int64())})
@@ -99,6 +103,32 @@ def test_every_row_of_each_format_belongs_to_one_split(folder: Path, cuts: list[
     }
     for name, input_format in formats.items():
         assert pieces(input_format, folder / name, cuts) == ROWS, name
+
+
+@pytest.mark.parametrize(
+    ("columns", "values"),
+    [
+        ("x date", [datetime.date(2026, 11, 26), datetime.date(1, 1, 1), None]),
+        ("x time", [datetime.time(7, 30, 0, 123456), datetime.time(), None]),
+        ("x binary", [b"\xff\x00", b"", None]),
+        ("x map<string, double>", [[("kelp", 0.5), ("", None)], [], None]),
+        ("x timestamp", [datetime.datetime(2026, 11, 26, 7, 30, 0, 1, tzinfo=datetime.UTC), None]),
+        ("x timestamp_ntz", [datetime.datetime(2026, 11, 26, 7, 30, 0, 1), None]),
+        ("x decimal(38, 10)", [Decimal("1234567890123456789012345678.0123456789"), Decimal(0), None]),
+        ("x array<struct<day: date, n: int>>", [[{"day": datetime.date(2026, 11, 26), "n": 1}, None], [], None]),
+        ("x struct<a: array<bigint>, b: struct<c: string>>", [{"a": [1, None], "b": {"c": "é\n"}}, None]),
+    ],
+)
+def test_what_the_encoder_writes_as_json_lines_is_read_again(tmp_path: Path, columns: str, values: list[Any]) -> None:
+    input_format, path = JsonLinesFormat(f"n bigint, {columns}"), tmp_path / "a.json"
+    rows = batch_to_elements(
+        pa.RecordBatch.from_pylist([{"n": n, "x": x} for n, x in enumerate(values)], input_format.schema),
+        input_format.element_type(),
+    )
+    text = b"".join(map(Encoder.json_encoder().encode, rows))
+    path.write_bytes(codecs.BOM_UTF8 + text.replace(b"\n", b"\r\n") + b"\n")
+    for cuts in ([], [1, 9, 30, 55]):
+        assert [row["x"] for row in pieces(input_format, path, cuts)] == values
 
 
 def test_a_large_batch_of_lists_is_read_in_parts(tmp_path: Path) -> None:
@@ -240,6 +270,9 @@ def test_an_epoch_that_is_planned_again_is_cut_as_it_was(tmp_path: Path) -> None
         ),
         lambda: StreamFormat.text_line_format("no such encoding"),
         lambda: CsvReaderFormat.for_schema(COLUMNS, delimiter=";;"),
+        lambda: CsvReaderFormat.for_schema("key string, list array<bigint>"),
+        lambda: JsonLinesFormat("counts map<bigint, string>"),
+        lambda: JsonLinesFormat("pause interval day to second"),
         lambda: ParquetColumnarRowInputFormat("string"),
     ],
 )

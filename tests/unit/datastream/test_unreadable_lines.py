@@ -29,11 +29,13 @@ from holdfast.runtime.job.engine import InputError
 COLUMNS = "key string, n bigint"
 CSV = CsvReaderFormat.for_schema(COLUMNS)
 JSON = JsonLinesFormat(COLUMNS)
+DAYS = JsonLinesFormat("key string, n bigint, day date")
 TEXT = StreamFormat.text_line_format()
-GOOD = {CSV: b"a,1", JSON: b'{"key": "a", "n": 1}', TEXT: b"a"}
+GOOD = {CSV: b"a,1", JSON: b'{"key": "a", "n": 1}', DAYS: b'{"key": "a", "n": 1, "day": "2026-11-26"}', TEXT: b"a"}
 BAD = {
     CSV: (b"a", b"a,1,2", b"a,b", b'"a,1', b"\xff,1"),
     JSON: (b"{", b"5", b'{"n": "b"}', b"a,1", b'{"key": 7}'),
+    DAYS: (b"{", b"5", b"null", b'{"n": "1"}', b'{"day": "yesterday"}', b'{"n": 1} {"n": 2}', b'{"key": 7}'),
     TEXT: (b"\xff", b"a\xc3"),
 }
 TAG = OutputTag("unreadable", DEAD_LETTER)

@@ -33,6 +33,9 @@ class CsvReaderFormat(RowFormat, LineFormat):
 
     def __init__(self, schema: Any, header: bool, delimiter: str, multi_line: bool) -> None:
         super().__init__(schema)
+        nested = [field.name for field in self.schema if pa.types.is_nested(field.type)]
+        if nested:
+            raise ConfigurationError(f"CSV has no lists, maps or structs, and {nested!r} are some: declare texts.")
         if not isinstance(delimiter, str) or len(delimiter) != 1 or delimiter in '"\n\r':
             raise ConfigurationError(f"The delimiter of CSV is one character, not {delimiter!r}.")
         self._header = header

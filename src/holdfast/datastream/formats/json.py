@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 from collections.abc import Iterator
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.json as pj
@@ -12,6 +13,9 @@ from holdfast.datastream.formats.input_file import InputFile
 from holdfast.datastream.formats.input_format import RowFormat
 from holdfast.datastream.formats.json_row import JsonRowDeserializationSchema, JsonRowSerializationSchema
 from holdfast.datastream.formats.text_lines import Block, LineFormat, can_split_text, line_blocks
+from holdfast.errors import OutputTypeError
+from holdfast.types.conversion.arrow import rows_to_batch
+from holdfast.types.conversion.json_value import json_reader, parse_json
 
 __all__ = ["JsonLinesFormat", "JsonRowDeserializationSchema", "JsonRowSerializationSchema"]
 
@@ -19,12 +23,23 @@ __all__ = ["JsonLinesFormat", "JsonRowDeserializationSchema", "JsonRowSerializat
 class JsonLinesFormat(RowFormat, LineFormat):
     """Rows of files with an object of JSON in each line. What an object does not have is null.
 
+    Dates and times are ISO 8601, binaries base64, decimals numbers or text, as `Encoder.json_encoder()` writes them.
+
     Args:
         row_type: The fields to read, by name: type information, DDL such as `'key string, n bigint'`, or an Arrow
-            schema. Objects may have others beside them.
+            schema. Objects may have others beside them. Rows with dates, times, binaries or maps are read by Python,
+            one by one, because Arrow does not read these from text.
+
+    Raises:
+        ConfigurationError: JSON has no form for a field.
     """
 
     name = "JSON lines"
+
+    def __init__(self, row_type: Any) -> None:
+        super().__init__(row_type)
+        self._read_row = json_reader(self._row_type)
+        self._is_known_to_arrow = all(map(_is_known_to_arrow, self.schema.types))
 
     def can_split(self, path: str) -> bool:
         return can_split_text(path)
@@ -35,6 +50,10 @@ class JsonLinesFormat(RowFormat, LineFormat):
     def parse(self, content: bytes) -> Iterator[pa.RecordBatch]:
         if not content.strip():
             return
+        if not self._is_known_to_arrow:
+            lines = content.removeprefix(codecs.BOM_UTF8).split(b"\n")
+            yield rows_to_batch([self._row(line) for line in lines if line.strip()], self._row_type)
+            return
         _require_lines(content)
         table = pj.read_json(
             pa.BufferReader(content),
@@ -43,6 +62,28 @@ class JsonLinesFormat(RowFormat, LineFormat):
         )
         for batch in table.combine_chunks().to_batches():
             yield self.conform(batch)
+
+    def _row(self, line: bytes) -> Any:
+        row = self._read_row(parse_json(line))
+        if row is None:
+            raise ValueError("it is null")
+        try:
+            return self._row_type.adopt(row)
+        except OutputTypeError as error:
+            raise ValueError(str(error)) from None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self._row_type,)
+
+
+def _is_known_to_arrow(kind: pa.DataType) -> bool:
+    """Whether Arrow reads values of a type from what JSON has in their place."""
+    if pa.types.is_struct(kind):
+        return all(_is_known_to_arrow(field.type) for field in kind.fields)
+    if pa.types.is_list(kind):
+        return _is_known_to_arrow(kind.value_type)
+    unknown = (pa.types.is_date, pa.types.is_time, pa.types.is_binary, pa.types.is_map)
+    return not any(is_one(kind) for is_one in unknown)
 
 
 def _require_lines(content: bytes) -> None:

@@ -72,11 +72,15 @@ class FileSink(OutputFiles):
         if not isinstance(self.format, EncodedFormat):
             require_columns("FileSink", element_type)
         if isinstance(self.format, CsvFormat):
-            nested = [field.name for field in element_schema(element_type) if pa.types.is_nested(field.type)]
-            if nested:
+            odd = [
+                field.name
+                for field in element_schema(element_type)
+                if pa.types.is_nested(field.type) or pa.types.is_binary(field.type)
+            ]
+            if odd:
                 raise ConfigurationError(
-                    f"{self!r} writes CSV, which has no lists, maps or structs, and {nested!r} are some: map them to "
-                    "columns of simple types, or write another format."
+                    f"{self!r} writes CSV, which has no lists, maps, structs or bytes, and {odd!r} are some: map them "
+                    "to columns of simple types, or write another format."
                 )
         super().check_input(element_type)
 
