@@ -19,7 +19,7 @@ from holdfast.datastream.connectors.database import DatabaseSink
 from holdfast.datastream.connectors.delta import DeltaSink
 from holdfast.datastream.connectors.iceberg import IcebergSink
 from holdfast.datastream.window import SumAggregate, TumblingProcessingTimeWindows
-from holdfast.errors import ConfigurationError
+from holdfast.errors import ConfigurationError, UserFunctionError
 from holdfast.testing import EpochProgram, OperatorHarness
 from tests.examples import examples
 from tests.programs import changes_job
@@ -189,6 +189,18 @@ def test_killed_at_any_step_the_tables_end_as_the_changes_say(tmp_path: Path, fa
     iceberg = load_catalog("test", **changes_job.catalog(tmp_path)).load_table("db.t").scan().to_arrow()
     for found in (rows, delta, [tuple(row.values()) for row in iceberg.to_pylist()]):
         assert sorted(found) == sorted(expected.items())
+
+
+def test_a_first_row_without_a_version_is_refused_and_not_the_next_one_that_has_one() -> None:
+    program = EpochProgram()
+    last = program.source("in", "id bigint, version bigint").key_by("id").last_value("version")
+    operator: Any = last._node.operator.function  # type: ignore[attr-defined]
+    options: dict[str, Any] = {"key_by": "id", "key_type": "bigint", "output_type": last.get_type()}
+    with (
+        OperatorHarness(operator, **options) as harness,
+        pytest.raises(UserFunctionError, match="a row has no version: 'version' is null"),
+    ):
+        harness.process_element(Row(id=1, version=None))
 
 
 def test_what_cannot_know_of_changes_refuses_them(tmp_path: Path) -> None:

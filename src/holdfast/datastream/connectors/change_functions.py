@@ -72,6 +72,8 @@ class ChangesOfKey(KeyedProcessFunction):
     def process_element(self, value: Any, ctx: Any) -> Iterator[Row]:
         """Emits what a row changes."""
         row, kind = tuple(value), value.get_row_kind()
+        if self._version is not None and row[self._version] is None:
+            raise ValueError(f"a row has no version: {self._rows.names[self._version]!r} is null in {row!r}")
         before, status = self._last.value() or (None, _DELETED)
         if before is not None and self._is_older(row, before):
             return
@@ -103,10 +105,7 @@ class ChangesOfKey(KeyedProcessFunction):
     def _is_older(self, row: tuple[Any, ...], before: Any) -> bool:
         if self._version is None:
             return False
-        mine, last = row[self._version], before[self._version]
-        if mine is None:
-            raise ValueError(f"a row has no version: {self._rows.names[self._version]!r} is null in {row!r}")
-        return bool(mine < last)
+        return bool(row[self._version] < before[self._version])
 
     def _row(self, kind: RowKind, row: Any) -> Row:
         return Row.of_kind(kind, **dict(zip(self._rows.names, row, strict=True)))
