@@ -12,6 +12,7 @@ from decimal import Decimal
 from typing import Any
 
 from holdfast.errors import ConfigurationError
+from holdfast.types.information.changelog_type import ROW_KIND
 
 
 class Encoder(ABC):
@@ -23,6 +24,10 @@ class Encoder(ABC):
 
     def with_text(self, text: Callable[[Any], str]) -> Encoder:
         """What encodes elements that are shown by `text`: this encoder, unless their text is what it writes."""
+        return self
+
+    def with_kinds(self) -> Encoder:
+        """What encodes rows of changes: this encoder, unless their kinds are not in what it writes."""
         return self
 
     @staticmethod
@@ -38,7 +43,8 @@ class Encoder(ABC):
     def json_encoder() -> Encoder:
         """A JSON object of each row, on a line of its own: JSON lines.
 
-        Dates and times are ISO 8601, decimals are strings, because JSON numbers lose digits, and bytes are base64.
+        Dates and times are ISO 8601, decimals are strings, because JSON numbers lose digits, and bytes are base64. Rows
+        of changes have their kind as a last field, `row_kind`, from 0 to 3.
         """
         return _JsonEncoder()
 
@@ -62,6 +68,14 @@ class _StringEncoder(Encoder):
 class _JsonEncoder(Encoder):
     def encode(self, element: Any) -> bytes:
         return (json_text(element) + "\n").encode()
+
+    def with_kinds(self) -> Encoder:
+        return _JsonChangeEncoder()
+
+
+class _JsonChangeEncoder(_JsonEncoder):
+    def encode(self, element: Any) -> bytes:
+        return super().encode({**element.as_dict(), ROW_KIND: element.get_row_kind().value})
 
 
 def json_text(element: Any, is_compact: bool = False) -> str:

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from holdfast.common import Encoder
+from holdfast.common import Encoder, Row, RowKind
 from holdfast.datastream import ParquetFileSink
 from holdfast.datastream.connectors.file_system import (
     BucketAssigner,
@@ -83,6 +83,18 @@ def test_json_lines_of_every_type_packed_or_not(tmp_path: Path) -> None:
         [file] = files_of(tmp_path / compression / "out")
         with opened(file, "rt", encoding="utf-8") as lines:
             assert [json.loads(line) for line in lines] == [expected, expected]
+
+
+def test_json_lines_of_changes_say_what_each_row_does(tmp_path: Path) -> None:
+    """As files of columns do: a row that is deleted is none that is there."""
+    changes = [Row.of_kind(RowKind.DELETE, id=1, at=None), Row.of_kind(RowKind.INSERT, id=2, at=[Row(x=1)])]
+    sink = flat(FileSink.for_row_format(tmp_path / "out", Encoder.json_encoder()))
+    run(sink, tmp_path, "changelog<id: bigint, at: array<struct<x: bigint>>>", changes)
+    [file] = files_of(tmp_path / "out")
+    assert [json.loads(line) for line in file.read_text().splitlines()] == [
+        {"id": 1, "at": None, "row_kind": 3},
+        {"id": 2, "at": [{"x": 1}], "row_kind": 0},
+    ]
 
 
 @pytest.mark.parametrize(("compression", "opened"), [("none", open), ("gzip", gzip.open)])
@@ -184,6 +196,7 @@ def test_a_stream_of_no_declared_type_is_written_by_an_encoder(tmp_path: Path) -
         ),
         (lambda: BulkWriterFactory.arrow("snappy"), "none, lz4, zstd, not 'snappy'"),
         (lambda: BulkWriterFactory.csv(delimiter="ab"), "one character"),
+        (lambda: BulkWriterFactory.csv(delimiter="é"), "of ASCII, not 'é'"),
         (lambda: Encoder.simple_string_encoder("klingon"), "'klingon'"),
         (lambda: OutputFileConfig("a/b", ""), "without '/'"),
         (lambda: OutputFileConfig("_x", ""), "readers skip"),

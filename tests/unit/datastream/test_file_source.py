@@ -193,6 +193,12 @@ def test_narrower_columns_in_another_order_are_read_as_declared(tmp_path: Path) 
     assert read(ParquetColumnarRowInputFormat(COLUMNS), [tmp_path / "a.parquet"]) == [{"key": "a", "n": 7}]
 
 
+@pytest.mark.parametrize("kind", [pa.time32("s"), pa.time32("ms"), pa.time64("us"), pa.time64("ns")])
+def test_times_of_day_are_read_with_as_many_digits_as_others_write(tmp_path: Path, kind: pa.DataType) -> None:
+    pq.write_table(pa.table({"at": pa.array([datetime.time(7, 30)], kind)}), tmp_path / "a.parquet")
+    assert read(ParquetColumnarRowInputFormat("at time"), [tmp_path / "a.parquet"]) == [{"at": datetime.time(7, 30)}]
+
+
 @pytest.mark.parametrize(
     ("name", "content", "input_format"),
     [
@@ -270,6 +276,7 @@ def test_an_epoch_that_is_planned_again_is_cut_as_it_was(tmp_path: Path) -> None
         ),
         lambda: StreamFormat.text_line_format("no such encoding"),
         lambda: CsvReaderFormat.for_schema(COLUMNS, delimiter=";;"),
+        lambda: CsvReaderFormat.for_schema(COLUMNS, delimiter="é"),
         lambda: CsvReaderFormat.for_schema("key string, list array<bigint>"),
         lambda: JsonLinesFormat("counts map<bigint, string>"),
         lambda: JsonLinesFormat("pause interval day to second"),

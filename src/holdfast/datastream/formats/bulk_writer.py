@@ -58,8 +58,8 @@ class CsvFormat:
 
     def __post_init__(self) -> None:
         require_compression("CSV files", self.compression, TEXT_COMPRESSION)
-        if len(self.delimiter) != 1 or self.delimiter in '"\n\r':
-            raise ConfigurationError(f"The delimiter of CSV is one character, not {self.delimiter!r}.")
+        if len(self.delimiter) != 1 or not self.delimiter.isascii() or self.delimiter in '"\n\r':
+            raise ConfigurationError(f"The delimiter of CSV is one character of ASCII, not {self.delimiter!r}.")
 
     @property
     def keeps_columns(self) -> bool:

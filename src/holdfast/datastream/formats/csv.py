@@ -36,8 +36,8 @@ class CsvReaderFormat(RowFormat, LineFormat):
         nested = [field.name for field in self.schema if pa.types.is_nested(field.type)]
         if nested:
             raise ConfigurationError(f"CSV has no lists, maps or structs, and {nested!r} are some: declare texts.")
-        if not isinstance(delimiter, str) or len(delimiter) != 1 or delimiter in '"\n\r':
-            raise ConfigurationError(f"The delimiter of CSV is one character, not {delimiter!r}.")
+        if not (isinstance(delimiter, str) and len(delimiter) == 1 and delimiter.isascii()) or delimiter in '"\n\r':
+            raise ConfigurationError(f"The delimiter of CSV is one character of ASCII, not {delimiter!r}.")
         self._header = header
         self._delimiter = delimiter
         self._multi_line = multi_line

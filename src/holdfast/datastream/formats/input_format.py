@@ -145,6 +145,8 @@ def _fits(given: pa.DataType, wanted: pa.DataType) -> bool:
         return bool(given.bit_width <= wanted.bit_width)
     if pa.types.is_timestamp(given) and pa.types.is_timestamp(wanted):
         return (given.tz is None) == (wanted.tz is None)
+    if pa.types.is_time(given) and pa.types.is_time(wanted):
+        return True
     if pa.types.is_decimal(given) and pa.types.is_decimal(wanted):
         return bool(given.scale == wanted.scale and given.precision <= wanted.precision)
     if pa.types.is_nested(given) and pa.types.is_nested(wanted):

@@ -19,7 +19,7 @@ from holdfast.runtime.function.staging import FormatWriter
 from holdfast.types.conversion.arrow import batch_to_elements
 from holdfast.types.conversion.flink_text import text_of
 from holdfast.types.encoder import Encoder
-from holdfast.types.information.type_information import TypeInformation
+from holdfast.types.information.type_information import ChangelogTypeInformation, TypeInformation
 
 _ENCODED: Final = "__encoded"
 
@@ -66,6 +66,8 @@ class EncodingWriter(BatchSinkWriter):
         self, writer: BatchSinkWriter, encoder: Encoder, element_type: TypeInformation, kept: Sequence[str]
     ) -> None:
         self._writer = writer
+        if isinstance(element_type, ChangelogTypeInformation):
+            encoder = encoder.with_kinds()
         self._encode = encoder.with_text(text_of(element_type)).encode
         self._type = element_type
         self._kept = list(kept)
