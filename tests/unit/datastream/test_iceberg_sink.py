@@ -276,7 +276,10 @@ def test_who_dies_while_the_directory_of_a_dropped_table_gets_a_new_name_is_foll
 @pytest.mark.parametrize(
     ("schema", "message"),
     [
-        ([("word", pa.string()), ("n", pa.int32())], "'n' of the Iceberg table .* is int32, and that of the stream"),
+        (
+            [("word", pa.string()), ("n", pa.int32())],
+            "'n' of the Iceberg table 'db.t' is int32, and that of the stream",
+        ),
         ([*SCHEMA, pa.field("id", pa.int64(), nullable=False)], r"needs values for \['id'\]"),
         (None, "no Iceberg table 'db.t' .*create_table=True"),
     ],

@@ -15,9 +15,11 @@ import pyarrow as pa
 
 from holdfast.datastream.sinks.partitioned import PartitionedStaging, Values
 from holdfast.errors import ConfigurationError
-from holdfast.runtime.function.sink import BatchSinkWriter
+from holdfast.runtime.function.sink import BatchSinkWriter, RefusedElementError
 
 NULL: Final = "__HIVE_DEFAULT_PARTITION__"
+LONGEST: Final = 255
+"""Bytes that file systems take as a name."""
 _LETTERS: Final = {"yyyy": "%Y", "yy": "%y", "MM": "%m", "dd": "%d", "HH": "%H", "mm": "%M", "ss": "%S", "DDD": "%j"}
 _TOKEN: Final = re.compile(r"'[^']*'|([A-Za-z])\1*|[^A-Za-z']")
 
@@ -153,7 +155,19 @@ class _WithoutColumns(BatchSinkWriter):
 
 
 def _directory(columns: Sequence[str], values: Values) -> str:
-    return "/".join(f"{_text(name)}={_text(value)}" for name, value in zip(columns, values, strict=True))
+    """The directory of a combination of values.
+
+    Raises:
+        RefusedElementError: No file system takes its name; who finds out at the commit would try that for ever.
+    """
+    names = [f"{_text(name)}={_text(value)}" for name, value in zip(columns, values, strict=True)]
+    for name, column in zip(names, columns, strict=True):
+        if len(name) > LONGEST:
+            raise RefusedElementError(
+                f"the directory for a value of {column!r}, {name!r:.60}..., would have a name of {len(name)} bytes, of "
+                f"which file systems take {LONGEST}"
+            )
+    return "/".join(names)
 
 
 def _text(value: Any) -> str:

@@ -32,9 +32,11 @@ class PartitionedStaging(BatchSinkWriter):
         """Divides a batch; rows of one partition keep their order."""
         if not batch.num_rows:
             return
-        for values, part in self._divided(batch):
+        parts = list(self._divided(batch))
+        for values, _ in parts:  # before anything is written: a partition may be refused
             if values not in self._writers:
                 self._writers[values] = self._make(values)
+        for values, part in parts:
             self._writers[values].write_batch(part)
 
     def flush(self, end_of_input: bool) -> None:

@@ -193,4 +193,4 @@ def _added(line: bytes) -> str | None:
 
 
 def _quoted(name: str) -> str:
-    return f'"{name}"'
+    return '"' + name.replace('"', '""') + '"'

@@ -105,6 +105,8 @@ class DeltaSink(Sink):
                 f"The Delta table {self.path!r} is partitioned by {columns!r}, not by {list(self.partition_by)!r}."
             )
         if self._schema is not None:
+            if not self.changes.key:  # the client divides what it merges
+                delta_table.require_partitions(self.path, self._schema, columns)
             self._fit(table, self._schema)
         identity = table.metadata().id
         table_at(self.path).write_identity(identity)
@@ -172,8 +174,9 @@ class _CheckedWriter(PartitionedStaging):
     def write_batch(self, batch: pa.RecordBatch) -> None:
         """Takes a batch of rows that can be written."""
         self._sink.changes.check_rows("DeltaSink", self._uid, batch)
+        puts = self._sink.changes.puts(batch)
         for name in self._needed:
-            if batch.column(name).null_count:
+            if puts.column(name).null_count:
                 raise OutputTypeError(
                     self._uid,
                     f"{self._sink!r} got a row in which {name!r} is null; the table says that it never is.",

@@ -31,6 +31,7 @@ _HARMLESS: Final = frozenset(
         "timestampNtz",
         "v2Checkpoint",
         "vacuumProtocolCheck",
+        "variantType",
     }
 )
 """Features that ask nothing of files that are added, once it is seen that the table does not use those that would."""
@@ -129,7 +130,7 @@ def make_table(path: str, schema: pa.Schema, partition_by: Sequence[str]) -> Tab
     try:
         library.DeltaTable.create(
             path,
-            library.Schema.from_arrow(schema),
+            library.Schema(fields_of(schema)),
             mode="ignore",
             partition_by=list(partition_by),
             configuration=None if local_path(path) is not None else _CHECKPOINTS,
@@ -174,14 +175,45 @@ _RULES_OF_COLUMNS: Final = frozenset(
 )
 
 
+def fields_of(schema: pa.Schema) -> list[Any]:
+    """The columns of a stream as a table has them.
+
+    Raises:
+        ConfigurationError: Delta has no type for one, or two names are one to it.
+    """
+    library, fields = deltalake(), []
+    for field in schema:
+        try:
+            fields += library.Schema.from_arrow(pa.schema([field])).fields
+        except Exception as error:  # the client has no class for this
+            raise ConfigurationError(
+                f"Delta has no type for the column {field.name!r}, which is {field.type}: map it to another one, such "
+                "as a string."
+            ) from error
+    _require_names(schema.names, "The stream")
+    return fields
+
+
+def _require_names(names: Sequence[str], what: str) -> None:
+    known: dict[str, str] = {}
+    for name in names:
+        other = known.setdefault(name.lower(), name)
+        if other != name:
+            raise ConfigurationError(
+                f"{what} would have the columns {other!r} and {name!r}, which are one to Delta: names differ in more "
+                "than upper and lower case. Map the stream to other names."
+            )
+
+
 def missing_columns(table: Table, path: str, schema: pa.Schema) -> list[Any]:
     """The fields of a stream that a table has not.
 
     Raises:
         ConfigurationError: Others do not fit; names them.
     """
-    wanted = deltalake().Schema.from_arrow(schema).fields
+    wanted = fields_of(schema)
     there = {field.name: field for field in table.schema().fields}
+    _require_names([*there, *(field.name for field in wanted if field.name not in there)], f"The Delta table {path!r}")
     for field in wanted:
         if field.name in there and there[field.name].type != field.type:
             raise ConfigurationError(
@@ -202,13 +234,29 @@ def needed_columns(table: Table) -> list[str]:
     return [field.name for field in table.schema().fields if not field.nullable]
 
 
+def require_partitions(path: str, schema: pa.Schema, columns: Sequence[str]) -> None:
+    """Makes sure that a stream has the partition columns of a table, whose values can be written as text.
+
+    Raises:
+        ConfigurationError: It has not.
+    """
+    for name in columns:
+        kind = schema.field(name).type if name in schema.names else None
+        if kind is None or pa.types.is_binary(kind):
+            raise ConfigurationError(
+                f"The Delta table {path!r} is partitioned by {name!r}, which is "
+                f"{'no column of the stream' if kind is None else kind}: map the stream to a column that names a "
+                "partition, or write into another table."
+            )
+
+
 def check_partitions(sink: str, schema: pa.Schema, partition_by: Sequence[str]) -> None:
     """Looks whether a stream can be divided by some columns.
 
     Raises:
         ConfigurationError: It has no such column, or one whose values name no partition.
     """
-    types = {field.name: _text(field.type) for field in deltalake().Schema.from_arrow(schema).fields}
+    types = {field.name: _text(field.type) for field in fields_of(schema)}
     for name in partition_by:
         if types.get(name) not in _PARTITIONS:
             raise ConfigurationError(
@@ -225,7 +273,8 @@ def partition_text(value: Any) -> str | None:
 
 
 def _text(kind: Any) -> str:
-    return str(getattr(kind, "type", kind))
+    name = str(getattr(kind, "type", kind))
+    return str(kind.to_json()) if name in ("array", "map", "struct") else name
 
 
 def add_columns(table: Table, path: str, fields: Sequence[Any]) -> None:

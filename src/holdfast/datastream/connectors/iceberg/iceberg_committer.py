@@ -27,7 +27,16 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from holdfast.datastream.connectors.iceberg.iceberg_table import RETRIES, Place, Table, directory_of
+from holdfast.datastream.connectors.iceberg.iceberg_table import (
+    RETRIES,
+    Place,
+    Table,
+    directory_of,
+    name_of,
+    needed_columns,
+    never_null,
+    tell_of_partitions,
+)
 from holdfast.datastream.connectors.row_changes import ChangeColumns, EpochChanges
 from holdfast.datastream.connectors.table_bucket import release, table_at
 from holdfast.datastream.connectors.table_directory import target_of
@@ -111,6 +120,7 @@ class IcebergCommitter(Committer):
         if "staged" not in first.committable:
             self._put_and_delete(table, {name: str(first.epoch)}, requests)
             return True
+        tell_of_partitions(table)
         base = path if local_path(path) is None else f"file://{path}"
         files = [join(base, file.name) for file in table_at(path).publish(requests)]
         with table.transaction() as transaction:
@@ -123,6 +133,7 @@ class IcebergCommitter(Committer):
         """Replaces the rows of all keys of an epoch; files that have such a row are written anew."""
         puts, deletes = self._of_epochs.last_of_each_key(staged_rows(self._context, requests))
         keys = pa.concat_tables([part.select(list(self._changes.key)) for part in (puts, deletes)])
+        puts = puts.cast(never_null(puts.schema, needed_columns(table)))  # of what is deleted only the key is there
         with table.transaction() as transaction, warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="Delete operation did not match any records")
             transaction.set_properties(properties)
@@ -149,7 +160,7 @@ def _epoch(table: Table, name: str) -> int | None:
         return None
     if not _NUMBER.fullmatch(text):
         raise ConfigurationError(
-            f"The property {name!r} of the Iceberg table {table.name()!r} says which epochs of the job are in there; "
+            f"The property {name!r} of the Iceberg table {name_of(table)!r} says which epochs of the job are in there; "
             f"it is {text!r:.80}, which is no number. Nothing was committed. Set it to the last epoch that was "
             "committed."
         )

@@ -11,7 +11,7 @@ from __future__ import annotations
 import reprlib
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -29,6 +29,9 @@ from holdfast.runtime.function.staging import ParquetFormat, ParquetStaging, req
 from holdfast.storage.job.naming import FileName
 from holdfast.types.conversion.arrow import element_schema
 from holdfast.types.information.type_information import TypeInformation
+
+LONGEST_TOLD: Final = 4096
+"""Bytes of a text or binary of which Parquet files tell the least and the greatest; Arrow's own limit."""
 
 
 class IcebergSink(Sink):
@@ -90,6 +93,7 @@ class IcebergSink(Sink):
         self.changes = self.changes.of_stream("IcebergSink", element_type)
         schema = element_schema(element_type)
         schema = pa.schema([schema.field(name) for name in self.changes.written(schema.names)])
+        schema = iceberg_table.in_microseconds(schema)
         for name in self.changes.key:
             if pa.types.is_floating(schema.field(name).type) or pa.types.is_nested(schema.field(name).type):
                 raise ConfigurationError(
@@ -98,17 +102,7 @@ class IcebergSink(Sink):
                 )
         if self._schema is not None and self._schema != schema:
             raise ConfigurationError(f"{self!r} is used for two streams of different types: make a sink for each.")
-        for part in self.partition_by:
-            kind = schema.field(part.column).type if part.column in schema.names else None
-            is_time = kind is not None and (
-                pa.types.is_timestamp(kind) or (pa.types.is_date(kind) and part.transform != "hour")
-            )
-            if kind is None or pa.types.is_nested(kind) or not (part.transform == "identity" or is_time):
-                what = "no column of the stream" if kind is None else str(kind)
-                raise ConfigurationError(
-                    f"IcebergSink is partitioned by {str(part)!r}, and {part.column!r} is {what}: name a column of a "
-                    "simple type, or year, month, day or hour of a date or timestamp."
-                )
+        iceberg_table.check_partitions("IcebergSink", schema, self.partition_by)
         self._schema = schema
 
     def key_columns(self) -> Sequence[str]:
@@ -135,6 +129,8 @@ class IcebergSink(Sink):
                 f"{list(map(str, self.partition_by))!r}."
             )
         if self._schema is not None:
+            if not self.changes.key:  # the library divides what it appends
+                iceberg_table.check_partitions(f"The Iceberg table {self.table!r}", self._schema, parts)
             self._fit(place, table, self._schema)
         identity, path = str(table.metadata.table_uuid), iceberg_table.directory_of(table)
         table_at(path).write_identity(identity)
@@ -215,18 +211,36 @@ class _DividingWriter(PartitionedStaging):
     def write_batch(self, batch: pa.RecordBatch) -> None:
         """Takes a batch of rows that can be written."""
         self._sink.changes.check_rows("IcebergSink", self._uid, batch)
+        batch = batch.cast(iceberg_table.in_microseconds(batch.schema))
+        puts = self._sink.changes.puts(batch)
         for name in self._needed:
-            if batch.column(name).null_count:
+            if puts.column(name).null_count:
                 raise OutputTypeError(
                     self._uid,
                     f"{self._sink!r} got a row in which {name!r} is null; the table says that it never is.",
                     field=name,
                 )
-        if self._needed:
-            # The library takes no file whose schema says less than that of the table.
-            fields = [field.with_nullable(field.name not in self._needed) for field in batch.schema]
-            batch = pa.RecordBatch.from_arrays(batch.columns, schema=pa.schema(fields))
+        for part in self._parts:
+            self._require_told(batch, part)
+        if self._needed and not self._sink.changes.key:
+            schema = iceberg_table.never_null(batch.schema, self._needed)
+            batch = pa.RecordBatch.from_arrays(batch.columns, schema=schema)
         super().write_batch(batch)
+
+    def _require_told(self, batch: pa.RecordBatch, part: PartitionField) -> None:
+        """Refuses a value that the statistics of a file do not tell: the library takes that of its partition there."""
+        column, is_lost = batch.column(part.column), None
+        if pa.types.is_floating(column.type):
+            is_lost = pc.is_nan(column)
+        elif pa.types.is_string(column.type) or pa.types.is_binary(column.type):
+            is_lost = pc.greater(pc.binary_length(column), LONGEST_TOLD)
+        if is_lost is not None and pc.any(is_lost).as_py():
+            raise OutputTypeError(
+                self._uid,
+                f"{self._sink!r} got a row whose partition would be lost: {part.column!r} is NaN, or has more than "
+                f"{LONGEST_TOLD} bytes, which the statistics of a file do not tell.",
+                field=part.column,
+            )
 
     def partitions(self, batch: pa.RecordBatch) -> pa.Table:
         """The values of the partition fields of each row."""

@@ -20,6 +20,7 @@ Table = Any
 """A `pyiceberg.table.Table`: one version of a table, from which a commit starts."""
 
 RETRIES: Final = "commit.retry.num-retries"
+METRICS: Final = "write.metadata.metrics.column"
 _PARTITION: Final = re.compile(r"(?P<transform>day|hour|month|year)\((?P<column>.+)\)|(?P<identity>[^()]+)")
 
 
@@ -111,8 +112,10 @@ class Place:
 
         Raises:
             StorageError: They cannot be made.
+            ConfigurationError: Iceberg has no type for a column.
         """
         from pyiceberg.exceptions import TableAlreadyExistsError
+        from pyiceberg.io.pyarrow import UnsupportedPyArrowTypeException
 
         try:
             catalog = self._catalog()
@@ -128,6 +131,8 @@ class Place:
                         spec.add_field(part.column, part.transform, f"{part.column}_{part.transform}")
         except TableAlreadyExistsError:
             pass
+        except UnsupportedPyArrowTypeException as error:
+            raise _no_type(error.field) from error
         except Exception as error:
             if self.find() is None:
                 raise self.failure("cannot be made", error) from error
@@ -138,10 +143,15 @@ class Place:
 
         Raises:
             StorageError: Somebody else has changed the table at the same time.
+            ConfigurationError: Iceberg has no type for a column.
         """
+        from pyiceberg.io.pyarrow import UnsupportedPyArrowTypeException
+
         try:
             with table.update_schema() as update:
                 update.union_by_name(pa.schema([field.with_nullable(True) for field in fields]))
+        except UnsupportedPyArrowTypeException as error:
+            raise _no_type(error.field) from error
         except Exception as error:
             raise self.failure(f"did not get the columns {[field.name for field in fields]!r}", error) from error
 
@@ -157,6 +167,13 @@ class Place:
         return load_catalog(self.catalog, **{**_store_properties(), **self.properties})
 
 
+def _no_type(column: pa.Field) -> ConfigurationError:
+    return ConfigurationError(
+        f"Iceberg has no type for the column {column.name!r}, which is {column.type}: map it to another one, such as a "
+        "string."
+    )
+
+
 def require_library() -> None:
     """Makes sure that pyiceberg is there.
 
@@ -169,6 +186,16 @@ def require_library() -> None:
         raise ConfigurationError(
             f"IcebergSink needs pyiceberg, which is not installed ({error}): pip install 'holdfast[iceberg]'."
         ) from error
+
+
+def name_of(table: Table) -> str:
+    """`namespace.table`."""
+    return ".".join(table.name())
+
+
+def in_microseconds(schema: pa.Schema) -> pa.Schema:
+    """A schema in which times of day have as many digits as Iceberg and Python have."""
+    return pa.schema([field.with_type(pa.time64("us")) if pa.types.is_time(field.type) else field for field in schema])
 
 
 def directory_of(table: Table) -> str:
@@ -209,11 +236,40 @@ def partitions_of(table: Table) -> list[PartitionField]:
             continue
         if transform not in ("identity", "year", "month", "day", "hour") or "." in column:
             raise ConfigurationError(
-                f"The Iceberg table {table.name()!r} is partitioned by {transform}({column}); IcebergSink writes into "
-                "tables that are partitioned by columns, or by year, month, day or hour of one."
+                f"The Iceberg table {name_of(table)!r} is partitioned by {transform}({column}); IcebergSink writes "
+                "into tables that are partitioned by columns, or by year, month, day or hour of one."
             )
         fields.append(PartitionField(column, transform))
     return fields
+
+
+def check_partitions(what: str, schema: pa.Schema, parts: Sequence[PartitionField]) -> None:
+    """Looks whether a stream can be divided by the partition fields of a sink or table.
+
+    Raises:
+        ConfigurationError: It has no such column, or one whose values name no partition.
+    """
+    for part in parts:
+        kind = schema.field(part.column).type if part.column in schema.names else None
+        is_time = kind is not None and (
+            pa.types.is_timestamp(kind) or (pa.types.is_date(kind) and part.transform != "hour")
+        )
+        if kind is None or pa.types.is_nested(kind) or not (part.transform == "identity" or is_time):
+            found = "no column of the stream" if kind is None else str(kind)
+            raise ConfigurationError(
+                f"{what} is partitioned by {str(part)!r}, and {part.column!r} is {found}: name a column of a simple "
+                "type, or year, month, day or hour of a date or timestamp."
+            )
+
+
+def tell_of_partitions(table: Table) -> None:
+    """Lets the library look at the statistics of partition columns, whatever the table says what is kept of them.
+
+    It takes the partition of a file from there, and finds none where a property of the table leaves a column out. This
+    object alone says so; the catalog is sent changes, and does not see it.
+    """
+    for part in partitions_of(table):
+        table.metadata.properties[f"{METRICS}.{part.column}"] = "truncate(16)"
 
 
 def missing_columns(table: Table, schema: pa.Schema) -> list[pa.Field]:
@@ -226,14 +282,14 @@ def missing_columns(table: Table, schema: pa.Schema) -> list[pa.Field]:
     for part in schema:
         if part.name in there and not _fits(part.type, there[part.name][1]):
             raise ConfigurationError(
-                f"The column {part.name!r} of the Iceberg table {table.name()!r} is {there[part.name][1]}, and that of "
-                f"the stream is {part.type}. Nothing was written. Map the stream to the table's type, or write into "
+                f"The column {part.name!r} of the Iceberg table {name_of(table)!r} is {there[part.name][1]}, and that "
+                f"of the stream is {part.type}. Nothing was written. Map the stream to the table's type, or write into "
                 "another table."
             )
     needed = [name for name, (required, _) in there.items() if required and name not in schema.names]
     if needed:
         raise ConfigurationError(
-            f"The Iceberg table {table.name()!r} needs values for {needed!r}; the stream has only {schema.names!r}."
+            f"The Iceberg table {name_of(table)!r} needs values for {needed!r}; the stream has only {schema.names!r}."
         )
     return [part for part in schema if part.name not in there]
 
@@ -241,6 +297,11 @@ def missing_columns(table: Table, schema: pa.Schema) -> list[pa.Field]:
 def needed_columns(table: Table) -> list[str]:
     """The columns that may not be null."""
     return [part.name for part in _fields(table) if part.required]
+
+
+def never_null(schema: pa.Schema, needed: Sequence[str]) -> pa.Schema:
+    """A schema that says of some columns what the table says: the library takes no rows whose schema says less."""
+    return pa.schema([field.with_nullable(field.name not in needed) for field in schema])
 
 
 @dataclass(frozen=True)
