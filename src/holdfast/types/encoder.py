@@ -75,7 +75,12 @@ class _JsonEncoder(Encoder):
 
 class _JsonChangeEncoder(_JsonEncoder):
     def encode(self, element: Any) -> bytes:
-        return super().encode({**element.as_dict(), ROW_KIND: element.get_row_kind().value})
+        return super().encode(with_kind(element))
+
+
+def with_kind(row: Any) -> dict[str, Any]:
+    """The fields of a row of changes, and what it does to a table as the last one."""
+    return {**row.as_dict(), ROW_KIND: row.get_row_kind().value}
 
 
 def json_text(element: Any, is_compact: bool = False) -> str:

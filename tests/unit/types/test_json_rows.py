@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.common import Row, Types
+from holdfast.common import Row, RowKind, Types
+from holdfast.datastream.formats.csv import CsvRowSerializationSchema
 from holdfast.datastream.formats.json import JsonRowDeserializationSchema, JsonRowSerializationSchema
 from holdfast.errors import ConfigurationError
 from tests.examples import examples
@@ -157,6 +158,15 @@ SCHEMA = """{
         "other": {"oneOf": [{"type": "null"}, {"$ref": "#/definitions/place"}]}
     }
 }"""
+
+
+def test_a_row_of_changes_is_written_with_what_it_does_to_a_table() -> None:
+    """A row that is deleted would be one that is there to whoever reads it."""
+    changes = Types.CHANGELOG(["id", "name"], [Types.LONG(), Types.STRING()])
+    deleted = Row.of_kind(RowKind.DELETE, id=1, name="kelp")
+    schema = JsonRowSerializationSchema.builder().with_type_info(changes).build()
+    assert schema.serialize(deleted) == b'{"id":1,"name":"kelp","row_kind":3}'
+    assert CsvRowSerializationSchema.Builder(changes).build().serialize(deleted) == b"1,kelp,3\n"
 
 
 def test_the_type_of_rows_is_said_by_a_json_schema_as_in_flink() -> None:

@@ -12,7 +12,12 @@ from typing import Any, Final, Self
 from holdfast.errors import ConfigurationError, OutputTypeError
 from holdfast.types.conversion.convert import to_row_type
 from holdfast.types.conversion.text_value import text_of, text_reader
-from holdfast.types.information.type_information import ListTypeInformation, RowTypeInformation, TypeInformation
+from holdfast.types.information.type_information import (
+    ChangelogTypeInformation,
+    ListTypeInformation,
+    RowTypeInformation,
+    TypeInformation,
+)
 from holdfast.types.serialization_schema import DeserializationSchema, SerializationSchema
 
 __all__ = ["CsvRowDeserializationSchema", "CsvRowSerializationSchema"]
@@ -180,7 +185,8 @@ class CsvRowSerializationSchema(SerializationSchema):
     """Lines of CSV of rows; `CsvRowSerializationSchema.Builder(type_info)` begins one.
 
     A text is quoted if it is longer than 24 characters, has the escape character, or one that is not after comma, quote
-    and end of line in Unicode's order, so a space as well: as Flink does it.
+    and end of line in Unicode's order, so a space as well: as Flink does it. Rows of changes have their kind as a last
+    value, from 0 to 3.
     """
 
     class Builder(_Builder):
@@ -222,7 +228,10 @@ class CsvRowSerializationSchema(SerializationSchema):
     def serialize(self, element: Any) -> bytes:
         """The line of a row, which must be of the type."""
         form = self._form
-        texts = [self._text(value) for value in self._type.adopt(element)]
+        row = self._type.adopt(element)
+        texts = [self._text(value) for value in row]
+        if isinstance(self._type, ChangelogTypeInformation):
+            texts.append(str(row.get_row_kind().value))
         return (form.delimiter.join(texts) + form.line).encode()
 
     def _text(self, value: Any) -> str:

@@ -8,8 +8,8 @@ from holdfast.errors import ConfigurationError, OutputTypeError
 from holdfast.types.conversion.convert import to_row_type
 from holdfast.types.conversion.json_schema import row_type_of_json_schema
 from holdfast.types.conversion.json_value import json_reader, parse_json
-from holdfast.types.encoder import json_text
-from holdfast.types.information.type_information import RowTypeInformation
+from holdfast.types.encoder import json_text, with_kind
+from holdfast.types.information.type_information import ChangelogTypeInformation, RowTypeInformation
 from holdfast.types.serialization_schema import DeserializationSchema, SerializationSchema
 
 __all__ = ["JsonRowDeserializationSchema", "JsonRowSerializationSchema"]
@@ -103,7 +103,7 @@ class JsonRowDeserializationSchemaBuilder:
 class JsonRowSerializationSchema(SerializationSchema):
     """JSON objects of rows, without spaces, as Flink writes them; `builder()` begins one.
 
-    The form of values is that of `Encoder.json_encoder()`.
+    The form of values is that of `Encoder.json_encoder()`; rows of changes have their kind as a last field, `row_kind`.
     """
 
     Builder: ClassVar[type[JsonRowSerializationSchemaBuilder]]
@@ -119,7 +119,9 @@ class JsonRowSerializationSchema(SerializationSchema):
 
     def serialize(self, element: Any) -> bytes:
         """The JSON of a row, which must be of the type."""
-        return json_text(self._type.adopt(element), is_compact=True).encode()
+        row = self._type.adopt(element)
+        is_change = isinstance(self._type, ChangelogTypeInformation)
+        return json_text(with_kind(row) if is_change else row, is_compact=True).encode()
 
 
 class JsonRowSerializationSchemaBuilder:
