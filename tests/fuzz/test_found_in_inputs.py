@@ -49,7 +49,8 @@ DEEP = b"[" * 100_000
 )
 def test_a_message_with_a_number_that_nobody_could_write_out_is_one_that_cannot_be_read(message: bytes) -> None:
     assert not Target("json_message").accepts(message)
-    assert json_message.LENIENT.deserialize_all(message) == ()
+    for row in json_message.LENIENT.deserialize_all(message):
+        assert all(value in (None, {"a": None}) for value in row), "what can be told apart is null, as in Flink"
 
 
 @pytest.mark.parametrize("number", [b"1e9999999", b"1e99999999999999999999", b"-1e-99999999999999999999", DEEP])
