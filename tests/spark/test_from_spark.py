@@ -139,9 +139,11 @@ def test_spark_runs_half_of_the_flights_and_a_job_the_other_half(
 class EveryKind(StatefulProcessor):
     """Has a state of each kind, with and without a time to live, and a timer."""
 
+    form = "n bigint, word string"
+
     def init(self, handle: Any) -> None:
         self.handle = handle
-        self.value = handle.getValueState("value", "n bigint, word string")
+        self.value = handle.getValueState("value", self.form)
         self.listed = handle.getListState("listed", "n bigint")
         self.mapped = handle.getMapState("mapped", "word string", "n bigint, half double")
         self.last = handle.getValueState("last", "n bigint", HOUR)
@@ -164,9 +166,7 @@ class EveryKind(StatefulProcessor):
 
 
 class AnotherForm(EveryKind):
-    def init(self, handle: Any) -> None:
-        super().init(handle)
-        handle.getValueState("value", "n string")
+    form = "n string"
 
 
 def rows_of(frame: Any) -> list[Any]:
