@@ -76,7 +76,7 @@ class KeysAndRows(Processor):
     [
         (lambda: ["KEY"], [("('A',)", "[('A',)]"), ("('a',)", "[('a',)]")]),
         (lambda: [F.upper("key").alias("key")], [("('A',)", "[('A',), ('a',)]")]),
-        (lambda: [F.upper("key").alias("KEY")], [("('A',)", "[('A',), ('a',)]")]),
+        (lambda: [F.upper("key").alias("a.key")], [("('A',)", "[('A',), ('a',)]")]),
         (lambda: [F.lit("x"), F.col("key")], [("('x', 'A')", "[('A',)]"), ("('x', 'a')", "[('a',)]")]),
     ],
 )
@@ -93,6 +93,9 @@ def test_what_does_not_fit_is_refused_where_it_is_written(spark):
     run = holdfast.spark.transform_with_state
     with pytest.raises(ConfigurationError, match=r"takes df.groupBy\(...\)"):
         run(frame, RunningCount(), "key string, n bigint", "Update", "None")
+    with pytest.raises(ConfigurationError, match=r"make a column of it with withColumn\(\)"):
+        lower = F.udf(lambda key: key.lower(), "string")
+        run(frame.groupBy(lower("key")), RunningCount(), "key string, n bigint", "Update", "None")
     with pytest.raises(ConfigurationError, match="at least one column"):
         run(frame.groupBy(), RunningCount(), "key string, n bigint", "Update", "None")
     with pytest.raises(ConfigurationError, match="withWatermark"):

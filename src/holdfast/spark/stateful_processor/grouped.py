@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final
 
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, GroupedData
 from pyspark.sql import functions as F
 
@@ -46,8 +47,9 @@ def grouping_of(grouped: Any) -> Grouping:
     names = {name.lower(): name for name in row_type.names}
     for at, key in enumerate(keys):
         if not _is_column(expressions.apply(at)):
-            keys[at] = f"_key{at}" if key.lower() in names else key  # rows keep what they have under this name
-            frame = frame.withColumn(keys[at], F.expr(_unaliased(expressions.apply(at))))
+            # Rows keep what they have under this name, and some names are none of a column.
+            keys[at] = f"_key{at}" if key.lower() in names or {".", "`"} & set(key) else key
+            frame = _with_key(frame, keys[at], key, expressions.apply(at))
         elif key not in row_type.names:
             keys[at] = names[key.lower()]
     return Grouping(frame, ProcessorInput(row_type, tuple(keys), *_event_time(frame)))
@@ -77,6 +79,16 @@ def with_initial_state(rows: Grouping, states: Grouping) -> tuple[Grouping, Data
     )
     started = states.frame.select(F.lit(None).cast(row_ddl).alias("_row"), state.alias("_state"), *state_keys)
     return Grouping(pairs, given), started
+
+
+def _with_key(frame: DataFrame, name: str, shown: str, expression: Any) -> DataFrame:
+    try:
+        return frame.withColumn(name, F.expr(_unaliased(expression)))
+    except AnalysisException as error:  # a function of Python, for instance, is none of SQL
+        raise ConfigurationError(
+            f"transform_with_state() cannot take {shown!r} from groupBy(): make a column of it with withColumn(), and "
+            "group by that"
+        ) from error
 
 
 def _is_column(expression: Any) -> bool:
