@@ -7,6 +7,7 @@ import pickle
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from adbc_driver_postgresql import dbapi as postgres
@@ -171,6 +172,20 @@ def test_a_file_of_sqlite_that_is_gone_is_not_made_anew(tmp_path: Path) -> None:
     with pytest.raises(JobExecutionError, match="is not there"):
         run(sink, tmp_path, COUNTS, [("kelp", 1)], [("kelp", 2)])
     assert not path.exists()
+
+
+def test_a_file_of_sqlite_is_the_one_that_is_called_so(tmp_path: Path) -> None:
+    """What looks like an address with escapes in it may be a name, and the address of another file."""
+    for name in ("a%20b", "a b"):
+        (tmp_path / name).mkdir()
+    path = tmp_path / "a%20b" / "db.sqlite"
+    run(DatabaseSink(path, "counts", create_table=True), tmp_path / "one", COUNTS, [("kelp", 1)])
+    address = f"file:{tmp_path}/a%2520b/db.sqlite"
+    run(DatabaseSink(address, "counts"), tmp_path / "two", COUNTS, [("rock", 2)])
+    assert list((tmp_path / "a b").iterdir()) == []
+    with sqlite.connect(f"file:{quote(str(path))}") as there, there.cursor() as cursor:
+        cursor.execute("select word, n from counts order by n")
+        assert cursor.fetchall() == [("kelp", 1), ("rock", 2)]
 
 
 def test_every_type_of_a_stream_comes_back(postgres_server: PostgresServer, tmp_path: Path) -> None:

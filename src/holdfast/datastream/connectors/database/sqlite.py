@@ -41,7 +41,7 @@ class SQLite(Dialect):
             from adbc_driver_sqlite import dbapi
         except ImportError as error:
             raise require_driver(error) from error
-        file = file_of(uri)
+        file = uri.removeprefix("file:")  # as it is called: `file_of` has taken what an address escapes for what it is
         if not may_make and not Path(file).exists():
             raise StorageError(
                 f"The database {file!r} is not there: probably its disk is not mounted. Nothing was written; bring it "
