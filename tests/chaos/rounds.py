@@ -55,12 +55,13 @@ class Report:
     most_files: int = 0
 
     def __str__(self) -> str:
+        seconds = self.seconds or [0.0]  # on a slow machine no round may have begun in time
         faults = "\n".join(f"| {fault} | {member} | {times} |" for (fault, member), times in sorted(self.met.items()))
         return (
             f"{self.kind}, seed {self.seed}: {self.rounds} rounds, {self.payments:,} payments shown once and rightly, "
             f"{self.starts} starts of drivers, {self.checkpoints} checkpoints read, {self.answers:,} answers of a "
-            f"replica, {self.most_files} files at most; everything was shown {median(self.seconds):.1f} s after the "
-            f"mending in the median, {max(self.seconds):.1f} s at most.\n\n"
+            f"replica, {self.most_files} files at most; everything was shown {median(seconds):.1f} s after the "
+            f"mending in the median, {max(seconds):.1f} s at most.\n\n"
             f"| fault | member | times |\n| --- | --- | ---: |\n{faults}"
         )
 

@@ -20,6 +20,7 @@ from holdfast.testing.server.zookeeper import free_port
 from tests.chaos.bank import ROWS, Auditor, Bank, rows_of
 from tests.chaos.documents import MOST_FILES, DocumentAuditor
 from tests.chaos.replica import Replica, ReplicaAuditor
+from tests.chaos.rounds import Report
 from tests.chaos.watch import Watch
 from tests.programs.chaos_job import NAME, PAYMENT, RULE, keep_books
 
@@ -264,3 +265,7 @@ def test_what_is_found_in_a_thread_is_told() -> None:
         while time.monotonic() < deadline:
             watch.require_well()
             time.sleep(0.01)
+
+
+def test_rounds_that_did_not_begin_in_time_are_reported_as_none() -> None:
+    assert str(Report("filesystem", 51)).startswith("filesystem, seed 51: 0 rounds, 0 payments shown")
