@@ -81,7 +81,8 @@ def test_every_line_belongs_to_one_split_however_a_text_is_cut(
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The same rows in a file of each format."""
     folder = tmp_path_factory.mktemp("rows")
-    pq.write_table(TABLE, folder / "a.parquet", row_group_size=37)
+    for name, rows in (("a", 37), ("one", 1000), ("two", 700), ("three", 340)):
+        pq.write_table(TABLE, folder / f"{name}.parquet", row_group_size=rows)
     with pa.ipc.new_file(folder / "a.arrow", TABLE.schema) as writer:
         writer.write_table(TABLE, max_chunksize=41)
     with pa.ipc.new_stream(folder / "a.arrows", TABLE.schema) as writer:
@@ -95,7 +96,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @given(cuts=st.lists(st.integers(0, 20_000), max_size=6))
 def test_every_row_of_each_format_belongs_to_one_split(folder: Path, cuts: list[int]) -> None:
     formats = {
-        "a.parquet": ParquetColumnarRowInputFormat(COLUMNS),
+        **{f"{name}.parquet": ParquetColumnarRowInputFormat(COLUMNS) for name in ("a", "one", "two", "three")},
         "a.arrow": ArrowInputFormat(COLUMNS),
         "a.arrows": ArrowInputFormat(COLUMNS),
         "a.json": JsonLinesFormat(COLUMNS),
@@ -103,6 +104,17 @@ def test_every_row_of_each_format_belongs_to_one_split(folder: Path, cuts: list[
     }
     for name, input_format in formats.items():
         assert pieces(input_format, folder / name, cuts) == ROWS, name
+
+
+@pytest.mark.parametrize(("name", "tasks"), [("one", 2), ("one", 4), ("two", 3), ("three", 2)])
+def test_a_file_of_few_row_groups_is_read_by_several_tasks(folder: Path, name: str, tasks: int) -> None:
+    file = InputFile.of(str(folder / f"{name}.parquet"))
+    ends = [file.length * task // tasks for task in range(tasks + 1)]
+    input_format = ParquetColumnarRowInputFormat(COLUMNS)
+    counts = [sum(b.num_rows for b in input_format.read(file, begin, end)) for begin, end in pairwise(ends)]
+    assert sum(counts) == len(ROWS)
+    assert max(counts) < len(ROWS) * 0.55, counts
+    assert min(counts) > 0, counts
 
 
 @pytest.mark.parametrize(

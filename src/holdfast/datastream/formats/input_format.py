@@ -1,7 +1,7 @@
 """Formats of files that a `FileSource` reads, in columns.
 
 A file is read in splits, which are ranges of its bytes. Each format has a rule by which everything in a file belongs to
-exactly one range, however the file is cut: the line that begins in it, the row group whose middle lies in it.
+exactly one range, however the file is cut: the line that begins in it, the part of a row group whose middle lies in it.
 """
 
 from __future__ import annotations

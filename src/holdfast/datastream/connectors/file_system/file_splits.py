@@ -25,7 +25,7 @@ from holdfast.kernel.malformed import MALFORMED
 from holdfast.runtime.function.splits import ListedFile, SplitInput, SplitPlan
 from holdfast.runtime.job.engine import InputError, InputGoneError
 
-_SMALLEST: Final = 1 << 20
+_SMALLEST: Final = 256 << 10
 _LARGEST: Final = 128 << 20
 _ASKED_AT_ONCE: Final = 16
 _UNREADABLE: Final = (pa.ArrowException, OSError, EOFError, ValueError)
