@@ -4,8 +4,8 @@
 
 With --check nothing is written; the exit code says whether the plot is current.
 
-Left: rows a second by engine, from the last heading `## keyed_count: <machine>, <date>`. Right: the time of an epoch
-against the number of keys, from the last heading `## large_state: <machine>, <date>`. Each is followed by a fenced
+Left: rows a second by engine, from the first heading `### keyed_count: <machine>, <date>`. Right: the time of an epoch
+against the number of keys, from the first heading `### large_state: <machine>, <date>`. Each is followed by a fenced
 `json` block with what `benchmarks/keyed_count.py --json` and `benchmarks/large_state.py --json` printed. A panel
 without a run is left out.
 """
@@ -63,22 +63,21 @@ def plot(results: str) -> str:
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="sans-serif" font-size="12" fill="{INK}">',
         f'<rect width="{WIDTH}" height="{HEIGHT}" fill="white"/>',
-        *_engines(last_run(results, "keyed_count")),
-        *_sizes(last_run(results, "large_state")),
+        *_engines(newest_run(results, "keyed_count")),
+        *_sizes(newest_run(results, "large_state")),
         "</svg>",
     ]
     return "\n".join(parts) + "\n"
 
 
-def last_run(results: str, benchmark: str) -> list[dict[str, Any]]:
-    """What the last recorded run of a benchmark printed; nothing if none is recorded."""
-    heading = re.compile(rf"^## {benchmark}: .+, \d{{4}}-\d{{2}}-\d{{2}}$", re.MULTILINE)
-    found = list(heading.finditer(results))
-    if not found:
+def newest_run(results: str, benchmark: str) -> list[dict[str, Any]]:
+    """What the newest recorded run of a benchmark printed, the first on the page; nothing if none is recorded."""
+    found = re.search(rf"^##+ {benchmark}: .+, \d{{4}}-\d{{2}}-\d{{2}}$", results, re.MULTILINE)
+    if found is None:
         return []
-    block = BLOCK.search(results, found[-1].end())
+    block = BLOCK.search(results, found.end())
     if block is None:
-        raise SystemExit(f"benchmarks/RESULTS.md has no json block after {found[-1][0]!r}.")
+        raise SystemExit(f"benchmarks/RESULTS.md has no json block after {found[0]!r}.")
     return [json.loads(line) for line in block["lines"].splitlines() if line.strip()]
 
 

@@ -4,10 +4,10 @@
 
 With --check nothing is written; the exit code says whether the README is current.
 
-In RESULTS.md it looks for the last heading of this form, and the first fenced `json` block after it, which holds what
-`benchmarks/keyed_count.py --json` printed:
+In RESULTS.md it looks for the first heading of this form, the newest, and the first fenced `json` block after it, which
+holds what `benchmarks/keyed_count.py --json` printed:
 
-    ## keyed_count: <machine>, <YYYY-MM-DD>
+    ### keyed_count: <machine>, <YYYY-MM-DD>
 
     ```json
     {"engine": "holdfast", "rows_per_second": 1.0, "rows": 200000, "keys": 100000, "sink": "parquet", ...}
@@ -28,7 +28,7 @@ ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"
 RESULTS = ROOT / "benchmarks" / "RESULTS.md"
 
-HEADING = re.compile(r"^## keyed_count: (?P<machine>.+), (?P<date>\d{4}-\d{2}-\d{2})$", re.MULTILINE)
+HEADING = re.compile(r"^##+ keyed_count: (?P<machine>.+), (?P<date>\d{4}-\d{2}-\d{2})$", re.MULTILINE)
 BLOCK = re.compile(r"^```json\n(?P<lines>.*?)^```$", re.MULTILINE | re.DOTALL)
 PLACE = re.compile(r"(?<=^<!-- speed -->\n).*?(?=^<!-- /speed -->$)", re.MULTILINE | re.DOTALL)
 NOTHING = "No run is recorded in `benchmarks/RESULTS.md` yet.\n"
@@ -66,10 +66,9 @@ def with_speed(readme: str, results: str) -> str:
 
 def speed(results: str) -> str:
     """The table, and where and when it was measured."""
-    headings = list(HEADING.finditer(results))
-    if not headings:
+    found = HEADING.search(results)
+    if found is None:
         return NOTHING
-    found = headings[-1]
     block = BLOCK.search(results, found.end())
     if block is None:
         raise SystemExit(f"benchmarks/RESULTS.md has no json block after {found[0]!r}.")
