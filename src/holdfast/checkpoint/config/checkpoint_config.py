@@ -94,7 +94,9 @@ class CoordinatorConfiguration:
 
 
 class CheckpointConfig:
-    """Sets the options of checkpoints, under PyFlink's names.
+    """Sets the options of checkpoints, under PyFlink's names; times are in milliseconds.
+
+    A value that cannot be is refused with a `ConfigurationError` where it is given.
 
     Attributes:
         configuration: The options that were set.

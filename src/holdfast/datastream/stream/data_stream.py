@@ -81,13 +81,20 @@ class DataStream(Named, Distributed):
         """Sets the number of subtasks of an operator with state: at most its max parallelism, and another at any start.
 
         Other steps run inside the tasks of their input: for them it has no effect, and a warning says so.
+
+        Raises:
+            ConfigurationError: It is no whole number in the range of parallelisms.
         """
         self._node.parallelism = checked_parallelism(parallelism, "parallelism")
         self._warn_if_chained("parallelism")
         return self
 
     def set_max_parallelism(self, max_parallelism: int) -> Self:
-        """Sets the number of key groups of a keyed operator; fixed for the life of its state."""
+        """Sets the number of key groups of a keyed operator; fixed for the life of its state.
+
+        Raises:
+            ConfigurationError: It is no whole number in the range of parallelisms.
+        """
         self._node.max_parallelism = checked_parallelism(max_parallelism, "max parallelism")
         self._warn_if_chained("max parallelism")
         return self
@@ -227,8 +234,8 @@ class DataStream(Named, Distributed):
 
         Args:
             key_selector: A column, a list of columns, or a function (a `KeySelector`) that computes the key in Python.
-            key_type: Type of what the function returns. Without it None, bool, int, float, str, bytes, date, Decimal
-                and tuples of these can be keys.
+            key_type: Type of what the function returns. Without it keys are plain Python values: bool, int, float, str,
+                bytes, dates and times, Decimal, UUID, and tuples, lists, sets and dicts of these and of None.
             order_by: Columns by which the rows of one key are ordered within an epoch, by Spark. Without it they come
                 in order of arrival.
 
@@ -291,6 +298,9 @@ class DataStream(Named, Distributed):
 
     def for_each_epoch(self, write: Callable[..., Any]) -> DataStreamSink:
         """Calls `write(df, epoch, incarnation)` in the driver with the rows of each completed epoch, until it returns.
+
+        `df` is a static DataFrame of Spark, in `EpochProgram` a table of pyarrow. The call is made in a thread of the
+        sink, beside the next epoch; the one after that waits for it (`sink.committer.max-pending-checkpoints`).
 
         It sees exactly the rows that the checkpoint names, the same under the same epoch and incarnation every time.
         Let it do nothing if the epoch is at most the last one that it wrote of this incarnation, and its effect is

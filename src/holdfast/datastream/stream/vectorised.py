@@ -49,6 +49,9 @@ class BatchOperations:
     The reductions emit a row for each row, in its order: the row with one column replaced (`sum`, `min`, `max`,
     `first`, `last`) or added (`count`, `mean`); of a tuple that is one of its parts, by position. What they emit does
     not depend on how rows are cut into batches or epochs.
+
+    Each raises a `ConfigurationError` for a column that is not there or whose values it cannot reduce, and for a stream
+    of changes, of which it would count a row that takes another one back as one more.
     """
 
     @abstractmethod

@@ -229,8 +229,7 @@ class _Compiler:
         if parallelism > maximum:
             raise ConfigurationError(
                 f"parallelism {parallelism} of {node.identity!r} is above the max parallelism {maximum} of its "
-                "state: lower it, or restore into a "
-                "job whose state was written with a higher one"
+                "state: lower it, or restore into a job whose state was written with a higher one"
             )
         return parallelism, maximum
 
@@ -248,7 +247,11 @@ class _Compiler:
             return planned(node.key, node.element_type), None
         if not isinstance(node, KeyedNode):
             return None, None
-        seconds = [planned(o.key, o.element_type) for o in node.inputs if isinstance(o, SecondInputNode) and o.key]
+        seconds = [
+            planned(other.key, other.element_type)
+            for other in node.inputs
+            if isinstance(other, SecondInputNode) and other.key
+        ]
         return planned(node.key, node.operator.input_type), seconds[0] if seconds else None
 
     def _epoch_job_plan(self, epoch_job: int, sources: tuple[SourcePlan, ...], last: int) -> EpochJob:
@@ -334,16 +337,14 @@ def _step(
     maximum: int,
     codec: KeyCodec | None,
 ) -> Step:
+    types = (node.element_type, node.element_type)  # of those who change no element
     if isinstance(node, SinkNode):
-        types = (node.element_type, node.element_type)
         letters = node.dead_letters
         return Step(node.identity, node.name, "sink", ports, *types, sink=node.sink, dead_letters=letters)
     if isinstance(node, TimestampNode):
-        types = (node.element_type, node.element_type)
         strategy, aligned = node.strategy, node.aligned
         return Step(node.identity, node.name, "timestamps", ports, *types, strategy=strategy, aligned=aligned)
     if isinstance(node, PassNode):
-        types = (node.element_type, node.element_type)
         return Step(node.identity, node.name, "pass", ports, *types, parallelism=parallelism, max_parallelism=maximum)
     return Step(
         uid=node.identity,

@@ -69,6 +69,8 @@ class JobMaster:
         metrics: What it has done since this process runs it.
         flow: How elements have flowed through it since then.
         attempt: The newest attempt, None before the first.
+        failure: What ended the job, None while it runs and if it ended well.
+        ended: Set when `run` is about to return.
         rest_url: Where its REST interface is served; None if it is not.
     """
 

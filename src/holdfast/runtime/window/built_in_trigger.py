@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -106,19 +107,57 @@ class Sum(ReduceFunction):
 
 
 class _Repeating(QuietTrigger[T, W]):
-    """What triggers that fire at intervals have in common."""
+    """What triggers that fire at intervals have in common: the next time is in state, and a timer is set for it."""
 
     def __init__(self, interval: Any) -> None:
         self.interval = milliseconds(interval, "the interval of a trigger", least=1)
         self.state_desc: ReducingStateDescriptor[int] = ReducingStateDescriptor("fire-time", Min(), "bigint")
 
+    @abstractmethod
+    def _set_timer(self, ctx: Trigger.TriggerContext, time: int) -> None:
+        """Sets a timer of the time by which it fires."""
+
+    @abstractmethod
+    def _delete_timer(self, ctx: Trigger.TriggerContext, time: int) -> None:
+        """Takes it back."""
+
     def can_merge(self) -> bool:
         return True
 
-    def _next(self, time: int, window: Any, state: Any) -> int:
-        fires: int = min(time + self.interval, window.max_timestamp())
+    def on_merge(self, window: Any, ctx: Trigger.OnMergeContext) -> None:
+        ctx.merge_partitioned_state(self.state_desc)
+        fires = ctx.get_partitioned_state(self.state_desc).get()
+        if fires is not None:
+            self._set_timer(ctx, fires)
+
+    def clear(self, window: Any, ctx: Trigger.TriggerContext) -> None:
+        state = ctx.get_partitioned_state(self.state_desc)
+        fires = state.get()
+        if fires is not None:
+            self._delete_timer(ctx, fires)
+            state.clear()
+
+    def register_next_fire_timestamp(self, time: int, window: Any, ctx: Trigger.TriggerContext, state: Any) -> None:
+        """Asks to be fired an interval after a time, but not later than at the end of the window."""
+        fires = min(time + self.interval, window.max_timestamp())
         state.add(fires)
-        return fires
+        self._set_timer(ctx, fires)
+
+    def _begin(self, time: int, window: Any, ctx: Trigger.TriggerContext) -> TriggerResult:
+        """Asks to be fired at the first multiple of the interval after a time, if a time is not set yet."""
+        state = ctx.get_partitioned_state(self.state_desc)
+        if state.get() is None:
+            self.register_next_fire_timestamp(time - time % self.interval, window, ctx, state)
+        return TriggerResult.CONTINUE
+
+    def _fire(self, time: int, window: Any, ctx: Trigger.TriggerContext) -> TriggerResult:
+        """Fires if it is the time that was asked for, and asks for the next one."""
+        state = ctx.get_partitioned_state(self.state_desc)
+        if state.get() != time:
+            return TriggerResult.CONTINUE
+        state.clear()
+        self.register_next_fire_timestamp(time, window, ctx, state)
+        return TriggerResult.FIRE
 
 
 class ContinuousEventTimeTrigger(_Repeating[T, W]):
@@ -134,37 +173,16 @@ class ContinuousEventTimeTrigger(_Repeating[T, W]):
         if ends <= ctx.get_current_watermark():
             return TriggerResult.FIRE
         ctx.register_event_time_timer(ends)
-        state = ctx.get_partitioned_state(self.state_desc)
-        if state.get() is None:
-            self.register_next_fire_timestamp(timestamp - timestamp % self.interval, window, ctx, state)
-        return TriggerResult.CONTINUE
+        return self._begin(timestamp, window, ctx)
 
     def on_event_time(self, time: int, window: Any, ctx: Trigger.TriggerContext) -> TriggerResult:
-        if time == window.max_timestamp():
-            return TriggerResult.FIRE
-        state = ctx.get_partitioned_state(self.state_desc)
-        if state.get() != time:
-            return TriggerResult.CONTINUE
-        state.clear()
-        self.register_next_fire_timestamp(time, window, ctx, state)
-        return TriggerResult.FIRE
+        return TriggerResult.FIRE if time == window.max_timestamp() else self._fire(time, window, ctx)
 
-    def on_merge(self, window: Any, ctx: Trigger.OnMergeContext) -> None:
-        ctx.merge_partitioned_state(self.state_desc)
-        fires = ctx.get_partitioned_state(self.state_desc).get()
-        if fires is not None:
-            ctx.register_event_time_timer(fires)
+    def _set_timer(self, ctx: Trigger.TriggerContext, time: int) -> None:
+        ctx.register_event_time_timer(time)
 
-    def clear(self, window: Any, ctx: Trigger.TriggerContext) -> None:
-        state = ctx.get_partitioned_state(self.state_desc)
-        fires = state.get()
-        if fires is not None:
-            ctx.delete_event_time_timer(fires)
-            state.clear()
-
-    def register_next_fire_timestamp(self, time: int, window: Any, ctx: Trigger.TriggerContext, state: Any) -> None:
-        """Asks to be fired an interval after a time, but not later than at the end of the window."""
-        ctx.register_event_time_timer(self._next(time, window, state))
+    def _delete_timer(self, ctx: Trigger.TriggerContext, time: int) -> None:
+        ctx.delete_event_time_timer(time)
 
 
 class ContinuousProcessingTimeTrigger(_Repeating[T, W]):
@@ -176,36 +194,16 @@ class ContinuousProcessingTimeTrigger(_Repeating[T, W]):
         return ContinuousProcessingTimeTrigger(interval)
 
     def on_element(self, element: T, timestamp: int, window: Any, ctx: Trigger.TriggerContext) -> TriggerResult:
-        state = ctx.get_partitioned_state(self.state_desc)
-        if state.get() is None:
-            now = ctx.get_current_processing_time()
-            self.register_next_fire_timestamp(now - now % self.interval, window, ctx, state)
-        return TriggerResult.CONTINUE
+        return self._begin(ctx.get_current_processing_time(), window, ctx)
 
     def on_processing_time(self, time: int, window: Any, ctx: Trigger.TriggerContext) -> TriggerResult:
-        state = ctx.get_partitioned_state(self.state_desc)
-        if state.get() != time:
-            return TriggerResult.CONTINUE
-        state.clear()
-        self.register_next_fire_timestamp(time, window, ctx, state)
-        return TriggerResult.FIRE
+        return self._fire(time, window, ctx)
 
-    def on_merge(self, window: Any, ctx: Trigger.OnMergeContext) -> None:
-        ctx.merge_partitioned_state(self.state_desc)
-        fires = ctx.get_partitioned_state(self.state_desc).get()
-        if fires is not None:
-            ctx.register_processing_time_timer(fires)
+    def _set_timer(self, ctx: Trigger.TriggerContext, time: int) -> None:
+        ctx.register_processing_time_timer(time)
 
-    def clear(self, window: Any, ctx: Trigger.TriggerContext) -> None:
-        state = ctx.get_partitioned_state(self.state_desc)
-        fires = state.get()
-        if fires is not None:
-            ctx.delete_processing_time_timer(fires)
-            state.clear()
-
-    def register_next_fire_timestamp(self, time: int, window: Any, ctx: Trigger.TriggerContext, state: Any) -> None:
-        """Asks to be fired an interval after a time, but not later than at the end of the window."""
-        ctx.register_processing_time_timer(self._next(time, window, state))
+    def _delete_timer(self, ctx: Trigger.TriggerContext, time: int) -> None:
+        ctx.delete_processing_time_timer(time)
 
 
 class CountTrigger(QuietTrigger[T, W]):

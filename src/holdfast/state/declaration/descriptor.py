@@ -190,8 +190,7 @@ class ListStateDescriptor(StateDescriptor[T]):
 class MapStateDescriptor(StateDescriptor[Any], Generic[K, V]):
     """A map a key: `MapStateDescriptor(name, key_type, value_type)`.
 
-    Map keys without a type take the tagged encoding: None, bool, int, float, str, bytes, date, Decimal and tuples of
-    them.
+    Map keys without a type are the plain Python values that `key_by` takes without a `key_type`.
     """
 
     KIND = StateKind.MAP

@@ -105,7 +105,10 @@ class FileSource(Source):
 
 
 class FileSourceBuilder:
-    """Builds a `FileSource`; the names are PyFlink's, but for the limits of an epoch."""
+    """Builds a `FileSource`; the names are PyFlink's, but for the limits of an epoch.
+
+    A value that cannot be is refused with a `ConfigurationError` where it is given.
+    """
 
     def __init__(self, input_format: InputFormat, paths: tuple[str, ...]) -> None:
         if not paths or not all(isinstance(path, str) and path for path in paths):

@@ -151,7 +151,10 @@ class _OfAnotherGuarantee(PlainCommitter):
 
 
 class KafkaSinkBuilder:
-    """Builds a `KafkaSink`; the names are PyFlink's."""
+    """Builds a `KafkaSink`; the names are PyFlink's.
+
+    A value that cannot be is refused with a `ConfigurationError` where it is given.
+    """
 
     def __init__(self) -> None:
         self._properties: dict[str, Any] = {}

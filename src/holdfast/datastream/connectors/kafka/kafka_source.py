@@ -182,7 +182,10 @@ class _FunctionOfValues(DeserializationSchema):
 
 
 class KafkaSourceBuilder:
-    """Builds a `KafkaSource`; the names are PyFlink's."""
+    """Builds a `KafkaSource`; the names are PyFlink's.
+
+    A value that cannot be is refused with a `ConfigurationError` where it is given.
+    """
 
     def __init__(self) -> None:
         self._properties: dict[str, Any] = {}

@@ -99,7 +99,10 @@ class KafkaRecordSerializationSchema:
 
 
 class KafkaRecordSerializationSchemaBuilder:
-    """Builds a `KafkaRecordSerializationSchema`; the names are PyFlink's."""
+    """Builds a `KafkaRecordSerializationSchema`; the names are PyFlink's.
+
+    A value that cannot be is refused with a `ConfigurationError` where it is given.
+    """
 
     def __init__(self) -> None:
         self._topic: str | Callable[[Any], str] | None = None
