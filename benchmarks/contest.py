@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import signal
 import statistics
-import subprocess
 import sys
 import tempfile
-import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from benchmarks.warm_process import WarmProcess
 from benchmarks.workload import Workload, engine_module
 
 SLOW = 5.0  # seconds of an epoch
 PATIENCE = 1800.0  # seconds for the epochs of one round; the slowest engine needs some minutes
-ROOT = Path(__file__).resolve().parent.parent
 
 
 @dataclass(frozen=True)
@@ -71,64 +68,25 @@ class Result:
         }
 
 
-class EngineProcess:
-    """One engine in a process group of its own; its chatter goes to a log file."""
+class EngineProcess(WarmProcess):
+    """One engine."""
 
     def __init__(self, name: str, workload: Workload, cache: Path) -> None:
         self.name = name
-        self._log = Path(workload.workspace) / "log"
-        self._log.parent.mkdir(parents=True, exist_ok=True)
         module = engine_module(name)
         python = module.interpreter(cache) if hasattr(module, "interpreter") else sys.executable
-        # Functions are pickled by reference, so that Spark's Python workers have to find this package.
-        path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
-        environment = {**os.environ, "PYTHONPATH": path}
-        with self._log.open("wb") as log:
-            self._process = subprocess.Popen(
-                [python, "-m", "benchmarks.engine_process", name, workload.to_json()],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                env=environment,
-                cwd=workload.workspace,
-                text=True,
-                start_new_session=True,
-            )
+        command = [python, "-m", "benchmarks.engine_process", name, workload.to_json()]
+        super().__init__(command, Path(workload.workspace), PATIENCE)
 
     def run(self, epochs: int) -> list[float]:
         """Blocks until the engine has processed so many epochs; returns the seconds of each."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.write(f"{epochs}\n")
-            self._process.stdin.flush()
-        watchdog = threading.Timer(PATIENCE, self._kill)
-        watchdog.start()
-        try:
-            answer = self._process.stdout.readline()
-        finally:  # also if we are told to end, which would wait for it otherwise
-            watchdog.cancel()
+        answer = self.ask(str(epochs))
         if not answer:
-            text = self._log.read_text(encoding="utf-8", errors="replace")
-            raise SystemExit(f"engine {self.name!r} ended with exit code {self._process.wait()}:\n{text[-4000:]}")
+            raise SystemExit(f"engine {self.name!r} has ended:\n{self.last_words()}")
         seconds = json.loads(answer)
         if len(seconds) != epochs:
             raise SystemExit(f"engine {self.name!r} answered {len(seconds)} epochs instead of {epochs}")
         return [float(value) for value in seconds]
-
-    def close(self) -> None:
-        """Ends the engine and everything that it has started."""
-        assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.close()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(timeout=30)
-        self._kill()
-        self._process.wait()
-
-    def _kill(self) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
 
 
 def hold(engines: Sequence[str], workload: Workload, course: Course, cache: Path) -> list[Result]:

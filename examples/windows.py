@@ -32,12 +32,8 @@ env = StreamExecutionEnvironment.get_execution_environment(
     {"execution.checkpointing.dir": checkpoints, "execution.trigger": "available-now"}
 )
 files = env.spark.readStream.schema(DEPARTURE).option("maxFilesPerTrigger", 1).parquet(departures)
-strategy = WatermarkStrategy.for_bounded_out_of_orderness(Duration.of_hours(2))
-timed = (
-    env.from_dataframe(files)
-    .uid("departures")
-    .assign_timestamps_and_watermarks(strategy.with_timestamp_assigner(lambda row, _: row.departs))
-)
+strategy = WatermarkStrategy.for_bounded_out_of_orderness(Duration.of_hours(2)).with_timestamp_column("departs")
+timed = env.from_dataframe(files).uid("departures").assign_timestamps_and_watermarks(strategy)
 
 late = OutputTag("late", DEPARTURE)
 hours = (

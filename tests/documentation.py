@@ -11,6 +11,11 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md"))]
+FURTHER_PAGES = [
+    page
+    for place in ("docs/decisions", "benchmarks", "deploy", "examples")
+    for page in sorted(ROOT.glob(f"{place}/**/*.md"))
+]
 
 _FENCE = re.compile(r"^```(?P<info>[^\n]*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
 

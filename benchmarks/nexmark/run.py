@@ -15,13 +15,10 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import os
 import signal
 import statistics
-import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -35,6 +32,7 @@ from benchmarks.contest import progress  # noqa: E402
 from benchmarks.nexmark.engine import Settings, engine_module  # noqa: E402
 from benchmarks.nexmark.files import events_on_disk, rows_of  # noqa: E402
 from benchmarks.nexmark.queries import QUERIES  # noqa: E402
+from benchmarks.warm_process import WarmProcess  # noqa: E402
 
 ENGINES: Final = ("holdfast", "flink-sql", "pyflink", "spark-sql")
 SLOW: Final = {"pyflink"}
@@ -43,28 +41,15 @@ FEWER: Final = 10
 PATIENCE: Final = 1200.0
 
 
-class EngineProcess:
-    """One engine in a process group of its own; its chatter goes to a log file."""
+class EngineProcess(WarmProcess):
+    """One engine."""
 
     def __init__(self, name: str, settings: Settings) -> None:
         self.name = name
-        workspace = Path(settings.workspace)
-        workspace.mkdir(parents=True)
-        self._log = workspace / "log"
         module = engine_module(name)
         python = module.interpreter(Path(settings.cache)) if hasattr(module, "interpreter") else sys.executable
-        path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
-        with self._log.open("wb") as log:
-            self._process = subprocess.Popen(
-                [python, "-m", "benchmarks.nexmark.engine", name, settings.to_json()],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                env={**os.environ, "PYTHONPATH": path},
-                cwd=workspace,
-                text=True,
-                start_new_session=True,
-            )
+        command = [python, "-m", "benchmarks.nexmark.engine", name, settings.to_json()]
+        super().__init__(command, Path(settings.workspace), PATIENCE)
 
     def run(self, query: str) -> float:
         """Blocks until the engine has run a query; returns the seconds that it took.
@@ -72,34 +57,11 @@ class EngineProcess:
         Raises:
             SystemExit: The engine has failed; its log is shown.
         """
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.write(f"{query}\n")
-            self._process.stdin.flush()
-        watchdog = threading.Timer(PATIENCE, self._kill)
-        watchdog.start()
-        answer = self._process.stdout.readline()
-        watchdog.cancel()
+        answer = self.ask(query)
         found: dict[str, Any] = json.loads(answer) if answer else {"error": f"no answer within {PATIENCE:.0f} s"}
         if "error" in found:
-            text = self._log.read_text(encoding="utf-8", errors="replace")
-            raise SystemExit(f"engine {self.name!r} failed at {query}: {found['error']}\n{text[-3000:]}")
+            raise SystemExit(f"engine {self.name!r} failed at {query}: {found['error']}\n{self.last_words()}")
         return float(found["seconds"])
-
-    def close(self) -> None:
-        """Ends the engine and everything that it has started."""
-        assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.close()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(timeout=30)
-        self._kill()
-        self._process.wait()
-
-    def _kill(self) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
 
 
 def measure(chosen: argparse.Namespace) -> list[dict[str, Any]]:

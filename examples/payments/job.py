@@ -21,7 +21,7 @@ import sys
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 
-from holdfast.common import ColumnTimestampAssigner, Configuration, Duration, Row, Time, WatermarkStrategy
+from holdfast.common import Configuration, Duration, Row, Time, WatermarkStrategy
 from holdfast.datastream import (
     DataStream,
     KeyedBroadcastProcessFunction,
@@ -142,7 +142,7 @@ def define(payments: DataStream, rules: DataStream) -> tuple[DataStream, DataStr
 
     in_time = (
         WatermarkStrategy.for_bounded_out_of_orderness(Duration.of_minutes(10))
-        .with_timestamp_assigner(ColumnTimestampAssigner("at"))
+        .with_timestamp_column("at")
         .per_partition()
     )
     timed = read_payments.assign_timestamps_and_watermarks(in_time).uid("event-time")

@@ -25,7 +25,7 @@ from holdfast.queryable.wire import errors as query_errors
 from holdfast.runtime.master.job_master import JobMaster
 from holdfast.storage.file_system.scheme import file_system_for
 from holdfast.testing import OperatorHarness
-from tests.documentation import PAGES, ROOT, blocks
+from tests.documentation import FURTHER_PAGES, PAGES, ROOT, blocks
 from tests.stories.functions import Numbering
 from tests.stories.local import Program, master
 
@@ -49,15 +49,19 @@ def test_the_program_of_the_readme_is_the_example() -> None:
     assert len(program.text.splitlines()) <= 25
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_example_is_on_the_page_of_examples() -> None:
+    links = set(LINK.findall((ROOT / "examples" / "README.md").read_text(encoding="utf-8")))
+    places = {place.name for place in (ROOT / "examples").iterdir()}
+    assert places - {"README.md", "__pycache__"} <= links
+
+
+@pytest.mark.parametrize("page", [*PAGES, *FURTHER_PAGES], ids=lambda page: f"{page.parent.name}/{page.name}")
 def test_links_lead_somewhere(page: Path) -> None:
     for match in LINK.finditer(page.read_text(encoding="utf-8")):
         target, _, anchor = match["target"].partition("#")
         if "://" in target:
             continue
         place = (page.parent / target).resolve() if target else page
-        if target == "benchmarks/RESULTS.md" and not place.exists():
-            continue  # written when the benchmarks have run
         assert place.exists(), match["target"]
         if anchor:
             assert anchor in anchors(place), match["target"]

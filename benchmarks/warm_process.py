@@ -1,0 +1,73 @@
+"""A program that stays warm: it answers each line with a line, in a process group of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+class WarmProcess:
+    """Starts the program; its chatter goes to a log file.
+
+    Args:
+        command: The program with its arguments.
+        workspace: Where it runs; made if it is not there.
+        patience: Seconds after which a program that has not answered is killed.
+    """
+
+    def __init__(self, command: Sequence[str], workspace: Path, patience: float) -> None:
+        self._patience = patience
+        self._log = workspace / "log"
+        workspace.mkdir(parents=True, exist_ok=True)
+        # Functions are pickled by reference, so that Spark's Python workers have to find this package.
+        path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                env={**os.environ, "PYTHONPATH": path},
+                cwd=workspace,
+                text=True,
+                start_new_session=True,
+            )
+
+    def ask(self, line: str) -> str:
+        """Blocks until the program has answered; an empty answer says that it has ended, or was killed."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.write(f"{line}\n")
+            self._process.stdin.flush()
+        watchdog = threading.Timer(self._patience, self._kill)
+        watchdog.start()
+        try:
+            return self._process.stdout.readline()
+        finally:  # also if we are told to end, which would wait for it otherwise
+            watchdog.cancel()
+
+    def last_words(self) -> str:
+        """The end of its log."""
+        return self._log.read_text(encoding="utf-8", errors="replace")[-4000:]
+
+    def close(self) -> None:
+        """Ends the program and everything that it has started."""
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(timeout=30)
+        self._kill()
+        self._process.wait()
+
+    def _kill(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
