@@ -17,7 +17,7 @@ from holdfast.kernel.clock import SystemClock
 from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.ids import JobID
 from holdfast.rest.server import RestServer
-from holdfast.runtime.epoch.epoch_runner import EpochResult
+from holdfast.runtime.epoch.job_epochs import EpochResult
 from holdfast.runtime.exchange.barrier import Barrier, EpochReport, StepReport
 from tests.browser import chromium, visitor
 from tests.stories.cluster import Cluster

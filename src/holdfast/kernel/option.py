@@ -92,7 +92,7 @@ class ConfigOption(Generic[T]):
 _UNFIT: Final = (ValueError, TypeError, ArithmeticError)
 _options: dict[str, ConfigOption[Any]] = {}
 _by_alias: dict[str, dict[str, ConfigOption[Any]]] = {}
-_free_prefixes: list[str] = ["pipeline.global-job-parameters.", "spark."]
+_FREE_PREFIXES: Final = ("pipeline.global-job-parameters.", "spark.")
 
 
 def all_options() -> Mapping[str, ConfigOption[Any]]:
@@ -112,15 +112,9 @@ def all_keys() -> frozenset[str]:
     return frozenset(_options) | frozenset(_by_alias)
 
 
-def register_free_prefix(prefix: str) -> None:
-    """Let keys with this prefix pass unchecked; for options whose names belong to somebody else."""
-    if prefix not in _free_prefixes:
-        _free_prefixes.append(prefix)
-
-
 def is_free(key: str) -> bool:
     """Whether the key has a prefix that passes unchecked."""
-    return key.startswith(tuple(_free_prefixes))
+    return key.startswith(_FREE_PREFIXES)
 
 
 def parse_duration(value: Any) -> int:

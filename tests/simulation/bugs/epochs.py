@@ -11,7 +11,7 @@ from holdfast.datastream.sinks import output_directory, parquet
 from holdfast.kernel.key_group import KeyGroupRange
 from holdfast.runtime.commit import checkpointing, committing, uncommitted
 from holdfast.runtime.compaction import background
-from holdfast.runtime.epoch import epoch_job, epoch_runner
+from holdfast.runtime.epoch import epoch_job, job_epochs
 from holdfast.runtime.exchange import barrier, marker
 from holdfast.state.run.version import StateVersion
 from holdfast.storage.file_system import local
@@ -81,7 +81,7 @@ def state_moves_on_before_acceptance() -> Iterator[Patch]:
     """The state of an attempt that is refused stays."""
     real = epoch_job.accept
     runners: list[Any] = []
-    run = epoch_runner.EpochRunner.run
+    run = job_epochs.JobEpochs.run
 
     def running(self: Any, *arguments: Any, **named: Any) -> Any:
         runners.append(self)
@@ -92,10 +92,10 @@ def state_moves_on_before_acceptance() -> Iterator[Patch]:
             for step in one.steps:
                 if step.run is not None:
                     versions = runners[-1].versions
-                    versions[step.uid] = versions[step.uid].plus(epoch_runner.RunHandle.from_json(step.run))
+                    versions[step.uid] = versions[step.uid].plus(job_epochs.RunHandle.from_json(step.run))
         return real(last_stage, tasks)
 
-    yield epoch_runner.EpochRunner, "run", running
+    yield job_epochs.JobEpochs, "run", running
     yield epoch_job, "accept", accept
 
 

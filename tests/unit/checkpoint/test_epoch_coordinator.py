@@ -104,13 +104,13 @@ def test_the_pause_counts_from_the_completion_of_the_last_checkpoint_or_savepoin
 
 def test_who_asks_for_a_checkpoint_waits_for_the_end_of_an_epoch(tmp_path):
     _, coordinator = LocalJob(tmp_path, **{"execution.checkpointing.interval": "1 h"}).lead(ManualClock())
-    assert not coordinator.wants_epoch()
+    assert not coordinator.is_due(1)
     future = coordinator.trigger_checkpoint()
-    assert coordinator.wants_epoch()
+    assert coordinator.is_due(1)
     assert not future.done()
     complete(coordinator, 1)
     assert future.result(timeout=60).metadata.epoch == 1
-    assert not coordinator.wants_epoch()
+    assert not coordinator.is_due(2)
 
 
 def test_a_savepoint_and_the_checkpoint_of_one_epoch(job, tmp_path):

@@ -11,7 +11,7 @@ import pytest
 
 from holdfast.datastream import KeyedProcessFunction, ParquetFileSink
 from holdfast.errors import InconsistentEpochError, JobExecutionError
-from holdfast.runtime.epoch.epoch_runner import MAX_TRIES
+from holdfast.runtime.epoch.job_epochs import MAX_TRIES
 from holdfast.runtime.exchange.descriptor import EpochDescriptor
 from holdfast.runtime.graph.plan import Stage
 from holdfast.runtime.job.status import JobStatus

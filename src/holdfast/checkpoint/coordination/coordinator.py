@@ -232,11 +232,6 @@ class CheckpointCoordinator:
 
     # The ends of epochs
 
-    def wants_epoch(self) -> bool:
-        """Whether somebody asked for a checkpoint or savepoint and waits for the end of an epoch."""
-        with self._lock:
-            return self._protocol.has_waiting_requests
-
     def is_due(self, epoch: int) -> bool:
         """Whether the end of an epoch is to complete a checkpoint."""
         with self._lock:

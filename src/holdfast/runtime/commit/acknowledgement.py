@@ -9,7 +9,7 @@ from typing import Final
 from holdfast.checkpoint.message.trigger import CheckpointMetrics
 from holdfast.checkpoint.protocol.pending_checkpoint import Task
 from holdfast.kernel.key_group import subtask_of
-from holdfast.runtime.epoch.epoch_runner import EpochResult, EpochRunner
+from holdfast.runtime.epoch.job_epochs import EpochResult, JobEpochs
 
 NOTHING: Final = CheckpointMetrics()
 
@@ -37,7 +37,7 @@ class _Bytes:
         self.new += size if is_new else 0
 
 
-def tasks_of(result: EpochResult, epochs: EpochRunner, since: int) -> list[AcknowledgedTask]:
+def tasks_of(result: EpochResult, epochs: JobEpochs, since: int) -> list[AcknowledgedTask]:
     """The subtasks that have acknowledged an epoch.
 
     Args:
@@ -65,7 +65,7 @@ def tasks_of(result: EpochResult, epochs: EpochRunner, since: int) -> list[Ackno
     ]
 
 
-def _sizes(epochs: EpochRunner, since: int) -> Mapping[tuple[str, int], _Bytes]:
+def _sizes(epochs: JobEpochs, since: int) -> Mapping[tuple[str, int], _Bytes]:
     """The sizes by uid and subtask; those who share a run since a rescaling have their part of it."""
     sizes: dict[tuple[str, int], _Bytes] = {}
     for step in epochs.plan.stateful_steps():

@@ -38,7 +38,7 @@ from holdfast.runtime.commit.sink_numbers import SinkMeter
 from holdfast.runtime.commit.starting_point import Restored
 from holdfast.runtime.commit.sweeping import PacedSweeper
 from holdfast.runtime.commit.uncommitted import Pending, UncommittedOutput, committing_of
-from holdfast.runtime.epoch.epoch_runner import EpochResult, EpochRunner
+from holdfast.runtime.epoch.job_epochs import EpochResult, JobEpochs
 from holdfast.runtime.exchange.descriptor import CheckpointNews
 from holdfast.runtime.graph.plan import JobPlan
 from holdfast.runtime.job.control import JobControl, SnapshotRequest
@@ -168,7 +168,7 @@ class EpochCheckpoints:
                 logger.warning("the savepoint cannot be written, so the job is not drained for it: %s", error)
                 self._control.refuse(request, error)
 
-    def take(self, result: EpochResult, epochs: EpochRunner, epoch_input: EpochInput | None) -> int | None:
+    def take(self, result: EpochResult, epochs: JobEpochs, epoch_input: EpochInput | None) -> int | None:
         """Takes an accepted epoch; completes the checkpoint and the savepoints that are due.
 
         Returns:
@@ -192,7 +192,7 @@ class EpochCheckpoints:
             return self._complete(epochs)
         return None
 
-    def notify(self, checkpoint_id: int, epochs: EpochRunner) -> None:
+    def notify(self, checkpoint_id: int, epochs: JobEpochs) -> None:
         """Everything that follows the pointer write: sinks begin to commit, requests are answered, old files go.
 
         Whoever has asked for a checkpoint or savepoint, and the end of the job, find everything committed.
@@ -213,7 +213,7 @@ class EpochCheckpoints:
         if is_promised:
             self._sweep(epochs)
 
-    def end(self, epochs: EpochRunner) -> None:
+    def end(self, epochs: JobEpochs) -> None:
         """Ends the attempt: what is pending completes, and the register learns that all sinks have been told.
 
         Raises:
@@ -282,7 +282,7 @@ class EpochCheckpoints:
         self._coordinator.get_checkpoint_store().mark_notified(checkpoint_id)
         self._notified = checkpoint_id
 
-    def _complete(self, epochs: EpochRunner) -> int | None:
+    def _complete(self, epochs: JobEpochs) -> int | None:
         """Completes the checkpoint of an epoch: its document, then its pointer, which is the commit point.
 
         Returns:
@@ -327,7 +327,7 @@ class EpochCheckpoints:
             self._coordinator.acknowledge(pending, task.execution_id, task.metrics)
         return self._coordinator.complete(pending, metadata)
 
-    def _answer(self, request: SnapshotRequest, checkpoint_id: int, epochs: EpochRunner) -> None:
+    def _answer(self, request: SnapshotRequest, checkpoint_id: int, epochs: JobEpochs) -> None:
         """Answers one request at the boundary whose checkpoint is complete and whose output is committed."""
         if not request.is_savepoint:
             request.future.set_result(checkpoint_id)
@@ -351,7 +351,7 @@ class EpochCheckpoints:
             else:
                 request.future.set_result(path)
 
-    def _savepoint(self, request: SnapshotRequest, epochs: EpochRunner) -> CompletedCheckpoint:
+    def _savepoint(self, request: SnapshotRequest, epochs: JobEpochs) -> CompletedCheckpoint:
         """Writes a savepoint of what the epoch's checkpoint holds, with copies of all its files. Blocks.
 
         Raises:
@@ -375,11 +375,11 @@ class EpochCheckpoints:
             raise failure from error
         return self._finish(pending, tasks, metadata)
 
-    def _sweep(self, epochs: EpochRunner, *, now: bool = False) -> None:
+    def _sweep(self, epochs: JobEpochs, *, now: bool = False) -> None:
         live = [*epochs.live_runs(), *epochs.operator_states.paths(), self.nonce_file]
         self._sweeper.sweep(live, self.commits.sweep, now=now)
 
-    def _metadata(self, checkpoint_id: int, epochs: EpochRunner) -> CheckpointMetadata:
+    def _metadata(self, checkpoint_id: int, epochs: JobEpochs) -> CheckpointMetadata:
         extra: dict[str, Any] = {TARGETS: self.targets} if self.targets else {}
         if epochs.event_time:
             extra[EVENT_TIME] = epochs.event_time

@@ -8,10 +8,10 @@ from typing import Any
 from holdfast.checkpoint.document.metadata import OperatorMetadata
 from holdfast.kernel.ids import OperatorID
 from holdfast.runtime.commit.sink_committing import Entry
-from holdfast.runtime.epoch.epoch_runner import EpochRunner
+from holdfast.runtime.epoch.job_epochs import JobEpochs
 
 
-def operators_of(epochs: EpochRunner, staged: Mapping[str, Sequence[Entry]]) -> tuple[OperatorMetadata, ...]:
+def operators_of(epochs: JobEpochs, staged: Mapping[str, Sequence[Entry]]) -> tuple[OperatorMetadata, ...]:
     """All steps that have state or staged output.
 
     Args:

@@ -23,7 +23,7 @@ from holdfast.runtime.commit.checkpointing import EpochCheckpoints
 from holdfast.runtime.commit.restore import restored_versions, stored_max_parallelism
 from holdfast.runtime.commit.starting_point import Restored
 from holdfast.runtime.compaction.background import Compaction, CompactionStatistics
-from holdfast.runtime.epoch.epoch_runner import EpochRunner
+from holdfast.runtime.epoch.job_epochs import JobEpochs
 from holdfast.runtime.exchange.descriptor import JobDescriptor
 from holdfast.runtime.graph.compiler import compile_graph
 from holdfast.runtime.graph.packing import with_packed_exchanges
@@ -82,7 +82,7 @@ class JobAttempt(EpochDriver):
         versions = restored_versions(self._plan, restored.operators, restored.allow_non_restored)
         self._checkpoints = EpochCheckpoints(job, lease, self._plan, restored, control, statistics, metrics.sinks)
         self._compaction = Compaction(job.directory.path, lease.token, job.configuration)
-        self._epochs = EpochRunner(
+        self._epochs = JobEpochs(
             self._plan,
             job.engine,
             job.directory,

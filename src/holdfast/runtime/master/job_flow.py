@@ -6,7 +6,7 @@ import threading
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from holdfast.runtime.epoch.epoch_runner import EpochResult
+from holdfast.runtime.epoch.job_epochs import EpochResult
 from holdfast.runtime.exchange.barrier import Barrier, StepReport
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from holdfast.kernel.clock import Clock
 from holdfast.kernel.watermark import MAX_WATERMARK, MIN_WATERMARK
 from holdfast.runtime.commit.sink_numbers import SinkMeter, SinkNumbers
-from holdfast.runtime.epoch.epoch_runner import EpochResult, EpochRunner
+from holdfast.runtime.epoch.job_epochs import EpochResult, JobEpochs
 from holdfast.runtime.function.metric import added
 from holdfast.runtime.function.source_numbers import SourceNumbers
 
@@ -89,7 +89,7 @@ class JobMetrics:
         self._lock = threading.Lock()
         self._numbers = JobNumbers()
 
-    def take(self, result: EpochResult, epochs: EpochRunner, times: tuple[float, float, float]) -> None:
+    def take(self, result: EpochResult, epochs: JobEpochs, times: tuple[float, float, float]) -> None:
         """Count an epoch that was accepted.
 
         Args:
@@ -158,7 +158,7 @@ def lags(sinks: Mapping[str, SinkNumbers], sources: Mapping[str, SourceNumbers],
     }
 
 
-def _fetch_lags(result: EpochResult, epochs: EpochRunner) -> dict[str, int]:
+def _fetch_lags(result: EpochResult, epochs: JobEpochs) -> dict[str, int]:
     """How old the newest elements of inputs were, by the steps that give them the timestamps which they came with."""
     observed, now = result.report.observed(), result.descriptor.processing_time
     return {

@@ -59,8 +59,8 @@ class EpochResult:
         return staged
 
 
-class EpochRunner:
-    """Runs the epochs of one job attempt.
+class JobEpochs:
+    """The epochs of one job attempt: runs one after the other, and knows what the next one begins with.
 
     Args:
         plan: The job's stages.
