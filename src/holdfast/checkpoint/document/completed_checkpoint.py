@@ -60,6 +60,10 @@ class CompletedCheckpoint(StateObject):
         """Return when it was triggered, in milliseconds since 1970; 0 for a restored one."""
         return self.timestamp
 
+    def get_completion_timestamp(self) -> int:
+        """Return when it completed, in milliseconds since 1970."""
+        return self.metadata.completed_at
+
     def get_duration(self) -> int:
         """Return the milliseconds from its trigger to its completion."""
         return self.metadata.completed_at - self.timestamp if self.timestamp else 0
@@ -71,6 +75,10 @@ class CompletedCheckpoint(StateObject):
     def get_operator_states(self) -> Mapping[str, OperatorMetadata]:
         """Return what it holds of each operator, by uid."""
         return {operator.uid: operator for operator in self.metadata.operators}
+
+    def get_properties(self) -> CheckpointProperties:
+        """Return what it is and when it is deleted."""
+        return self.properties
 
     def get_state_size(self) -> int:
         """Return the bytes in all runs that it names."""

@@ -126,6 +126,14 @@ class AcknowledgeCheckpoint:
         """Return the checkpoint."""
         return self.checkpoint_id
 
+    def get_checkpoint_metrics(self) -> CheckpointMetrics:
+        """Return what the task measured."""
+        return self.checkpoint_metrics
+
+    def get_subtask_state(self) -> tuple[OperatorSubtaskState, ...] | None:
+        """Return the state."""
+        return self.subtask_state
+
 
 @dataclass(frozen=True)
 class DeclineCheckpoint:

@@ -106,6 +106,14 @@ class PendingCheckpoint:
         """Return the id."""
         return self.checkpoint_id
 
+    def get_number_of_non_acknowledged_tasks(self) -> int:
+        """Return how many tasks have not answered."""
+        return len(self._missing)
+
+    def get_number_of_acknowledged_tasks(self) -> int:
+        """Return how many tasks have answered."""
+        return len(self.tasks) - len(self._missing)
+
     def missing_tasks(self) -> list[Task]:
         """Return the tasks that have not answered."""
         return [self.tasks[execution_id] for execution_id in self._missing]

@@ -27,6 +27,14 @@ class CheckpointStorageLocationReference:
         """Return the reference of the job's own directory."""
         return cls(None)
 
+    def is_default_reference(self) -> bool:
+        """Whether it is the job's own directory."""
+        return self.path is None
+
+    def get_reference_bytes(self) -> bytes:
+        """Return the path as UTF-8, empty for the default."""
+        return (self.path or "").encode()
+
 
 class CheckpointedStateScope(Enum):
     """Whether a file belongs to one checkpoint or may be shared by several."""

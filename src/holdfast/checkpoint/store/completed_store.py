@@ -90,6 +90,14 @@ class CompletedCheckpointStore(ABC):
         """Return the retained checkpoints, the newest last."""
         return list(self._checkpoints)
 
+    def get_number_of_retained_checkpoints(self) -> int:
+        """Return how many there are."""
+        return len(self._checkpoints)
+
+    def get_max_number_of_retained_checkpoints(self) -> int:
+        """Return how many are kept."""
+        return self._max_retained
+
     def _try_discard(self, checkpoint: CompletedCheckpoint) -> None:
         try:
             self._discard(checkpoint)

@@ -53,6 +53,10 @@ class LeaderInformation:
         """The fencing token of the leader's term, None if nobody leads."""
         return self.leader_session_id
 
+    def get_leader_address(self) -> str | None:
+        """Where the leader can be reached, None if nobody leads."""
+        return self.leader_address
+
     def encode(self) -> str:
         """The text ``<session id>,<address>`` that the stores hold, empty if nobody leads."""
         return "" if self.is_empty else f"{self.leader_session_id},{self.leader_address}"
@@ -96,6 +100,10 @@ class LeaderInformationRegister(Mapping[str, LeaderInformation]):
         """A register without this entry."""
         return self.merge(component_id, LeaderInformation.empty())
 
+    def for_component_id(self, component_id: str) -> LeaderInformation | None:
+        """The entry of a component, None if it has none."""
+        return self._entries.get(component_id)
+
     def for_component_id_or_empty(self, component_id: str) -> LeaderInformation:
         """The entry of a component, the empty information if it has none."""
         return self._entries.get(component_id, LeaderInformation.empty())
@@ -103,6 +111,10 @@ class LeaderInformationRegister(Mapping[str, LeaderInformation]):
     def has_leader_information(self, component_id: str) -> bool:
         """Whether the component has a confirmed leader."""
         return component_id in self._entries
+
+    def get_registered_component_ids(self) -> frozenset[str]:
+        """The components that have a confirmed leader."""
+        return frozenset(self._entries)
 
     def __getitem__(self, component_id: str) -> LeaderInformation:
         return self._entries[component_id]

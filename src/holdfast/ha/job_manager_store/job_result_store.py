@@ -27,6 +27,10 @@ class JobResultEntry:
 
     job_result: JobResult
 
+    def get_job_result(self) -> JobResult:
+        """The result."""
+        return self.job_result
+
     def get_job_id(self) -> JobID:
         """The job."""
         return self.job_result.job_id

@@ -48,6 +48,22 @@ class KubernetesConfigMap:
         """The name."""
         return self.name
 
+    def get_data(self) -> dict[str, str]:
+        """The entries."""
+        return self.data
+
+    def get_annotations(self) -> dict[str, str]:
+        """The annotations."""
+        return self.annotations
+
+    def get_labels(self) -> dict[str, str]:
+        """The labels."""
+        return self.labels
+
+    def get_resource_version(self) -> str | None:
+        """The opaque version."""
+        return self.resource_version
+
     def is_led_by(self, lock_identity: str) -> bool:
         """Whether this version says that this process leads."""
         text = self.annotations.get(LEADER_ANNOTATION, "")

@@ -79,6 +79,10 @@ class KvStateLocation:
         """Returns the number of key groups."""
         return self.num_key_groups
 
+    def get_registration_name(self) -> str:
+        """Returns the name under which the state is queried."""
+        return self.registration_name
+
     def get_num_registered_key_groups(self) -> int:
         """Returns how many key groups some server holds."""
         return len({group for placement in self.placements for group in placement.key_groups})
