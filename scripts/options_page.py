@@ -33,8 +33,8 @@ option is an error that names the nearest known ones. Two kinds of names are fre
 `pipeline.global-job-parameters.<name>` with `RuntimeContext.get_job_parameter`, and `spark.<name>` are settings of the
 session that Holdfast creates.
 
-Lengths of time are written `10 s`, `100 ms`, `1.5 h`, or as a number of milliseconds. Sizes are written `64 mb` or as a
-number of bytes, and a kilobyte has 1024 bytes. An older name in the third column still works.
+Lengths of time are written `10 s`, `100 ms`, `1.5 h`, or as a number of milliseconds, and sizes `64 mb`, or as a number
+of bytes; a kilobyte has 1024 bytes. All units of Flink are known. An older name in the third column still works.
 """
 
 GROUPS = (

@@ -252,7 +252,14 @@ def _as(kind: type[T], key: str, value: Any) -> T:
 
 _OF_FLINK: Final = (
     ("taskmanager.", "executors are Spark's; set spark.executor.memory, spark.executor.cores and their kin."),
+    ("jobmanager.execution.", "a job that fails goes back to its last checkpoint with all of its tasks."),
+    ("jobmanager.rpc.", "processes talk by Spark, and by REST with job managers: rest.address and rest.bind-port."),
+    ("jobmanager.archive.", "a job manager tells of jobs that have ended: jobstore.max-capacity."),
+    ("jobmanager.scheduler", "JobClient.rescale() changes the parallelism of a job that runs."),
+    ("jobmanager.adaptive-", "JobClient.rescale() changes the parallelism of a job that runs."),
     ("jobmanager.", "the driver is Spark's; set spark.driver.memory and its kin."),
+    ("historyserver.", "a job manager tells of jobs that have ended: jobstore.max-capacity."),
+    ("jobstore.", "how jobs have ended is in the storage of their cluster; see jobstore.max-capacity."),
     ("python.client.executable", "the driver is the Python that runs the program."),
     ("python.pythonpath", "give modules to the workers with env.add_python_file(), or spark.submit.pyFiles."),
     ("python.systemenv.enabled", "workers have the environment that spark.executorEnv.* says."),
@@ -271,6 +278,7 @@ _OF_FLINK: Final = (
     ("pipeline.global-job-parameters", "set pipeline.global-job-parameters.<name> for each of them."),
     ("pipeline.vertex-description-mode", "`holdfast info` and the web page show the graph."),
     ("fs.default-scheme", "name the scheme in each path."),
+    ("fs.", "paths are of a mounted file system, or s3://, for which there is s3.*."),
     ("pipeline.cached-files", "call env.spark.sparkContext.addFile()."),
     ("pipeline.generic-types", "elements without a declared type are pickled; declare output_type."),
     ("pipeline.serialization-config", "no element is an object of Java; declare output_type."),
@@ -295,7 +303,24 @@ _OF_FLINK: Final = (
     ("scheduler-mode", "tasks are scheduled by Spark; JobClient.rescale() changes the parallelism of a job that runs."),
     ("yarn.", "the cluster is Spark's; set spark.yarn.*."),
     ("security.kerberos.", "set spark.kerberos.*."),
-    ("metrics.reporters", "metrics are served at the REST port for Prometheus, or sent with metrics.reporter.otel.*."),
+    ("security.ssl.", "set rest.tls.* and queryable-state.tls.*, and spark.ssl.* for what Spark sends."),
+    ("security.delegation.", "set spark.security.credentials.*."),
+    ("zookeeper.sasl.", "a client shows who it is with high-availability.zookeeper.client.authorization."),
+    ("high-availability.use-old-", "there is one kind of these services."),
+    ("high-availability.job.", "whoever is elected goes on with the jobs at once."),
+    ("kubernetes.", "the pods are Spark's; set spark.kubernetes.*."),
+    ("containerized.", "the pods are Spark's; set spark.kubernetes.*."),
+    ("external-resource", "set spark.executor.resource.* and spark.task.resource.*."),
+    ("resourcemanager.", "executors are Spark's; set spark.dynamicAllocation.*."),
+    ("task.cancellation.", "tasks are Spark's; set spark.task.reaper.*."),
+    ("shuffle-service", "exchanges are Spark's; set spark.shuffle.*."),
+    ("blob.", "what is submitted is kept under high-availability.storageDir."),
+    ("deployment.", "a job runs where its program is started: holdfast run, holdfast submit or spark-submit."),
+    ("env.", "the log goes to standard error, from the level HOLDFAST_LOG_LEVEL on."),
+    ("metrics.scope.", "metrics are called as docs/metrics.md says."),
+    ("metrics.", "Prometheus reads /metrics at the REST port, and metrics.reporter.otel.* sends to OpenTelemetry."),
+    ("traces.", "there are no spans; metrics.reporter.otel.* sends metrics."),
+    ("events.", "REST tells what has happened to a job; metrics.reporter.otel.* sends metrics."),
     ("web.", "the web page is at the REST port; see rest.*."),
     ("client.timeout", "commands take --timeout where they wait."),
 )
@@ -303,9 +328,11 @@ _OF_FLINK: Final = (
 
 
 def _unknown(key: str) -> str:
-    for prefix, instead in _OF_FLINK:
-        if key.startswith(prefix):
-            return f"Option {key!r} has no meaning here: {instead}"
-    nearest = difflib.get_close_matches(key, sorted(all_keys()), n=3, cutoff=0.6)
+    known = sorted(all_keys())
+    if not difflib.get_close_matches(key, known, cutoff=0.9):
+        for prefix, instead in _OF_FLINK:
+            if key.startswith(prefix):
+                return f"Option {key!r} has no meaning here: {instead}"
+    nearest = difflib.get_close_matches(key, known, n=3, cutoff=0.6)
     hint = f"Did you mean {' or '.join(map(repr, nearest))}?" if nearest else "No known option has a similar name."
     return f"Option {key!r} is unknown. {hint}"

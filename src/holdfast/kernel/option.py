@@ -25,7 +25,8 @@ T = TypeVar("T")
 class DurationType:
     """The type of options that are a length of time; their values are whole milliseconds.
 
-    Written as a number of milliseconds, a `datetime.timedelta`, or text such as ``10 s``, ``100ms`` or ``1.5 h``.
+    Written as a number of milliseconds, a `datetime.timedelta`, or text such as ``10 s``, ``100ms`` or ``1.5 h``, with
+    any of Flink's units.
     """
 
 
@@ -90,6 +91,10 @@ class ConfigOption(Generic[T]):
 
 
 _UNFIT: Final = (ValueError, TypeError, ArithmeticError)
+_UNITS: Final = {"": "ms", "milli": "ms", "millis": "ms", "nano": "ns", "nanos": "ns"} | dict.fromkeys(
+    ("micro", "micros", "\N{MICRO SIGN}s", "\N{GREEK SMALL LETTER MU}s"), "us"
+)
+"""What Flink's units of time that `humanfriendly` has not are there."""
 _options: dict[str, ConfigOption[Any]] = {}
 _by_alias: dict[str, dict[str, ConfigOption[Any]]] = {}
 _FREE_PREFIXES: Final = ("pipeline.global-job-parameters.", "spark.")
@@ -228,7 +233,10 @@ def _duration(value: Any) -> int:
     elif isinstance(value, str) and value.strip().isdecimal():
         result = int(value)
     elif isinstance(value, str):
-        result = round(humanfriendly.parse_timespan(value) * 1000)
+        text = value.strip().lower()
+        unit = text.lstrip("0123456789. ")
+        number = text.removesuffix(unit)
+        result = round(humanfriendly.parse_timespan(number + _UNITS.get(unit, unit)) * 1000)
     else:
         raise TypeError
     if result < 0:

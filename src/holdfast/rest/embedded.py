@@ -9,7 +9,7 @@ from typing import Final
 
 from holdfast.errors import ConfigurationError
 from holdfast.kernel.configuration import Configuration
-from holdfast.queryable.server.server_settings import parse_ports
+from holdfast.queryable.server.server_settings import ports_from
 from holdfast.rest.address import AddressFile
 from holdfast.rest.connection import RestBounds
 from holdfast.rest.server import RestServer, routes_of
@@ -43,7 +43,7 @@ class EmbeddedRestServer(JobObserver):
         """
         self._bearer = secrets.token_urlsafe(32)
         options = master.job.configuration
-        ports, bounds = parse_ports(options.get(REST_PORT)), bounds_from(options)
+        ports, bounds = ports_from(options, REST_PORT), bounds_from(options)
         self._server = RestServer(routes_of(master), self._bearer, ports, bounds)
         self._file = AddressFile(master.job.directory)
         self._url = master.rest_url = self._server.start()

@@ -31,7 +31,7 @@ class EpochTrigger:
         word = text.strip().lower()
         if word == "continuous":
             return cls()
-        if word == "available-now":
+        if word in ("available-now", "availablenow"):
             return cls(ends=True)
         try:
             return cls(interval=parse_duration(text))

@@ -3,7 +3,7 @@
 import pytest
 
 from holdfast.checkpoint.config.failure import UNLIMITED_TOLERABLE_FAILURE_NUMBER, CheckpointFailureManager
-from holdfast.errors import CheckpointError, CheckpointFailureReason
+from holdfast.errors import CheckpointError, CheckpointFailureReason, ConfigurationError
 from tests.unit.checkpoint.support import RecordingFailures
 
 Reason = CheckpointFailureReason
@@ -96,5 +96,5 @@ def test_any_number_can_be_tolerated_and_a_negative_one_is_none(failures):
     for checkpoint_id in range(100):
         fail(manager, checkpoint_id)
     assert failures.causes == []
-    with pytest.raises(ValueError, match="0 or more"):
+    with pytest.raises(ConfigurationError, match="0 or more"):
         CheckpointFailureManager(-1, failures)

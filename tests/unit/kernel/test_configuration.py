@@ -35,6 +35,7 @@ PAUSE = ConfigOption("test.pause", DurationType, 1000, "A pause.")
 SIZE = ConfigOption("test.size", MemorySize, 20480, "A size.")
 CHOICE = ConfigOption("test.mode", Mode, Mode.NO_CLAIM, "A choice.")
 NAMES = ConfigOption("test.names", list[str], [], "Names.")
+AMONG_FLINKS = ConfigOption("table.test-size", int, 1, "A number whose key begins like options of Flink.")
 
 
 @pytest.mark.parametrize(
@@ -50,6 +51,17 @@ NAMES = ConfigOption("test.names", list[str], [], "Names.")
         (30_000, 30_000),
         (timedelta(seconds=2), 2000),
         ("0 s", 0),
+        ("2.5", 2),
+        ("5 milli", 5),
+        ("5 Millis", 5),
+        ("5000 micro", 5),
+        ("5000micros", 5),
+        ("5000 \N{MICRO SIGN}s", 5),
+        ("5000 \N{GREEK SMALL LETTER MU}s", 5),
+        ("5000 us", 5),
+        ("5000000 nano", 5),
+        ("5000000nanos", 5),
+        ("3 minutes", 180_000),
     ],
 )
 def test_lengths_of_time(text, milliseconds):
@@ -74,6 +86,10 @@ def test_any_number_of_milliseconds_is_read_back(milliseconds):
     ("option", "value"),
     [
         (PAUSE, "soon"),
+        (PAUSE, ""),
+        (PAUSE, "s"),
+        (PAUSE, "5 hs"),
+        (PAUSE, "1 h 30 min"),
         (PAUSE, "-1 s"),
         (PAUSE, -5),
         (PAUSE, True),
@@ -215,11 +231,33 @@ def test_the_getters_and_setters_of_pyflink():
         ("table.exec.state.ttl", "Spark SQL"),
         ("slot.request.timeout", "spark.executor.cores"),
         ("pipeline.global-job-parameters", "pipeline.global-job-parameters.<name>"),
+        ("metrics.reporter.prom.factory.class", "/metrics at the REST port"),
+        ("metrics.scope.jm", "metrics.md"),
+        ("jobmanager.execution.failover-strategy", "all of its tasks"),
+        ("jobmanager.rpc.address", "rest.address"),
+        ("security.ssl.rest.enabled", "rest.tls"),
+        ("security.delegation.tokens.enabled", "spark.security.credentials"),
+        ("kubernetes.container.image.ref", "spark.kubernetes"),
+        ("zookeeper.sasl.disable", "high-availability.zookeeper.client.authorization"),
+        ("high-availability.use-old-ha-services", "one kind"),
+        ("fs.s3a.endpoint", "s3\\.\\*"),
+        ("historyserver.archive.fs.dir", "jobstore.max-capacity"),
+        ("jobstore.type", "jobstore.max-capacity"),
+        ("blob.server.port", "high-availability.storageDir"),
+        ("resourcemanager.taskmanager-timeout", "spark.dynamicAllocation"),
+        ("task.cancellation.timeout", "spark.task.reaper"),
+        ("env.log.dir", "HOLDFAST_LOG_LEVEL"),
+        ("traces.reporters", "metrics.reporter.otel"),
     ],
 )
 def test_an_option_of_flink_that_means_nothing_here_is_refused_with_what_to_use(key, instead):
     with pytest.raises(ConfigurationError, match=f"'{key}' has no meaning here: .*{instead}"):
         Configuration({key: "1"}).validate()
+
+
+def test_a_mistyped_name_of_ours_is_not_taken_for_one_of_flink():
+    with pytest.raises(ConfigurationError, match=r"unknown\. Did you mean 'table\.test-size'"):
+        Configuration({"table.test-sizes": "1"}).validate()
 
 
 def test_values_are_asked_for_and_handed_on_by_pyflinks_names():

@@ -14,10 +14,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from holdfast.errors import ConfigurationError, StateError
+from holdfast.kernel.configuration import Configuration
 from holdfast.queryable import AsyncQueryableStateClient, QueryableStateClient, ServerSettings, StateServer, at_least
 from holdfast.queryable.replica.scan import RunningScan
 from holdfast.queryable.replica.state_view import StateView
-from holdfast.queryable.server.server_settings import parse_ports
+from holdfast.queryable.server.server_settings import ports_from
 from holdfast.queryable.wire.errors import (
     LimitExceededError,
     QueryConnectionError,
@@ -29,6 +30,7 @@ from holdfast.queryable.wire.frame import VERSION, FrameReader, FrameType, encod
 from holdfast.queryable.wire.limits import Limits
 from holdfast.queryable.wire.request import ScanRequest
 from holdfast.queryable.wire.tls import server_context
+from holdfast.runtime.job.query_options import PORTS
 from holdfast.state.declaration.descriptor import ValueStateDescriptor
 from tests.examples import examples
 from tests.programs.written_job import WrittenJob
@@ -388,12 +390,16 @@ def test_ports_are_tried_in_turn_and_a_full_range_is_an_error(job, bench):
     assert second.get_server_address()[1] != taken
     with pytest.raises(ConfigurationError, match="All ports in provided range are occupied"):
         StateServer(ServerSettings(ports=(taken,))).start()
-    assert parse_ports("9069") == (9069,)
-    assert parse_ports("9069,9071") == (9069, 9071)
-    assert parse_ports("9069-9071") == (9069, 9070, 9071)
+    assert ports("9069") == (9069,)
+    assert ports("9069,9071") == (9069, 9071)
+    assert ports("9069-9071") == (9069, 9070, 9071)
     for wrong in ("", "x", "9-", "70000", "5-1"):
-        with pytest.raises(ConfigurationError):
-            parse_ports(wrong)
+        with pytest.raises(ConfigurationError, match=f"'{PORTS.key}': '{wrong}' names no ports"):
+            ports(wrong)
+
+
+def ports(text):
+    return ports_from(Configuration({PORTS.key: text}), PORTS)
 
 
 def test_a_server_starts_once_and_ends_as_often_as_one_likes(job, bench):

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.errors import HoldfastError, JobExecutionError, StorageError, UserFunctionError
+from holdfast.errors import ConfigurationError, HoldfastError, JobExecutionError, StorageError, UserFunctionError
 from holdfast.runtime.graph.stream_graph import KeyedNode, StreamGraph
 from holdfast.runtime.job.engine import EngineAwayError, EngineError, EngineLostError, InputError, InputGoneError
 from holdfast.runtime.job.status import JobStatus
@@ -186,6 +186,21 @@ def test_an_engine_that_ends_while_the_job_is_stopped_is_no_failure(tmp_path: Pa
     again, _ = job(tmp_path, failures=0)
     assert again.run() is JobStatus.SUSPENDED
     ledger.audit(tmp_path / "out", payments)
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        "execution.checkpointing.tolerable-failed-checkpoints",
+        "execution.checkpointing.max-concurrent-checkpoints",
+        "restart-strategy.exponential-delay.attempts-before-reset-backoff",
+        "web.checkpoints.history",
+        "web.exception-history-size",
+    ],
+)
+def test_a_number_that_cannot_be_is_refused_by_the_name_of_its_option(tmp_path: Path, option: str) -> None:
+    with pytest.raises(ConfigurationError, match=option.removeprefix("restart-strategy.exponential-delay.")):
+        job(tmp_path, failures=1, **{option: "-1"})[0].run()
 
 
 def test_an_engine_may_learn_of_the_signal_first(tmp_path: Path) -> None:

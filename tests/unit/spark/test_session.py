@@ -12,6 +12,12 @@ import pytest
 from holdfast.kernel.configuration import Configuration
 from holdfast.spark import session as of_spark
 from holdfast.spark.session import tell_what_has_no_effect
+from holdfast.spark.trigger import EpochTrigger
+
+
+@pytest.mark.parametrize("name", ["available-now", "availableNow", "AVAILABLE-NOW"])
+def test_a_trigger_may_be_called_as_spark_calls_it(name: str) -> None:
+    assert EpochTrigger.parse(name).arguments() == {"availableNow": True}
 
 
 def test_a_spark_option_that_a_session_does_not_have_is_named(caplog: pytest.LogCaptureFixture) -> None:

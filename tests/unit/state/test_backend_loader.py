@@ -13,6 +13,7 @@ from holdfast.state import (
     ValueStateDescriptor,
     load_state_backend,
 )
+from holdfast.state.columnar.state_backend import ColumnarStateBackend
 from holdfast.testing.state_contract.state_epochs import StateEpochs
 from tests.contract.plain_state_backend import PlainStateBackend
 
@@ -29,6 +30,12 @@ def test_short_names(name, key):
 def test_older_names_say_what_to_use_instead(caplog):
     load_state_backend(Configuration({"state.backend": "filesystem"}))
     assert "execution.checkpointing.dir" in caplog.text
+
+
+@pytest.mark.parametrize("name", ["rocksdb", "RocksDB", "forst"])
+def test_what_keeps_state_on_disk_in_flink_is_here_what_keeps_it_in_mapped_files(name, caplog):
+    assert type(load_state_backend(Configuration({"state.backend": name}))) is ColumnarStateBackend
+    assert f"'columnar' serves '{name}'" in caplog.text
 
 
 @pytest.mark.parametrize("path", [f"{PLAIN}:PlainStateBackendFactory", f"{PLAIN}.PlainStateBackendFactory"])

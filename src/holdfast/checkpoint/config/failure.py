@@ -6,7 +6,8 @@ import threading
 from abc import ABC, abstractmethod
 from typing import Final
 
-from holdfast.errors import CheckpointError, CheckpointFailureReason, HoldfastError
+from holdfast.checkpoint.config.options import TOLERABLE_FAILED
+from holdfast.errors import CheckpointError, CheckpointFailureReason, ConfigurationError, HoldfastError
 
 UNKNOWN_CHECKPOINT_ID: Final = -1
 UNLIMITED_TOLERABLE_FAILURE_NUMBER: Final = 2**31 - 1
@@ -50,13 +51,16 @@ class CheckpointFailureManager:
     Args:
         tolerable_failures: How many in a row are tolerated; `UNLIMITED_TOLERABLE_FAILURE_NUMBER` for any number.
         callback: What is called when the job must fail.
+
+    Raises:
+        ConfigurationError: A negative number of them.
     """
 
     MESSAGE: Final = "Exceeded checkpoint tolerable failure threshold."
 
     def __init__(self, tolerable_failures: int, callback: FailJobCallback) -> None:
         if tolerable_failures < 0:
-            raise ValueError(f"The number of tolerable failed checkpoints is 0 or more, not {tolerable_failures!r}.")
+            raise ConfigurationError(f"{TOLERABLE_FAILED.key} is 0 or more, not {tolerable_failures!r}.")
         self._tolerable = tolerable_failures
         self._callback = callback
         self._lock = threading.Lock()

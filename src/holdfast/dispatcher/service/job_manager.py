@@ -46,7 +46,7 @@ from holdfast.ha.services.options import HA_TYPE, ha_type
 from holdfast.kernel.clock import SystemClock
 from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.ids import new_nonce
-from holdfast.queryable.server.server_settings import parse_ports
+from holdfast.queryable.server.server_settings import ports_from
 from holdfast.queryable.wire.tls import server_context
 from holdfast.rest.embedded import bounds_from
 from holdfast.rest.metric.otlp import reporter_from
@@ -263,7 +263,7 @@ class JobManager(LeaderContender):
             hosts=bounds.hosts | names,
             body_bytes=max(bounds.body_bytes, configuration.get(options.MAX_SUBMISSION)),
         )
-        ports = parse_ports(configuration.get(REST_PORT))
+        ports = ports_from(configuration, REST_PORT)
         return RestServer(self._api, self._bearer, ports, bounds, host, tls)
 
     def _reached_at(self, url: str) -> str:

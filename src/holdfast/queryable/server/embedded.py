@@ -7,7 +7,7 @@ import logging
 from holdfast.errors import ConfigurationError
 from holdfast.kernel.configuration import Configuration
 from holdfast.queryable.server.server import StateServer
-from holdfast.queryable.server.server_settings import ServerSettings, parse_ports
+from holdfast.queryable.server.server_settings import ServerSettings, ports_from
 from holdfast.queryable.wire.limits import Limits
 from holdfast.queryable.wire.tls import client_context, server_context
 from holdfast.runtime.job.progress import EpochProgress
@@ -97,7 +97,7 @@ def settings_from(configuration: Configuration) -> ServerSettings:
     authority = configuration.get(TLS_AUTHORITY)
     return ServerSettings(
         host=configuration.get(HOST),
-        ports=parse_ports(configuration.get(PORTS)),
+        ports=ports_from(configuration, PORTS),
         token=configuration.get(TOKEN),
         server_token=configuration.get(SERVER_TOKEN),
         tls=tls,

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from holdfast.errors import ConfigurationError
+from holdfast.kernel.configuration import Configuration
+from holdfast.kernel.option import ConfigOption
 from holdfast.queryable.replica.follower import DEFAULT_POLL
 from holdfast.queryable.wire.errors import UnauthorizedError
 from holdfast.queryable.wire.limits import Limits
@@ -97,12 +99,13 @@ class ServerSettings:
         return self.advertised or (socket.gethostname() if self.host in _ALL_ADDRESSES else self.host)
 
 
-def parse_ports(text: str) -> tuple[int, ...]:
+def ports_from(configuration: Configuration, option: ConfigOption[str]) -> tuple[int, ...]:
     """Return the ports of `9069`, `9069,9071` or `9069-9075`.
 
     Raises:
         ConfigurationError: It is something else.
     """
+    text = configuration.get(option)
     ports: list[int] = []
     try:
         for part in text.split(","):
@@ -111,5 +114,7 @@ def parse_ports(text: str) -> tuple[int, ...]:
     except ValueError:
         ports = []
     if not ports or not all(0 <= port < 65536 for port in ports):
-        raise ConfigurationError(f"{text!r} names no ports; write '9069', '9069,9071' or '9069-9075'.")
+        raise ConfigurationError(
+            f"Option {option.key!r}: {text!r} names no ports; write '9069', '9069,9071' or '9069-9075'."
+        )
     return tuple(ports)

@@ -8,8 +8,10 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Final
 
+from holdfast.errors import ConfigurationError
 from holdfast.kernel.clock import Clock
 from holdfast.kernel.secret import without_credentials
+from holdfast.runtime.job.rest_options import EXCEPTION_HISTORY
 from holdfast.runtime.job.status import JobStatus
 
 _LONGEST: Final = 500
@@ -51,9 +53,14 @@ class JobHistory:
     Args:
         clock: Time.
         failures: How many failures are remembered.
+
+    Raises:
+        ConfigurationError: A negative number of them.
     """
 
     def __init__(self, clock: Clock, failures: int = 16) -> None:
+        if failures < 0:
+            raise ConfigurationError(f"{EXCEPTION_HISTORY.key} is 0 or more, not {failures!r}.")
         self._clock = clock
         self._lock = threading.Lock()
         self._entered: dict[JobStatus, int] = {}

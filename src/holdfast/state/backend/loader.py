@@ -42,8 +42,8 @@ def load_state_backend(configuration: Configuration, from_application: StateBack
     if short in _LEGACY:
         logger.warning("state.backend %r is deprecated: use state.backend.type 'hashmap'; %s", name, _LEGACY[short])
         short = "hashmap"
-    if short == "rocksdb":
-        logger.warning("there is no RocksDB here: the state backend 'columnar' serves %r", name)
+    if short in ("rocksdb", "forst"):
+        logger.warning("there is no RocksDB and no ForSt here: the state backend 'columnar' serves %r", name)
         short = "columnar"
     factory = _load_factory(_BUILT_IN.get(short, name.strip()))
     try:

@@ -12,7 +12,7 @@ STATE_BACKEND: Final = ConfigOption(
     "hashmap",
     "The state backend: 'hashmap' (decoded objects, kept between epochs), 'columnar' (nothing but the mapped runs, for "
     "state that is larger than memory), or the class path of a StateBackendFactory ('package.module:Class'). The older "
-    "names 'filesystem', 'jobmanager' and 'memory' mean 'hashmap'.",
+    "names 'filesystem', 'jobmanager' and 'memory' mean 'hashmap', and Flink's 'rocksdb' and 'forst' 'columnar'.",
     deprecated_keys=("state.backend",),
 )
 
