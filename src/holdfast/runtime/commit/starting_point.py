@@ -128,46 +128,45 @@ def restore(job: Job, lease: Lease, *, is_first: bool) -> Restored:
     else:
         retained = tuple(recovery.recover_all(job.directory, state))
     _require_own(job, retained)
-    epoch = max((checkpoint.metadata.epoch for checkpoint in retained), default=0)
-    processing_time = max((checkpoint.metadata.processing_time for checkpoint in retained), default=0)
     path = options.get(RECOVERY_PATH)
     if is_asked and path is not None:
-        found_there = recovery.load(path)
-        is_claimed = options.get(CLAIM_MODE) is RecoveryClaimMode.CLAIM
-        claim = _claimed(found_there, job) if is_claimed else None
-        metadata = adopt(found_there, job.directory, lease.token)
-        start = _restored(metadata, job, _incarnation_for(request, state))
-        return replace(
-            start,
-            request=request,
-            epoch=max(epoch, start.epoch),
-            processing_time=max(processing_time, start.processing_time),
-            retained=retained,
-            source=_statistics(found_there, job),
-            claim=claim,
-        )
-    if is_asked or not retained:
-        request = request if is_asked else _NEW
-        incarnation = _incarnation_for(request, state)
-        return Restored(
-            epoch=epoch,
-            processing_time=processing_time,
-            lineage=incarnation,
-            request=request,
-            rules=_input_rules(options),
-            retained=retained,
-        )
-    metadata = retained[-1].metadata
-    start = _restored(metadata, job, metadata.lineage)
+        start = _from_path(path, job, lease, request)
+    elif is_asked or not retained:
+        start = _anew(job, state, request if is_asked else _NEW)
+    else:
+        start = _from_own(retained[-1], job, state, request)
+    known = [checkpoint.metadata for checkpoint in retained]
     return replace(
         start,
-        epoch=max(epoch, start.epoch),
-        processing_time=max(processing_time, start.processing_time),
+        epoch=max((start.epoch, *(metadata.epoch for metadata in known))),
+        processing_time=max((start.processing_time, *(metadata.processing_time for metadata in known))),
+        retained=retained,
+    )
+
+
+def _from_path(path: str, job: Job, lease: Lease, request: str) -> Restored:
+    """The start from a checkpoint or savepoint that was asked for, whose files become those of the job."""
+    snapshot = recovery.load(path)
+    is_claimed = job.configuration.get(CLAIM_MODE) is RecoveryClaimMode.CLAIM
+    claim = _claimed(snapshot, job) if is_claimed else None
+    metadata = adopt(snapshot, job.directory, lease.token)
+    start = _restored(metadata, job, _incarnation_for(request, lease.state))
+    return replace(start, request=request, source=_statistics(snapshot, job), claim=claim)
+
+
+def _anew(job: Job, state: RegisterState, request: str) -> Restored:
+    return Restored(lineage=_incarnation_for(request, state), request=request, rules=_input_rules(job.configuration))
+
+
+def _from_own(checkpoint: CompletedCheckpoint, job: Job, state: RegisterState, request: str) -> Restored:
+    """The start from the newest checkpoint that the job itself has completed."""
+    metadata = checkpoint.metadata
+    return replace(
+        _restored(metadata, job, metadata.lineage),
         request=request if request == state.request else "",
         is_committed=state.notified >= metadata.checkpoint_id,
         is_own=True,
-        retained=retained,
-        source=_statistics(retained[-1], job),
+        source=_statistics(checkpoint, job),
         claim=Claim.from_json(metadata.extra[CLAIMED]) if metadata.extra.get(CLAIMED) else None,
     )
 

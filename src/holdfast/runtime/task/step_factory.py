@@ -31,7 +31,6 @@ def create_step(
     job: LoadedJob, epoch: EpochDescriptor, identity: TaskIdentity, step: Step, tasks: int
 ) -> StepRun | None:
     """The step as it runs in this task; None where it has fewer subtasks than the stage has tasks."""
-    descriptor = job.descriptor
     if step.kind in ("sink", "staging"):
         run = SinkRun if step.kind == "sink" else StageRun
         return run(step, _writer_context(job, epoch, identity, step, tasks), epoch)
@@ -48,7 +47,36 @@ def create_step(
         return None
     if step.kind == "pass":
         return PassingRun(step, identity.partition)
-    info = SubtaskInfo(
+    return _create_operator(job, epoch, identity, step, tasks)
+
+
+def _create_operator(
+    job: LoadedJob, epoch: EpochDescriptor, identity: TaskIdentity, step: Step, tasks: int
+) -> OperatorRun:
+    """A step with a user's function, and with the state that its subtask has."""
+    info = _subtask_info(job, epoch, identity, step, tasks)
+    instance = job.instance(step, info)
+    given = epoch.state_of(step.uid, info.subtask)
+    state = _operator_state(job, epoch, identity, step, info, given)
+    at_work = subtask_kind(instance.spec, is_stamped=step.stamped)
+    if step.kind == "narrow":
+        return OperatorRun(step, at_work(instance, info, None, state), given)
+    key_groups = range_of(identity.partition, step.max_parallelism, step.parallelism)
+    names = QueryableNames(step.uid)
+    backend = job.keyed_backend(step, info, key_groups, names)
+    version = epoch.versions.get(step.uid, StateVersion()).for_range(key_groups)
+    try:
+        backend.open_version(version, job.run_files, job.descriptor.job_root)
+    except NotExistError as error:
+        raise _gone(job, version, error) from error
+    return KeyedRun(step, at_work(instance, info, backend, state), job, epoch, names, given)
+
+
+def _subtask_info(
+    job: LoadedJob, epoch: EpochDescriptor, identity: TaskIdentity, step: Step, tasks: int
+) -> SubtaskInfo:
+    descriptor = job.descriptor
+    return SubtaskInfo(
         uid=step.uid,
         name=step.name,
         job_id=descriptor.job_id,
@@ -67,21 +95,6 @@ def create_step(
         aborted_checkpoint_ids=epoch.news.aborted,
         parameters=descriptor.parameters,
     )
-    instance = job.instance(step, info)
-    given = epoch.state_of(step.uid, info.subtask)
-    state = _operator_state(job, epoch, identity, step, info, given)
-    at_work = subtask_kind(instance.spec, is_stamped=step.stamped)
-    if step.kind == "narrow":
-        return OperatorRun(step, at_work(instance, info, None, state), given)
-    key_groups = range_of(identity.partition, step.max_parallelism, step.parallelism)
-    names = QueryableNames(step.uid)
-    backend = job.keyed_backend(step, info, key_groups, names)
-    version = epoch.versions.get(step.uid, StateVersion()).for_range(key_groups)
-    try:
-        backend.open_version(version, job.run_files, descriptor.job_root)
-    except NotExistError as error:
-        raise _gone(job, version, error) from error
-    return KeyedRun(step, at_work(instance, info, backend, state), job, epoch, names, given)
 
 
 def _gone(job: LoadedJob, version: StateVersion, error: NotExistError) -> HoldfastError:
