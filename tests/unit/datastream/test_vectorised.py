@@ -17,6 +17,7 @@ from holdfast.runtime.operator import OperatorSubtask, SubtaskInfo
 from holdfast.runtime.operator.operator_instance import OperatorInstance
 from holdfast.runtime.operator.vectorised.batch_function import BatchFunction
 from holdfast.runtime.operator.vectorised.batch_subtask import BatchSubtask
+from holdfast.runtime.operator.vectorised.groups import Groups
 from holdfast.state import ColumnarStateBackend, HashMapStateBackend
 from holdfast.state.backend.cache import STATE_CACHE
 from holdfast.state.declaration.descriptor import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
@@ -24,6 +25,7 @@ from holdfast.testing.state_contract.state_epochs import StateEpochs
 from holdfast.types.conversion.arrow import batch_to_elements, elements_to_batch
 from holdfast.types.conversion.ddl import parse_type
 from holdfast.types.information.type_information import OpaqueTypeInformation, RowTypeInformation, Types
+from holdfast.types.key.column_keys import arrived_keys
 from tests.contract.plain_state_backend import PlainStateBackendFactory
 from tests.examples import examples
 from tests.stories import ledger
@@ -140,7 +142,7 @@ class Driven:
         out = []
         for rows in batches:
             batch = rows if isinstance(rows, pa.RecordBatch) else elements_to_batch(rows, self.spec.input_type)
-            keys = self.epochs.codec.dict_keys([batch.column(0)])
+            keys = arrived_keys(self.epochs.codec, [batch.column(0)])
             hashes = self.epochs.codec.hashes(keys)
             if self.spec.shape == "batches":
                 result, _ = subtask.process_batch(batch, keys, hashes)
@@ -321,6 +323,24 @@ def test_a_batch_function_is_opened_and_may_ask_for_any_key_of_its_subtask(tmp_p
     driven = Driven(spec_of(keyed().process_batches(Both())), HashMapStateBackend(), str(tmp_path))
     event = ("a", 1, 2.0, "s")
     assert driven.epoch([[event, event]]) == [event, event, event]
+
+
+class Picking(BatchFunction):
+    def process_batch(self, batch, ctx):
+        rows = [2, 0, 3]
+        for slots in ([ctx.slots[row] for row in rows], ctx.slots_at(np.array(rows))):
+            assert Groups(slots).order.tolist() == [0, 1, 2]
+            assert Groups(slots).starts.tolist() == [0, 2], "two rows of one key, and one of another"
+        assert [*ctx.slots[:1], *ctx.slots[1:]] == list(ctx.slots)
+        assert len({*ctx.slots}) == 2
+        return batch
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_rows_of_one_key_are_told_also_among_those_that_were_picked(tmp_path, backend):
+    driven = Driven(spec_of(keyed().process_batches(Picking())), backend(), str(tmp_path))
+    events = [(key, 1, 2.0, "s") for key in "abab"]
+    assert driven.epoch([events]) == events
 
 
 def failing(function, **arguments):

@@ -206,11 +206,10 @@ class _Written:
         self.size = 0
         self._row_bytes = row_bytes
         self._ends = [0]
-        self._stream = pa.BufferOutputStream()
+        self._parts: list[bytes | pa.Buffer] = []
 
     def add(self, head: bytes, message: pa.Buffer, task: int) -> None:
-        self._stream.write(head)
-        self._stream.write(message)
+        self._parts += head, message
         ballast = message.size // self._row_bytes
         self._ends += [self.size] * ballast
         self.size += len(head) + message.size
@@ -219,7 +218,8 @@ class _Written:
 
     def batch(self, phase: int) -> pa.RecordBatch:
         ends = pa.py_buffer(np.array(self._ends, np.int32))
-        contents = pa.Array.from_buffers(pa.binary(), len(self.tasks), [None, ends, self._stream.getvalue()], 0)
+        content = pa.py_buffer(b"".join(self._parts))
+        contents = pa.Array.from_buffers(pa.binary(), len(self.tasks), [None, ends, content], 0)
         return _batch_of(contents, self.tasks, phase)
 
 

@@ -96,7 +96,8 @@ class KeyTable:
             slots = self._pass_over(wanted[rows], at, hashes)
             there = slots != _NOTHING
             rows, at, slots = rows[there], at[there], slots[there]
-            same = pc.equal(self._keys.take(slots), stored.take(pa.array(rows)).cast(self._keys.kind))
+            sought = stored if len(rows) == len(stored) else stored.take(pa.array(rows))
+            same = pc.equal(self._keys.take(slots), sought.cast(self._keys.kind))
             mine = same.to_numpy(zero_copy_only=False)
             found[rows[mine]] = slots[mine]
             # Another key with the same hash: its own may stand behind it.

@@ -25,7 +25,7 @@ from holdfast.state.declaration.options import HASHMAP_MEMORY
 from holdfast.state.hashmap.column import Column
 from holdfast.state.hashmap.handle import CellHandle
 from holdfast.state.hashmap.kind import column_for, handle_for
-from holdfast.state.hashmap.placement import Cells, NamespaceCursor, NamespacePlacement
+from holdfast.state.hashmap.placement import Cells, NamespaceCursor, NamespacePlacement, Slots
 from holdfast.state.hashmap.store import Store
 from holdfast.state.hashmap.ttl import Expiring
 from holdfast.state.layout.column_layout import StateLayout
@@ -121,7 +121,7 @@ class HashMapKeyedStateBackend(AbstractKeyedStateBackend):
 
     # Keys.
 
-    def prepare(self, dict_keys: Sequence[Any], hashes: npt.NDArray[np.uint64]) -> list[int]:
+    def prepare(self, dict_keys: Sequence[Any], hashes: npt.NDArray[np.uint64]) -> Sequence[int]:
         """Return the slots of some keys, after loading those that are not loaded yet in one probe."""
         if self._failure is not None:
             self._refuse()
@@ -129,7 +129,7 @@ class HashMapKeyedStateBackend(AbstractKeyedStateBackend):
         before = len(keys)
         with self._loading():
             if isinstance(dict_keys, ArrivedKeys):
-                slots: list[int] = keys.slots_of_column(dict_keys.stored, hashes).tolist()
+                slots: Sequence[int] = Slots(keys.slots_of_column(dict_keys.stored, hashes))
             else:
                 slots = keys.slots_of(dict_keys, hashes)
             if len(keys) > before:

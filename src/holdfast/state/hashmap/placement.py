@@ -6,9 +6,10 @@ key is its slot. With them a cell is made when a key and a namespace meet first.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
 from operator import itemgetter
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +17,40 @@ import numpy.typing as npt
 from holdfast.types.serializer import TypeSerializer
 
 Cells = npt.NDArray[np.int64]
+
+
+class Slots(Sequence[int]):
+    """Slots in an array, of which numbers of Python are made when somebody asks for one.
+
+    Attributes:
+        array: The slots.
+    """
+
+    def __init__(self, array: Cells) -> None:
+        self.array = array
+
+    @cached_property
+    def _numbers(self) -> list[int]:
+        numbers: list[int] = self.array.tolist()
+        return numbers
+
+    def __len__(self) -> int:
+        return len(self.array)
+
+    @overload
+    def __getitem__(self, at: int) -> int: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> list[int]: ...
+
+    def __getitem__(self, at: int | slice) -> int | list[int]:
+        return self._numbers[at]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._numbers)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]:
+        return np.array(self.array, dtype) if copy else np.asarray(self.array, dtype)
 
 
 class SlotPlacement:

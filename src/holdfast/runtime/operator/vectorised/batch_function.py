@@ -16,7 +16,7 @@ from holdfast.runtime.function.user_function import RichFunction, RuntimeContext
 from holdfast.state.backend import AbstractKeyedStateBackend
 from holdfast.state.declaration.descriptor import ValueStateDescriptor
 from holdfast.state.hashmap.handle import CellHandle
-from holdfast.state.hashmap.placement import pick
+from holdfast.state.hashmap.placement import Slots, pick
 from holdfast.types.conversion.stamps import Stamps, no_stamps, stamps_of
 from holdfast.types.information.type_information import OpaqueTypeInformation, TypeInformation
 from holdfast.types.key.column_keys import arrived_keys
@@ -152,7 +152,7 @@ class BatchContext:
 
     def begin_timers(self, slots: Rows, times: Rows, domain: TimeDomain) -> None:
         """Go on to timers of these keys."""
-        self._dict_keys, self._slots, self._due = (), slots.tolist(), times
+        self._dict_keys, self._slots, self._due = (), Slots(slots), times
         self.timestamps, self._domain = stamps_of(times), domain
 
     def take_emitted(self, count: int) -> Stamps:
@@ -255,7 +255,8 @@ class BatchContext:
 
     def slots_at(self, rows: Rows) -> Sequence[Any]:
         """Return what stands for the key of each of some rows of the batch."""
-        return pick(self._slots, rows.tolist())
+        slots = self._slots
+        return Slots(slots.array[rows]) if isinstance(slots, Slots) else pick(slots, rows.tolist())
 
     def slots_of(self, keys: Keys) -> Sequence[Any]:
         """Return what stands for each of some keys.

@@ -8,6 +8,8 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from holdfast.state.hashmap.placement import Slots
+
 Positions = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 _LONG: Final = 64
@@ -28,6 +30,8 @@ class Groups:
     def __init__(self, marks: Sequence[Any] | Positions) -> None:
         if isinstance(marks, np.ndarray):
             numbers = marks
+        elif isinstance(marks, Slots):
+            numbers = marks.array
         else:
             is_number = len(marks) > 0 and isinstance(marks[0], int)
             numbers = np.fromiter(marks, np.int64, len(marks)) if is_number else _numbered(marks)

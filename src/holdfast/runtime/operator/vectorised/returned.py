@@ -19,6 +19,8 @@ def as_one_batch(result: Any, output_type: TypeInformation, uid: str) -> pa.Reco
         OutputTypeError: A column is missing or has another type.
     """
     schema = element_schema(output_type)
+    if isinstance(result, pa.RecordBatch) and result.schema.equals(schema, check_metadata=True):
+        return result
     tables = [_conformed(part, schema, output_type, uid) for part in _parts(result)]
     if not tables:
         return pa.RecordBatch.from_pylist([], schema=schema)
