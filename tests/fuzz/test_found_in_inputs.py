@@ -76,7 +76,7 @@ def test_no_message_of_ten_bytes_stands_for_a_list_of_a_thousand_million_element
 
 @pytest.mark.parametrize(
     "message",
-    [b"\0\0\0\0\1\xff", b"\0\0\0\0\2\xff", b"\0\0\0\0\3\0\x0b", b"\0", b"\1" * 17],
+    [b"\0\0\0\0\1\xff", b"\0\0\0\0\2\xff", b"\0\0\0\0\3\0\x0b", b"\0", b"\1" * 17, b"\0\0\0\0\4" + b"\2" * 50_000],
 )
 def test_a_message_that_has_not_the_form_of_its_schema_is_one_that_cannot_be_read(message: bytes) -> None:
     assert not Target("confluent_message").accepts(message)

@@ -1,7 +1,7 @@
 """A message in the form of a schema registry: a zero, the number of a schema, and what the schema describes.
 
-Who writes messages chooses the number among the schemas that are registered, and not the schemas. That of Avro is not
-recursive, because its reader has no bound then, as docs/security.md says; those of JSON and Protobuf have one.
+Who writes messages chooses the number among the schemas that are registered. One of Avro is recursive: its reader has
+no bound then, so it must not get a message of it.
 """
 
 import base64
@@ -32,6 +32,11 @@ TREE: dict[str, Any] = {
         {"name": "inner", "type": {"type": "array", "items": LEAF}},
     ],
 }
+ENDLESS: dict[str, Any] = {
+    "type": "record",
+    "name": "Endless",
+    "fields": [{"name": "inner", "type": {"type": "array", "items": "Endless"}}],
+}
 PRICE = {"title": "Price", "type": "object", "properties": {"word": {"type": "string"}, "n": {"type": "integer"}}}
 FILE = descriptor_pb2.FileDescriptorProto(name="tree.proto", package="fuzz", syntax="proto3")
 
@@ -51,13 +56,14 @@ def tree() -> Any:
 
 @cache
 def registry() -> Any:
-    """Confluent's own registry in memory: schema 1 is of Avro, 2 of JSON, 3 of Protobuf."""
+    """Confluent's own registry in memory: schemas 1 and 4 are of Avro, 2 of JSON, 3 of Protobuf."""
     client = SchemaRegistryClient.new_client({"url": "mock://"})
     client.register_schema("trees-value", Schema(json.dumps(TREE), "AVRO"))
     client.register_schema("prices-value", Schema(json.dumps(PRICE), "JSON"))
     assert tree().DESCRIPTOR.file.name == FILE.name
     described = base64.b64encode(FILE.SerializeToString()).decode()
     client.register_schema("messages-value", Schema(described, "PROTOBUF"))
+    client.register_schema("others-value", Schema(json.dumps(ENDLESS), "AVRO"))
     return client
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 import threading
 from collections.abc import Iterator
@@ -10,7 +11,7 @@ from typing import Any
 
 import cloudpickle
 import pytest
-from confluent_kafka.schema_registry import SchemaRegistryClient
+from confluent_kafka.schema_registry import Schema, SchemaReference, SchemaRegistryClient
 from confluent_kafka.schema_registry.avro import AvroDeserializer, AvroSerializer
 from confluent_kafka.schema_registry.json_schema import JSONDeserializer, JSONSerializer
 from confluent_kafka.schema_registry.protobuf import ProtobufDeserializer, ProtobufSerializer
@@ -25,6 +26,15 @@ AVRO = """{"type": "record", "name": "Price", "fields": [
 JSON = """{"title": "Price", "type": "object", "required": ["currency_code"],
     "properties": {"currency_code": {"type": "string"}, "units": {"type": "integer"}}}"""
 PRICE = "currency_code string, units bigint"
+
+
+def chain(length: int, *, twice: bool = False) -> list[tuple[str, Any]]:
+    """Fields of records, each of which has the one before it inside, once or twice."""
+    links: list[tuple[str, Any]] = [("f0", {"type": "record", "name": "A0", "fields": [{"name": "x", "type": "int"}]})]
+    for position in range(1, length):
+        inner = [{"name": name, "type": f"A{position - 1}"} for name in ("xy" if twice else "x")]
+        links.append((f"f{position}", {"type": "record", "name": f"A{position}", "fields": inner}))
+    return links
 
 
 def _price_message() -> Any:
@@ -114,6 +124,60 @@ def test_columns_are_found_by_their_names_and_what_is_missing_is_null(registry: 
         ConfluentDeserialization(lambda: AvroDeserializer(registry), "currency_code bigint", "prices").deserialize(
             written
         )
+
+
+def record(name: str, *fields: tuple[str, Any]) -> dict[str, Any]:
+    return {"type": "record", "name": name, "fields": [{"name": field, "type": kind} for field, kind in fields]}
+
+
+TREE = record("Tree", ("inner", {"type": "array", "items": "Tree"}))
+
+
+def register(registry: Any, schema: Any, *references: SchemaReference, subject: str = "others") -> bytes:
+    """What a message of a schema begins with."""
+    number = registry.register_schema(subject, Schema(json.dumps(schema), "AVRO", list(references)))
+    return b"\0" + int(number).to_bytes(4, "big")
+
+
+@pytest.mark.parametrize(
+    ("schema", "message", "reason"),
+    [
+        (TREE, b"\2" * 50_000, "'Tree' has itself inside it"),
+        (record("All", *chain(2000)), b"\0" * 4000, "it is nested more than 100 times"),
+        (record("All", *chain(60, twice=True)), b"\0", "it has more than 20000 parts"),
+        ({"type": "array", "items": "null"}, b"\xfe\xff\xff\xff\x0f\0", "'null' has no bytes"),
+        (record("All", ("n", {"type": "array", "items": record("Nil", ("n", "null"))})), b"\xfe\xff\0", "'Nil' has no"),
+    ],
+)
+def test_a_message_may_name_a_schema_without_bounds_and_is_refused(
+    registry: Any, schema: Any, message: bytes, reason: str
+) -> None:
+    """Without bounds, some kilobytes, or six bytes, end the process."""
+    reads = ConfluentDeserialization(lambda: AvroDeserializer(registry), "i string", "prices")
+    for _ in range(2):
+        with pytest.raises(ValueError, match=f"its schema of Avro is refused: {reason}"):
+            reads.deserialize(register(registry, schema) + message)
+
+
+def test_a_schema_that_is_recursive_by_what_it_refers_to_is_refused(registry: Any) -> None:
+    leaf, first = record("Node", ("n", "int")), SchemaReference("Node", "node", 1)
+    register(registry, leaf, subject="node")
+    register(registry, record("Wrap", ("node", "Node")), first, subject="wrap")
+    node = record("Node", ("wraps", {"type": "array", "items": "Wrap"}))
+    head = register(registry, node, SchemaReference("Wrap", "wrap", 1), subject="node")
+    reads = ConfluentDeserialization(lambda: AvroDeserializer(registry), "i string", "prices")
+    with pytest.raises(ValueError, match=r"itself inside it|does not have the form"):
+        reads.deserialize(head + b"\2" * 50_000)
+
+
+def test_a_schema_that_uses_a_name_again_and_refers_to_another_one_is_read(registry: Any) -> None:
+    register(registry, record("Node", ("n", "int")), subject="node")
+    pair_of = record("Pair", ("a", "Node"), ("b", {"type": "array", "items": ["null", "Node"]}))
+    head = register(registry, pair_of, SchemaReference("Node", "node", 1))
+    reads = ConfluentDeserialization(
+        lambda: AvroDeserializer(registry), "n int, m int", "prices", convert=lambda two: (two["a"]["n"], len(two["b"]))
+    )
+    assert tuple(reads.deserialize(head + b"\6\2\0\0")) == (3, 1)
 
 
 def test_a_process_makes_one_and_keeps_it_from_epoch_to_epoch() -> None:

@@ -21,6 +21,18 @@ def record(*fields: tuple[str, Any], name: str = "Sale") -> dict[str, Any]:
     return {"type": "record", "name": name, "fields": [{"name": field, "type": kind} for field, kind in fields]}
 
 
+def nested(times: int) -> Any:
+    return {"type": "array", "items": nested(times - 1)} if times else "int"
+
+
+def doubled(times: int) -> list[tuple[str, Any]]:
+    """Fields of records, each of which has the one before it inside twice."""
+    links: list[tuple[str, Any]] = [("f0", record(("x", "int"), name="A0"))]
+    for n in range(1, times):
+        links.append((f"f{n}", record(("x", f"A{n - 1}"), ("y", f"A{n - 1}"), name=f"A{n}")))
+    return links
+
+
 EVERYTHING = json.dumps(
     record(
         ("id", "long"),
@@ -66,6 +78,14 @@ def test_a_row_of_every_type_comes_back() -> None:
     assert reads.get_produced_type().adopt(ROW) == ROW
 
 
+def test_what_is_nested_ninety_times_is_read_and_written() -> None:
+    writes, reads = pair(json.dumps(record(("x", nested(90)))))
+    value: Any = 7
+    for _ in range(90):
+        value = [value]
+    assert reads.deserialize(writes.serialize((value,))) == (value,)
+
+
 def test_bytes_are_those_of_avros_specification() -> None:
     writes, reads = pair(json.dumps(record(("n", "long"), ("word", "string"))))
     assert writes.serialize((-64, "foo")) == b"\x7f\x06foo"
@@ -98,6 +118,9 @@ def test_what_does_not_fit_is_told() -> None:
         ({"avro_schema_string": "{"}, "no JSON"),
         ({"avro_schema_string": '{"type": "record", "name": "Empty", "fields": []}'}, "has no fields"),
         ({"avro_schema_string": json.dumps(record(("x", ["int", "string"])))}, "2 types beside null"),
+        ({"avro_schema_string": json.dumps(record(("x", ["null", "Sale"])))}, "'Sale' has itself inside it"),
+        ({"avro_schema_string": json.dumps(record(("x", nested(99))))}, "nested more than 100 times"),
+        ({"avro_schema_string": json.dumps(record(*doubled(60)))}, "more than 20000 parts"),
     ):
         with pytest.raises(ConfigurationError, match=reason):
             AvroRowDeserializationSchema(**wrong)

@@ -145,6 +145,9 @@ def test_json_is_written_without_spaces_as_flink_writes_it() -> None:
     assert schema.build().serialize(Row(1, None, None)) == b'{"id":1,"place":null,"n":null}'
 
 
+DOUBLED = {
+    n: {"type": "object", "properties": {name: {"$ref": f"#/d/{n + 1}"} for name in "xy"}} for n in range(30)
+} | {30: {"type": "string"}}
 SCHEMA = """{
     "type": "object",
     "definitions": {"place": {"type": "object", "properties": {"city": {"type": "string"}}}},
@@ -204,6 +207,8 @@ def test_the_type_of_rows_is_said_by_a_json_schema_as_in_flink() -> None:
         ('{"type": "object", "properties": {"a": {"type": "date"}}}', "<root>/a is of type 'date'"),
         ('{"type": "object", "properties": {"a": {"$ref": "#/b"}}}', "refers to '#/b', which is not in it"),
         ('{"type": "object", "properties": {"a": {"$ref": "#"}}}', "or one without end"),
+        ("[" * 100_000, "a JSON schema as a text"),
+        (json.dumps({"type": "object", "properties": {"a": {"$ref": "#/d/0"}}, "d": DOUBLED}), "more than 20000 parts"),
         ('{"type": "object", "properties": {"a": {"type": "string", "contentEncoding": "hex"}}}', "not 'base64'"),
     ],
 )

@@ -13,6 +13,7 @@ from holdfast.kernel.malformed import MALFORMED
 from holdfast.state_processor.flink.data_input import DataInput
 from holdfast.state_processor.flink.serializer import VARIABLE, FlinkSerializer, unreadable
 from holdfast.types.conversion.avro import avro_type
+from holdfast.types.conversion.avro_bounds import full_name
 
 _Read = Callable[[DataInput], Any]
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -41,7 +42,7 @@ class _Reads:
         if isinstance(schema, list):
             return self._union(schema, namespace)
         if isinstance(schema, str):
-            return _PRIMITIVES.get(schema) or self._named[_full_name(schema, namespace)]
+            return _PRIMITIVES.get(schema) or self._named[full_name(schema, namespace)]
         kind, logical = schema["type"], schema.get("logicalType")
         plain = self._plain(schema, kind, namespace)
         convert = _decimal(schema) if logical == "decimal" else _LOGICAL.get(logical)
@@ -74,7 +75,7 @@ class _Reads:
                 return source.take(size)
         else:
             return self.of(kind, namespace)
-        self._named[_full_name(schema["name"], schema.get("namespace", namespace))] = read
+        self._named[full_name(schema["name"], schema.get("namespace", namespace))] = read
         return read
 
     def _union(self, schema: list[Any], namespace: str) -> _Read:
@@ -90,7 +91,7 @@ class _Reads:
         return read
 
     def _record(self, schema: Mapping[str, Any], namespace: str) -> _Read:
-        full = _full_name(schema["name"], schema.get("namespace", namespace))
+        full = full_name(schema["name"], schema.get("namespace", namespace))
         fields: list[tuple[str, _Read]] = []
 
         def read(source: DataInput) -> dict[str, Any]:
@@ -100,10 +101,6 @@ class _Reads:
         inner = full.rpartition(".")[0]
         fields += [(field["name"], self.of(field["type"], inner)) for field in schema["fields"]]
         return read
-
-
-def _full_name(name: str, namespace: str) -> str:
-    return name if "." in name or not namespace else f"{namespace}.{name}"
 
 
 def _text(source: DataInput) -> str:

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from holdfast.errors import ConfigurationError
 from holdfast.kernel.malformed import MALFORMED
+from holdfast.types.conversion.avro_bounds import full_name, require_bounded_avro
 from holdfast.types.information.record_type import AvroRecordTypeInformation
 from holdfast.types.information.type_information import TypeInformation, Types
 
@@ -39,18 +40,19 @@ def avro_type(schema: str | Mapping[str, Any]) -> AvroRecordTypeInformation:
         schema: The schema of a record, as JSON text or already parsed.
 
     Raises:
-        ConfigurationError: It is no schema of a record, or has a part that state cannot have, such as a union of
-            several types.
+        ConfigurationError: It is no schema of a record, has itself inside it or another thing without bounds, or a part
+            that state cannot have, such as a union of several types.
     """
     try:
         document = json.loads(schema) if isinstance(schema, str) else schema
     except (ValueError, RecursionError) as error:
         raise ConfigurationError(f"The Avro schema is no JSON: {error}.") from error
     try:
+        require_bounded_avro(document)
         found = _Reader().read(document, "")
     except MALFORMED as error:
         raise ConfigurationError(
-            f"The Avro schema {reprlib.repr(document)} is no schema of a record: {error!r}."
+            f"The Avro schema {reprlib.repr(document)} is no schema of a record that can be read: {error!r:.300}."
         ) from error
     if not isinstance(found, AvroRecordTypeInformation):
         raise ConfigurationError(f"The Avro schema {document!r} is not that of a record.")
@@ -71,10 +73,6 @@ class _Reader:
         if not isinstance(schema, Mapping) or "type" not in schema:
             raise ConfigurationError(f"{schema!r} is no Avro schema.")
         kind, logical = schema["type"], schema.get("logicalType")
-        if kind == "fixed" and not schema.get("size", 1):
-            raise ConfigurationError(
-                f"The Avro type {schema.get('name')!r} has no bytes, so a message of ten may have any number of them."
-            )
         if logical == "decimal":
             return Types.DECIMAL(schema["precision"], schema.get("scale", 0))
         if logical in _LOGICAL:
@@ -85,7 +83,7 @@ class _Reader:
             return Types.MAP(Types.STRING(), self.read(schema["values"], namespace))
         if kind in ("enum", "fixed"):
             found = Types.STRING() if kind == "enum" else Types.BINARY()
-            self._named[_full_name(schema["name"], schema.get("namespace", namespace))] = found
+            self._named[full_name(schema["name"], schema.get("namespace", namespace))] = found
             return found
         return self._record(schema, namespace) if kind in ("record", "error") else self.read(kind, namespace)
 
@@ -102,13 +100,13 @@ class _Reader:
     def _name(self, name: str, namespace: str) -> TypeInformation:
         if name in _PRIMITIVES:
             return _PRIMITIVES[name]()
-        found = self._named.get(_full_name(name, namespace), self._named.get(name))
+        found = self._named.get(full_name(name, namespace), self._named.get(name))
         if found is None:
             raise ConfigurationError(f"The Avro schema names {name!r}, which is not defined before.")
         return found
 
     def _record(self, schema: Mapping[str, Any], namespace: str) -> AvroRecordTypeInformation:
-        full = _full_name(schema["name"], schema.get("namespace", namespace))
+        full = full_name(schema["name"], schema.get("namespace", namespace))
         inner = full.rpartition(".")[0]
         names, types, defaults, aliases = [], [], {}, {}
         for field in schema["fields"]:
@@ -123,10 +121,6 @@ class _Reader:
         found = AvroRecordTypeInformation(full.rpartition(".")[2], names, types, defaults, aliases, former)
         self._named[full] = found
         return found
-
-
-def _full_name(name: str, namespace: str) -> str:
-    return name if "." in name or not namespace else f"{namespace}.{name}"
 
 
 def _default(value: Any, part: TypeInformation) -> Any:

@@ -11,6 +11,7 @@ from holdfast.types.information.type_information import RowTypeInformation, Type
 _UNIONS: Final = ("allOf", "anyOf", "not", "extends", "disallow")
 _FORMATS: Final = {"date": Types.SQL_DATE, "time": Types.SQL_TIME, "date-time": Types.SQL_TIMESTAMP}
 _DEEPEST: Final = 100
+_MOST_PARTS: Final = 20_000
 
 
 def row_type_of_json_schema(schema: str) -> RowTypeInformation:
@@ -24,7 +25,7 @@ def row_type_of_json_schema(schema: str) -> RowTypeInformation:
     """
     try:
         root = json.loads(schema)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RecursionError) as error:
         raise ConfigurationError(f"json_schema() takes a JSON schema as a text: {error}") from None
     found = _Schema(root).type_of("<root>", root)
     if not isinstance(found, RowTypeInformation) or not found.names:
@@ -35,11 +36,15 @@ def row_type_of_json_schema(schema: str) -> RowTypeInformation:
 class _Schema:
     def __init__(self, root: Any) -> None:
         self._root = root
+        self._parts = 0
 
     def type_of(self, place: str, node: Any) -> TypeInformation:
         """The type of a node."""
         if not isinstance(node, dict) or place.count("/") > _DEEPEST:
             raise ConfigurationError(f"json_schema(): {place:.200} is no schema, or one without end.")
+        self._parts += 1  # few references, each to two others, may stand for any number
+        if self._parts > _MOST_PARTS:
+            raise ConfigurationError(f"json_schema(): it has more than {_MOST_PARTS} parts, with what it refers to.")
         if any(union in node for union in _UNIONS):
             raise ConfigurationError(f"json_schema(): {place} is a union or an extension, of which there is no type.")
         if "$ref" in node and "type" not in node:

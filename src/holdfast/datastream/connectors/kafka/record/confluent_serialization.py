@@ -7,6 +7,7 @@ dead letter is only for the first.
 
 from __future__ import annotations
 
+import json
 import sys
 import time
 import uuid
@@ -14,6 +15,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from holdfast.errors import ConfigurationError, HoldfastError, OutputTypeError, StorageError
+from holdfast.kernel.malformed import MALFORMED
+from holdfast.types.conversion.avro_bounds import require_bounded_avro
 from holdfast.types.conversion.convert import to_type
 from holdfast.types.information.type_information import RowTypeInformation, TypeInformation
 from holdfast.types.serialization_schema import DeserializationSchema, SerializationSchema
@@ -85,7 +88,11 @@ class _Confluent:
             self._context = SerializationContext(self._topic, MessageField.KEY if self._is_key else MessageField.VALUE)
         if self.identity not in _made:
             try:
-                _made[self.identity] = self._make()
+                made = self._make()
+                avro = sys.modules.get("confluent_kafka.schema_registry.avro")
+                if avro is not None and isinstance(made, avro.AvroDeserializer):
+                    made._parsed_schemas = _BoundedSchemas(made._parsed_schemas)
+                _made[self.identity] = made
             except Exception as error:
                 raise _told(error, self._topic) or ConfigurationError(
                     f"The serializer for the topic {self._topic!r} could not be made: {type(error).__name__}: {error}. "
@@ -172,6 +179,47 @@ class ConfluentDeserialization(DeserializationSchema):
 
     def get_produced_type(self) -> TypeInformation:
         return self._type
+
+
+class _BoundedSchemas:
+    """Where a deserializer of Avro looks for a schema before it parses it, and puts it before it reads by it.
+
+    Whoever writes messages chooses among all schemas that are registered. Its own reader looks at none of them, and a
+    message of one without bounds ends the process.
+
+    Args:
+        parsed: Where it does that otherwise.
+    """
+
+    def __init__(self, parsed: Any) -> None:
+        self._parsed = parsed
+
+    def get_parsed_schema(self, schema: Any) -> Any:
+        """The schema as it was parsed; None if it was not.
+
+        Raises:
+            ValueError: It was not, and has no bounds.
+        """
+        known = self._parsed.get_parsed_schema(schema)
+        if known is None:
+            _require_bounded(json.loads(schema.schema_str))
+        return known
+
+    def set(self, schema: Any, parsed_schema: Any) -> None:
+        """Keeps a schema, which has in it now those to which it refers.
+
+        Raises:
+            ValueError: It has no bounds.
+        """
+        _require_bounded(parsed_schema)
+        self._parsed.set(schema, parsed_schema)
+
+
+def _require_bounded(schema: Any) -> None:
+    try:
+        require_bounded_avro(schema)
+    except MALFORMED as error:
+        raise ValueError(f"its schema of Avro is refused: {error}") from error
 
 
 def _told(error: Exception, topic: str, *, reads: bool = False) -> Exception | None:
