@@ -93,6 +93,8 @@ def rows(kind: InputFormat, path: Path, pieces: int = 1) -> Any:
         (b'{"word":"rock"}\n{"word":\n"kelp"}\n', "at byte 16"),
         (b'{"n":[1,\n2]}{"n":3}\n', "at byte 0"),
         (b'{"list":[\n{"a":1}]} {"n":3}\n', "at byte 0"),
+        (b'{"n":1}\n{"n":2}{"n":3}\n', "at byte 8"),
+        (b'{"n":1}\r{"n":3}\n', "at byte 0"),
     ],
 )
 def test_a_line_that_is_no_object_by_itself_is_told_by_its_place(tmp_path: Path, content: bytes, blamed: str) -> None:

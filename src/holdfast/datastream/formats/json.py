@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import codecs
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.json as pj
@@ -18,6 +18,8 @@ from holdfast.types.conversion.arrow import rows_to_batch
 from holdfast.types.conversion.json_value import json_reader, parse_json
 
 __all__ = ["JsonLinesFormat", "JsonRowDeserializationSchema", "JsonRowSerializationSchema"]
+
+_ONE_OBJECT: Final = "a line has one object, from its first character to its last"
 
 
 class JsonLinesFormat(RowFormat, LineFormat):
@@ -54,12 +56,14 @@ class JsonLinesFormat(RowFormat, LineFormat):
             lines = content.removeprefix(codecs.BOM_UTF8).split(b"\n")
             yield rows_to_batch([self._row(line) for line in lines if line.strip()], self._row_type)
             return
-        _require_lines(content)
+        count = _number_of_lines(content)
         table = pj.read_json(
             pa.BufferReader(content),
             read_options=pj.ReadOptions(use_threads=False, block_size=min(len(content) + 1, 2**31 - 1)),
             parse_options=pj.ParseOptions(explicit_schema=self.schema, unexpected_field_behavior="ignore"),
         )
+        if table.num_rows != count:
+            raise ValueError(_ONE_OBJECT)
         for batch in table.combine_chunks().to_batches():
             yield self.conform(batch)
 
@@ -86,8 +90,10 @@ def _is_known_to_arrow(kind: pa.DataType) -> bool:
     return not any(is_one(kind) for is_one in unknown)
 
 
-def _require_lines(content: bytes) -> None:
-    """Makes sure that no object goes over the end of its line: Arrow would read it, unless a range ends in there.
+def _number_of_lines(content: bytes) -> int:
+    """How many lines have an object, none of which goes over the end of its line.
+
+    Arrow would read one that does, unless a range ends in there, and several in a line.
 
     Raises:
         ValueError: One does, or a line is none.
@@ -96,7 +102,8 @@ def _require_lines(content: bytes) -> None:
     # Between two objects, one that ends a line and one that begins the next, is no place inside of a third.
     between = lines.count(b"}\n{") + (lines.count(b"}\r\n{") if b"\r" in lines else 0)
     if lines.startswith(b"{") and lines.endswith(b"}") and lines.count(b"\n") == between:
-        return
-    for line in map(bytes.strip, lines.split(b"\n")):  # with blanks around objects, or lines that are empty
-        if line and not (line.startswith(b"{") and line.endswith(b"}")):
-            raise ValueError("a line has one object, from its first character to its last")
+        return between + 1
+    full = [line for line in map(bytes.strip, lines.split(b"\n")) if line]  # with blanks around objects
+    if not all(line.startswith(b"{") and line.endswith(b"}") for line in full):
+        raise ValueError(_ONE_OBJECT)
+    return len(full)
