@@ -132,6 +132,21 @@ def test_a_row_in_a_row_stands_like_an_array_as_in_flink() -> None:
         reads.deserialize(b"a,b:1:2,d")
 
 
+@pytest.mark.parametrize("kind", ["int", "bigint", "double", "decimal(10, 2)", "array<int>"])
+@pytest.mark.parametrize("text", ["1_000", "\u0661", "1\u00a0"])
+def test_what_only_python_takes_for_a_number_is_none(kind: str, text: str) -> None:
+    _, reads = pair(f"n {kind}")
+    assert reads.deserialize(b" 1 ") == reads.deserialize(b"1")
+    with pytest.raises(ValueError, match="is no number"):
+        reads.deserialize(text.encode())
+
+
+def test_a_long_text_comes_back() -> None:
+    writes, reads = pair("name string, n int")
+    row = ("kelp " * 100_000, 7)
+    assert reads.deserialize(writes.serialize(row)) == row
+
+
 def test_a_comment_is_left_out() -> None:
     builder = CsvRowDeserializationSchema.Builder("name string, n int")
     assert builder.build().deserialize(b"#kelp,1") == ("#kelp", 1)

@@ -151,6 +151,8 @@ class CsvRowDeserializationSchema(DeserializationSchema):
             text = message.decode()
             if self._allows_comments and text.startswith("#"):
                 return None
+            if len(text) > csv.field_size_limit():
+                csv.field_size_limit(len(text))  # of the process: a value is at most as long as its message
             lines = list(csv.reader(io.StringIO(text, newline=""), **self._dialect))
             if len(lines) != 1:
                 raise ValueError(f"it has {len(lines)} lines, not one")

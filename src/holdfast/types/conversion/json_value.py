@@ -127,7 +127,7 @@ def _decimal(value: Any) -> Any:
     if not isinstance(value, str):
         return value
     try:
-        return Decimal(value)
+        return Decimal(_digits(value))
     except ArithmeticError:
         raise ValueError(f"{value!r} is no decimal number") from None
 
@@ -135,7 +135,7 @@ def _decimal(value: Any) -> Any:
 def _whole(value: Any) -> int:
     if isinstance(value, Decimal) and value.adjusted() > _DIGITS:
         raise ValueError(f"{value} has too many digits")  # which nobody should write out
-    return int(value)
+    return int(_digits(value) if isinstance(value, str) else value)
 
 
 def _day(value: Any) -> date:
@@ -186,7 +186,7 @@ def _whole_of(value: Any) -> Any:
 
 
 def _float_of(value: Any) -> Any:
-    return _float(_decimal(_digits(value)) if isinstance(value, str) else value)
+    return _float(_decimal(value))
 
 
 def _digits(text: str) -> str:

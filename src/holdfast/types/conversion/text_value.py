@@ -28,7 +28,7 @@ def text_reader(described: TypeInformation) -> Callable[[str], Any]:
         ConfigurationError: The type is not simple.
     """
     if isinstance(described, DecimalTypeInformation):
-        return int if described.as_int else _decimal
+        return _of_number(int if described.as_int else _decimal)
     name = described.ddl if isinstance(described, _SIMPLE) else ""
     known = _READERS.get("string" if name.startswith("char") else name)
     if known is None:
@@ -47,6 +47,15 @@ def text_of(value: Any) -> str:
     if isinstance(value, datetime):
         return value.isoformat(" ")
     return format(value, "f") if isinstance(value, Decimal) else str(value)
+
+
+def _of_number(read: Callable[[str], Any]) -> Callable[[str], Any]:
+    def read_number(text: str) -> Any:
+        if "_" in text or not text.isascii():  # Python takes 1_000 and digits of other scripts for numbers
+            raise ValueError(f"{text!r:.100} is no number")
+        return read(text)
+
+    return read_number
 
 
 def _decimal(text: str) -> Decimal:
@@ -68,8 +77,8 @@ _SIMPLE: Final = (AtomicTypeInformation, CharTypeInformation, SqlTimestampTypeIn
 _READERS: Final[dict[str, Callable[[str], Any]]] = {
     "string": str,
     "boolean": _boolean,
-    **dict.fromkeys(("tinyint", "smallint", "int", "bigint"), int),
-    **dict.fromkeys(("float", "double"), float),
+    **dict.fromkeys(("tinyint", "smallint", "int", "bigint"), _of_number(int)),
+    **dict.fromkeys(("float", "double"), _of_number(float)),
     "binary": _bytes,
     "date": lambda text: date.fromisoformat(text.strip()),
     "time": lambda text: time.fromisoformat(text.strip()),
