@@ -168,11 +168,16 @@ def send(
         connection.request(method, target, None if body is None else json.dumps(body), headers)
         response = connection.getresponse()
         content = json.loads(response.read() or b"{}")
-    except (OSError, http.client.HTTPException, ValueError) as error:
+    except (OSError, http.client.HTTPException, ValueError, RecursionError) as error:
         raise RestError(f"{address.url} (process {address.pid}) does not answer: {error}") from error
     finally:
         connection.close()
     if response.status >= 300:
-        assert isinstance(content, dict)
-        raise RestError(" ".join(content.get("errors", [])) or f"HTTP {response.status}", response.status)
+        raise RestError(_reason(content) or f"HTTP {response.status}", response.status)
     return response.status, content
+
+
+def _reason(content: Any) -> str:
+    """Why a request was refused; nothing if somebody else listens there by now, who says it in another form."""
+    errors = content.get("errors") if isinstance(content, dict) else None
+    return " ".join(map(str, errors)) if isinstance(errors, list) else ""
