@@ -83,9 +83,10 @@ $(FUZZER): $(STAMP) requirements-fuzz.txt
 	$(PY) -m uv venv --clear --python $(PY) $@
 	$(PY) -m uv pip install --python $@ -r requirements-fuzz.txt
 
-fuzz: $(FUZZER) ## Fuzz every parser with coverage guidance, and add it to the table: SECONDS_EACH=600 TARGETS=frame
+fuzz: $(FUZZER) ## Fuzz every parser with coverage guidance, and add it to the table: MINUTES=40 BESIDE=2, SECONDS_EACH=600 TARGETS=frame
 	PYTHONPATH="src:$$($(PY) -c 'import site; print(site.getsitepackages()[0])')" \
-		$(FUZZER)/bin/python -m tests.fuzz.campaign --seconds $(SECONDS_EACH) $(TARGETS)
+		$(FUZZER)/bin/python -m tests.fuzz.campaign --seconds $(SECONDS_EACH) $(if $(MINUTES),--minutes $(MINUTES)) \
+		$(if $(BESIDE),--beside $(BESIDE)) $(TARGETS)
 
 $(CLASSES): $(STAMP) tests/programs/java_archive.py
 	-$(PY) -m tests.programs.java_archive

@@ -1,7 +1,8 @@
-"""Fuzzes targets one after the other, and adds what was done to the table of all sessions, as it truly was.
+"""Fuzzes targets, and adds what was done to the table of all sessions, as it truly was.
 
     make fuzz SECONDS_EACH=60                        every target for a minute
     make fuzz SECONDS_EACH=3600 TARGETS="frame ledger"
+    make fuzz MINUTES=40 BESIDE=2                    for 40 minutes, two at a time, a minute whoever has had least
 
 Time is that of the processor, so a session beside other work counts for what it got. The table is written after each
 target: a session that is interrupted has done what is in it.
@@ -10,16 +11,21 @@ target: a session that is interrupted has done what is in it.
 from __future__ import annotations
 
 import argparse
+import os
 import re
-import resource
 import subprocess
 import sys
+import tempfile
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from tests.fuzz.targets import NAMES
+from tests.fuzz.targets import KINDS, NAMES
 
 ROOT: Final = Path(__file__).parents[2]
 TABLE: Final = ROOT / "benchmarks" / "results" / "fuzz.md"
@@ -30,7 +36,9 @@ HEAD: Final = (
 )
 _ROW: Final = re.compile(r"\| (\w+) \| ([\d,]+) \| ([\d,]+) \| ([\d,]+) \| ([\d,]+) \| ([^|]*) \|")
 _UNITS: Final = re.compile(r"stat::number_of_executed_units:\s+(\d+)")
+OF_KINDS: Final = "| kind | targets | processor minutes | inputs | defects |\n| --- | --- | ---: | ---: | ---: |\n"
 _SLACK: Final = 300
+_SHORTEST: Final = 10
 
 
 @dataclass(frozen=True)
@@ -61,18 +69,34 @@ class Total:
         )
 
 
+def totals_in(page: str) -> dict[str, Total]:
+    """What was done, by target."""
+    found = [match.groups() for match in _ROW.finditer(page.partition(BEGIN)[2].partition(END)[0])]
+    return {
+        row[0]: Total(*(int(cell.replace(",", "")) for cell in row[1:5]), row[5]) for row in found if row[0] != "all"
+    }
+
+
 def added(page: str, name: str, run: Total) -> str:
-    """The page with a run of a target in its table."""
+    """The page with a run of a target in its tables."""
     before, _, rest = page.partition(BEGIN)
-    table, _, after = rest.partition(END)
-    found = [match.groups() for match in _ROW.finditer(table)]
-    totals = {row[0]: Total(*(int(cell.replace(",", "")) for cell in row[1:5]), row[5]) for row in found}
-    totals.pop("all", None)
+    totals = totals_in(page)
     totals[name] = totals.get(name, Total()) + run
     rows = [_row(target, totals[target]) for target in sorted(totals)]
     whole = sum(totals.values(), Total())
     summary = Total(whole.runs, whole.seconds, whole.inputs, whole.defects, f"{len(totals)} targets")
-    return f"{before}{BEGIN}{HEAD}{''.join(rows)}{_row('all', summary)}{END}{after}"
+    tables = f"{OF_KINDS}{_rows_of_kinds(totals)}\n{HEAD}{''.join(rows)}{_row('all', summary)}"
+    return f"{before}{BEGIN}{tables}{END}{rest.partition(END)[2]}"
+
+
+def _rows_of_kinds(totals: Mapping[str, Total]) -> str:
+    rows = []
+    for kind, names in KINDS.items():
+        whole = sum((totals.get(name, Total()) for name in names), Total())
+        rows.append(
+            f"| {kind} | {', '.join(names)} | {whole.seconds / 60:,.1f} | {whole.inputs:,} | {whole.defects} |\n"
+        )
+    return "".join(rows)
 
 
 def _row(name: str, total: Total) -> str:
@@ -83,25 +107,58 @@ def _row(name: str, total: Total) -> str:
 def run(name: str, seconds: int) -> Total:
     """Fuzz one target."""
     command = [sys.executable, "-m", "tests.fuzz.runner", name, f"-max_total_time={seconds}"]
-    before = _processor_seconds()
-    try:
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, check=False, timeout=seconds + _SLACK)
-        said, code = (done.stdout + done.stderr).decode(errors="replace"), done.returncode
-    except subprocess.TimeoutExpired as error:
-        said, code = ((error.stdout or b"") + (error.stderr or b"")).decode(errors="replace"), -1
+    with tempfile.TemporaryFile() as output:
+        process = subprocess.Popen(command, cwd=ROOT, stdout=output, stderr=subprocess.STDOUT)
+        hung = threading.Timer(seconds + _SLACK, process.kill)
+        hung.start()
+        _, status, used = os.wait4(process.pid, 0)
+        hung.cancel()
+        process.returncode = os.waitstatus_to_exitcode(status)
+        output.seek(0)
+        said = output.read().decode(errors="replace")
     defects = [line for line in said.splitlines() if line.startswith("DEFECT")]
-    if code:
-        defects.append(f"DEFECT the process ended with {code}: {said[-2000:]}")
+    if process.returncode:
+        defects.append(f"DEFECT the process ended with {process.returncode}: {said[-2000:]}")
     for defect in defects:
         print(defect, flush=True)
     units = _UNITS.search(said)
-    used = round(_processor_seconds() - before)
-    return Total(1, used, int(units[1]) if units else 0, len(defects), f"{datetime.now(UTC):%Y-%m-%d}, {_commit()}")
+    taken = round(used.ru_utime + used.ru_stime)
+    return Total(1, taken, int(units[1]) if units else 0, len(defects), f"{datetime.now(UTC):%Y-%m-%d}, {_commit()}")
 
 
-def _processor_seconds() -> float:
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
+def campaign(names: Sequence[str], seconds: int, minutes: float | None = None, beside: int = 1) -> int:
+    """Fuzz targets, those first that have had least; returns how many defects were found.
+
+    Args:
+        names: The targets.
+        seconds: For each of them, at a time.
+        minutes: How long to go on; None for each target once.
+        beside: So many at one time.
+    """
+    ends = None if minutes is None else time.monotonic() + 60 * minutes
+    waiting, lock, defects = list(names), threading.Lock(), []
+
+    def work() -> None:
+        while True:
+            with lock:
+                had = totals_in(TABLE.read_text("utf-8"))
+                stretch = seconds if ends is None else min(seconds, round(ends - time.monotonic()))
+                if not waiting or (ends is not None and stretch < _SHORTEST):
+                    return
+                name = min(waiting, key=lambda name: had.get(name, Total()).seconds)
+                waiting.remove(name)
+            total = run(name, stretch)
+            with lock:
+                TABLE.write_text(added(TABLE.read_text("utf-8"), name, total), "utf-8")
+                print(f"{name}: {total.seconds} s, {total.inputs:,} inputs, {total.defects} defects", flush=True)
+                defects.append(total.defects)
+                if ends is not None:
+                    waiting.append(name)
+
+    with ThreadPoolExecutor(beside) as pool:
+        for worker in [pool.submit(work) for _ in range(beside)]:
+            worker.result()
+    return sum(defects)
 
 
 def _commit() -> str:
@@ -114,20 +171,16 @@ def _commit() -> str:
 
 def main() -> int:
     """Fuzz targets; returns 1 if something was found."""
-    parser = argparse.ArgumentParser(description="Fuzz targets one after the other.")
-    parser.add_argument("--seconds", type=int, default=60, help="for each target")
+    parser = argparse.ArgumentParser(description="Fuzz targets, those first that have had least.")
+    parser.add_argument("--seconds", type=int, default=60, help="for each target, at a time")
+    parser.add_argument("--minutes", type=float, help="how long to go on; each target once if this is not given")
+    parser.add_argument("--beside", type=int, default=1, help="so many at one time")
     parser.add_argument("targets", nargs="*", metavar="TARGET", help="all if none is named")
     given = parser.parse_args()
     unknown = set(given.targets) - set(NAMES)
     if unknown:
         parser.error(f"there is no target {sorted(unknown)}; there are {' '.join(NAMES)}")
-    found = 0
-    for name in given.targets or NAMES:
-        total = run(name, given.seconds)
-        TABLE.write_text(added(TABLE.read_text("utf-8"), name, total), "utf-8")
-        print(f"{name}: {total.seconds} s, {total.inputs:,} inputs, {total.defects} defects", flush=True)
-        found += total.defects
-    return int(found > 0)
+    return int(campaign(given.targets or NAMES, given.seconds, given.minutes, given.beside) > 0)
 
 
 if __name__ == "__main__":
