@@ -314,6 +314,16 @@ def test_a_command_goes_to_no_place_but_that_of_a_rest_interface(tmp_path: Path)
         addresses(directory)
 
 
+@pytest.mark.timeout(60)
+def test_an_address_that_is_a_link_to_nowhere_does_not_keep_a_command_for_ever(tmp_path: Path) -> None:
+    directory = JobDirectory(LocalFileSystem(), str(tmp_path), JobID("0" * 32))
+    link = tmp_path / ("0" * 32) / "rest" / f"{1:019d}-{'0' * 12}.json"
+    link.parent.mkdir(parents=True)
+    link.symlink_to(tmp_path / "nowhere")
+    with pytest.raises(StorageError, match="links that lead nowhere"):
+        addresses(directory)
+
+
 @pytest.mark.parametrize(
     "name",
     [

@@ -21,7 +21,7 @@ import socket
 from dataclasses import asdict, dataclass, fields
 from typing import Final
 
-from holdfast.errors import CorruptFileError, NotExistError
+from holdfast.errors import CorruptFileError, NotExistError, StorageError
 from holdfast.kernel.ids import new_nonce
 from holdfast.kernel.malformed import MALFORMED
 from holdfast.storage.file_system.path import join
@@ -29,6 +29,7 @@ from holdfast.storage.job.job_directory import JobDirectory
 
 DIRECTORY: Final = "rest"
 _RENAMED: Final = {"bearer": "bearer_token", "token": "fencing_token"}
+_ATTEMPTS: Final = 100
 _NAME: Final = re.compile(r"([0-9]{19})-[0-9a-f]{12}\.json")
 
 
@@ -102,14 +103,16 @@ def addresses(directory: JobDirectory) -> list[RestAddress]:
 
     Raises:
         CorruptFileError: A file is none of ours.
+        StorageError: A file is listed again and again, and is not there.
     """
     place = join(directory.path, DIRECTORY)
-    while True:
+    for _ in range(_ATTEMPTS):
         names = [name for name in directory.fs.list_names(place) if _NAME.fullmatch(name)]
         try:
             return [_read(directory, join(place, name)) for name in sorted(names, reverse=True)]
-        except NotExistError:
-            continue  # a process has ended just now, or begun another term
+        except NotExistError as error:
+            gone = error  # a process has ended just now, or begun another term
+    raise StorageError(f"Where the job is reached cannot be told, {place!r} has links that lead nowhere: {gone}")
 
 
 def _read(directory: JobDirectory, path: str) -> RestAddress:
