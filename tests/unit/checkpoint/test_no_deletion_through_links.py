@@ -86,7 +86,7 @@ def test_disposal_follows_no_link(tmp_path: Path) -> None:
     alias = tmp_path / "alias"
     alias.symlink_to(savepoint)
     before = names(savepoint)
-    for path in (alias, f"{alias}/", alias / "_metadata"):
+    for path in (alias, f"{alias}/", f"{alias}/.", f"{alias}/.//./", alias / "_metadata", f"{alias}/./_metadata"):
         with pytest.raises(ConfigurationError, match="is a link"):
             dispose_savepoint(str(path))
     assert names(savepoint) == before

@@ -21,7 +21,7 @@ from holdfast.errors import (
 from holdfast.kernel.ids import new_nonce
 from holdfast.storage.file_system.file import FileStatus, FileSystem
 from holdfast.storage.file_system.os_error import DEFINITE, translate, unknown_outcome
-from holdfast.storage.file_system.path import can_name_a_file, local_path
+from holdfast.storage.file_system.path import can_name_a_file, local_path, without_itself
 from holdfast.storage.file_system.regular_file import link, link_or_move, open_regular, read_regular
 
 _Listing = list[FileStatus]
@@ -232,7 +232,7 @@ class LocalFileSystem(FileSystem):
 
         The directory is opened first, and the file deleted in what was opened: nobody can put a link there in between.
         """
-        local = _local(directory).rstrip("/") or "/"
+        local = without_itself(_local(directory))
         try:
             descriptor = os.open(local, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         except FileNotFoundError:
@@ -256,7 +256,7 @@ class LocalFileSystem(FileSystem):
 
     def is_link(self, path: str) -> bool:
         """Whether a path names a link, and not what it points to."""
-        return os.path.islink(_local(path).rstrip("/"))
+        return os.path.islink(without_itself(_local(path)))
 
     def resolved(self, path: str) -> str:
         """Return a path that means the same and goes through no link, whether there is something or not."""

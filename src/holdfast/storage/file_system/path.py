@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
+from typing import Final
 from urllib.parse import unquote, urlsplit
 
 from holdfast.errors import ConfigurationError
+
+_ITSELF: Final = re.compile(r"(?:/\.?)+\Z")
 
 
 def join(directory: str, *names: str) -> str:
@@ -22,6 +26,11 @@ def parent(path: str) -> str:
 def base_name(path: str) -> str:
     """Return the last part of a path or URI."""
     return path.rstrip("/").rpartition("/")[2]
+
+
+def without_itself(path: str) -> str:
+    """Return the path of a directory without what may stand behind its name and leads through a link: `/` and `/.`."""
+    return _ITSELF.sub("", path) or "/"
 
 
 def is_absolute(path: str) -> bool:
