@@ -214,6 +214,62 @@ def test_timers_of_processing_time_come_with_keys_of_any_kind(place: Path) -> No
     assert len(ledger.read(place / "silent")) == 3
 
 
+class AgainByElement(KeyedProcessFunction):
+    """Each timer sets itself again, the next one, and now and then one for the current time; odd ones think better."""
+
+    def process_element(self, value: Any, ctx: Any) -> Any:
+        ctx.timer_service().register_processing_time_timer(value.at)
+        return ()
+
+    def on_timer(self, timestamp: int, ctx: Any) -> Any:
+        timers = ctx.timer_service()
+        for time in (timestamp, timestamp + 4):
+            timers.register_processing_time_timer(time)
+        if timestamp % 5 == 0:
+            timers.register_processing_time_timer(timers.current_processing_time())
+        if timestamp % 2:
+            timers.delete_processing_time_timer(timestamp)
+        yield ctx.get_current_key(), timestamp, timers.current_processing_time()
+
+
+class AgainByBatch(BatchFunction):
+    """The same."""
+
+    def process_batch(self, batch: pa.RecordBatch, ctx: BatchContext) -> Any:
+        ctx.register_processing_time_timers(batch["at"])
+
+    def on_timers(self, batch: pa.RecordBatch, ctx: BatchContext) -> Any:
+        assert ctx.timestamps is not None
+        times, now = ctx.timestamps.to_numpy(), ctx.current_processing_time()
+        ctx.register_processing_time_timers(times)
+        ctx.register_processing_time_timers(times + 4)
+        ctx.register_processing_time_timers(now, times % 5 == 0)
+        ctx.delete_processing_time_timers(times[times % 2 == 1], times % 2 == 1)
+        return pa.table([batch["key"], times, [now] * len(times)], names=["key", "time", "now"])
+
+
+def test_timers_that_are_set_again_for_a_time_that_has_come_fire_in_the_next_epoch_as_by_element(place: Path) -> None:
+    found = []
+    for function in (AgainByElement(), AgainByBatch()):
+        own, clock = place / type(function).__name__, ManualClock(1_000)
+        program = Program()
+        keyed = program.source("readings", READING).key_by(lambda row: row.sensor, "string")
+        process = keyed.process if isinstance(function, AgainByElement) else keyed.process_batches
+        process(function, "key string, time bigint, now bigint").uid("again").sink_to(ParquetFileSink(own / "out")).uid(
+            "out"
+        )
+        inputs = epochs("readings", [[("a", 1, 984, 1), ("b", 1, 993, 1), ("c", 1, 1_008, 1)], [], []])
+        for number in range(len(inputs)):
+            run(program, own / "job", inputs[: number + 1], clock=clock, parallelism=1 + number % 2)
+            clock.advance(11)
+        found.append(sorted(ledger.read(own / "out")))
+    by_element, by_batch = found
+    assert by_batch == by_element
+    first = [(key, time) for key, time, now in by_element if now == 1_000]
+    assert first == [("a", time) for time in range(984, 1_001, 4)] + [("b", 993), ("b", 997)]
+    assert len([row for row in by_element if row[:2] == ("a", 984)]) == len({now for _, _, now in by_element}) > 3
+
+
 def timed(program: Program, function: BatchFunction, key: Any = "sensor") -> DataStream:
     stream = program.source("readings", READING).assign_timestamps_and_watermarks(late_by(0)).key_by(key)
     return stream.process_batches(function, READING)

@@ -203,6 +203,32 @@ def test_a_timer_may_register_the_next_one_which_fires_in_the_same_epoch_if_it_i
     assert [page for page in pages if page] == [[10], [40, 70], [100]]
 
 
+class Restless(KeyedProcessFunction):
+    """Asks, whenever it is called, to be called at once."""
+
+    def process_element(self, value: Any, ctx: Any) -> Any:
+        ctx.timer_service().register_processing_time_timer(ctx.timer_service().current_processing_time())
+
+    def on_timer(self, timestamp: int, ctx: Any) -> Any:
+        self.process_element(None, ctx)
+        yield ctx.get_current_key(), timestamp
+
+
+def test_a_timer_that_is_set_again_for_the_current_time_lets_the_epoch_end_and_fires_in_the_next(place: Path) -> None:
+    """In Flink the clock moves on while timers fire, so others get their turn and checkpoints pass."""
+    clock = ManualClock(START)
+    program = Program()
+    program.source("in", PAIR).key_by("key").process(Restless(), PAIR).uid("restless").sink_to(Journal(place / "out"))
+    script = scripted([("a", 1), ("b", 1)], 10, 10, [("b", 1)])
+    running = master(program, place / "job", script, clock=clock, engine=ScriptedEngine, hands=clock)
+    assert running.run() is JobStatus.SUSPENDED
+    fired = {int(page[:6]): sorted(rows) for page, rows in journal.pages(place / "out").items()}
+    # What was set for the time of the epoch before comes first, then what that sets for the time of this one.
+    times = {1: [0], 2: [0, 10], 3: [10, 20], 4: [20, 21]}
+    assert fired == {epoch: [(key, START + at) for key in "ab" for at in ats] for epoch, ats in times.items()}
+    assert len({record.checkpoint_id for record in running.progress.recent}) == 4
+
+
 def test_a_plain_function_may_register_timers_that_nobody_hears(place: Path) -> None:
     def register(pair: Any, ctx: Any) -> Any:
         ctx.timer_service().register_processing_time_timer(START + 10)

@@ -24,6 +24,8 @@ class Firing:
         times: When those are due that were due when it began, in order.
         make: Makes their objects.
         through: Up to which time timers fire.
+        goes_back: Whether a timer fires too that is set for no later than the one that fires. If not, it waits: where
+            time stands still meanwhile, one that sets itself again would never end.
         changes: What is said by element about timers: kept by the queue, and empty when it begins.
 
     Attributes:
@@ -31,9 +33,18 @@ class Firing:
     """
 
     def __init__(
-        self, times: list[int], make: Callable[[], list[Timer]], through: int, changes: dict[Timer, Op]
+        self,
+        times: list[int],
+        make: Callable[[], list[Timer]],
+        through: int,
+        changes: dict[Timer, Op],
+        *,
+        goes_back: bool,
     ) -> None:
         self.through = through
+        self._goes_back = goes_back
+        self._now = through
+        self._waiting: set[Timer] = set()
         self._times = times
         self._make = make
         self._changes = changes
@@ -54,6 +65,7 @@ class Firing:
                 yield from self._take_added(time)
             self._next = at + 1
             if not changes or self._is_left(self.timers[at]):
+                self._now = time
                 yield time, at
         yield from self._take_added(self.through + 1)
 
@@ -64,7 +76,9 @@ class Firing:
 
     def add(self, timer: Timer) -> None:
         """A timer was set."""
-        if timer[0] <= self.through:
+        if not self._goes_back and timer[0] <= self._now:
+            self._waiting.add(timer)
+        elif timer[0] <= self.through:
             heapq.heappush(self._added, (timer[0], next(self._order), timer))
 
     def tell(self) -> None:
@@ -84,6 +98,7 @@ class Firing:
         changes, added = self._changes, self._added
         while added and added[0][0] < before:
             time, _, timer = heapq.heappop(added)
-            if changes.get(timer) is _PUT:
+            if changes.get(timer) is _PUT and timer not in self._waiting:
                 del changes[timer]
+                self._now = time
                 yield time, timer

@@ -113,15 +113,18 @@ class TimerQueue:
             self._by_key.setdefault(timer[1:], set()).add(timer)
 
     @contextmanager
-    def firing(self, due: TimerRows, through: int) -> Iterator[Firing]:
+    def firing(self, due: TimerRows, through: int, *, goes_back: bool) -> Iterator[Firing]:
         """Let timers fire by element, inside the block.
 
         Args:
             due: What `take_due` has returned.
             through: The time.
+            goes_back: See `Firing`.
         """
         self._by_key = None
-        firing = self._firing = Firing(due.times.tolist(), lambda: self.timers_of(due), through, self._changes)
+        times = due.times.tolist()
+        firing = Firing(times, lambda: self.timers_of(due), through, self._changes, goes_back=goes_back)
+        self._firing = firing
         try:
             yield firing
         finally:

@@ -177,7 +177,7 @@ class InternalTimerService:
             fire(self._for_users(time, namespace))
 
     def fire_processing(self, now: int, fire: Callable[[InternalTimer], None]) -> None:
-        """Fire the processing-time timers that are due."""
+        """Fire the processing-time timers that are due; see `each_due_processing_time`."""
         for time, namespace in self.each_due_processing_time(now):
             fire(self._for_users(time, namespace))
 
@@ -188,11 +188,15 @@ class InternalTimerService:
             When it was due, and its encoded namespace.
         """
         self.watermark = watermark
-        return self._each_due(self._event, watermark)
+        return self._each_due(self._event, watermark, goes_back=True)
 
     def each_due_processing_time(self, now: int) -> Iterator[tuple[int, bytes]]:
-        """Do the same with processing-time timers."""
-        return self._each_due(self._processing, now)
+        """Do the same with processing-time timers.
+
+        One that is registered meanwhile and is due comes too if it is later than the one that fires. Otherwise it is
+        there the next time: Flink's clock has moved on by then, and this one has not.
+        """
+        return self._each_due(self._processing, now, goes_back=False)
 
     def take_due_event_time(self, watermark: int) -> DueTimers:
         """Set the watermark, and remove and return what is due; what is registered from then on comes the next time."""
@@ -268,14 +272,14 @@ class InternalTimerService:
             codec.from_storage(rows.keys) if stored is None else ArrivedKeys(codec, stored), rows.hashes
         )
 
-    def _each_due(self, queue: TimerQueue, through: int) -> Iterator[tuple[int, bytes]]:
+    def _each_due(self, queue: TimerQueue, through: int, *, goes_back: bool) -> Iterator[tuple[int, bytes]]:
         backend = self._backend
         # All that is due now is prepared at once; what the callbacks add is not known yet.
         rows = queue.take_due(through)
         slots = self._prepare(rows)
         names = [b""] * len(rows) if self._is_void else queue.names_of(rows)
         slots_by_key: dict[Any, int] = {}
-        with queue.firing(rows, through) as firing:
+        with queue.firing(rows, through, goes_back=goes_back) as firing:
             for time, which in firing:
                 if isinstance(which, int):
                     backend.slot = slots[which]

@@ -109,6 +109,29 @@ class StateTimerContract:
             assert [task.state(key, COUNT).value() for key in "abc"] == [11, None, 13]
             assert fire(task, MAX) == [(100, "a")]
 
+    def test_a_timer_that_sets_itself_again_fires_again_in_event_time_and_the_next_time_in_processing_time(
+        self, epochs: StateEpochs
+    ) -> None:
+        """The clock stands still while timers fire: else it would never end. What is later fires, if it is due."""
+        found = {}
+        for processing in (False, True):
+            fired: list[int] = []
+
+            def on_timer(time: int, fired: list[int] = fired, processing: bool = processing) -> None:
+                fired.append(time)
+                if len(fired) < 5:
+                    register(task, task.backend.get_current_key(), 12, time, 5, processing=processing)
+
+            for _ in range(2):
+                with epochs.epoch() as task:
+                    if not fired:
+                        register(task, "a", 10, processing=processing)
+                    timers = task.backend.timers
+                    (timers.fire_processing if processing else timers.advance_watermark)(20, on_timer)
+                fired.append(-1)
+            found[processing] = fired
+        assert found == {False: [10, 5, 5, 5, 5, 10, 12, -1, -1], True: [10, 12, -1, 5, 10, 12, -1]}
+
     def test_a_timer_in_the_past_fires_with_the_next_advance(self, epochs: StateEpochs) -> None:
         with epochs.epoch() as task:
             register(task, "a", 10)

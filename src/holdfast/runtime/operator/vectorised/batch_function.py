@@ -141,6 +141,8 @@ class BatchContext:
         self._dict_keys: Sequence[Any] = ()
         self._slots: Sequence[Any] = ()
         self._due: npt.NDArray[np.int64] = np.empty(0, np.int64)
+        # Timers by slot and time, set in `on_timers` for a time that has come: one call after the other would set them.
+        self._waiting: set[tuple[int, int]] = set()
         self._emitted: Stamps | None = None
 
     def begin(self, dict_keys: Sequence[Any], hashes: Any, timestamps: Stamps | None) -> None:
@@ -154,6 +156,13 @@ class BatchContext:
         """Go on to timers of these keys."""
         self._dict_keys, self._slots, self._due = (), Slots(slots), times
         self.timestamps, self._domain = stamps_of(times), domain
+
+    def end_timers(self) -> None:
+        """No more timers fire in this epoch: set those that wait for the next one."""
+        if self._waiting:
+            slots, times = np.array(sorted(self._waiting), np.int64).T
+            self._waiting.clear()
+            self.backend.timers.register_processing_time_timers(slots, times)
 
     def take_emitted(self, count: int) -> Stamps:
         """Return and forget the timestamps of what was returned.
@@ -216,20 +225,27 @@ class BatchContext:
 
     def delete_processing_time_timers(self, times: Any, rows: Any = None) -> None:
         """Remove timers; no such timer is no error. See `register_event_time_timers`."""
-        self.backend.timers.delete_processing_time_timers(*self._timers(times, rows))
+        slots, numbers = self._timers(times, rows)
+        self.backend.timers.delete_processing_time_timers(slots, numbers)
+        if self._waiting:
+            self._waiting.difference_update(zip(slots.tolist(), numbers.tolist(), strict=True))
 
     def _new_timers(self, times: Any, rows: Any, domain: TimeDomain) -> tuple[Rows, Any]:
-        """Timers to set: without those of the batch that, element by element, would be set still."""
+        """Timers to set now: without those of the batch that, element by element, would be set still, and who waits."""
         slots, times = self._timers(times, rows)
         if self._domain is not domain or times.dtype.kind != "i" or len(times) != len(slots):
             return slots, times
         own = self._due if rows is None else self._due[_row_numbers(rows)]
         later = np.flatnonzero((times > own) & (times <= self._due[-1]))
+        is_set_now = np.ones(len(times), np.bool_)
         if len(later):
             due = set(zip(self._slots, self._due.tolist(), strict=True))
-            set_still = [at for at in later.tolist() if (int(slots[at]), int(times[at])) in due]
-            slots, times = np.delete(slots, set_still), np.delete(times, set_still)
-        return slots, times
+            is_set_now[[at for at in later.tolist() if (int(slots[at]), int(times[at])) in due]] = False
+        if domain is TimeDomain.PROCESSING_TIME:
+            again = times <= own
+            is_set_now &= ~again
+            self._waiting.update(zip(slots[again].tolist(), times[again].tolist(), strict=True))
+        return slots[is_set_now], times[is_set_now]
 
     def _timers(self, times: Any, rows: Any) -> tuple[Rows, Any]:
         slots = np.asarray(self._slots, np.int64)
@@ -313,8 +329,9 @@ class BatchFunction(RichFunction):
     def on_timers(self, batch: pa.RecordBatch, ctx: BatchContext) -> Any:
         """Process the timers that are due at the end of an epoch, in order of time.
 
-        Timers that are set here and are due at once come in another call. One of the batch that is deleted here has
-        come all the same. Event time comes before processing time.
+        Timers that are set here and are due at once come in another call; in processing time one that is not later than
+        that of its row comes in the next epoch. One of the batch that is deleted here has come all the same. Event time
+        comes before processing time.
 
         Args:
             batch: The keys: the columns of the key, or one named `key` where it is made by a function.

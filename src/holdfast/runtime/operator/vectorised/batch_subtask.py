@@ -58,6 +58,7 @@ class BatchSubtask(OperatorSubtask):
             *self._fired(TimeDomain.EVENT_TIME, lambda: timers.take_due_event_time(watermark)),
             *self._fired(TimeDomain.PROCESSING_TIME, lambda: timers.take_due_processing_time(now)),
         ]
+        self._context.end_timers()
         self.backend.release()
         if not emitted:
             emitted = [self._guarded("firing timers", lambda: None)]
