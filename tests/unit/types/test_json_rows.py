@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
-from datetime import UTC, date, datetime, time
+from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from typing import Any
 
@@ -147,9 +147,43 @@ def test_json_is_written_without_spaces_as_flink_writes_it() -> None:
     assert schema.build().serialize(Row(1, None, None)) == b'{"id":1,"place":null,"n":null}'
 
 
+def test_decimals_are_written_as_numbers_and_times_with_a_z_as_flink_writes_them_and_reads_them() -> None:
+    """What Flink's class wrote for these values; it refuses times without a Z."""
+    described = "d decimal(38, 18), n array<decimal(10, 2)>, t time, at timestamp_ntz, i timestamp, name string"
+    writer = JsonRowSerializationSchema.builder().with_type_info(described).build()
+    for text in ("1.500000000000000000", "2.7000000000E-8", "0E-18", "12345678901234567890.123456789012345678"):
+        written = writer.serialize(Row(Decimal(text), None, None, None, None, None)).decode()
+        assert written.startswith(f'{{"d":{text},')
+        assert json.loads(written, parse_float=Decimal)["d"] == Decimal(text)
+    zone = timezone(timedelta(hours=2))
+    row = Row(
+        None, [Decimal("-1.50"), None], time(5, 15), datetime(2026, 1, 1), datetime(2026, 1, 1, 2, 0, 0, 5, zone), '"1"'
+    )
+    assert writer.serialize(row) == (
+        rb'{"d":null,"n":[-1.50,null],"t":"05:15:00Z","at":"2026-01-01T00:00:00Z",'
+        rb'"i":"2026-01-01T00:00:00.000005Z","name":"\"1\""}'
+    )
+    assert reader(described).deserialize(writer.serialize(row)) == row
+    older = b'{"d":"1.5","n":["2.50"],"t":"05:15:00","at":"2026-01-01T00:00:00","i":"2026-01-01T00:00:00+00:00"}'
+    assert reader(described).deserialize(older) == (
+        Decimal("1.5"), [Decimal("2.50")], time(5, 15), datetime(2026, 1, 1), datetime(2026, 1, 1, tzinfo=UTC), None,
+    )  # fmt: skip
+    with pytest.raises(ValueError, match="without a time zone"):
+        reader(described).deserialize(b'{"at":"2026-01-01T00:00:00+02:00"}')
+
+
+def test_what_is_no_number_of_json_is_not_written() -> None:
+    writer = JsonRowSerializationSchema.builder().with_type_info(Types.ROW_NAMED(["any"], [Types.PICKLED_BYTE_ARRAY()]))
+    for value in (Decimal("NaN"), Decimal("-Infinity"), float("nan")):
+        with pytest.raises(ValueError, match="JSON"):
+            writer.build().serialize(Row(value))
+
+
 DOUBLED = {
     n: {"type": "object", "properties": {name: {"$ref": f"#/d/{n + 1}"} for name in "xy"}} for n in range(30)
 } | {30: {"type": "string"}}
+
+
 SCHEMA = """{
     "type": "object",
     "definitions": {"place": {"type": "object", "properties": {"city": {"type": "string"}}}},

@@ -8,7 +8,7 @@ from holdfast.errors import ConfigurationError, OutputTypeError
 from holdfast.types.conversion.convert import to_row_type
 from holdfast.types.conversion.json_schema import row_type_of_json_schema
 from holdfast.types.conversion.json_value import json_reader, parse_json
-from holdfast.types.encoder import json_text, with_kind
+from holdfast.types.encoder import json_text_of_flink, with_kind
 from holdfast.types.information.type_information import ChangelogTypeInformation, RowTypeInformation
 from holdfast.types.serialization_schema import DeserializationSchema, SerializationSchema
 
@@ -19,7 +19,8 @@ class JsonRowDeserializationSchema(DeserializationSchema):
     """Rows of JSON objects; `builder()` begins one.
 
     Fields that the type has not are ignored. Dates and times are ISO 8601, binaries base64, decimals numbers or text.
-    As in Flink, a text is read for a number or a boolean, and numbers, objects and arrays for a text.
+    As in Flink, a text is read for a number or a boolean, and numbers, objects and arrays for a text; a Z behind a time
+    that has no time zone is passed over.
     """
 
     Builder: ClassVar[type[JsonRowDeserializationSchemaBuilder]]
@@ -101,9 +102,10 @@ class JsonRowDeserializationSchemaBuilder:
 
 
 class JsonRowSerializationSchema(SerializationSchema):
-    """JSON objects of rows, without spaces, as Flink writes them; `builder()` begins one.
+    """JSON objects of rows as Flink writes them, without spaces; `builder()` begins one.
 
-    The form of values is that of `Encoder.json_encoder()`; rows of changes have their kind as a last field, `row_kind`.
+    Decimals are numbers, dates and times ISO 8601, binaries base64. Timestamps and times of day end in a Z, also those
+    without a time zone: Flink's schema reads no others. Rows of changes have their kind as a last field, `row_kind`.
     """
 
     Builder: ClassVar[type[JsonRowSerializationSchemaBuilder]]
@@ -121,7 +123,7 @@ class JsonRowSerializationSchema(SerializationSchema):
         """The JSON of a row, which must be of the type."""
         row = self._type.adopt(element)
         is_change = isinstance(self._type, ChangelogTypeInformation)
-        return json_text(with_kind(row) if is_change else row, is_compact=True).encode()
+        return json_text_of_flink(with_kind(row) if is_change else row).encode()
 
 
 class JsonRowSerializationSchemaBuilder:

@@ -65,7 +65,8 @@ def json_reader(
     Args:
         described: Type of the values. Dates and times are ISO 8601, binaries base64, decimals numbers or text.
         needs_all: Whether a row without one of the fields is refused; otherwise the field is null.
-        is_lenient: Whether, as in Flink, a text is read for a number or a boolean, and anything for a text.
+        is_lenient: Whether, as in Flink, a text is read for a number or a boolean, anything for a text, and times
+            without a time zone that are said to be in UTC.
         ignores_errors: Whether what cannot be read is null, and what it is a part of stays.
 
     Raises:
@@ -189,6 +190,10 @@ def _float_of(value: Any) -> Any:
     return _float(_decimal(value))
 
 
+def _without_utc(value: Any) -> Any:
+    return value if value.utcoffset() else value.replace(tzinfo=None)
+
+
 def _digits(text: str) -> str:
     if not set(text.strip().lower()) <= _OF_NUMBERS:  # Python reads more than these
         raise ValueError(f"{text!r} is no number")
@@ -201,6 +206,8 @@ _LENIENT: Final[dict[str, Reader]] = {
     "boolean": _truth_of,
     **dict.fromkeys(("tinyint", "smallint", "int", "bigint"), _whole_of),
     **dict.fromkeys(("float", "double"), _float_of),
+    "time": lambda value: _without_utc(time.fromisoformat(value)),
+    "timestamp_ntz": lambda value: _without_utc(_instant(value)),
 }
 
 
