@@ -16,7 +16,7 @@ from holdfast.cli.verb.jobmanager import jobmanager
 from holdfast.cli.verb.list import list_jobs
 from holdfast.cli.verb.query import query
 from holdfast.cli.verb.run import run
-from holdfast.cli.verb.savepoint import savepoint, stop
+from holdfast.cli.verb.savepoint import checkpoint, savepoint, stop
 from holdfast.cli.verb.state_server import state_server
 from holdfast.cli.verb.submit import logs, submit
 
@@ -29,7 +29,7 @@ def main() -> None:
 
 for command in (
     *(run, info, list_jobs, checkpoints, inspect, diff),
-    *(savepoint, stop, cancel, rescale),
+    *(savepoint, checkpoint, stop, cancel, rescale),
     *(query, state_server, state, replay),
     *(jobmanager, submit, logs),
 ):

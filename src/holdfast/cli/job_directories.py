@@ -34,10 +34,14 @@ def job_directories(path: str, registers: Registers) -> Iterator[tuple[JobDirect
     Of several jobs those are left out, with a word on standard error, whose registers cannot be found.
 
     Raises:
-        NotExistError: The path does not exist.
+        NotExistError: The path does not exist, or has no jobs.
         ConfigurationError: The register of the one job is in a coordination store that was not named.
     """
     found = directories_at(path)
+    if not found:
+        raise NotExistError(
+            f"There is no job in {path!r}; give the directory of a job, or the one set as execution.checkpointing.dir."
+        )
     for directory in found:
         try:
             state = registers.of(directory).read()

@@ -155,9 +155,9 @@ def _states(
     names = {(own, name) for reader in (before, after) for own in reader.operators() for name in _keyed(reader, own)}
     wanted = sorted(pair for pair in names if uid in (None, pair[0]) and state in (None, pair[1]))
     if not wanted and (uid, state) != (None, None):
-        raise NotExistError(
-            f"There is no keyed state {state or ''!r} of operator {uid or ''!r}; there are {sorted(names)}."
-        )
+        of = ("" if state is None else f" {state!r}") + ("" if uid is None else f" of operator {uid!r}")
+        there = ", ".join(f"{own}/{name}" for own, name in sorted(names))
+        raise NotExistError(f"There is no keyed state{of}; there are {there or 'none'}.")
     yield from wanted
 
 

@@ -42,7 +42,7 @@ def query(reader: SavepointReader, statement: str) -> pa.Table:
             return pa.table({}) if answer is None else answer.to_arrow_table()
         except duckdb.Error as error:
             states = [f"{_quoted(uid)}.{_quoted(state)}" for uid in reader.operators() for state in reader.states(uid)]
-            raise ConfigurationError(f"{error} The states are: {', '.join(states)}.") from error
+            raise ConfigurationError(f"{error}\nThe states are: {', '.join(states)}.") from error
 
 
 def _add_states(connection: Any, reader: SavepointReader, uid: str, statement: str) -> None:

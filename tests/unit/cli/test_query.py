@@ -252,6 +252,7 @@ def test_nobody_listens():
     code, _, err = holdfast("query", "--address", "127.0.0.1:1", "flights", "aircraft", "k")
     assert code == 1
     assert "No connection to 127.0.0.1:1" in err
+    assert "holdfast state-server DIR" in err
 
 
 def test_a_server_follows_jobs_that_begin_later_and_wants_the_token(tmp_path):

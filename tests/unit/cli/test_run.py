@@ -63,6 +63,9 @@ def test_the_recovery_flags_are_options(script: Any, tmp_path: Path) -> None:
         "execution.state-recovery.ignore-unclaimed-state": True,
         "execution.state-recovery.claim-mode": "NO_CLAIM",
     }
+    flinks = ("--fromSavepoint", str(tmp_path / "chk-7"), "--allowNonRestoredState", "--claimMode", "no_claim")
+    assert run(*flinks, script(SHOW)).stdout == result.stdout
+    assert json.loads(run("-p", "7", script(SHOW)).stdout)["options"]["parallelism.default"] == 7
     fresh = run(script(SHOW), "--fresh")
     assert json.loads(fresh.stdout)["options"]["execution.state-recovery.fresh"] is True
 
@@ -78,12 +81,40 @@ def test_the_recovery_flags_are_options(script: Any, tmp_path: Path) -> None:
         (["--claim-mode", "MINE", "-s", "x"], "is not one of"),
         (["--claim-mode", "LEGACY", "-s", "x"], "a job copies what it needs"),
         (["--frehs"], "No such option"),
+        (["-p", "many"], "'many' is not a valid integer"),
+        (["-m", "host:8081"], "high-availability.type"),
+        (["-pyfs", "helpers.py", "-py"], "python.files"),
+        (["--python"], "SCRIPT -- ARGS"),
+        (["-d"], "holdfast submit"),
     ],
 )
 def test_wrong_usage_is_exit_code_2_before_the_script_runs(script: Any, arguments: list[str], message: str) -> None:
     result = run(*arguments, script("raise SystemExit('the script ran')"))
     assert result.exit_code == 2
     assert message in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["cancel", "-s", "checkpoints"], "holdfast stop DIR -p TARGET"),
+        (["list", "--scheduled"], "-a shows those that do not run"),
+        (["checkpoint", "-full", "checkpoints"], "holdfast savepoint DIR TARGET"),
+        (["submit", "-py", "job.py"], "SCRIPT -- ARGS"),
+    ],
+)
+def test_flags_of_flink_that_mean_nothing_here_say_what_to_write(arguments: list[str], message: str) -> None:
+    result = CliRunner().invoke(main, arguments)
+    assert result.exit_code == 2
+    assert "is Flink's, and has no meaning here" in result.stderr
+    assert message in result.stderr
+
+
+@pytest.mark.parametrize("verb", ["state-server checkpoints", "logs 0123456789abcdef0123456789abcdef"])
+def test_an_option_that_nobody_knows_is_refused_by_every_command(verb: str) -> None:
+    result = CliRunner().invoke(main, [*verb.split(), "-D", "queryable-state.tokn=secret"])
+    assert result.exit_code == 2
+    assert "Did you mean 'queryable-state.token'" in result.stderr
 
 
 def test_a_script_that_does_not_exist_is_wrong_usage(tmp_path: Path) -> None:

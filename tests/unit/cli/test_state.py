@@ -134,6 +134,10 @@ def test_keys_that_were_added_removed_and_changed_go_to_a_file(path: str, tmp_pa
 def test_usage_and_what_is_not_there(path: str, tmp_path: Path) -> None:
     assert holdfast("diff", path, path, "--uid", "count.it").exit_code == 2
     assert holdfast("diff", path, path, "--keys", "--to", "x").exit_code == 2
+    assert (
+        "no keyed state of operator 'other'; there are count.it/"
+        in holdfast("diff", path, path, "--keys", "--uid", "other").output
+    )
     assert "no keyed state 'm'" in holdfast("diff", path, path, "--keys", "--uid", "count.it", "--state", "m").output
     for wrong in ("nothing.parquet", "first/_metadata"):
         named = ("--uid", "count.it", "--state", "n", "--from", str(tmp_path / wrong), "--to", str(tmp_path / "x"))

@@ -250,6 +250,10 @@ def test_the_commands_take_a_savepoint_rescale_list_and_stop(job: Running, tmp_p
     taken = holdfast("savepoint", job.directory, target, "--json")
     assert taken.exit_code == 0, taken.output
     assert (Path(json.loads(taken.stdout)["path"]) / "_metadata").exists()
+    checkpointed = holdfast("checkpoint", root, "--json")
+    assert checkpointed.exit_code == 0, checkpointed.output
+    newest = json.loads(checkpointed.stdout)["checkpoint_id"]
+    assert newest == job.client.get("checkpoints")["latest"]["completed"]["id"]
     assert holdfast("rescale", root, "3").stdout == "count  3\n"
     assert holdfast("rescale", root, "count=1").stdout == "count  1\n"
     assert job.master.control.parallelism == {"count": 1}
@@ -258,11 +262,14 @@ def test_the_commands_take_a_savepoint_rescale_list_and_stop(job: Running, tmp_p
     assert "no operator with state has the uid 'other'" in wrong.stderr
     (row,) = map(json.loads, holdfast("list", root, "--json").stdout.splitlines())
     assert (row["name"], row["status"], row["url"]) == ("words", "RUNNING", job.client.address.url)
-    stopped = holdfast("stop", root, "-p", target)
+    stopped = holdfast("stop", root, "--savepointPath", target)
     assert stopped.exit_code == 0, stopped.output
     job.thread.join(SECONDS)
     assert job.master.status is JobStatus.SUSPENDED
     assert holdfast("list", root, "--json").stdout == ""
+    nothing = holdfast("list", "--running", root)
+    assert (nothing.exit_code, nothing.stdout) == (0, "")
+    assert "with -a all are shown" in nothing.stderr
     assert json.loads(holdfast("list", "-a", root, "--json").stdout)["status"] == "SUSPENDED"
     gone = holdfast("savepoint", root, target)
     assert gone.exit_code == 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from holdfast.cli.exit_code import errors_to_exit_codes
+from holdfast.cli.flink_flags import OF_CANCEL, refusing
 from holdfast.cli.registers import where_option
 from holdfast.cli.running_job import running_job
 
@@ -15,6 +16,7 @@ _job = click.option("--job", metavar="ID|NAME", help="The job, if several run in
 @click.argument("directory", metavar="DIR")
 @_job
 @where_option
+@refusing(OF_CANCEL)
 def cancel(directory: str, job: str | None, properties: tuple[str, ...]) -> None:
     """Ends the running job in DIR for good, after the current epoch. DIR may be the id of a submitted job.
 

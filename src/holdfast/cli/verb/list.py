@@ -9,6 +9,7 @@ import click
 
 from holdfast.checkpoint.recovery.retained import newest
 from holdfast.cli.exit_code import errors_to_exit_codes
+from holdfast.cli.flink_flags import OF_LIST, refusing
 from holdfast.cli.job_directories import job_directories
 from holdfast.cli.registers import Registers, where_option
 from holdfast.cli.running_job import job_manager
@@ -27,7 +28,9 @@ SUBMITTED = ("job", "name", "status", "last failure")
 @click.argument("directory", metavar="[DIR]", required=False)
 @click.option("-a", "--all", "everything", is_flag=True, help="Show also the jobs that do not run.")
 @click.option("--json", "as_json", is_flag=True, help="Print one object a line.")
+@click.option("-r", "--running", is_flag=True, hidden=True, expose_value=False, help="What it does without -a.")
 @where_option
+@refusing(OF_LIST)
 def list_jobs(directory: str | None, everything: bool, as_json: bool, properties: tuple[str, ...]) -> None:
     """Lists the jobs in DIR that run on this host; with -a all jobs. Without DIR, those of the job manager that leads.
 
@@ -44,8 +47,10 @@ def list_jobs(directory: str | None, everything: bool, as_json: bool, properties
         rows = [row for row in rows if everything or row["url"] is not None]
         if as_json:
             print_json(rows)
-        else:
+        elif rows:
             print_table(COLUMNS, map(_cells, rows))
+        else:
+            click.echo("No job in the directory runs on this host; with -a all are shown.", err=True)
 
 
 def _list_submitted(client: JobManagerClient, everything: bool, as_json: bool) -> None:

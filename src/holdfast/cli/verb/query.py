@@ -91,8 +91,15 @@ def query(
             asked = _Asked(client, job, state, keys)
             if watch:
                 _watch(asked, consistency, as_json)
-            else:
+                return
+            try:
                 _show(*asked.values(consistency, deadline), as_json)
+            except QueryConnectionError as error:
+                error.add_note(
+                    "A server answers there if a job has queryable-state.enable, or with `holdfast state-server DIR`; "
+                    "--address names another place."
+                )
+                raise
 
 
 class _Asked:

@@ -9,29 +9,47 @@ import click
 
 from holdfast.checkpoint.config.options import CLAIM_MODE, IGNORE_UNCLAIMED_STATE, RECOVERY_PATH
 from holdfast.cli.exit_code import errors_to_exit_codes
+from holdfast.cli.flink_flags import OF_RUN, refusing
 from holdfast.cli.job_directories import absolute
 from holdfast.cli.script import as_main_program, log_to_stderr, options_of
 from holdfast.datastream.environment.launch import launching
 from holdfast.kernel.configuration import Configuration
-from holdfast.runtime.job.options import START_FRESH
+from holdfast.runtime.job.options import DEFAULT_PARALLELISM, START_FRESH
 
 
 @click.command(context_settings={"ignore_unknown_options": False})
 @click.argument("script", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
 @click.option("-D", "properties", multiple=True, metavar="KEY=VALUE", help="Set an option; it wins over the program's.")
-@click.option("-s", "--from-savepoint", "path", metavar="PATH", help="Start from this checkpoint or savepoint.")
-@click.option("-n", "--allow-non-restored-state", is_flag=True, help="Drop state of operators that the job has not.")
+@click.option("-p", "--parallelism", type=int, metavar="N", help="Set parallelism.default.")
+@click.option(
+    "-s",
+    "--from-savepoint",
+    "--fromSavepoint",
+    "path",
+    metavar="PATH",
+    help="Start from this checkpoint or savepoint.",
+)
+@click.option(
+    "-n",
+    "--allow-non-restored-state",
+    "--allowNonRestoredState",
+    is_flag=True,
+    help="Drop state of operators that the job has not.",
+)
 @click.option(
     "--claim-mode",
+    "--claimMode",
     metavar="MODE",
     help="Who owns the snapshot of -s: NO_CLAIM, the default, you; CLAIM, the job, which deletes it then.",
 )
 @click.option("--fresh", is_flag=True, help="Start without state, although there are checkpoints of the job.")
+@refusing(OF_RUN)
 def run(
     script: Path,
     args: tuple[str, ...],
     properties: tuple[str, ...],
+    parallelism: int | None,
     path: str | None,
     allow_non_restored_state: bool,
     claim_mode: str | None,
@@ -49,6 +67,8 @@ def run(
     with errors_to_exit_codes():
         log_to_stderr()
         options = _options(properties, path, allow_non_restored_state, claim_mode, fresh)
+        if parallelism is not None:
+            options.set(DEFAULT_PARALLELISM, parallelism)
         with launching(options), as_main_program(script, args):
             runpy.run_path(str(script), run_name="__main__")
 

@@ -1,4 +1,4 @@
-"""`holdfast savepoint DIR [TARGET]` and `holdfast stop DIR`: savepoints of a running job."""
+"""`holdfast savepoint DIR [TARGET]`, `stop DIR` and `checkpoint DIR`: savepoints and checkpoints of a running job."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import click
 
 from holdfast.checkpoint.recovery.disposal import dispose_savepoint
 from holdfast.cli.exit_code import errors_to_exit_codes
+from holdfast.cli.flink_flags import OF_CHECKPOINT, refusing
 from holdfast.cli.job_directories import absolute
 from holdfast.cli.registers import Registers, where_option
 from holdfast.cli.running_job import running_job
@@ -69,7 +70,9 @@ def savepoint(
 
 @click.command()
 @_directory
-@click.option("-p", "--savepoint-path", "target", metavar="TARGET", help="Directory of the savepoint.")
+@click.option(
+    "-p", "--savepoint-path", "--savepointPath", "target", metavar="TARGET", help="Directory of the savepoint."
+)
 @click.option("-d", "--drain", is_flag=True, help="Fire all event-time timers first; the job can then not go on.")
 @_format
 @_job
@@ -95,6 +98,29 @@ def stop(
         client = running_job(directory, job, properties)
         body = {"drain": drain, "formatType": format_type.upper()} | _named("targetDirectory", target)
         _finish(client, client.post("stop", body), timeout, as_json)
+
+
+@click.command()
+@_directory
+@_job
+@_timeout
+@_json
+@where_option
+@refusing(OF_CHECKPOINT)
+def checkpoint(directory: str, job: str | None, timeout: float, as_json: bool, properties: tuple[str, ...]) -> None:
+    """Takes a checkpoint of the running job in DIR now, and prints its id. The job goes on, and retains it for a while.
+
+    DIR may be the id of a submitted job. A job takes checkpoints by itself; this is for one with a long
+    execution.checkpointing.interval, whose output becomes visible with its checkpoints.
+    """
+    with errors_to_exit_codes():
+        client = running_job(directory, job, properties)
+        trigger_id = client.post("checkpoints", {})["request-id"]
+        checkpoint_id = client.result_of("checkpoints", trigger_id, timeout)["checkpointId"]
+        if as_json:
+            print_json([{"job_id": client.job_id, "checkpoint_id": checkpoint_id}])
+        else:
+            click.echo(checkpoint_id)
 
 
 def _named(field: str, target: str | None) -> dict[str, str]:

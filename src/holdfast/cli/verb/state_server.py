@@ -14,6 +14,7 @@ import click
 
 from holdfast.cli.exit_code import errors_to_exit_codes
 from holdfast.cli.job_directories import directories_at
+from holdfast.cli.script import options_of
 from holdfast.errors import ConfigurationError, HoldfastError
 from holdfast.ha.election.leader_retrieval import LeaderRetrievalService
 from holdfast.ha.services.checkpoint_recovery import RegisterCheckpointRecoveryFactory
@@ -96,7 +97,8 @@ def state_server(
         raise click.UsageError("--part and --key-groups both say which key groups to hold: choose one of them.")
     share = _share(part, key_groups)
     with errors_to_exit_codes(), ExitStack() as stack:
-        configuration = Configuration.from_properties(properties)
+        configuration = options_of(properties)
+        configuration.validate()
         use_s3_options(configuration)
         elects = ha_type(configuration) != "none"
         if elects and leader is not None:

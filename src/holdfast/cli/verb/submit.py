@@ -9,11 +9,13 @@ from typing import Any, Final
 import click
 
 from holdfast.cli.exit_code import errors_to_exit_codes
+from holdfast.cli.flink_flags import OF_SUBMIT, refusing
 from holdfast.cli.registers import where_option
 from holdfast.cli.script import options_of
 from holdfast.cli.table import print_json
 from holdfast.dispatcher.service.job_manager_client import JobManagerClient
 from holdfast.rest.client import RestError
+from holdfast.runtime.job.options import DEFAULT_PARALLELISM
 
 _LOOK_SECONDS: Final = 0.5
 _TAIL: Final = 64 * 1024
@@ -47,13 +49,16 @@ _OF_THE_CLUSTER: Final = (
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="A file that lies beside SCRIPT where it runs; modules (.py, .zip, .egg, .whl) are sent to the workers, too.",
 )
+@click.option("-p", "--parallelism", type=int, metavar="N", help="Set parallelism.default.")
 @click.option("--job-id", metavar="ID", help="32 hexadecimal digits; by default that of pipeline.name, else a new one.")
 @click.option("--json", "as_json", is_flag=True, help="Print one object.")
+@refusing(OF_SUBMIT)
 def submit(
     script: Path,
     args: tuple[str, ...],
     properties: tuple[str, ...],
     files: tuple[Path, ...],
+    parallelism: int | None,
     job_id: str | None,
     as_json: bool,
 ) -> None:
@@ -64,6 +69,8 @@ def submit(
     """
     with errors_to_exit_codes():
         options = options_of(properties)
+        if parallelism is not None:
+            options.set(DEFAULT_PARALLELISM, parallelism)
         options.validate()
         own = {key: text for key, text in options.to_texts().items() if not key.startswith(_OF_THE_CLUSTER)}
         answer = JobManagerClient.find(options).submit(script, args, own, files, job_id)
@@ -87,6 +94,7 @@ def logs(job: str, follow: bool, everything: bool, properties: tuple[str, ...]) 
     """
     with errors_to_exit_codes():
         options = options_of(properties)
+        options.validate()
         client = JobManagerClient.find(options)
         part = client.job(job).get("log" if everything else f"log?tail={_TAIL}")
         while True:

@@ -1,0 +1,62 @@
+"""Flags of Flink's command line that have no meaning here: each is refused with what to write instead."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import click
+
+_OF_THE_CLUSTER: Final = {
+    "-m --jobmanager": "name the cluster of a job manager with -D high-availability.type=... and what belongs to it.",
+    "-t --target": "name Spark's master with -D spark.master=..., and a cluster with -D high-availability.type=....",
+}
+OF_SUBMIT: Final = {
+    **_OF_THE_CLUSTER,
+    "-py --python": "write the program as it is: SCRIPT -- ARGS.",
+    "-pym --pyModule": "write the file of the module: SCRIPT -- ARGS.",
+    "-pyfs --pyFiles": "name the modules with -D python.files=a.py,b.zip.",
+    "-pyarch --pyArchives": "name the archives with -D spark.archives=env.tar.gz#env.",
+    "-pyreq --pyRequirements": "call env.set_python_requirements() in the program.",
+    "-pyexec --pyExecutable": "name the Python of the workers with -D spark.pyspark.python=PATH.",
+    "-j --jarfile": "jars are for Spark's sources and sinks: -D spark.jars=PATH.",
+    "-C --classpath": "jars are for Spark's sources and sinks: -D spark.jars=PATH.",
+    "-c --class": "a program is a script of Python: SCRIPT -- ARGS.",
+}
+OF_RUN: Final = {
+    **OF_SUBMIT,
+    "-d --detached": "the job runs in this process; hand it to a job manager with holdfast submit SCRIPT.",
+}
+OF_CANCEL: Final = {
+    **_OF_THE_CLUSTER,
+    "-s --withSavepoint": "stop the job with a savepoint: holdfast stop DIR -p TARGET.",
+}
+OF_LIST: Final = {
+    **_OF_THE_CLUSTER,
+    "-s --scheduled": "a job runs as soon as its process does; -a shows those that do not run.",
+}
+OF_CHECKPOINT: Final = {
+    **_OF_THE_CLUSTER,
+    "-full --full": "a checkpoint shares files with those before it; take a savepoint: holdfast savepoint DIR TARGET.",
+}
+
+
+def refusing(instead: Mapping[str, str]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Adds flags to a command that are a wrong usage; `instead` says by their names what to write."""
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        for names, text in instead.items():
+            command = click.option(
+                *names.split(), is_flag=True, hidden=True, is_eager=True, expose_value=False, callback=_refusal(text)
+            )(command)
+        return command
+
+    return decorate
+
+
+def _refusal(text: str) -> Callable[[click.Context, click.Parameter, bool], None]:
+    def refuse(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+        if value:
+            raise click.UsageError(f"{' or '.join(param.opts)} is Flink's, and has no meaning here: {text}", ctx)
+
+    return refuse
