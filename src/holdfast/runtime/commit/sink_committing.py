@@ -5,7 +5,7 @@ What happens to a request::
     committed, already -> done
     known              -> logged, counted, dropped
     retry              -> again after a pause, up to `sink.committer.retries` times, then as unknown
-    unknown, exception -> the sink stops here, and its error is told
+    unknown, exception -> the sink stops here, and its error is told (`SinkFailedError`)
     FencedError        -> another leader commits
     ConfigurationError -> no further try can help, nor if a file is damaged (CorruptFileError)
 """
@@ -13,12 +13,20 @@ What happens to a request::
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, Final
 
-from holdfast.errors import ConfigurationError, CorruptFileError, FencedError, RestoreError, StorageError
+from holdfast.errors import (
+    ConfigurationError,
+    CorruptFileError,
+    FencedError,
+    HoldfastError,
+    RestoreError,
+    StorageError,
+)
 from holdfast.kernel import fault
 from holdfast.kernel.clock import Clock
 from holdfast.runtime.commit.sink_numbers import SinkMeter
@@ -33,6 +41,18 @@ _LONGEST_PAUSE: Final = 5.0
 Entry = Mapping[str, Any]
 """One committable as `_metadata` holds it: `{"incarnation": str, "epoch": int, "subtask": int, "rows": int, "value":
 JSON}`; the rows are all that the subtask wrote in the epoch. Older versions wrote neither incarnation nor rows."""
+
+
+class SinkFailedError(StorageError):
+    """What a sink was to do in the driver was not done; the cause is what its code raised, or gave as its reason.
+
+    Attributes:
+        uid: The sink.
+    """
+
+    def __init__(self, uid: str, message: str) -> None:
+        super().__init__(message)
+        self.uid = uid
 
 
 @dataclass(frozen=True)
@@ -88,7 +108,8 @@ class SinkCommitting:
 
     def prepare(self, kept: Any, epoch: int | None) -> Any:
         """Makes sure that the target is the one that it was; see `Committing.prepare`."""
-        target = self._sink.prepare(self._context, kept)
+        with self._told("looking at its target"):
+            target = self._sink.prepare(self._context, kept)
         if epoch is not None:
             self._require_not_put_back(epoch)
         return target
@@ -175,7 +196,7 @@ class SinkCommitting:
 
     def _require_not_put_back(self, epoch: int) -> None:
         committer = self._made()
-        last = None if committer is None else committer.last_epoch(self._context.incarnations[-1])
+        last = None if committer is None else self._last_epoch(committer, self._context.incarnations[-1])
         if last is not None and last > epoch:
             self._settings.require_lead()
             raise RestoreError(
@@ -194,7 +215,7 @@ class SinkCommitting:
             FencedError: Another process leads and has committed it.
             ConfigurationError: Somebody has committed another epoch of this number.
         """
-        last = committer.last_epoch(first.incarnation)
+        last = self._last_epoch(committer, first.incarnation)
         if last is not None and last >= first.epoch:
             self._settings.require_lead()
             raise ConfigurationError(
@@ -206,8 +227,24 @@ class SinkCommitting:
 
     def _made(self) -> Committer | None:
         if not self._is_made:
-            self._committer, self._is_made = self._sink.create_committer(self._context), True
+            with self._told("making its committer"):
+                self._committer, self._is_made = self._sink.create_committer(self._context), True
         return self._committer
+
+    def _last_epoch(self, committer: Committer, incarnation: str) -> int | None:
+        with self._told("asking for the last epoch of its target"):
+            return committer.last_epoch(incarnation)
+
+    @contextmanager
+    def _told(self, doing: str) -> Iterator[None]:
+        """Makes of what the code of a sink raises a failure of the attempt; our own errors pass."""
+        try:
+            yield
+        except HoldfastError:
+            raise
+        except Exception as error:
+            uid = self._context.uid
+            raise SinkFailedError(uid, f"The sink {uid!r} failed in {doing}: {_shown(error)}") from error
 
     def _require_committer(self, count: int) -> Committer:
         committer = self._made()
@@ -257,15 +294,20 @@ def _next_try(request: CommitRequest) -> CommitRequest:
     )
 
 
-def _failure(uid: str, requests: Sequence[CommitRequest], reason: BaseException | None) -> StorageError:
+def _failure(uid: str, requests: Sequence[CommitRequest], reason: BaseException | None) -> SinkFailedError:
     first = requests[0]
     tries = f" after {first.number_of_retries} retries" if first.number_of_retries else ""
-    why = f": {reason}" if reason is not None else ""
-    return StorageError(
+    why = f": {_shown(reason)}" if reason is not None else ""
+    return SinkFailedError(
+        uid,
         f"Failed to commit {len(requests)} committables of the sink {uid!r} from epoch {first.epoch} (checkpoint "
         f"{first.checkpoint_id}){tries}{why}. The checkpoint is complete and names them; they are committed when the "
-        "job runs again."
+        "job runs again.",
     )
+
+
+def _shown(error: BaseException) -> str:
+    return str(error) if isinstance(error, HoldfastError) else f"{type(error).__name__}: {error}"
 
 
 def _reason(requests: Sequence[CommitRequest]) -> BaseException | None:

@@ -6,7 +6,8 @@ a new attempt in this process     fails the job
 meets it again (`FATAL`)          at once
 probably meets it again           when it has come `restart-strategy.identical-failures` times in a row
 (`OF_THE_PROGRAM`)
-is not known to                   when it has come `restart-strategy.identical-unknown-failures` times in a row
+is not known to, or is a slip     when it has come `restart-strategy.identical-unknown-failures` times in a row
+in the code of a sink (`SLIPS`)
 is what it needs (`OF_MACHINES`)  when the restart strategy says so
 ================================  ==========================================================================
 
@@ -16,6 +17,7 @@ In a row means that no checkpoint completed between.
 from __future__ import annotations
 
 import re
+import traceback
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -37,6 +39,7 @@ from holdfast.errors import (
 from holdfast.ha.election.leader_election import LeaderElectionError
 from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.option import ConfigOption
+from holdfast.runtime.commit.sink_committing import SinkFailedError
 from holdfast.runtime.job.engine import EngineAwayError, EngineLostError, InputError, InputGoneError
 from holdfast.runtime.job.history import first_line
 from holdfast.runtime.job.options import IDENTICAL_FAILURES, IDENTICAL_UNKNOWN_FAILURES
@@ -66,6 +69,19 @@ OF_MACHINES: Final = (
     TimeoutError,
 )
 """Failures, or causes of them, of what the job runs on: however long that is away, a new attempt is right."""
+
+SLIPS: Final = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    ImportError,
+    LookupError,
+    NameError,
+    NotImplementedError,
+    SyntaxError,
+    TypeError,
+)
+"""What Python raises where code is wrong. Clients of servers have errors of their own, or those of the system."""
 
 _CHANGING: Final = re.compile(r"0x[0-9a-f]+|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|holdfast-query-\w+|\d+")
 
@@ -116,9 +132,40 @@ class Recurrence:
     def _kind_of(self, error: HoldfastError) -> tuple[tuple[Any, ...] | None, tuple[ConfigOption[int], int]]:
         if isinstance(error, OF_THE_PROGRAM):
             return (type(error), getattr(error, "uid", None)), self._of_the_program
+        if isinstance(error, SinkFailedError) and (slip := _slip_of(error)) is not None:
+            return (type(error), error.uid, *slip), self._unknown
         if any(isinstance(cause, OF_MACHINES) for cause in _causes(error)):
             return None, self._unknown
-        return (type(error), getattr(error, "uid", None), _CHANGING.sub("#", first_line(str(error)))), self._unknown
+        return (type(error), getattr(error, "uid", None), _unchanging(error)), self._unknown
+
+
+def _slip_of(error: SinkFailedError) -> tuple[Any, ...] | None:
+    """What is wrong in the code of a sink, and the line where; None if its target may be away.
+
+    It may be wherever anything but a slip is involved: a `finally` that closes a connection which was never made
+    raises an AttributeError, while a server is away for an hour. A reason that was never raised is not a slip.
+    """
+    causes = [cause for cause in _involved(error) if not isinstance(cause, HoldfastError)]
+    if not causes or causes[0].__traceback__ is None or not all(isinstance(cause, SLIPS) for cause in causes):
+        return None
+    place = traceback.extract_tb(causes[0].__traceback__)[-1]
+    return type(causes[0]), _unchanging(causes[0]), place.filename, place.lineno
+
+
+def _unchanging(error: BaseException) -> str:
+    return _CHANGING.sub("#", first_line(str(error)))
+
+
+def _involved(error: BaseException) -> Iterator[BaseException]:
+    """The error, what it came of, and what was being handled when it came, also where `from None` hides that."""
+    seen: list[BaseException] = []
+    ahead: list[BaseException | None] = [error]
+    while ahead:
+        cause = ahead.pop(0)
+        if cause is not None and not any(cause is each for each in seen):
+            seen.append(cause)
+            yield cause
+            ahead += [cause.__cause__, cause.__context__]
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
