@@ -26,7 +26,8 @@ from holdfast.errors import JobExecutionError, OutputTypeError
 from holdfast.runtime.job.engine import InputError
 from holdfast.testing import EpochProgram
 from holdfast.types.conversion.soundness import require_sound
-from tests.stories import ledger
+from tests.stories import journal, ledger
+from tests.stories.journal import Journal
 
 REFUSED = OutputTag("refused")
 HOURS = [("kelp", 23), ("rock", 24), ("sand", 9)]
@@ -74,6 +75,10 @@ def into_files(place: Path) -> Sink:
     return ParquetFileSink(place / "out")
 
 
+def into_a_sink_of_elements(place: Path) -> Sink:
+    return Journal(place / "out")
+
+
 def run(place: Path, function: Callable[..., Any], columns: str, sink: Sink, *, goes_aside: bool) -> None:
     program = EpochProgram()
     rows = program.source("in", "word string, n bigint").key_by("word")
@@ -85,7 +90,7 @@ def run(place: Path, function: Callable[..., Any], columns: str, sink: Sink, *, 
     program.run(place / "job", [{"in": HOURS}], {"sink.committer.retries": 0}, parallelism=1)
 
 
-@pytest.mark.parametrize("sink", [into_sqlite, into_sqlite_by_key, into_files])
+@pytest.mark.parametrize("sink", [into_sqlite, into_sqlite_by_key, into_files, into_a_sink_of_elements])
 @pytest.mark.parametrize(
     ("function", "columns", "reason"),
     [
@@ -120,6 +125,10 @@ def test_the_rows_beside_it_are_written_whatever_their_columns_are_made_of(tmp_p
         ("kelp", [{"at": time(23)}]),
         ("sand", [{"at": time(9)}]),
     ]
+    (tmp_path / "elements").mkdir()
+    run(tmp_path / "elements", with_time, TIME, into_a_sink_of_elements(tmp_path / "elements"), goes_aside=True)
+    written = journal.as_tuples(journal.read(tmp_path / "elements" / "out"))
+    assert written == [("kelp", time(23)), ("sand", time(9))]
     [letter] = ledger.read(tmp_path / "lists" / "aside")
     assert letter[0] == {"word": "rock", "parts": None}
 
