@@ -42,9 +42,27 @@ _OF_ALL: Final = ("security.", "sasl.", "ssl.", "socket.", "client.", "broker.ad
 _LOOK: Final = 2.0
 """Seconds after which it is looked why there is no answer."""
 
-_WHO: Final = ("SASL authentication error", "Broker: Unsupported SASL mechanism")
-"""What a client says where a broker has answered that it does not know who asks. Other failures of authentication may
-pass, such as a broker that goes away meanwhile, or a server of tokens or tickets that does not answer."""
+_REFUSALS: Final = {
+    "SASL authentication error": (
+        "They do not know who asks: correct sasl.username and sasl.password, or sasl.mechanism."
+    ),
+    "Broker: Unsupported SASL mechanism": "They do not know who asks: correct sasl.mechanism, or who it is.",
+    "certificate verify failed": (
+        "Their certificate is not trusted here: correct ssl.ca.location, or the name of the host in bootstrap.servers, "
+        "for which the certificate must be."
+    ),
+    "alert unknown ca": "They do not trust the certificate of this client: correct ssl.certificate.location.",
+    "certificate required": (
+        "They ask for a certificate of this client: set ssl.certificate.location and ssl.key.location."
+    ),
+    "alert bad certificate": "They refuse the certificate of this client: correct ssl.certificate.location.",
+    "alert certificate": "They refuse the certificate of this client: correct ssl.certificate.location.",
+}
+"""What a client says where a broker and it have found out that one does not know the other, and what to do. Other
+failures of authentication may pass, such as a broker that goes away meanwhile, or a server of tokens or tickets that
+does not answer."""
+
+_OF_REFUSALS: Final = (KafkaError._AUTHENTICATION, KafkaError._SSL, KafkaError._TRANSPORT)
 
 NOT_ALLOWED: Final = (
     KafkaError.TOPIC_AUTHORIZATION_FAILED,
@@ -75,8 +93,10 @@ class KafkaConnection:
         properties: By the names of Kafka's documentation.
 
     Attributes:
-        refusals: The last that a client was told by a broker that does not know who asks, if there was one. A client
+        refusals: The last time that a broker did not know who asks, or was not known itself, if there was one. A client
             tells it where it is polled, and otherwise only that its time is up.
+        troubles: The last that a client has said of why it does not reach a broker, such as a host that has no address.
+            That may pass, so it is told and no more.
 
     Raises:
         ConfigurationError: The servers are missing, or a property is one that is not for users to set.
@@ -85,6 +105,7 @@ class KafkaConnection:
     def __init__(self, properties: Mapping[str, Any]) -> None:
         self.properties: Final = {str(key): value for key, value in properties.items()}
         self.refusals: Final[deque[KafkaError]] = deque(maxlen=1)
+        self.troubles: Final[deque[KafkaError]] = deque(maxlen=1)
         servers = self.properties.get(BOOTSTRAP)
         if not isinstance(servers, str) or not servers.strip():
             raise ConfigurationError(f"{BOOTSTRAP} must name the brokers, such as 'broker:9092', not {servers!r}.")
@@ -185,8 +206,8 @@ class KafkaConnection:
         return {key: value for key, value in self.properties.items() if key == BOOTSTRAP or key.startswith(_OF_ALL)}
 
     def _made(self, kind: Callable[..., Any], settings: Mapping[str, Any]) -> Any:
-        # The callback knows the list alone: a client that is in a cycle of references is left to the garbage collector.
-        own = {"log_level": 3, "error_cb": partial(_note, self.refusals)}
+        # The callback knows the lists alone: a client that is in a cycle of references is left to garbage collection.
+        own = {"log_level": 3, "error_cb": partial(_note, self.refusals, self.troubles)}
         try:
             return kind({**own, **settings}, logger=_client_logger)
         except (KafkaException, TypeError, ValueError) as error:
@@ -196,9 +217,15 @@ class KafkaConnection:
             ) from error
 
 
-def _note(refusals: deque[KafkaError], error: KafkaError) -> None:
-    if error.code() == KafkaError._AUTHENTICATION and any(words in error.str() for words in _WHO):
+def _note(refusals: deque[KafkaError], troubles: deque[KafkaError], error: KafkaError) -> None:
+    if error.code() in _OF_REFUSALS and _advice(error):
         refusals.append(error)
+    elif error.code() != KafkaError._ALL_BROKERS_DOWN:  # which says nothing of why
+        troubles.append(error)
+
+
+def _advice(refusal: KafkaError) -> str:
+    return next((advice for words, advice in _REFUSALS.items() if words in refusal.str()), "")
 
 
 def reason_of(error: BaseException | KafkaError | None) -> str:
@@ -219,15 +246,15 @@ def told(doing: str, connection: KafkaConnection) -> Iterator[None]:
         ConfigurationError: The cluster does not allow it, or does not know who asks.
     """
     connection.refusals.clear()
+    connection.troubles.clear()
     try:
         yield
     except (KafkaException, BufferError) as error:
         refusal = connection.refusals[0] if connection.refusals else None
         what = f"{doing} has failed: {reason_of(refusal or error)}. The brokers are {connection.servers!r}."
         if refusal is not None:
-            raise ConfigurationError(
-                f"{what} They do not know who asks: correct sasl.username and sasl.password, or sasl.mechanism."
-            ) from error
+            raise ConfigurationError(f"{what} {_advice(refusal)}") from error
         if isinstance(error, KafkaException) and error.args[0].code() in NOT_ALLOWED:
             raise ConfigurationError(f"{what} They know who asks, and do not allow it: grant it.") from error
-        raise StorageError(what) from error
+        trouble = f" What the client met last: {reason_of(connection.troubles[0])}." if connection.troubles else ""
+        raise StorageError(what + trouble) from error
