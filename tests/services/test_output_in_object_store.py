@@ -16,10 +16,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from holdfast.common import Encoder
-from holdfast.datastream import ParquetFileSink
+from holdfast.datastream import OutputTag, ParquetFileSink
 from holdfast.datastream.connectors.file_system import BucketAssigner, FileSink
 from holdfast.errors import ConfigurationError, HoldfastError, StorageError
 from holdfast.kernel import fault
+from holdfast.kernel.ids import new_nonce
 from holdfast.runtime.function.sink import Sink
 from holdfast.storage.file_system import s3_options, uploads
 from holdfast.storage.file_system.s3_connection import S3Options
@@ -105,6 +106,29 @@ def go(place: Path, out: str, count: int, options: Any = None, **more: Any) -> N
     stream = program.source("in", "string").map(lambda word: word, "string").uid("same")
     stream.sink_to(ParquetFileSink(out)).uid("files")
     run(program, place / "job", epochs("in", WORDS[:count]), options, **more)
+
+
+def test_rows_whose_objects_would_have_keys_that_are_too_long_go_aside_and_the_longest_that_may_be_is_written(
+    out: str, tmp_path: Path
+) -> None:
+    """A store refuses such a key when the task begins its upload, and the job would try that for ever."""
+    columns = [f"part{number}" for number in range(4)]
+    around = len(place_of(out)[1]) + len("/part0=" * 4) + len(f"/part-000000001-00000-{new_nonce()}.parquet")
+    texts = ["x" * 240] * 3 + ["x" * (1024 - around - 720)]
+    rows = [(*texts, 1), (*texts[:3], texts[3] + "x", 2)]
+    program = Program()
+    named = ", ".join(f"{name} string" for name in columns)
+    refused = OutputTag("refused")
+    files = program.source("in", f"{named}, n bigint").sink_to(ParquetFileSink(out, partition_by=columns)).uid("files")
+    files.set_dead_letter_output(refused).get_side_output(refused).sink_to(ParquetFileSink(tmp_path / "aside")).uid(
+        "aside"
+    )
+    run(program, tmp_path / "job", epochs("in", [rows]))
+    [key] = objects(out)
+    assert (len(key), content(out, key).to_pylist()) == (1024, [{"n": 1}])
+    [letter] = pq.read_table(tmp_path / "aside").to_pylist()
+    assert letter["row"]["n"] == 2
+    assert "would have a key of 1,025 bytes, of which object stores take 1,024" in letter["reason"]
 
 
 @pytest.fixture(autouse=True)

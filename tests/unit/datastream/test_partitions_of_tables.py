@@ -12,10 +12,12 @@ from deltalake import DeltaTable, Schema
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 
+from holdfast.common import Types
 from holdfast.datastream import OutputTag, ParquetFileSink, Sink
 from holdfast.datastream.connectors.delta import DeltaSink
 from holdfast.datastream.connectors.iceberg import IcebergSink
 from holdfast.errors import ConfigurationError, JobExecutionError
+from holdfast.runtime.function.sink import RefusedElementError, WriterInitContext
 from holdfast.testing import EpochProgram
 
 REFUSED = OutputTag("refused")
@@ -123,3 +125,13 @@ def test_a_directory_whose_name_no_file_system_takes_is_refused_before_its_rows_
     strict = ParquetFileSink(tmp_path / "other", partition_by="word")
     with pytest.raises(JobExecutionError, match="of which file systems take 255"):
         run(strict, tmp_path / "strict", "word string, n bigint", rows)
+
+
+def test_an_object_whose_key_no_store_takes_is_refused_before_a_store_is_asked() -> None:
+    columns = [f"part{number}" for number in range(5)]
+    kind = Types.ROW_NAMED([*columns, "n"], [*[Types.STRING()] * 5, Types.LONG()])
+    sink = ParquetFileSink("s3://bucket/lake", partition_by=columns)
+    writer = sink.create_writer(WriterInitContext("0" * 32, "out", 1, 0, 1, 1, 1, kind, "s3://bucket/job"))
+    row = pa.record_batch([*[["海" * 22]] * 5, [1]], [*columns, "n"])
+    with pytest.raises(RefusedElementError, match=r"a key of 1,\d+ bytes, of which object stores take 1,024"):
+        writer.write_batch(row)

@@ -24,6 +24,7 @@ from typing import Any, BinaryIO, Final, TypeVar
 
 from holdfast.datastream.sinks.output_directory import OutputDirectory, StagedFile, StagedFiles
 from holdfast.errors import ConfigurationError, CorruptFileError, NotExistError
+from holdfast.runtime.function.sink import RefusedElementError
 from holdfast.storage.file_system.path import is_in_directory
 from holdfast.storage.file_system.scheme import join, local_path
 from holdfast.storage.file_system.uploads import Uploads, uploads_for
@@ -33,6 +34,8 @@ logger = logging.getLogger(__name__)
 
 _KIND: Final = "staged-upload"
 _VERSION: Final = 1
+_LONGEST_KEY: Final = 1024
+"""Bytes of UTF-8 that S3 takes as a key."""
 _REQUESTS: Final = 16
 """So many are sent at once: each is a journey to the store and back."""
 _T = TypeVar("_T")
@@ -49,6 +52,14 @@ class OutputBucket(OutputDirectory):
     @property
     def _uploads(self) -> Uploads:
         return uploads_for(self.path)
+
+    def require_nameable(self, final: str) -> None:
+        key = join(self.path, final).removeprefix("s3://").partition("/")[2].encode()
+        if len(key) > _LONGEST_KEY:
+            raise RefusedElementError(
+                f"an object for {final!r:.60}... would have a key of {len(key):,} bytes, of which object stores take "
+                f"{_LONGEST_KEY:,}"
+            )
 
     @contextmanager
     def open_staged(self, committable: dict[str, Any]) -> Iterator[BinaryIO]:

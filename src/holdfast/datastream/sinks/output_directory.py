@@ -109,6 +109,13 @@ class OutputDirectory:
         """Opens a file for what a task stages; what identifies it to the committer may gain by it."""
         return self._fs.open_output(join(self.path, committable["staged"]))
 
+    def require_nameable(self, final: str) -> None:
+        """Makes sure, in a task, that a file may get a name; who finds out at the commit would try that for ever.
+
+        Raises:
+            RefusedElementError: It may not.
+        """
+
     def missing(self, files: StagedFiles) -> list[str]:
         """The staged files that are not there."""
         return [file.staged for file in files if not self._fs.exists(join(self.path, file.staged))]

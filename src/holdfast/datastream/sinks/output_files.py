@@ -29,6 +29,7 @@ from holdfast.datastream.sinks.output_bucket import output_at
 from holdfast.datastream.sinks.output_directory import HIDDEN_FOLDER, CommitLedger, OutputDirectory, StagedFile
 from holdfast.datastream.sinks.rolling import RollingStaging
 from holdfast.errors import AlreadyExistError, ConfigurationError
+from holdfast.kernel.ids import new_nonce
 from holdfast.kernel.malformed import MALFORMED
 from holdfast.runtime.function.sink import (
     BatchSinkWriter,
@@ -124,19 +125,26 @@ class OutputFiles(Sink):
         return self.buckets.writer(
             context.processing_time,
             self.format.keeps_columns,
-            lambda bucket: RollingStaging(partial(self._stage, context, bucket), self.part_size),
+            partial(self._in_bucket, context),
         )
+
+    def _in_bucket(self, context: WriterInitContext, bucket: str) -> BatchSinkWriter:
+        output_at(self.path).require_nameable(self._final_name(context, bucket, new_nonce()))
+        return RollingStaging(partial(self._stage, context, bucket), self.part_size)
+
+    def _final_name(self, context: WriterInitContext, bucket: str, nonce: str) -> str:
+        name = f"{self.names.prefix}-{context.epoch:09d}-{context.subtask:05d}-{nonce}{self.names.suffix}"
+        return f"{bucket}/{name}" if bucket else name
 
     def _stage(self, context: WriterInitContext, bucket: str) -> ParquetStaging:
         staged = context.file_name(STAGED_SUFFIX)
         name = FileName.parse(staged)
         assert name is not None
         folder = folder_of(context.incarnation or context.job_id, context.owner)
-        final = f"{self.names.prefix}-{context.epoch:09d}-{context.subtask:05d}-{name.nonce}{self.names.suffix}"
         committable = {
             "directory": self.path,
             "staged": join(folder, staged),
-            "final": f"{bucket}/{final}" if bucket else final,
+            "final": self._final_name(context, bucket, name.nonce),
         }
         check, output = None, output_at(self.path)
         if context.target is not None:
