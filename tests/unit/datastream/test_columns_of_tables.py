@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,9 @@ from deltalake import DeltaTable, Schema
 from pyiceberg.catalog.sql import SqlCatalog
 
 from holdfast.common import Row, RowKind
-from holdfast.datastream import Sink
+from holdfast.datastream import ForEachEpochSink, ParquetFileSink, Sink
 from holdfast.datastream.connectors.delta import DeltaSink
+from holdfast.datastream.connectors.file_system import BulkWriterFactory, FileSink
 from holdfast.datastream.connectors.iceberg import IcebergSink
 from holdfast.errors import ConfigurationError, JobExecutionError
 from holdfast.testing import EpochProgram
@@ -35,6 +37,30 @@ def test_delta_has_no_such_type(tmp_path: Path, columns: str) -> None:
     with pytest.raises(ConfigurationError, match=r"Delta has no type for the column 'at', which is (time64|duration)"):
         start(DeltaSink(tmp_path / "t", create_table=True), tmp_path, columns)
     assert not (tmp_path / "t").exists()
+
+
+@pytest.mark.parametrize("kind", ["struct<>", "array<struct<>>", "map<string, struct<>>", "struct<a: struct<>>"])
+@pytest.mark.parametrize("sink", ["files", "bulk", "delta", "iceberg", "function"])
+def test_parquet_files_have_no_structs_without_fields(tmp_path: Path, sink: str, kind: str) -> None:
+    made: dict[str, Callable[[], Sink]] = {
+        "files": lambda: ParquetFileSink(tmp_path / "t"),
+        "bulk": lambda: FileSink.for_bulk_format(tmp_path / "t", BulkWriterFactory.parquet()).build(),
+        "delta": lambda: DeltaSink(tmp_path / "t", create_table=True),
+        "iceberg": lambda: IcebergSink("test", "db.t", properties=lake(tmp_path / "lake"), create_table=True),
+        "function": lambda: ForEachEpochSink(lambda table, epoch: None),
+    }
+    with pytest.raises(ConfigurationError, match=r"Parquet files, which have no structs without .* column 'odd' is"):
+        start(made[sink](), tmp_path, f"n bigint, odd {kind}")
+    assert not (tmp_path / "job").exists() and not (tmp_path / "t").exists()
+
+
+def test_files_of_arrow_have_them(tmp_path: Path) -> None:
+    sink = FileSink.for_bulk_format(tmp_path / "t", BulkWriterFactory.arrow()).build()
+    program = EpochProgram()
+    program.source("in", "n bigint, odd struct<>").sink_to(sink).uid("out")
+    program.run(tmp_path / "job", [{"in": [(1, {}), (2, None)]}], source_tasks=1)
+    [file] = (tmp_path / "t").rglob("part-*")
+    assert pa.ipc.open_file(file).read_all().to_pylist() == [{"n": 1, "odd": {}}, {"n": 2, "odd": None}]
 
 
 @pytest.mark.parametrize("is_there", [False, True])

@@ -24,7 +24,7 @@ import pyarrow as pa
 from holdfast.datastream.sinks.task_owned import staged_paths, sweep_task_owned
 from holdfast.errors import ConfigurationError, UserFunctionError
 from holdfast.runtime.function.sink import CommitRequest, Committer, CommitterInitContext, Sink, WriterInitContext
-from holdfast.runtime.function.staging import ParquetStaging, require_columns
+from holdfast.runtime.function.staging import ParquetStaging, require_parquet
 from holdfast.storage.job.naming import FileName
 from holdfast.types.conversion.times_of_day import with_texts
 from holdfast.types.information.type_information import TypeInformation
@@ -61,7 +61,7 @@ class ForEachEpochSink(Sink):
 
     def check_input(self, element_type: TypeInformation) -> None:
         """Refuses a stream of undeclared type."""
-        require_columns("for_each_epoch", element_type)
+        require_parquet("for_each_epoch", element_type)
 
     def create_writer(self, context: WriterInitContext) -> ParquetStaging:
         """Stages a file in the job's directory."""

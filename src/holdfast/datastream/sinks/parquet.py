@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from holdfast.datastream.sinks.buckets import BASE_PATH, ColumnBuckets
 from holdfast.datastream.sinks.output_files import FileNames, OutputFiles
-from holdfast.runtime.function.staging import ParquetFormat, require_columns
+from holdfast.runtime.function.staging import ParquetFormat, require_parquet
 from holdfast.types.information.type_information import TypeInformation
 
 
@@ -45,5 +45,5 @@ class ParquetFileSink(OutputFiles):
 
     def check_input(self, element_type: TypeInformation) -> None:
         """Refuses a stream of undeclared type."""
-        require_columns("ParquetFileSink", element_type)
+        require_parquet("ParquetFileSink", element_type)
         super().check_input(element_type)

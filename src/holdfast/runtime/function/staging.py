@@ -29,6 +29,7 @@ from holdfast.errors import ConfigurationError
 from holdfast.kernel import fault
 from holdfast.runtime.function.sink import BatchSinkWriter, Committable, Sink, WriterInitContext
 from holdfast.storage.file_system.scheme import file_system_for, join
+from holdfast.types.conversion.arrow import element_schema
 from holdfast.types.information.type_information import TypeInformation, Types
 
 ROW_GROUP_BYTES: Final = 64 << 20
@@ -262,6 +263,26 @@ def require_columns(sink: str, element_type: TypeInformation) -> None:
             f"{sink} writes columns, but the type of the stream's elements was not declared, so they are pickled: pass "
             "output_type to the operator before it, for instance output_type='key string, n bigint'."
         )
+
+
+def require_parquet(sink: str, element_type: TypeInformation) -> None:
+    """Refuses a stream whose elements no Parquet file has.
+
+    Raises:
+        ConfigurationError: The stream's type is undeclared, or a column is, or has in it, a struct without fields.
+    """
+    require_columns(sink, element_type)
+    for field in element_schema(element_type):
+        if _has_empty_struct(field.type):
+            raise ConfigurationError(
+                f"{sink} writes Parquet files, which have no structs without fields, and the column {field.name!r} is "
+                f"{field.type}: leave it out, or give the struct a field."
+            )
+
+
+def _has_empty_struct(kind: pa.DataType) -> bool:
+    parts = [kind.field(position).type for position in range(kind.num_fields)]
+    return any(map(_has_empty_struct, parts)) if parts else pa.types.is_struct(kind)
 
 
 def is_pickled(element_type: TypeInformation) -> bool:

@@ -25,7 +25,7 @@ from holdfast.datastream.sinks.partitioned import PartitionedStaging, Values
 from holdfast.datastream.sinks.task_owned import sweep_task_owned
 from holdfast.errors import ConfigurationError, OutputTypeError
 from holdfast.runtime.function.sink import BatchSinkWriter, Committer, CommitterInitContext, Sink, WriterInitContext
-from holdfast.runtime.function.staging import ParquetFormat, ParquetStaging, require_columns
+from holdfast.runtime.function.staging import ParquetFormat, ParquetStaging, require_parquet
 from holdfast.storage.file_system.scheme import file_system_for, local_path
 from holdfast.storage.job.naming import FileName
 from holdfast.types.conversion.arrow import element_schema
@@ -74,7 +74,7 @@ class DeltaSink(Sink):
 
     def check_input(self, element_type: TypeInformation) -> None:
         """Refuses a stream of undeclared type, and one without the columns that the sink names."""
-        require_columns("DeltaSink", element_type)
+        require_parquet("DeltaSink", element_type)
         self.changes = self.changes.of_stream("DeltaSink", element_type)
         schema = element_schema(element_type)
         schema = pa.schema([schema.field(name) for name in self.changes.written(schema.names)])

@@ -25,7 +25,7 @@ from holdfast.datastream.sinks.buckets import ColumnBuckets
 from holdfast.datastream.sinks.output_files import FileNames, OutputFiles
 from holdfast.errors import ConfigurationError
 from holdfast.runtime.function.sink import BatchSinkWriter, WriterInitContext
-from holdfast.runtime.function.staging import FileFormat, require_columns
+from holdfast.runtime.function.staging import FileFormat, ParquetFormat, require_columns, require_parquet
 from holdfast.types.conversion.arrow import element_schema
 from holdfast.types.encoder import Encoder
 from holdfast.types.information.type_information import TypeInformation
@@ -70,7 +70,7 @@ class FileSink(OutputFiles):
     def check_input(self, element_type: TypeInformation) -> None:
         """Refuses a stream of undeclared type, unless an encoder takes its elements as they are."""
         if not isinstance(self.format, EncodedFormat):
-            require_columns("FileSink", element_type)
+            (require_parquet if isinstance(self.format, ParquetFormat) else require_columns)("FileSink", element_type)
         if isinstance(self.format, CsvFormat):
             odd = [
                 field.name
