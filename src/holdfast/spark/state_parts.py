@@ -42,11 +42,6 @@ Write = Callable[[int, Any, pa.Array, pa.Table], Any]
 """Writes the rows of a part: (part, hashes, keys, rows) -> JSON, or None."""
 
 
-def is_frame(data: Any) -> bool:
-    """Whether something is a Spark DataFrame."""
-    return isinstance(data, DataFrame)
-
-
 def row_type_of(frame: DataFrame) -> RowTypeInformation:
     """The type of the rows of a frame.
 
