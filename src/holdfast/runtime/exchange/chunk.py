@@ -108,6 +108,11 @@ class Chunk:
         return self._elements
 
     @property
+    def columns(self) -> pa.RecordBatch | None:
+        """The elements as columns if they are there, perhaps with values that are none of their types."""
+        return self._batch
+
+    @property
     def batch(self) -> pa.RecordBatch:
         """The elements as columns.
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, Final
 
-import pyarrow as pa
-
 from holdfast.errors import HoldfastError, OutputTypeError
 from holdfast.runtime.exchange.barrier import StepReport
 from holdfast.runtime.exchange.chunk import Chunk
@@ -39,9 +37,36 @@ class SinkRun(StepRun):
 
     def accept(self, chunk: Chunk) -> None:
         self.records_in += len(chunk)
-        if self._write_batch is not None:
-            self._accept_batch(chunk.batch, chunk.stamps)
-            return
+        self._accept_part(chunk)
+
+    def _accept_part(self, chunk: Chunk) -> None:
+        """Writes elements; columns that are refused are halved until the rows are found that are to blame.
+
+        Also where the writer takes elements, columns are looked at first: Python makes 00:00:00 of 24:00:00.
+        """
+        batch = chunk.columns if self._write_batch is None else chunk.batch
+        try:
+            if batch is not None:
+                require_sound(batch, self.step.uid)
+            if self._write_batch is not None:
+                self._guard("writing", self._write_batch, batch)
+                return
+        except _REFUSED as error:
+            if self.step.dead_letters is None:
+                raise
+            assert batch is not None
+            if batch.num_rows == 1:
+                # A letter is of the same type, so it has null for what is none; the reason says what that was.
+                [element] = batch_to_elements(without_unsound(batch), self.step.input_type)
+                self._refuse(element, None if chunk.stamps is None else chunk.stamps[0].as_py(), error)
+                return
+            half = batch.num_rows // 2
+            for begin, end in ((0, half), (half, batch.num_rows)):
+                self._accept_part(chunk.slice(begin, end - begin))
+        else:
+            self._write_elements(chunk)
+
+    def _write_elements(self, chunk: Chunk) -> None:
         write, context = self._writer.write, self._context
         for element, stamp in zip(chunk.elements, one_by_one(chunk.stamps), strict=False):
             context.stamp = stamp
@@ -49,23 +74,6 @@ class SinkRun(StepRun):
                 self._guard("writing", write, element, context)
             except _REFUSED as error:
                 self._refuse(element, stamp, error)
-
-    def _accept_batch(self, batch: pa.RecordBatch, stamps: Stamps | None) -> None:
-        """Writes a batch; one that is refused is halved until the rows are found that are to blame."""
-        try:
-            require_sound(batch, self.step.uid)
-            self._guard("writing", self._write_batch, batch)
-        except _REFUSED as error:
-            if self.step.dead_letters is None:
-                raise
-            if batch.num_rows == 1:
-                # A letter is of the same type, so it has null for what is none; the reason says what that was.
-                [element] = batch_to_elements(without_unsound(batch), self.step.input_type)
-                self._refuse(element, None if stamps is None else stamps[0].as_py(), error)
-                return
-            half = batch.num_rows // 2
-            for begin, end in ((0, half), (half, batch.num_rows)):
-                self._accept_batch(batch.slice(begin, end - begin), None if stamps is None else stamps[begin:end])
 
     def _refuse(self, element: Any, stamp: int | None, error: Exception) -> None:
         if self.step.dead_letters is None:
