@@ -406,6 +406,15 @@ def test_a_missing_storage_directory_is_named(executor: Executor) -> None:
         FileSystemHaServices(Configuration(), executor)
 
 
+def test_a_relative_storage_directory_would_be_another_one_for_each_process(
+    tmp_path: Path, executor: Executor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigurationError, match=r"storageDir': 'shared/ha' is relative"):
+        FileSystemHaServices(configuration(tmp_path, **{"high-availability.storageDir": "shared/ha"}), executor)
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize("directory", ["/proc/holdfast", "a file/ha"])
 def test_a_storage_directory_that_cannot_be_written_is_named(
     directory: str, tmp_path: Path, executor: Executor

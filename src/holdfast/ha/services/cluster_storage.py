@@ -36,6 +36,7 @@ from holdfast.ha.services.kubernetes_options import CLUSTER_ID
 from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.ids import new_nonce
 from holdfast.storage.file_system.exclusive_creation import require_exclusive_creation
+from holdfast.storage.file_system.path import is_absolute
 from holdfast.storage.file_system.scheme import FileSystem, file_system_for, join
 from holdfast.storage.handle.document import decode_document, encode_document
 from holdfast.storage.handle.state_handle import FileSystemStateStorageHelper
@@ -93,7 +94,7 @@ class ClusterStorage:
         cluster_id: Another id than the configured one.
 
     Raises:
-        ConfigurationError: The directory is not configured, or the id cannot be used.
+        ConfigurationError: The directory is not configured, or relative, or the id cannot be used.
     """
 
     def __init__(self, configuration: Configuration, cluster_id: str | None = None) -> None:
@@ -102,6 +103,11 @@ class ClusterStorage:
             raise ConfigurationError(
                 f"Configuration is missing the mandatory parameter {options.HA_STORAGE_PATH.key!r}: name a directory "
                 "that all processes of the cluster can read and write."
+            )
+        if not is_absolute(root):
+            raise ConfigurationError(
+                f"Option {options.HA_STORAGE_PATH.key!r}: {root!r} is relative, and each process may have been started "
+                "somewhere else. Write it from the root, or as a URI."
             )
         self._configuration = configuration
         self.cluster_id: Final = cluster_id or configuration.get(options.HA_CLUSTER_ID)
