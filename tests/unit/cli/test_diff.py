@@ -87,6 +87,8 @@ def test_an_operator_that_was_added_another_type_and_another_parallelism_are_tol
     assert (found["remember", None][1]["parallelism"], found["remember", None][2]["parallelism"]) == (1, 2)
     assert (found["remember", "count"][1]["type"], found["remember", "count"][2]["type"]) == ("int", "bigint")
     assert ("remember", "names") not in found
+    people = [line.split() for line in holdfast("diff", first, second).stdout.splitlines()]
+    assert ["key", "string"] in people, "and not as the document has it"
     backwards = {(uid, state): change for uid, state, change, _, _ in differences(second, first)}
     assert backwards["more", "count"] == "removed"
 

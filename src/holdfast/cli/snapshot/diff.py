@@ -15,6 +15,7 @@ from holdfast.cli.state_tables import show_key_differences
 from holdfast.cli.table import moment, print_json, print_table, size
 from holdfast.state_processor import SavepointReader
 from holdfast.state_processor.read.snapshot_difference import Difference, differences
+from holdfast.types.key.key_codec import shown_key_type
 
 COLUMNS = ("uid", "state", "change", "what", "before", "after")
 
@@ -80,4 +81,7 @@ def _rows(difference: Difference) -> Iterator[list[str]]:
 def _shown(name: str, facts: dict[str, Any]) -> str:
     if name not in facts:
         return ""
-    return size(facts[name]) if name == "bytes" else str(facts[name])
+    fact = facts[name]
+    if name == "key":
+        return "" if fact is None else shown_key_type(fact)
+    return size(fact) if name == "bytes" else str(fact)

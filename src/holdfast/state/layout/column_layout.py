@@ -41,7 +41,7 @@ from holdfast.state.layout.value_codec import ValueCodec, value_codec_for
 from holdfast.state.run.probe import KEY
 from holdfast.state.run.run_file import HASH, Segment
 from holdfast.types.key.abstract_key_codec import KeyCodec
-from holdfast.types.key.key_codec import key_codec_for
+from holdfast.types.key.key_codec import key_codec_for, shown_key_type
 
 NAMESPACE: Final = "namespace"
 MAP_KEY: Final = "map_key"
@@ -271,4 +271,6 @@ def _offsets(cells: Sequence[Any]) -> pa.Array:
 
 
 def _short(value: Any) -> str:
+    if isinstance(value, Mapping) and value.get("kind") in ("atomic", "composite", "tagged"):
+        return shown_key_type(value)
     return value if isinstance(value, str) else json.dumps(value)

@@ -22,6 +22,7 @@ from holdfast.state.timer.timer_service import TIMER_PREFIX
 from holdfast.storage.file_system.scheme import file_system_for
 from holdfast.types.information.sealed_type import sealed
 from holdfast.types.information.type_information import type_from_json
+from holdfast.types.key.key_codec import shown_key_type
 
 _ROUND: Final = "round"
 _CLEARED: Final = "cleared"
@@ -203,4 +204,4 @@ def _type_of(schema: Any) -> str:
     key = schema.get("map_key")
     if key is None:
         return value
-    return f"map<{type_from_json(key['type']) if key.get('kind') == 'atomic' else key.get('kind')}, {value}>"
+    return f"map<{shown_key_type(key)}, {value}>"

@@ -25,6 +25,7 @@ from holdfast.kernel.malformed import MALFORMED
 from holdfast.types.information import tagged
 from holdfast.types.information.atom import with_nulls
 from holdfast.types.information.record_type import RecordTypeInformation
+from holdfast.types.information.sealed_type import sealed
 from holdfast.types.information.type_information import (
     CollatedStringTypeInformation,
     PickledTypeInformation,
@@ -298,6 +299,11 @@ def key_codec_for(key_type: TypeInformation | None, names: tuple[str, ...] = ())
     if isinstance(key_type, RowTypeInformation) and names and tuple(names) != key_type.names:
         key_type = RowTypeInformation(names, key_type.types)
     return _declared(key_type)
+
+
+def shown_key_type(document: Any) -> str:
+    """Return for people what `to_json` returned."""
+    return str(type_from_json(sealed(document["type"]))) if "type" in document else str(document["kind"])
 
 
 def codec_from_json(document: Any) -> KeyCodec:
