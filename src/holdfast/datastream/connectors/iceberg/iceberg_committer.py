@@ -120,6 +120,7 @@ class IcebergCommitter(Committer):
         if "staged" not in first.committable:
             self._put_and_delete(table, {name: str(first.epoch)}, requests)
             return True
+        _look_as_staged(table, first.committable.get("schema"))
         tell_of_partitions(table)
         base = path if local_path(path) is None else f"file://{path}"
         files = [join(base, file.name) for file in table_at(path).publish(requests)]
@@ -142,6 +143,15 @@ class IcebergCommitter(Committer):
             made_none = transaction.table_metadata.current_snapshot_id == table.metadata.current_snapshot_id
             if puts.num_rows or made_none:
                 transaction.append(puts)
+
+
+def _look_as_staged(table: Table, schema: int | None) -> None:
+    """Gives this object the schema by which files were staged: the library finds their columns by names.
+
+    A name may be that of another column by now. The files have the ids, and so have the statistics that it makes.
+    """
+    if schema in table.schemas():
+        table.metadata = table.metadata.model_copy(update={"current_schema_id": schema})
 
 
 def _rows_with(keys: pa.Table) -> Any:

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.datastream.connectors.iceberg import iceberg_table
+from holdfast.datastream.connectors.iceberg.field_ids import Ids, ids_of, with_ids
 from holdfast.datastream.connectors.iceberg.iceberg_committer import IcebergCommitter
 from holdfast.datastream.connectors.iceberg.iceberg_table import PartitionField, Place
 from holdfast.datastream.connectors.row_changes import ChangeColumns, columns_of
@@ -26,6 +27,7 @@ from holdfast.datastream.sinks.task_owned import sweep_task_owned
 from holdfast.errors import ConfigurationError, OutputTypeError
 from holdfast.runtime.function.sink import BatchSinkWriter, Committer, CommitterInitContext, Sink, WriterInitContext
 from holdfast.runtime.function.staging import ParquetFormat, ParquetStaging, require_parquet
+from holdfast.storage.file_system.path import is_absolute
 from holdfast.storage.job.naming import FileName
 from holdfast.types.conversion.arrow import element_schema
 from holdfast.types.information.type_information import TypeInformation
@@ -74,6 +76,9 @@ class IcebergSink(Sink):
     ) -> None:
         if not all(str(table).split(".")) or "." not in table:
             raise ConfigurationError(f"An Iceberg table is named 'namespace.table', not {table!r}.")
+        warehouse = str((properties or {}).get("warehouse", ""))
+        if is_absolute(warehouse):
+            iceberg_table.require_plain(warehouse)
         self._place: Place | None = Place(catalog, dict(properties or {}), table)
         self.table = table
         self.changes = ChangeColumns(columns_of(key), row_kind)
@@ -141,6 +146,8 @@ class IcebergSink(Sink):
             "path": path,
             "partition_by": list(map(str, parts)),
             "needed": iceberg_table.needed_columns(table),
+            "ids": ids_of(table.schema().fields),
+            "schema": table.schema().schema_id,
         }
 
     def create_writer(self, context: WriterInitContext) -> BatchSinkWriter:
@@ -165,6 +172,7 @@ class IcebergSink(Sink):
             name = context.file_name(".parquet")
             committable |= {"path": context.target["path"], "file": name}
             return ParquetStaging(context.staging_dir, name, committable, self.format)
+        committable["schema"] = context.target["schema"]
         return table_at(context.target["path"]).staging(context, committable, self.format)
 
     def _known_place(self) -> Place:
@@ -207,6 +215,7 @@ class _DividingWriter(PartitionedStaging):
         self._sink = sink
         self._uid = context.uid
         self._needed: list[str] = context.target["needed"]
+        self._ids: Ids = context.target["ids"]
 
     def write_batch(self, batch: pa.RecordBatch) -> None:
         """Takes a batch of rows that can be written."""
@@ -222,9 +231,10 @@ class _DividingWriter(PartitionedStaging):
                 )
         for part in self._parts:
             self._require_told(batch, part)
-        if self._needed and not self._sink.changes.key:
-            schema = iceberg_table.never_null(batch.schema, self._needed)
-            batch = pa.RecordBatch.from_arrays(batch.columns, schema=schema)
+        if not self._sink.changes.key:
+            schema = with_ids(iceberg_table.never_null(batch.schema, self._needed), self._ids)
+            columns = [column.cast(kind) for column, kind in zip(batch.columns, schema.types, strict=True)]
+            batch = pa.RecordBatch.from_arrays(columns, schema=schema)
         super().write_batch(batch)
 
     def _require_told(self, batch: pa.RecordBatch, part: PartitionField) -> None:

@@ -198,13 +198,28 @@ def in_microseconds(schema: pa.Schema) -> pa.Schema:
     return pa.schema([field.with_type(pa.time64("us")) if pa.types.is_time(field.type) else field for field in schema])
 
 
+def require_plain(location: str) -> None:
+    """Makes sure that a location means one place: pyiceberg cuts it at `#` and `?`, and leaves `%20` as it is.
+
+    Raises:
+        ConfigurationError: It has such a sign in it.
+    """
+    odd = sorted(set(location) & {"#", "?", *("%" if location.startswith("file:") else "")})
+    if odd:
+        raise ConfigurationError(
+            f"The location {location!r} of an Iceberg table, or of its warehouse, has {' and '.join(odd)} in it, which "
+            "clients of Iceberg take for parts of a URI, each in another way: choose another directory."
+        )
+
+
 def directory_of(table: Table) -> str:
     """The directory of a table, on a file system or in an object store that all hosts share.
 
     Raises:
-        ConfigurationError: There is no file system for it.
+        ConfigurationError: There is no file system for it, or it may mean several places.
     """
     location = str(table.location())
+    require_plain(location)
     path = local_path(location) or location
     file_system_for(path)
     return path.rstrip("/")
