@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import codecs
 from collections.abc import Iterator
+from datetime import date
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.json as pj
 
 from holdfast.datastream.formats.input_file import InputFile
@@ -15,11 +17,15 @@ from holdfast.datastream.formats.json_row import JsonRowDeserializationSchema, J
 from holdfast.datastream.formats.text_lines import Block, LineFormat, can_split_text, line_blocks
 from holdfast.errors import OutputTypeError
 from holdfast.types.conversion.arrow import rows_to_batch
-from holdfast.types.conversion.json_value import json_reader, parse_json
+from holdfast.types.conversion.json_value import as_bytes, json_reader, parse_json
 
 __all__ = ["JsonLinesFormat", "JsonRowDeserializationSchema", "JsonRowSerializationSchema"]
 
 _ONE_OBJECT: Final = "a line has one object, from its first character to its last"
+_FIRST_DAY: Final = date.min.toordinal() - date(1970, 1, 1).toordinal()
+_WHOLE: Final = {pa.float32(): 2.0**24, pa.float64(): 2.0**53}
+"""Below these, each whole number is one of the type."""
+_LAST_DAY: Final = date.max.toordinal() - date(1970, 1, 1).toordinal()
 
 
 class JsonLinesFormat(RowFormat, LineFormat):
@@ -29,8 +35,8 @@ class JsonLinesFormat(RowFormat, LineFormat):
 
     Args:
         row_type: The fields to read, by name: type information, DDL such as `'key string, n bigint'`, or an Arrow
-            schema. Objects may have others beside them. Rows with dates, times, binaries or maps are read by Python,
-            one by one, because Arrow does not read these from text.
+            schema. Objects may have others beside them. Rows with maps are read by Python, one by one, and so
+            are some megabytes of lines in which a date or a time is written in another form than most have.
 
     Raises:
         ConfigurationError: JSON has no form for a field.
@@ -41,7 +47,10 @@ class JsonLinesFormat(RowFormat, LineFormat):
     def __init__(self, row_type: Any) -> None:
         super().__init__(row_type)
         self._read_row = json_reader(self._row_type)
+        self._has_maps = any(map(_has_maps, self.schema.types))
         self._is_known_to_arrow = all(map(_is_known_to_arrow, self.schema.types))
+        texts = pa.schema([field.with_type(_as_text(field.type)) for field in self.schema])
+        self._as_written = self.schema if self._is_known_to_arrow else texts
 
     def can_split(self, path: str) -> bool:
         return can_split_text(path)
@@ -52,19 +61,31 @@ class JsonLinesFormat(RowFormat, LineFormat):
     def parse(self, content: bytes) -> Iterator[pa.RecordBatch]:
         if not content.strip():
             return
-        if not self._is_known_to_arrow:
-            lines = content.removeprefix(codecs.BOM_UTF8).split(b"\n")
-            yield rows_to_batch([self._row(line) for line in lines if line.strip()], self._row_type)
+        if self._is_known_to_arrow:
+            yield from self._by_columns(content)
             return
+        try:
+            batches = None if self._has_maps else list(self._by_columns(content))
+        except ValueError:  # it may be read nevertheless: Python knows more forms of dates and times than Arrow
+            batches = None
+        if batches is None:
+            lines = content.removeprefix(codecs.BOM_UTF8).split(b"\n")
+            batches = [rows_to_batch([self._row(line) for line in lines if line.strip()], self._row_type)]
+        yield from batches
+
+    def _by_columns(self, content: bytes) -> Iterator[pa.RecordBatch]:
         count = _number_of_lines(content)
         table = pj.read_json(
             pa.BufferReader(content),
             read_options=pj.ReadOptions(use_threads=False, block_size=min(len(content) + 1, 2**31 - 1)),
-            parse_options=pj.ParseOptions(explicit_schema=self.schema, unexpected_field_behavior="ignore"),
+            parse_options=pj.ParseOptions(explicit_schema=self._as_written, unexpected_field_behavior="ignore"),
         )
         if table.num_rows != count:
             raise ValueError(_ONE_OBJECT)
         for batch in table.combine_chunks().to_batches():
+            if not self._is_known_to_arrow:
+                columns = [_from_text(batch[field.name], field.type) for field in self.schema]
+                batch = pa.RecordBatch.from_arrays(columns, schema=self.schema)
             yield self.conform(batch)
 
     def _row(self, line: bytes) -> Any:
@@ -88,6 +109,53 @@ def _is_known_to_arrow(kind: pa.DataType) -> bool:
         return _is_known_to_arrow(kind.value_type)
     unknown = (pa.types.is_date, pa.types.is_time, pa.types.is_binary, pa.types.is_map)
     return not any(is_one(kind) for is_one in unknown)
+
+
+def _has_maps(kind: pa.DataType) -> bool:
+    """Whether there are objects in a type whose names are not known."""
+    if pa.types.is_struct(kind):
+        return any(_has_maps(field.type) for field in kind.fields)
+    return _has_maps(kind.value_type) if pa.types.is_list(kind) else bool(pa.types.is_map(kind))
+
+
+def _as_text(kind: pa.DataType) -> pa.DataType:
+    """The type with texts in the place of dates, times and binaries, and numbers that Python has, too."""
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_as_text(field.type)) for field in kind.fields])
+    if pa.types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_as_text(kind.value_type)))
+    if pa.types.is_floating(kind):
+        return pa.float64()
+    return pa.string() if pa.types.is_temporal(kind) or pa.types.is_binary(kind) else kind
+
+
+def _from_text(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    """A column of a type that was read as `_as_text` has it, not sliced. What Python would refuse is refused.
+
+    Raises:
+        ValueError: A value is none of the type, or Python should say whether it is.
+    """
+    if pa.types.is_struct(kind):
+        parts = [_from_text(column.field(position), field.type) for position, field in enumerate(kind.fields)]
+        return pa.StructArray.from_arrays(parts, fields=kind.fields, mask=column.is_null())
+    if pa.types.is_list(kind):
+        values = _from_text(column.values, kind.value_type)
+        return pa.ListArray.from_arrays(column.offsets, values, type=kind, mask=column.is_null())
+    if pa.types.is_binary(kind):
+        return pa.array([None if text is None else as_bytes(text) for text in column.to_pylist()], kind)
+    if pa.types.is_floating(kind):
+        if not pc.all(pc.less(pc.abs(column), _WHOLE[kind]), min_count=0).as_py():
+            raise ValueError("a number is not finite, or maybe a whole one that the type has not")
+        return column.cast(kind)
+    if pa.types.is_time(kind):  # which Arrow reads only behind a date
+        return pc.binary_join_element_wise("1970-01-01T", column, "").cast(pa.timestamp("us")).cast(kind)
+    if pa.types.is_temporal(kind):
+        found = column.cast(kind)
+        days = pc.min_max(found.cast(pa.date32(), safe=False).cast(pa.int32())).as_py()
+        if days["min"] is not None and not (days["min"] >= _FIRST_DAY and days["max"] <= _LAST_DAY):
+            raise ValueError("a date is none of a calendar")
+        return found
+    return column
 
 
 def _number_of_lines(content: bytes) -> int:

@@ -153,7 +153,12 @@ def _instant(value: Any) -> datetime:
     return datetime.fromisoformat(value)
 
 
-def _bytes(value: Any) -> bytes:
+def as_bytes(value: Any) -> bytes:
+    """What base64 stands for.
+
+    Raises:
+        ValueError: It is none.
+    """
     return base64.b64decode(value, validate=True)
 
 
@@ -161,7 +166,7 @@ _ATOMS: Final[dict[str, Reader]] = {
     **dict.fromkeys(("string", "boolean", "tinyint", "smallint", "int", "bigint"), _same),
     "float": _float,
     "double": _float,
-    "binary": _bytes,
+    "binary": as_bytes,
     "date": _day,
     "time": time.fromisoformat,
     "timestamp": _instant,
