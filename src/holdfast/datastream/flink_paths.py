@@ -86,6 +86,7 @@ REFUSED_OF_FILES: Final[Mapping[str, str]] = {
     "FileCompactor": _NO_COMPACTION,
     "FileEnumeratorProvider": _NO_SPLITS,
     "FileSplitAssignerProvider": _NO_SPLITS,
+    "RowDataBulkWriterFactory": "BulkWriterFactory writes rows of every kind, with parquet(), arrow() and csv()",
     "StreamingFileSink": "FileSink takes its place, with stream.sink_to()",
 }
 """The same of `connectors.file_system`."""

@@ -158,6 +158,7 @@ def test_names_stand_where_pyflink_has_them() -> None:
         ("from holdfast.datastream.formats.parquet import ParquetBulkWriters", r"BulkWriterFactory.parquet\(\)"),
         ("from holdfast.datastream.formats.orc import OrcBulkWriters", r"for_each_epoch\(\)"),
         ("from holdfast.datastream.connectors.file_system import StreamingFileSink", "FileSink"),
+        ("from holdfast.datastream.connectors.file_system import RowDataBulkWriterFactory", "BulkWriterFactory writes"),
         ("from holdfast.datastream.connectors.file_system import FileCompactor", "rolling policy"),
         ("from holdfast.datastream.utils import ResultTypeQueryable", "output_type"),
         ("from holdfast.common.serialization import RowDataBulkWriterFactory", r"BulkWriterFactory .*parquet\(\)"),

@@ -58,8 +58,7 @@ class CsvFormat:
 
     def __post_init__(self) -> None:
         require_compression("CSV files", self.compression, TEXT_COMPRESSION)
-        if len(self.delimiter) != 1 or not self.delimiter.isascii() or self.delimiter in '"\n\r':
-            raise ConfigurationError(f"The delimiter of CSV is one character of ASCII, not {self.delimiter!r}.")
+        require_delimiter(self.delimiter)
 
     @property
     def keeps_columns(self) -> bool:
@@ -115,3 +114,13 @@ def require_compression(what: str, given: str, known: tuple[str, ...]) -> None:
     """
     if given not in known:
         raise ConfigurationError(f"{what} are compressed with {', '.join(known)}, not {given!r}.")
+
+
+def require_delimiter(given: Any) -> None:
+    """Makes sure that Arrow can write and read CSV with a delimiter.
+
+    Raises:
+        ConfigurationError: It cannot.
+    """
+    if not isinstance(given, str) or len(given) != 1 or not given.isascii() or given in '"\n\r':
+        raise ConfigurationError(f"The delimiter of CSV is one character of ASCII, not {given!r}.")

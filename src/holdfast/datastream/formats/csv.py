@@ -11,6 +11,7 @@ import pyarrow.csv as pv
 
 from holdfast.common.flink_paths import refusing
 from holdfast.datastream.flink_paths import REFUSED_FORMATS
+from holdfast.datastream.formats.bulk_writer import require_delimiter
 from holdfast.datastream.formats.csv_row import CsvRowDeserializationSchema, CsvRowSerializationSchema
 from holdfast.datastream.formats.input_file import InputFile
 from holdfast.datastream.formats.input_format import RowFormat
@@ -36,8 +37,7 @@ class CsvReaderFormat(RowFormat, LineFormat):
         nested = [field.name for field in self.schema if pa.types.is_nested(field.type)]
         if nested:
             raise ConfigurationError(f"CSV has no lists, maps or structs, and {nested!r} are some: declare texts.")
-        if not (isinstance(delimiter, str) and len(delimiter) == 1 and delimiter.isascii()) or delimiter in '"\n\r':
-            raise ConfigurationError(f"The delimiter of CSV is one character of ASCII, not {delimiter!r}.")
+        require_delimiter(delimiter)
         self._header = header
         self._delimiter = delimiter
         self._multi_line = multi_line
