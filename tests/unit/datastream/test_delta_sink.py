@@ -54,6 +54,23 @@ def test_an_epoch_is_one_version_of_the_table(tmp_path: Path) -> None:
     assert sorted(file.name for file in (tmp_path / "t").iterdir()) == ["_delta_log", "_holdfast", "data"]
 
 
+@pytest.mark.parametrize("name", ["sea grass", "Möwe", "50%", "a#b?c", "{k}*'\"", "~k", "c:d"])
+@pytest.mark.parametrize("is_uri", [False, True])
+def test_a_table_may_be_in_a_directory_of_a_strange_name(tmp_path: Path, name: str, is_uri: bool) -> None:
+    place = tmp_path / name / "t"
+    run(DeltaSink(place.as_uri() if is_uri else place, create_table=True), tmp_path, COUNTS, [("kelp", 1)])
+    assert DeltaTable(place).to_pyarrow_table().to_pylist() == [{"word": "kelp", "n": 1}]
+    assert [found.name for found in tmp_path.iterdir() if found.name != "job"] == [name]
+
+
+@pytest.mark.parametrize("name", ["sea%20grass", "a[b]", "a\\b", "a^b", "a|b", "a\nb", "a\x7fb"])
+def test_a_directory_that_the_client_takes_for_another_one_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ConfigurationError, match="does not find the directory"):
+        DeltaSink(tmp_path / name / "t")
+    with pytest.raises(ConfigurationError, match="does not find the directory"):
+        DeltaSink((tmp_path / name / "t").as_uri())
+
+
 def test_partitions_of_every_type_and_of_strange_names(tmp_path: Path) -> None:
     columns = "word string, day date, flag boolean, m int, n bigint"
     day = datetime.date(2026, 11, 24)

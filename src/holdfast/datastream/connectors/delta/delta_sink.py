@@ -48,7 +48,8 @@ class DeltaSink(Sink):
         compression: Of the files that tasks write: `snappy`, `zstd`, `lz4`, `gzip` or `none`.
 
     Raises:
-        ConfigurationError: There is no file system for the path, or the arguments do not go together.
+        ConfigurationError: There is no file system for the path, Delta's client does not find it, or the arguments do
+            not go together.
     """
 
     def __init__(
@@ -65,6 +66,7 @@ class DeltaSink(Sink):
         self.path = absolute(os.fspath(path))
         file_system_for(self.path)
         self.path = local_path(self.path) or self.path
+        delta_table.require_path(self.path)
         self.changes = ChangeColumns(columns_of(key), row_kind)
         self.partition_by = columns_of(partition_by)
         self.format = ParquetFormat(compression)

@@ -6,6 +6,7 @@ whose rules such files might break: constraints, generated columns, other names 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -41,6 +42,22 @@ _CHECKPOINTS: Final = {"delta.checkpointInterval": "10"}
 """Of tables that are made in object stores: every commit reads the log since its last checkpoint, several times. The
 client's own default is 100 versions, Spark's is 10."""
 _PARTITIONS: Final = ("string", "long", "integer", "short", "byte", "boolean", "date")
+
+_MISREAD: Final = re.compile(r"%[0-9A-Fa-f]{2}|[][\\^|\x00-\x1f\x7f]")
+
+
+def require_path(path: str) -> None:
+    """Makes sure that the client finds the directory that a local path names.
+
+    Raises:
+        ConfigurationError: It would look into another one, or end with a panic.
+    """
+    found = None if local_path(path) is None else _MISREAD.search(path)
+    if found is not None:
+        raise ConfigurationError(
+            f"The client of Delta tables (deltalake) does not find the directory {path!r}, because there is "
+            f"{found.group()!r} in it: give the table a directory without."
+        )
 
 
 def deltalake() -> Any:
