@@ -314,7 +314,7 @@ class SparkEngine(Engine):
 
     @property
     def batch_rows(self) -> int:
-        return rows_at_once(self._user_session)
+        return rows_at_once(self._session)
 
     def checkpoint_completed(self, positions: Mapping[str, Any]) -> None:
         self._listeners.tell(positions)
