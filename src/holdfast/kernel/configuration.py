@@ -25,6 +25,11 @@ class Configuration:
 
     def __init__(self, other: Configuration | Mapping[str, Any] | None = None) -> None:
         self._values: dict[str, Any] = {}
+        if other is not None and not isinstance(other, (Configuration, Mapping)):
+            raise ConfigurationError(
+                f"Options are a Configuration or a dict, not {type(other).__name__}; a session of Spark is given to an "
+                "environment as spark=...."
+            )
         self.add_all(other or {})
 
     @classmethod

@@ -153,6 +153,10 @@ def test_values_are_brought_into_range_or_refused():
     config = CheckpointConfig()
     for wrong in (
         lambda: config.set_checkpoint_interval(-1),
+        lambda: config.set_checkpoint_interval("soon"),
+        lambda: config.set_checkpoint_timeout("soon"),
+        lambda: config.set_max_concurrent_checkpoints("many"),
+        lambda: config.set_tolerable_checkpoint_failure_number("many"),
         lambda: config.set_checkpoint_timeout(9),
         lambda: config.set_max_concurrent_checkpoints(0),
         lambda: config.set_tolerable_checkpoint_failure_number(-1),

@@ -271,6 +271,12 @@ def test_values_are_asked_for_and_handed_on_by_pyflinks_names():
     assert configuration.remove_config(key="free.bool") and not configuration.contains_key(key="free.bool")
 
 
+@pytest.mark.parametrize("other", ["test.number=1", ["test.number=1"], object()])
+def test_what_holds_no_options_is_refused_with_where_a_session_goes(other):
+    with pytest.raises(ConfigurationError, match=r"a Configuration or a dict, not .*spark="):
+        Configuration(other)
+
+
 def test_copies_are_independent():
     one = Configuration({"test.number": 1})
     other = one.clone().add_all({"b": 2}, "a.")

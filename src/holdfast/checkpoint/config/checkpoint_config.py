@@ -138,8 +138,6 @@ class CheckpointConfig:
 
     def set_checkpoint_interval(self, checkpoint_interval: int) -> Self:
         """Set how often checkpoints are taken."""
-        if checkpoint_interval < 0:
-            raise ConfigurationError(f"The checkpoint interval is 0 or more milliseconds, not {checkpoint_interval!r}.")
         return self._set(options.CHECKPOINTING_INTERVAL, checkpoint_interval)
 
     def get_checkpoint_timeout(self) -> int:
@@ -148,7 +146,7 @@ class CheckpointConfig:
 
     def set_checkpoint_timeout(self, checkpoint_timeout: int) -> Self:
         """Set how long a checkpoint may take."""
-        if checkpoint_timeout < _MINIMUM:
+        if options.CHECKPOINTING_TIMEOUT.parse(checkpoint_timeout) < _MINIMUM:
             raise ConfigurationError(f"The checkpoint timeout is at least {_MINIMUM} ms, not {checkpoint_timeout!r}.")
         return self._set(options.CHECKPOINTING_TIMEOUT, checkpoint_timeout)
 
@@ -166,7 +164,7 @@ class CheckpointConfig:
 
     def set_max_concurrent_checkpoints(self, max_concurrent_checkpoints: int) -> Self:
         """Set how many checkpoints may be under way."""
-        if max_concurrent_checkpoints < 1:
+        if options.MAX_CONCURRENT_CHECKPOINTS.parse(max_concurrent_checkpoints) < 1:
             raise ConfigurationError(
                 f"At least one checkpoint must be allowed to be under way, not {max_concurrent_checkpoints!r}."
             )
@@ -178,7 +176,7 @@ class CheckpointConfig:
 
     def set_tolerable_checkpoint_failure_number(self, tolerable_checkpoint_failure_number: int) -> Self:
         """Set how many checkpoints in a row may fail."""
-        if tolerable_checkpoint_failure_number < 0:
+        if options.TOLERABLE_FAILED.parse(tolerable_checkpoint_failure_number) < 0:
             raise ConfigurationError(
                 f"The number of tolerable failed checkpoints is 0 or more, not {tolerable_checkpoint_failure_number!r}."
             )
