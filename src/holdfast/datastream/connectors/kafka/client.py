@@ -42,11 +42,10 @@ _OF_ALL: Final = ("security.", "sasl.", "ssl.", "socket.", "client.", "broker.ad
 _LOOK: Final = 2.0
 """Seconds after which it is looked why there is no answer."""
 
+_WHO: Final = "They do not know who asks: correct sasl.username and sasl.password, or sasl.mechanism."
 _REFUSALS: Final = {
-    "SASL authentication error": (
-        "They do not know who asks: correct sasl.username and sasl.password, or sasl.mechanism."
-    ),
-    "Broker: Unsupported SASL mechanism": "They do not know who asks: correct sasl.mechanism, or who it is.",
+    "SASL authentication error": _WHO,
+    "Broker: Unsupported SASL mechanism": _WHO,
     "certificate verify failed": (
         "Their certificate is not trusted here: correct ssl.ca.location, or the name of the host in bootstrap.servers, "
         "for which the certificate must be."
