@@ -90,7 +90,8 @@ class _Confluent:
             try:
                 made = self._make()
                 avro = sys.modules.get("confluent_kafka.schema_registry.avro")
-                if avro is not None and isinstance(made, avro.AvroDeserializer):
+                # A field of its own, which another version may not have; our test says of a new one whether it has.
+                if avro and isinstance(made, avro.AvroDeserializer) and hasattr(made, "_parsed_schemas"):
                     made._parsed_schemas = _BoundedSchemas(made._parsed_schemas)
                 _made[self.identity] = made
             except Exception as error:
