@@ -73,6 +73,65 @@ class Expiring(Processor):
         yield Row(key=key[0], **told)
 
 
+class Renewed(Processor):
+    """Reads with odd rows, and with even ones writes again what it finds: of the map only what has even keys."""
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        self.value = handle.getValueState("value", "n bigint", ttlDurationMs=LIVES)
+        self.values = handle.getListState("values", "n bigint", ttlDurationMs=LIVES)
+        self.map = handle.getMapState("map", "k bigint", "n bigint", ttlDurationMs=LIVES)
+
+    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
+        [row] = rows
+        value, values, pairs = self.value.get(), list(self.values.get()), sorted(self.map.iterator())
+        if row.value % 2 == 0:
+            if row.value == 0:
+                value, values, pairs = (1,), [(1,), (2,)], [((1,), (10,)), ((2,), (20,))]
+            if row.value != 4:
+                self.value.update(value)
+                self.values.put(values)
+            for (k,), n in pairs:
+                if row.value == 0 or k % 2 == 0:
+                    self.map.updateValue((k,), n)
+            self.values.appendList([(row.value + 10,), (row.value + 11,)])
+        told = [str(value), str(values), str(pairs), str([self.values.exists(), self.map.containsKey((1,))])]
+        yield Row(key=key[0], **dict(zip(("value", "values", "map", "exist"), told, strict=True)))
+
+
+class Forgetful(Processor):
+    """What a timer still finds of two states, of which one lives shorter than the timer waits; some is taken away."""
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        self.handle = handle
+        self.short = handle.getValueState("short", "n bigint", ttlDurationMs=LIVES // 4)
+        self.values = handle.getListState("values", "n bigint", ttlDurationMs=LIVES)
+        self.map = handle.getMapState("map", "k bigint", "n bigint", ttlDurationMs=LIVES)
+        self.calls = handle.getValueState("calls", "n bigint")
+
+    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
+        calls = (self.calls.get() or (0,))[0] + 1
+        self.calls.update((calls,))
+        before = self._told()
+        if calls == 1:
+            self.handle.registerTimer(timerValues.getCurrentProcessingTimeInMs() + 37_000)
+            self.short.update((calls,))
+        for row in rows:
+            self.values.appendValue((row.value,))
+            self.map.updateValue((row.value,), (calls,))
+        if calls == 3:
+            self.map.removeKey((2,))
+            self.values.clear()
+            self.values.appendValue((calls,))
+        yield Row(key=key[0], kind="rows", told=before)
+
+    def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Row]:
+        yield Row(key=key[0], kind="timer", told=str([self.short.exists(), self.short.get(), self.calls.get()]))
+
+    def _told(self) -> str:
+        short = None if self.short.get() is None else self.short.get()[0]
+        return str([short, list(self.values.get()), sorted(self.map.iterator()), sorted(self.map.keys())])
+
+
 class SumsOfFrames(Processor):
     def init(self, handle: StatefulProcessorHandle) -> None:
         self.total = handle.getValueState("total", "total bigint")
@@ -259,8 +318,29 @@ EXPIRING = Program(
     mode="ProcessingTime",
     pauses=[0, 25, 25, 25, 0],
 )
-"""Not recorded: its times are those of our clock."""
+"""Those in which time passes live for so long that a batch of Spark may begin ten seconds late."""
 FURTHER = {
+    "expiring": EXPIRING,
+    "renewed": Program(
+        Renewed,
+        _TOLD,
+        [
+            [("a", 0, 0), ("b", 0, 0)],
+            [("a", 0, 2), ("b", 0, 4)],
+            [("a", 0, 1), ("b", 0, 1)],
+            [("a", 0, 4)],
+            [("a", 0, 1), ("b", 0, 1)],
+        ],
+        mode="ProcessingTime",
+        pauses=[0, 25, 25, 5, 25],
+    ),
+    "forgetful": Program(
+        Forgetful,
+        "key string, kind string, told string",
+        [[("a", 0, 1), ("a", 0, 2)], [("a", 0, 2), ("a", 0, 3)], [("a", 0, 2), ("a", 0, 4)], [("a", 0, 5)]],
+        mode="ProcessingTime",
+        pauses=[0, 25, 25, 25],
+    ),
     "long lived": Program(
         LongLived, "key string, total bigint, values string, map string", PLAIN, mode="ProcessingTime"
     ),

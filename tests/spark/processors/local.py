@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 from holdfast.datastream.environment.transform_with_state import apply_processor
 from holdfast.kernel.clock import ManualClock
@@ -34,7 +34,7 @@ def elements_of(program, number):
 
 
 def emitted(program, directory, in_pandas=False, **how):
-    """What comes out of each epoch, sorted. A program in which time passes is started anew for each epoch."""
+    """What comes out with each batch, sorted: of an epoch, or of a start where time passes before each of them."""
     elements, columns = given(program)
     running, step = EpochProgram(), program
     stream = running.source("rows", elements)
@@ -46,16 +46,23 @@ def emitted(program, directory, in_pandas=False, **how):
         step = step.then
     stream.sink_to(Journal(directory / "out"))
     inputs = [{"rows": elements_of(program, number)} for number in range(len(program.batches))]
+    ends = [0]
     for number, now in enumerate(accumulate(program.pauses), start=1):
         clock = ManualClock(milliseconds(at(now)))
         running.run(directory / "checkpoints", inputs[:number], clock=clock, **how)
+        ends.append(max(epoch_of(page) for page in pages(directory / "out")))
     if not program.pauses:
         running.run(directory / "checkpoints", inputs, **how)
+        ends = list(range(len(inputs) + 1))
     written = pages(directory / "out")
     return [
-        sorted((plain(row) for page in written if int(page[:6]) == epoch for row in written[page]), key=str)
-        for epoch in range(1, len(inputs) + 1)
+        sorted((plain(row) for page in written if begin < epoch_of(page) <= end for row in written[page]), key=str)
+        for begin, end in pairwise(ends)
     ]
+
+
+def epoch_of(page):
+    return int(page[:6])
 
 
 def plain(row):

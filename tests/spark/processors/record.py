@@ -7,6 +7,7 @@ import os
 import sys
 import tempfile
 import time
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -44,11 +45,16 @@ def recorded(spark: Any, program: Program) -> list[list[list[Any]]]:
             .start()
         )
         try:
+            begun, passed = time.monotonic(), list(accumulate(program.pauses))
             for number, batch in enumerate(program.batches):
                 frame = spark.createDataFrame([(key, at(second), value) for key, second, value in batch], INPUT)
                 staged = f"{directory}/staged-{number}"
                 frame.coalesce(1).write.parquet(staged)
                 [file] = Path(staged).glob("*.parquet")
+                if not number:
+                    begun = time.monotonic()
+                elif passed:
+                    time.sleep(max(0, begun + passed[number] - time.monotonic()))
                 file.rename(source / f"{number}.parquet")
                 _wait(query, program, sum(map(len, program.batches[: number + 1])), read)
                 parts.append(sorted((_plain(row) for row in emitted), key=str))
@@ -67,7 +73,8 @@ def _wait(query: Any, program: Program, rows: int, read: dict[int, int]) -> None
         query.processAllAvailable()
     deadline, last = time.monotonic() + PATIENCE, -1
     while program.mode != "None" and time.monotonic() < deadline:
-        told = [progress for progress in query.recentProgress if progress["batchId"] > last]
+        # A trigger that finds nothing to do is told too, by the number of the batch that comes next.
+        told = [p for p in query.recentProgress if p["batchId"] > last or p["numInputRows"] > read.get(p["batchId"], 0)]
         if told:
             last = told[-1]["batchId"]
             read.update({progress["batchId"]: progress["numInputRows"] for progress in told})
