@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from benchmarks.warm_process import WarmProcess
-from benchmarks.workload import Workload, engine_module
+from benchmarks.workload import SETTINGS_VARIABLE, Workload, engine_module, settings_of
 
 SLOW = 5.0  # seconds of an epoch
 PATIENCE = 1800.0  # seconds for the epochs of one round; the slowest engine needs some minutes
@@ -45,11 +45,19 @@ class Course:
 
 @dataclass(frozen=True)
 class Result:
-    """What one engine achieved: seconds an epoch, one value (the mean of its measured epochs) a round."""
+    """What one engine achieved: seconds an epoch, one value (the mean of its measured epochs) a round.
+
+    Attributes:
+        engine: Its name, with its settings.
+        rows: An epoch's.
+        seconds: By round.
+        processor_seconds: That all its processes used, by round: the mean of all epochs, those that settle included.
+    """
 
     engine: str
     rows: int
     seconds: tuple[float, ...]
+    processor_seconds: tuple[float, ...] = ()
 
     @property
     def median_seconds(self) -> float:
@@ -65,6 +73,7 @@ class Result:
             "rows_per_second": round(self.rows_per_second, 1),
             "milliseconds_per_epoch": round(1000 * self.median_seconds, 1),
             "rounds": [round(self.rows / seconds, 1) for seconds in self.seconds],
+            "processor_milliseconds_per_epoch": [round(1000 * seconds) for seconds in self.processor_seconds],
         }
 
 
@@ -76,7 +85,9 @@ class EngineProcess(WarmProcess):
         module = engine_module(name)
         python = module.interpreter(cache) if hasattr(module, "interpreter") else sys.executable
         command = [python, "-m", "benchmarks.engine_process", name, workload.to_json()]
-        super().__init__(command, Path(workload.workspace), PATIENCE)
+        super().__init__(
+            command, Path(workload.workspace), PATIENCE, {SETTINGS_VARIABLE: json.dumps(settings_of(name))}
+        )
 
     def run(self, epochs: int) -> list[float]:
         """Blocks until the engine has processed so many epochs; returns the seconds of each."""
@@ -100,25 +111,28 @@ def hold(engines: Sequence[str], workload: Workload, course: Course, cache: Path
     """
     cache.mkdir(parents=True, exist_ok=True)
     measured: dict[str, list[float]] = {name: [] for name in engines}
+    processors: dict[str, list[float]] = {name: [] for name in engines}
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # so that the engines are ended too
     with contextlib.ExitStack() as stack:
         directory = tempfile.TemporaryDirectory(prefix="contest-", dir=cache, ignore_cleanup_errors=True)
         workspace = Path(stack.enter_context(directory))
         running = []
-        for name in engines:
-            own = replace(workload, inputs=str(cache / "inputs"), workspace=str(workspace / name))
+        for place, name in enumerate(engines):
+            own = replace(workload, inputs=str(cache / "inputs"), workspace=str(workspace / str(place)))
             process = EngineProcess(name, own, cache)
             stack.callback(process.close)
             progress(f"{name}: {course.warm_up} warm-up epochs")
             running.append((process, course.for_one_with(process.run(course.warm_up))))
         for number in range(course.rounds):
             for process, own_course in running:
-                settling = own_course.settling
+                settling, before = own_course.settling, process.processor_seconds()
                 seconds = process.run(settling + own_course.epochs)[settling:]
+                used = process.processor_seconds() - before
+                processors[process.name].append(used / (settling + own_course.epochs))
                 measured[process.name].append(statistics.mean(seconds))
                 rate = workload.rows / measured[process.name][-1]
                 progress(f"round {number + 1} of {course.rounds}: {process.name}: {rate:,.0f} rows/s")
-    return [Result(name, workload.rows, tuple(seconds)) for name, seconds in measured.items()]
+    return [Result(name, workload.rows, tuple(measured[name]), tuple(processors[name])) for name in engines]
 
 
 def progress(text: str) -> None:

@@ -26,7 +26,11 @@ def measure(
         words: How many keys stand in a line of the input, 0 for rows.
     """
     parser = argparse.ArgumentParser(description=description)
-    parser.add_argument("--engine", default=",".join(engines), help="names, separated by commas (default: %(default)s)")
+    parser.add_argument(
+        "--engine",
+        default=",".join(engines),
+        help="names, separated by commas, each perhaps with settings of Spark: floor@spark.a=1;spark.b=2 (%(default)s)",
+    )
     parser.add_argument("--sink", choices=SINKS, default="parquet")
     parser.add_argument("--rows", type=int, default=200_000, help="rows an epoch (default: %(default)s)")
     parser.add_argument("--keys", type=int, default=100_000, help="distinct keys (default: %(default)s)")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import threading
@@ -13,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import DataStreamWriter, StreamingQuery, StreamingQueryListener
 
 from benchmarks.input_files import Source
-from benchmarks.workload import PARALLELISM, Workload
+from benchmarks.workload import PARALLELISM, SETTINGS_VARIABLE, Workload
 from holdfast.spark.java import ensure_java
 
 SETTINGS = {
@@ -30,11 +31,12 @@ SETTINGS = {
 
 
 def start_session(name: str, settings: Mapping[str, str] | None = None) -> SparkSession:
-    """A session on two cores of this machine, with further settings."""
+    """A session on two cores of this machine, with further settings, and those that an engine takes part with."""
+    of_engine = json.loads(os.environ.get(SETTINGS_VARIABLE, "{}"))
     ensure_java()
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     builder = SparkSession.builder.master(f"local[{PARALLELISM}]").appName(name)
-    for key, value in {**SETTINGS, **(settings or {})}.items():
+    for key, value in {**SETTINGS, **(settings or {}), **of_engine}.items():
         builder = builder.config(key, value)
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")

@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -20,9 +20,12 @@ class WarmProcess:
         command: The program with its arguments.
         workspace: Where it runs; made if it is not there.
         patience: Seconds after which a program that has not answered is killed.
+        environment: Variables that it gets beside those of this process.
     """
 
-    def __init__(self, command: Sequence[str], workspace: Path, patience: float) -> None:
+    def __init__(
+        self, command: Sequence[str], workspace: Path, patience: float, environment: Mapping[str, str] | None = None
+    ) -> None:
         self._patience = patience
         self._log = workspace / "log"
         workspace.mkdir(parents=True, exist_ok=True)
@@ -34,7 +37,7 @@ class WarmProcess:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
-                env={**os.environ, "PYTHONPATH": path},
+                env={**os.environ, "PYTHONPATH": path, **(environment or {})},
                 cwd=workspace,
                 text=True,
                 start_new_session=True,
@@ -53,6 +56,16 @@ class WarmProcess:
             return self._process.stdout.readline()
         finally:  # also if we are told to end, which would wait for it otherwise
             watchdog.cancel()
+
+    def processor_seconds(self) -> float:
+        """What the processes of the program that run now, and those that they have waited for, have used so far."""
+        ticks = 0
+        for path in Path("/proc").glob("[0-9]*/stat"):
+            with contextlib.suppress(OSError):  # it has ended
+                fields = path.read_text().rpartition(")")[2].split()
+                if int(fields[3]) == self._process.pid:  # its session
+                    ticks += sum(int(field) for field in fields[11:15])
+        return ticks / os.sysconf("SC_CLK_TCK")
 
     def last_words(self) -> str:
         """The end of its log."""

@@ -11,11 +11,13 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Protocol
+from typing import Final, Protocol
 
 ENGINES = "benchmarks.engines"
 PARALLELISM = 2
 SINKS = ("parquet", "discard")
+SETTINGS_VARIABLE: Final = "HOLDFAST_BENCHMARK_SETTINGS"
+"""Spark's settings for one engine, as a JSON object; its process finds them here."""
 
 
 @dataclass(frozen=True)
@@ -72,17 +74,30 @@ def engine_names() -> list[str]:
 
 
 def chosen_engines(text: str) -> list[str]:
-    """The engines of a command line, separated by commas; a name that does not exist ends the program."""
+    """The engines of a command line, separated by commas; a name that does not exist ends the program.
+
+    An engine takes part with settings of Spark of its own if they stand behind it: ``floor@spark.a=1;spark.b=2``.
+    """
     names = [name.strip() for name in text.split(",") if name.strip()]
     for name in names:
-        if name not in engine_names():
-            raise SystemExit(f"there is no engine {name!r}: choose from {', '.join(engine_names())}")
+        engine, _, settings = name.partition("@")
+        if engine not in engine_names():
+            raise SystemExit(f"there is no engine {engine!r}: choose from {', '.join(engine_names())}")
+        for setting in filter(None, settings.split(";")):
+            if not setting.startswith("spark.") or "=" not in setting:
+                raise SystemExit(f"{setting!r} of {name!r} is no setting of Spark: write spark.NAME=VALUE")
     return names
+
+
+def settings_of(name: str) -> dict[str, str]:
+    """The settings of Spark with which an engine takes part, as they stand behind its name."""
+    settings = name.partition("@")[2]
+    return dict(setting.split("=", 1) for setting in settings.split(";") if setting)
 
 
 def engine_module(name: str) -> ModuleType:
     """The module of an engine, with ``make_engine(workload)`` and perhaps ``interpreter(cache)`` and ``SINK``."""
-    return importlib.import_module(f"{ENGINES}.{name.replace('-', '_')}")
+    return importlib.import_module(f"{ENGINES}.{name.partition('@')[0].replace('-', '_')}")
 
 
 def sink_of(name: str, chosen: str) -> str:

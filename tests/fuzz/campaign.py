@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -37,7 +38,8 @@ HEAD: Final = (
 _ROW: Final = re.compile(r"\| (\w+) \| ([\d,]+) \| ([\d,]+) \| ([\d,]+) \| ([\d,]+) \| ([^|]*) \|")
 _UNITS: Final = re.compile(r"stat::number_of_executed_units:\s+(\d+)")
 OF_KINDS: Final = "| kind | targets | processor minutes | inputs | defects |\n| --- | --- | ---: | ---: | ---: |\n"
-_SLACK: Final = 300
+SLACK: Final = 300
+"""Seconds after its time after which a run is killed."""
 _SHORTEST: Final = 10
 
 
@@ -104,12 +106,12 @@ def _row(name: str, total: Total) -> str:
     return f"| {name} | {' | '.join(f'{number:,}' for number in numbers)} | {total.last} |\n"
 
 
-def run(name: str, seconds: int) -> Total:
-    """Fuzz one target."""
+def run(name: str, seconds: int) -> Total | None:
+    """Fuzz one target; None if other work left it no processor to do it with, which says nothing about the target."""
     command = [sys.executable, "-m", "tests.fuzz.runner", name, f"-max_total_time={seconds}"]
     with tempfile.TemporaryFile() as output:
         process = subprocess.Popen(command, cwd=ROOT, stdout=output, stderr=subprocess.STDOUT)
-        hung = threading.Timer(seconds + _SLACK, process.kill)
+        hung = threading.Timer(seconds + SLACK, process.kill)
         hung.start()
         _, status, used = os.wait4(process.pid, 0)
         hung.cancel()
@@ -117,13 +119,16 @@ def run(name: str, seconds: int) -> Total:
         output.seek(0)
         said = output.read().decode(errors="replace")
     defects = [line for line in said.splitlines() if line.startswith("DEFECT")]
+    taken = used.ru_utime + used.ru_stime
+    if process.returncode == -signal.SIGKILL and not defects and taken < seconds / 2:
+        return None
     if process.returncode:
         defects.append(f"DEFECT the process ended with {process.returncode}: {said[-2000:]}")
     for defect in defects:
         print(defect, flush=True)
     units = _UNITS.search(said)
-    taken = round(used.ru_utime + used.ru_stime)
-    return Total(1, taken, int(units[1]) if units else 0, len(defects), f"{datetime.now(UTC):%Y-%m-%d}, {_commit()}")
+    last = f"{datetime.now(UTC):%Y-%m-%d}, {_commit()}"
+    return Total(1, round(taken), int(units[1]) if units else 0, len(defects), last)
 
 
 def campaign(names: Sequence[str], seconds: int, minutes: float | None = None, beside: int = 1) -> int:
@@ -149,9 +154,12 @@ def campaign(names: Sequence[str], seconds: int, minutes: float | None = None, b
                 waiting.remove(name)
             total = run(name, stretch)
             with lock:
-                TABLE.write_text(added(TABLE.read_text("utf-8"), name, total), "utf-8")
-                print(f"{name}: {total.seconds} s, {total.inputs:,} inputs, {total.defects} defects", flush=True)
-                defects.append(total.defects)
+                if total is None:
+                    print(f"{name}: other work left it no processor, so it is not counted", flush=True)
+                else:
+                    TABLE.write_text(added(TABLE.read_text("utf-8"), name, total), "utf-8")
+                    print(f"{name}: {total.seconds} s, {total.inputs:,} inputs, {total.defects} defects", flush=True)
+                    defects.append(total.defects)
                 if ends is not None:
                     waiting.append(name)
 

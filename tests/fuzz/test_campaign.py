@@ -12,6 +12,7 @@ from tests.fuzz import campaign
 from tests.fuzz.campaign import BEGIN, END, TABLE, Total, added, totals_in
 from tests.fuzz.targets import NAMES
 
+PYTHON = sys.executable
 PAGE = f"# Fuzzing\n\n{BEGIN}{END}\n\nMore.\n"
 
 
@@ -44,12 +45,27 @@ def test_the_table_that_is_kept_has_targets_that_there_are() -> None:
 def test_a_run_counts_as_it_ended(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, program: str, inputs: int, defects: int
 ) -> None:
-    fuzzer = tmp_path / "fuzzer"
-    fuzzer.write_text(f"#!{sys.executable}\n{program}\n")
+    total = _run_of(program, tmp_path, monkeypatch)
+    assert total is not None
+    assert (total.runs, total.inputs, total.defects) == (1, inputs, defects)
+
+
+def test_a_run_that_hangs_is_a_defect_and_one_that_has_got_no_processor_is_none(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(campaign, "SLACK", 4)
+    hung = _run_of("while True: pass", tmp_path, monkeypatch)
+    assert hung is not None
+    assert hung.defects == 1
+    assert _run_of("import time; time.sleep(60)", tmp_path, monkeypatch) is None
+
+
+def _run_of(program: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Total | None:
+    fuzzer = folder / "fuzzer"
+    fuzzer.write_text(f"#!{PYTHON}\n{program}\n")
     fuzzer.chmod(0o755)
     monkeypatch.setattr(campaign.sys, "executable", str(fuzzer))
-    total = campaign.run("ledger", 1)
-    assert (total.runs, total.inputs, total.defects) == (1, inputs, defects)
+    return campaign.run("ledger", 1)
 
 
 def test_who_has_had_least_is_next_until_the_time_is_over(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -79,8 +79,11 @@ def command_of(pid: int) -> str:
 
 
 def children(pid: int) -> list[int]:
-    """The processes that a process has started."""
-    tasks = Path(f"/proc/{pid}/task").glob("*/children")
+    """The processes that a process has started, none if it has ended."""
+    try:
+        tasks = list(Path(f"/proc/{pid}/task").glob("*/children"))
+    except (FileNotFoundError, ProcessLookupError):  # while its folder was read
+        return []
     return [int(child) for task in tasks for child in _read(task).split()]
 
 

@@ -16,7 +16,8 @@ import pytest
 from benchmarks import contest, keyed_count
 from benchmarks.engines import pyflink
 from benchmarks.input_files import Source, epoch_files
-from benchmarks.workload import Workload, chosen_engines, engine_names
+from benchmarks.warm_process import WarmProcess
+from benchmarks.workload import Workload, chosen_engines, engine_module, engine_names, settings_of
 from tests.documentation import ROOT
 
 
@@ -33,6 +34,33 @@ def test_every_engine_of_the_comparison_is_one_file() -> None:
 def test_an_engine_that_does_not_exist_is_refused_with_those_that_do() -> None:
     with pytest.raises(SystemExit, match=r"no engine 'flor': choose from bare, .*chain-h.*, floor, .*, holdfast-c"):
         chosen_engines("floor,flor")
+
+
+def test_an_engine_takes_part_with_settings_of_spark_and_beside_itself_without_them() -> None:
+    names = chosen_engines("floor, floor@spark.a=1;spark.b=x=y")
+    assert [settings_of(name) for name in names] == [{}, {"spark.a": "1", "spark.b": "x=y"}]
+    assert engine_module(names[1]) is engine_module("floor")
+
+
+@pytest.mark.parametrize("setting", ["a=1", "spark.a"])
+def test_what_is_no_setting_of_spark_is_refused(setting: str) -> None:
+    with pytest.raises(SystemExit, match=rf"'{setting}' of 'floor@{setting}' is no setting of Spark"):
+        chosen_engines(f"floor@{setting}")
+
+
+def test_processor_time_is_that_of_all_processes_of_a_program(tmp_path: Path) -> None:
+    spin = "import time\nend = time.process_time() + 0.3\nwhile time.process_time() < end: pass"
+    program = (
+        f"import subprocess, sys\nfor line in sys.stdin:\n"
+        f"    subprocess.run([sys.executable, '-c', {spin!r}])\n    print(1, flush=True)"
+    )
+    process = WarmProcess([sys.executable, "-c", program], tmp_path, 120)
+    try:
+        before = process.processor_seconds()
+        assert process.ask("go").strip() == "1"
+        assert 0.25 < process.processor_seconds() - before < 10
+    finally:
+        process.close()
 
 
 def test_a_workload_reaches_the_process_of_its_engine_unchanged(workload: Workload) -> None:
@@ -85,13 +113,14 @@ def test_epochs_appear_in_the_source_when_they_are_asked_for_oldest_first(worklo
 
 
 def test_a_result_is_the_median_of_its_rounds() -> None:
-    result = contest.Result("floor", 100, (0.5, 0.2, 10.0))
+    result = contest.Result("floor", 100, (0.5, 0.2, 10.0), (0.9, 0.4, 1.1))
     assert result.rows_per_second == 200.0
     assert result.to_json() == {
         "engine": "floor",
         "rows_per_second": 200.0,
         "milliseconds_per_epoch": 500.0,
         "rounds": [200.0, 500.0, 10.0],
+        "processor_milliseconds_per_epoch": [900, 400, 1100],
     }
 
 
@@ -112,7 +141,7 @@ contest.hold(["never-ends"], Workload(1, 1, "discard", "", ""), contest.Course(1
     with subprocess.Popen([sys.executable, "-c", program, tmp_path], cwd=ROOT, stderr=subprocess.DEVNULL) as contest:
         try:
             deadline = time.monotonic() + 60
-            while not list(tmp_path.glob("contest-*/never-ends/working")):
+            while not list(tmp_path.glob("contest-*/*/working")):
                 assert time.monotonic() < deadline
                 time.sleep(0.02)
             contest.terminate()
