@@ -41,7 +41,7 @@ def measure(
     parser.add_argument("--cache", type=Path, default=ROOT / ".bench", help="generated input and environments")
     parser.add_argument("--json", action="store_true", help="print JSON lines only")
     chosen = parser.parse_args(arguments)
-    taking_part = chosen_engines(chosen.engine)
+    taking_part = chosen_engines(chosen.engine, settings=True)
     workload = Workload(chosen.rows, chosen.keys, chosen.sink, "", "", words=words, files=chosen.files)
     course = contest.Course(chosen.warm_up, chosen.rounds, settling=4, epochs=chosen.epochs)
     results = contest.hold(taking_part, workload, course, chosen.cache.resolve())

@@ -73,17 +73,21 @@ def engine_names() -> list[str]:
     return sorted(path.stem.replace("_", "-") for path in folder.glob("[a-z]*.py"))
 
 
-def chosen_engines(text: str) -> list[str]:
+def chosen_engines(text: str, *, settings: bool = False) -> list[str]:
     """The engines of a command line, separated by commas; a name that does not exist ends the program.
 
-    An engine takes part with settings of Spark of its own if they stand behind it: ``floor@spark.a=1;spark.b=2``.
+    Args:
+        text: The names.
+        settings: Whether an engine may take part with settings of Spark of its own: ``floor@spark.a=1;spark.b=2``.
     """
     names = [name.strip() for name in text.split(",") if name.strip()]
     for name in names:
-        engine, _, settings = name.partition("@")
+        engine, has_settings, of_engine = name.partition("@")
         if engine not in engine_names():
             raise SystemExit(f"there is no engine {engine!r}: choose from {', '.join(engine_names())}")
-        for setting in filter(None, settings.split(";")):
+        if has_settings and not settings:
+            raise SystemExit(f"{name!r}: engines take no settings of Spark here")
+        for setting in filter(None, of_engine.split(";")):
             if not setting.startswith("spark.") or "=" not in setting:
                 raise SystemExit(f"{setting!r} of {name!r} is no setting of Spark: write spark.NAME=VALUE")
     return names

@@ -37,7 +37,7 @@ def test_an_engine_that_does_not_exist_is_refused_with_those_that_do() -> None:
 
 
 def test_an_engine_takes_part_with_settings_of_spark_and_beside_itself_without_them() -> None:
-    names = chosen_engines("floor, floor@spark.a=1;spark.b=x=y")
+    names = chosen_engines("floor, floor@spark.a=1;spark.b=x=y", settings=True)
     assert [settings_of(name) for name in names] == [{}, {"spark.a": "1", "spark.b": "x=y"}]
     assert engine_module(names[1]) is engine_module("floor")
 
@@ -45,7 +45,12 @@ def test_an_engine_takes_part_with_settings_of_spark_and_beside_itself_without_t
 @pytest.mark.parametrize("setting", ["a=1", "spark.a"])
 def test_what_is_no_setting_of_spark_is_refused(setting: str) -> None:
     with pytest.raises(SystemExit, match=rf"'{setting}' of 'floor@{setting}' is no setting of Spark"):
-        chosen_engines(f"floor@{setting}")
+        chosen_engines(f"floor@{setting}", settings=True)
+
+
+def test_settings_are_refused_where_they_would_not_act() -> None:
+    with pytest.raises(SystemExit, match="engines take no settings of Spark here"):
+        chosen_engines("floor@spark.a=1")
 
 
 def test_processor_time_is_that_of_all_processes_of_a_program(tmp_path: Path) -> None:
