@@ -87,6 +87,8 @@ def chosen_engines(text: str, *, settings: bool = False) -> list[str]:
             raise SystemExit(f"there is no engine {engine!r}: choose from {', '.join(engine_names())}")
         if has_settings and not settings:
             raise SystemExit(f"{name!r}: engines take no settings of Spark here")
+        if has_settings and hasattr(engine_module(engine), "interpreter"):
+            raise SystemExit(f"{name!r}: {engine} does not run on Spark")
         for setting in filter(None, of_engine.split(";")):
             if not setting.startswith("spark.") or "=" not in setting:
                 raise SystemExit(f"{setting!r} of {name!r} is no setting of Spark: write spark.NAME=VALUE")

@@ -40,6 +40,7 @@ def test_the_table_that_is_kept_has_targets_that_there_are() -> None:
         ("print('stat::number_of_executed_units: 77')", 77, 0),
         ("print('DEFECT one'); print('DEFECT two'); print('stat::number_of_executed_units:  5')", 5, 2),
         ("import os; print('a line', flush=True); os.abort()", 0, 1),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", 0, 1),
     ],
 )
 def test_a_run_counts_as_it_ended(

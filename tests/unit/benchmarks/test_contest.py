@@ -51,6 +51,8 @@ def test_what_is_no_setting_of_spark_is_refused(setting: str) -> None:
 def test_settings_are_refused_where_they_would_not_act() -> None:
     with pytest.raises(SystemExit, match="engines take no settings of Spark here"):
         chosen_engines("floor@spark.a=1")
+    with pytest.raises(SystemExit, match="pyflink does not run on Spark"):
+        chosen_engines("pyflink@spark.a=1", settings=True)
 
 
 def test_processor_time_is_that_of_all_processes_of_a_program(tmp_path: Path) -> None:
