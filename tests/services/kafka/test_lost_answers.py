@@ -128,8 +128,8 @@ def test_an_answer_that_is_lost_is_asked_for_again(broker: KafkaServer, output: 
 def test_a_process_that_never_gets_the_answer_leaves_the_epoch_to_the_next_one(
     broker: KafkaServer, output: Output, name: str, committed: tuple[int, ...]
 ) -> None:
-    """Readers see what is committed up to the first row of a transaction that is open: if that of the other subtask began
-    before the one that was committed first, they see nothing of the epoch.
+    """Readers see what is committed up to the first row of a transaction that is open: if that of the other subtask
+    began before the one that was committed first, they see nothing of the epoch.
     """
     output.job.commit(output.stage())
     broker.proxy.lose_answer_to(found(name), broker.proxy.lose_answers)
