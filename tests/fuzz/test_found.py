@@ -94,6 +94,7 @@ FOUND: list[tuple[str, str, str, Any]] = [
     ("query_answer", "get_value", "checkpoint_id", "1"),
     ("query_answer", "get_value", "description.arrow", "AAAA"),
     ("register_entry", "last", "token", 2**63),
+    ("register_entry", "last", "version", 2**62),
     ("register_marker", "plain", "job_id", "nobody"),
     ("rest_address", "plain", "url", None),
     ("rest_address", "plain", "token", "1"),

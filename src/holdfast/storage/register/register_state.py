@@ -15,8 +15,11 @@ FORMAT_VERSION: Final = 2
 _WITHOUT_INCARNATIONS: Final = 1
 """The version in which a register is written that no job has used yet; older releases read it."""
 MOST_INCARNATIONS: Final = 64
+_COUNTERS: Final = ("version", "token", "next_checkpoint_id", "notified")
 _MOST: Final = 2**62
 """No counter comes that far, and names of files have place for it."""
+_MOST_READ: Final = 2**61
+"""Nor does one that is read: whoever goes on counting from there is not to come upon the other limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +78,7 @@ class RegisterState:
     request: str = ""
 
     def __post_init__(self) -> None:
-        for name in ("version", "token", "next_checkpoint_id", "notified"):
-            value = getattr(self, name)
+        for name, value in self.counters().items():
             _require(type(value) is int and 0 <= value <= _MOST, name, value)
         _require(self.next_checkpoint_id >= 1, "next_checkpoint_id", self.next_checkpoint_id)
         _require(self.terminal is None or type(self.terminal) is str, "terminal", self.terminal)
@@ -87,6 +89,10 @@ class RegisterState:
         _require(len(set(paths)) == len(paths), "checkpoints (one path twice)", paths)
         for pointer in self.checkpoints:
             _require(pointer.checkpoint_id < self.next_checkpoint_id, "checkpoint_id (never reserved)", pointer)
+
+    def counters(self) -> dict[str, int]:
+        """What only rises, by name."""
+        return {name: getattr(self, name) for name in _COUNTERS}
 
     @property
     def newest(self) -> CheckpointPointer | None:
@@ -184,6 +190,8 @@ class RegisterRecord:
             incarnations = body.pop("incarnations", [])
             _require(type(incarnations) is list, "incarnations", incarnations)
             state = RegisterState(**body, checkpoints=pointers, incarnations=tuple(incarnations))
+            for name, value in state.counters().items():
+                _require(value <= _MOST_READ, name, value)
             return cls(state, history, raised)
         except MALFORMED as error:
             raise CorruptFileError(path, None, f"a field of the register is missing or wrong: {error}.") from error
