@@ -33,6 +33,9 @@ REGISTRY := $(VENV)/registry/.done
 # not set.
 PYTHONS := .pythons
 
+# Half of what a short-lived Python costs is to compile the package, and tests start thousands of them.
+unexport PYTHONDONTWRITEBYTECODE
+
 # Spark starts its Python workers by this name, and would otherwise take whatever python3 is on the path.
 export PYSPARK_PYTHON := $(CURDIR)/$(PY)
 export PYSPARK_DRIVER_PYTHON := $(CURDIR)/$(PY)
