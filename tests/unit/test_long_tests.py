@@ -13,6 +13,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def test_each_entry_names_tests() -> None:
     files = sorted({entry.partition("::")[0] for entry in LONG})
-    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", "--assert", "plain", *files]
+    options = ["--collect-only", "-q", "-p", "no:cacheprovider", "--assert", "plain"]
+    command = [sys.executable, "-m", "pytest", *options, *files]
     collected = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
     assert [entry for entry in LONG if not any(name.startswith(entry) for name in collected)] == []
