@@ -41,7 +41,11 @@ settings.load_profile("untimed")
 ON_THEIR_OWN = ("_stories.py", "/test_examples.py")
 """Files whose tests share nothing, because each starts programs of its own: any of them may run beside any other."""
 
-FIRST = ("tests/services/test_image_in_containers.py", "tests/services/queryable/test_leaders.py")
+FIRST = (
+    "tests/services/test_image_in_containers.py",
+    "tests/services/queryable/test_leaders.py",
+    "tests/spark/test_yarn_stories.py",
+)
 """Few tests that take minutes. Files are handed out by their number of tests, and the last one would end alone."""
 
 
