@@ -188,6 +188,22 @@ def test_an_engine_that_ends_while_the_job_is_stopped_is_no_failure(tmp_path: Pa
     ledger.audit(tmp_path / "out", payments)
 
 
+def test_an_epoch_that_an_interrupt_ended_leaves_a_cancelled_job_cancelled(tmp_path: Path) -> None:
+    """PySpark cancels what Spark does before a cell of a notebook learns of the interrupt, and cancels its job."""
+    master, payments = job(tmp_path, failures=0)
+
+    def end(stage: int, partition: int) -> None:
+        master.control.cancel()
+        raise EngineError("cancelled as part of cancellation of all jobs")
+
+    master.job.engine._interceptor = end
+    assert master.run() is JobStatus.CANCELED
+    assert master.job.register.read().terminal == "CANCELED"
+    again, _ = job(tmp_path, failures=0)
+    assert again.run() is JobStatus.SUSPENDED
+    ledger.audit(tmp_path / "out", payments)
+
+
 @pytest.mark.parametrize(
     "option",
     [

@@ -204,6 +204,8 @@ class JobMaster:
                 logger.warning(
                     "the engine ended with the job; its last completed checkpoint stands: %s", shown_error(error)
                 )
+                if self.control.cancel_requested and self._lease is not None:
+                    return self._terminal(self._lease, JobStatus.CANCELED)
                 return JobStatus.SUSPENDED
             if isinstance(error, CorruptFileError):
                 told = with_proposal(self.job.directory, self.job.register, error)
@@ -218,13 +220,14 @@ class JobMaster:
         """Whether what failed is the engine, while the job is being stopped: then it is stopped, and nothing is lost.
 
         A signal to the process group, or to all processes of a service, reaches the driver's JVM and the workers as
-        well, and they may end before this process has been told.
+        well, and they may end before this process has been told. Of an interrupt from the keyboard PySpark may learn
+        first, which cancels what Spark does.
         """
         if not isinstance(error, EngineError) or isinstance(error, InputError):
             return False
         if isinstance(error, EngineLostError) and not self.control.stopping:
             self.control.wait(_SIGNAL_SECONDS)
-        return self.control.stop_requested and not self.control.cancel_requested
+        return self.control.ending
 
     def _begin_term(self, lease: Lease) -> JobStatus | None:
         """Looks at what the register says; returns how the job ended for good, None if it is to run."""
