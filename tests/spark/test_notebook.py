@@ -139,3 +139,24 @@ def test_a_job_shows_itself_survives_its_cell_being_run_again_and_is_cancelled_b
     (tmp_path / "new/3.txt").write_text("sand")
     notebook.run_and_interrupt(JOB.partition("client =")[0].replace('"out"', '"other"') + "env.execute()")
     until(lambda: not list((tmp_path / "checkpoints").rglob("rest/*.json")), "no job runs any more")
+
+
+def test_a_session_that_is_stopped_ends_its_job_and_a_new_one_goes_on_with_it(
+    tmp_path: Path, notebook: Notebook
+) -> None:
+    for folder in ("texts", "new"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "new/1.txt").write_text("kelp sand kelp")
+    notebook.run(JOB)
+    (tmp_path / "new/2.txt").write_text("kelp rock")
+    notebook.run("old = env; env.spark.stop(); until(lambda: client.get_job_status().is_terminal_state())")
+    ended = notebook.run("repr(client.exception())")["text/plain"]
+    assert "EngineLostError" in ended and "the Spark session was stopped" in ended
+    lanes = "[thread.name for thread in threading.enumerate() if thread.name.startswith('holdfast-commit')]"
+    notebook.run(f"import threading; until(lambda: not {lanes}, 10)")
+    with pytest.raises(CellExecutionError, match="the Spark session of this environment was stopped"):
+        notebook.run("old.from_collection([1], 'bigint').print(); old.execute()")
+    notebook.run("env = StreamExecutionEnvironment.get_execution_environment(env.get_configuration())")
+    notebook.run(JOB)
+    assert rows(tmp_path / "out") == counted("kelp sand kelp", "kelp rock")
+    notebook.run("client.cancel(); client.await_termination()")

@@ -41,6 +41,7 @@ from holdfast.spark.session import (
     new_folder,
     private_session,
     remove_folder,
+    require_running,
     rows_at_once,
 )
 from holdfast.spark.trigger import EpochTrigger
@@ -162,6 +163,7 @@ class SparkEngine(Engine):
         assert self._query is not None
         try:
             while self._query.isActive and not driver.stopping:
+                require_running(self._session)
                 driver.tick_if_due()
                 driver.wait(0.05 if self._trigger.ends else 0.2)
             if driver.stopping:

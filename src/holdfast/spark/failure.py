@@ -7,6 +7,7 @@ occurred while calling o1027.start`, whose number is another one each time.
 from __future__ import annotations
 
 import re
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final
@@ -65,7 +66,13 @@ _GONE: Final = (
 _MISMATCH: Final = ("sources in the checkpoint offsets", "OFFSET_CHECKPOINT_MISMATCH")
 """How Spark says that the positions in a checkpoint are of other inputs than the query has."""
 
-_ENDING: Final = ("SparkContext was shut down", "stopped SparkContext", "Shutdown in progress", "JVM says no more")
+_ENDING: Final = (
+    "SparkContext was shut down",
+    "stopped SparkContext",
+    'SparkContext.dagScheduler()" is null',
+    "Shutdown in progress",
+    "JVM says no more",
+)
 """How Spark says that its driver is ending, while it still answers."""
 
 _AWAY: Final = (
@@ -159,20 +166,28 @@ def final_failures_told(doing: str) -> Iterator[None]:
 
 def _lost(failure: BaseException, doing: str) -> EngineLostError:
     return EngineLostError(
-        f"the Spark driver's JVM is gone, or ending (while {doing}: {type(failure).__name__}); run the job again, it "
-        "resumes from its last completed checkpoint"
+        f"the Spark session was stopped, or its driver's JVM is gone (while {doing}: {type(failure).__name__}); run "
+        "the job again, it resumes from its last completed checkpoint"
     )
 
 
 def _is_lost(failure: BaseException) -> bool:
-    """Whether a call failed because there is no JVM any more.
+    """Whether a call failed because there is no JVM any more, or the session was stopped.
 
     The socket says it in several ways: refused, reset, or closed, and after the last py4j raises a plain `Py4JError`,
     which also stands for much else; so then the JVM is asked.
     """
-    if isinstance(failure, Py4JNetworkError | ConnectionError | EOFError):
+    if isinstance(failure, Py4JNetworkError | ConnectionError | EOFError) or _is_stopped(failure):
         return True
     return isinstance(failure, Py4JError) and not isinstance(failure, Py4JJavaError) and not _answers()
+
+
+def _is_stopped(failure: BaseException) -> bool:
+    """Whether PySpark has stumbled over what a session has no more once it was stopped: it does not look before."""
+    if not isinstance(failure, AttributeError) or failure.obj is not None:
+        return False
+    *_, (frame, _) = traceback.walk_tb(failure.__traceback__)
+    return str(frame.f_globals.get("__name__")).startswith("pyspark.")
 
 
 def _answers() -> bool:

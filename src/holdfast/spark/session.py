@@ -19,6 +19,7 @@ from pyspark.sql import SparkSession
 
 from holdfast.errors import ConfigurationError
 from holdfast.kernel.configuration import Configuration
+from holdfast.runtime.job.engine import EngineLostError
 from holdfast.runtime.job.options import JOB_NAME
 from holdfast.spark.java import ensure_java
 
@@ -78,12 +79,17 @@ def private_session(session: SparkSession) -> SparkSession:
     """A clone with the settings that epochs need; the user's session keeps its own.
 
     Raises:
-        ConfigurationError: The session is a Spark Connect session.
+        ConfigurationError: The session is a Spark Connect session, or was stopped.
     """
     if not hasattr(session, "_jsparkSession"):
         raise ConfigurationError(
             "this is a Spark Connect session, on which Holdfast does not run yet: create a classic session (without "
             "spark.remote)"
+        )
+    if _is_stopped(session):
+        raise ConfigurationError(
+            "the Spark session of this environment was stopped: make a new one, and a new environment on it; its jobs "
+            "go on from their last completed checkpoints"
         )
     clone = SparkSession(session.sparkContext, session._jsparkSession.cloneSession())
     epoch_settings(clone)
@@ -91,6 +97,23 @@ def private_session(session: SparkSession) -> SparkSession:
         # Nothing makes 200 partitions fewer when adaptive execution is off, and each may become a Python task.
         clone.conf.set(_SHUFFLE_PARTITIONS, str(session.sparkContext.defaultParallelism))
     return clone
+
+
+def require_running(session: SparkSession) -> None:
+    """A query that waits for input does not notice that its session was stopped.
+
+    Raises:
+        EngineLostError: It was.
+    """
+    if _is_stopped(session):
+        raise EngineLostError(
+            "the Spark session was stopped under the job; run it again on a new session, it resumes from its last "
+            "completed checkpoint"
+        )
+
+
+def _is_stopped(session: SparkSession) -> bool:
+    return session.sparkContext._jsc is None
 
 
 def rows_at_once(session: SparkSession) -> int:
@@ -124,20 +147,22 @@ def keeps_properties() -> bool:
 def in_the_session(session: SparkSession, call: Callable[[], T]) -> Callable[[], T]:
     """The call, for another thread: Spark's properties of this thread go with it, and the session is the active one.
 
-    Where the JVM is gone there are neither, and the call is made all the same: it may need no Spark.
+    Where the JVM is gone there are neither, and where the session was stopped; the call is made all the same: it may
+    need no Spark.
     """
-    if not keeps_properties():
-        return call  # threads of Python have none of their own in the JVM
     context = session.sparkContext
+    java = context._jsc
+    if not keeps_properties() or java is None:
+        return call  # threads of Python have none of their own in the JVM
     of_version = getattr(SparkSession, "_get_j_spark_session_class", lambda jvm: jvm.SparkSession)
     try:
-        properties = context._jsc.sc().getLocalProperties().clone()
+        properties = java.sc().getLocalProperties().clone()
     except _NO_JVM:
         return call
 
     def made() -> T:
         with suppress(*_NO_JVM):
-            context._jsc.sc().setLocalProperties(properties)
+            java.sc().setLocalProperties(properties)
             of_version(context._jvm).setActiveSession(session._jsparkSession)
         return call()
 
