@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zipfile
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +69,16 @@ def test_each_execute_without_a_name_runs_its_own_job_once(env: StreamExecutionE
     again = StreamExecutionEnvironment.get_execution_environment(env.get_configuration(), spark=spark)
     assert program(again) == [JobStatus.FINISHED] * 3
     assert sorted(told) == sorted(everything)
+
+
+def test_a_session_of_another_thread_is_taken_as_it_is(spark: Any) -> None:
+    settings = {"spark.sql.shuffle.partitions": "3", "spark.app.name": "mine"}
+    before = {key: spark.conf.get(key) for key in settings}
+    with ThreadPoolExecutor(1) as other:
+        env = StreamExecutionEnvironment.get_execution_environment(settings)
+        other.submit(lambda: env.spark).result()
+    assert env.spark.sparkContext is spark.sparkContext
+    assert {key: spark.conf.get(key) for key in settings} == before
 
 
 def test_pickled_elements_need_no_type(env: StreamExecutionEnvironment) -> None:

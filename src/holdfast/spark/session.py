@@ -43,14 +43,16 @@ _NO_JVM: Final = (Py4JError, OSError, EOFError)
 
 
 def get_or_create(configuration: Configuration) -> SparkSession:
-    """The active session, or a new one with the `spark.*` settings of the configuration.
+    """The session that runs here, or a new one with the `spark.*` settings of the configuration.
+
+    One is active in the thread that has made it; in others Spark's builder would give it these settings.
 
     Raises:
         ConfigurationError: There is no Java that Spark can run on.
     """
-    active = SparkSession.getActiveSession()
-    if active is not None:
-        return active
+    running = SparkSession.getActiveSession() or SparkSession._instantiatedSession
+    if running is not None and not _is_stopped(running):
+        return running
     ensure_java()
     settings = configuration.to_texts()
     # Spark starts its workers by this name; left alone it takes the first python3 of the path, whatever that has. Its
