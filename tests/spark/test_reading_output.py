@@ -40,11 +40,11 @@ def test_spark_sees_the_rows_of_an_epoch_after_its_commit_and_not_before(spark: 
 
 
 def test_spark_refuses_staged_rows_of_which_a_bit_is_another_one_by_then(spark: Any, tmp_path: Path) -> None:
-    from holdfast.spark.frame import arrow_files
+    from holdfast.spark.frame import staged_frame
 
     written: list[Any] = []
     stage = Stage(ForEachEpochSink(lambda rows, epoch: written.append(sorted(map(tuple, rows.collect())))), tmp_path)
-    stage.services = {"read_parquet": lambda paths: arrow_files(spark).parquet(*paths)}
+    stage.services = {"read_parquet": lambda paths: staged_frame(spark, paths)}
     committables = stage.write(1, [("kelp", 1), ("rock", 2)])
     [path] = tmp_path.iterdir()
     whole = path.read_bytes()

@@ -91,6 +91,19 @@ def test_values_of_every_type_pass_a_transform_unchanged(spark: Any, tmp_path: P
         assert Counter(map(repr, map(tuple, found))) == Counter(map(repr, map(tuple, given)))
 
 
+def test_a_frame_of_an_epoch_has_the_types_of_the_stream(spark: Any, tmp_path: Path) -> None:
+    session = spark.newSession()
+    session.conf.set("spark.sql.parquet.inferTimestampNTZ.enabled", "false")
+    columns = ", ".join(f"c{i} {kind}" for i, kind in enumerate(KINDS))
+    declared = session.createDataFrame([], columns.replace("char(3)", "string")).dtypes
+    env = environment(session, tmp_path)
+    frames: list[Any] = []
+    given = env.from_collection([tuple(KINDS.values())], columns)
+    given.for_each_epoch(lambda frame, epoch: frames.append((frame.dtypes, frame.select("c14", "c15").collect())))
+    env.execute(name())
+    assert frames == [(declared, [(KINDS["timestamp_ntz"], KINDS["interval day to second"])])]
+
+
 def test_a_transform_must_return_a_frame_with_the_columns_that_it_had_at_first(spark: Any, tmp_path: Path) -> None:
     env = environment(spark, tmp_path)
     numbers = env.from_collection([1, 2, 3], "bigint").filter(lambda n: n > 0)

@@ -27,7 +27,7 @@ from holdfast.runtime.graph.plan import JobPlan, Stage
 from holdfast.runtime.job.engine import Engine, EpochDriver, EpochInput, Outcome, StagedInput
 from holdfast.spark.exchange import EpochJobPlan, RunStage
 from holdfast.spark.failure import final_failures_told, translate
-from holdfast.spark.frame import ArrowStep, arrow_files, map_in_arrow
+from holdfast.spark.frame import ArrowStep, map_in_arrow, staged_frame
 from holdfast.spark.input.consumed_file import ConsumedFiles
 from holdfast.spark.input.lag import records_behind
 from holdfast.spark.input.listeners import SourceListeners
@@ -328,7 +328,7 @@ class SparkEngine(Engine):
         return {"read_parquet": self._read_parquet, "spark": self._user_session}
 
     def _read_parquet(self, paths: list[str]) -> DataFrame:
-        return arrow_files(self._user_session).parquet(*paths)
+        return staged_frame(self._user_session, paths)
 
     def close(self) -> None:
         self._listeners.close()

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
@@ -13,6 +14,7 @@ from pyspark.sql.udf import UserDefinedFunction
 
 from holdfast.errors import ConfigurationError
 from holdfast.runtime.graph.stream_graph import Node, SourceNode, transforms_of
+from holdfast.storage.file_system.scheme import file_system_for
 from holdfast.types.conversion.arrow import element_schema, elements_to_batch
 from holdfast.types.conversion.convert import to_row_type
 from holdfast.types.conversion.times_of_day import (
@@ -51,6 +53,16 @@ def arrow_files(session: SparkSession) -> DataFrameReader:
     """
     dates = session.read.option("datetimeRebaseMode", "CORRECTED").option("int96RebaseMode", "CORRECTED")
     return dates.option("parquet.page.verify-checksum.enabled", True)
+
+
+def staged_frame(session: SparkSession, paths: Sequence[str]) -> DataFrame:
+    """The rows of Parquet files that tasks have staged, with the columns that they were written with.
+
+    Spark would take intervals for numbers, and times without time zone for what its settings say.
+    """
+    with file_system_for(paths[0]).open_input(paths[0]) as file:
+        columns = to_row_type(pq.read_schema(file)).schema_ddl
+    return arrow_files(session).schema(columns).parquet(*paths)
 
 
 def is_streaming(frame: DataFrame) -> bool:
