@@ -94,6 +94,30 @@ def test_a_limit_ends_the_job(env: StreamExecutionEnvironment, spark: Any) -> No
     assert len(taken) == 25
 
 
+def test_an_iterator_that_is_closed_has_no_more_elements(env: StreamExecutionEnvironment, spark: Any) -> None:
+    rates = env.from_dataframe(spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 10).load())
+    taken = rates.map(lambda row: row.value, output_type="bigint").execute_and_collect("closed")
+    assert isinstance(taken, CollectedElements)
+    assert next(taken) >= 0
+    taken.close()
+    assert list(taken) == []
+    assert taken.get_job_client().get_job_status() is JobStatus.CANCELED
+
+
+def test_what_collects_has_a_uid_and_goes_with_what_is_refused(env: StreamExecutionEnvironment) -> None:
+    env.configure({"pipeline.auto-generate-uids": False})
+    numbers = env.from_collection([1, 2], "bigint").uid("numbers")
+    with pytest.raises(ConfigurationError, match="a limit is a whole number of at least 0, not -1"):
+        numbers.execute_and_collect(limit=-1)
+    with pytest.raises(ConfigurationError, match="the name of a job is a text, not 5"):
+        numbers.execute_and_collect(5)  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match="these steps have no uid: 'reduce'"):
+        numbers.key_by(lambda n: n, "bigint").reduce(max).execute_and_collect()
+    with pytest.raises(ConfigurationError, match="no sink"):
+        env.execute()
+    assert sorted(numbers.execute_and_collect()) == [1, 2]
+
+
 def test_transform_uses_spark_expressions_and_knows_its_columns(env: StreamExecutionEnvironment, spark: Any) -> None:
     texts = env.from_dataframe(spark.createDataFrame([("kelp rock",), ("kelp",)], "line string"))
     words = texts.transform(lambda df: df.selectExpr("explode(split(line, ' ')) as word"))

@@ -42,6 +42,7 @@ class CollectedElements(Iterator[Any]):
     def close(self) -> None:
         """Ends the job if it still runs, and waits for its end; what was not read is lost."""
         self._mailbox.close()
+        self._elements = iter(())
         if not self._client.get_job_status().is_terminal_state():
             self._client.cancel()
         self._watcher.join()

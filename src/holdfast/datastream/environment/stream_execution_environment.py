@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from holdfast.checkpoint.config.checkpoint_config import CheckpointConfig
 from holdfast.checkpoint.config.options import CheckpointingMode
@@ -262,6 +262,8 @@ class StreamExecutionEnvironment(EnvironmentSettings):
         still runs because its cell was run before ends after its epoch first, and this one goes on from there.
         """
         begin_default_log()
+        if job_name is not None and not isinstance(job_name, str):
+            raise ConfigurationError(f"the name of a job is a text, not {job_name!r}")
         configuration = self.get_configuration()
         configuration.validate()
         graph = self.get_stream_graph()
@@ -308,9 +310,17 @@ class StreamExecutionEnvironment(EnvironmentSettings):
     def _execute_and_collect(
         self, stream: DataStream, job_name: str | None, limit: int | None
     ) -> CollectedElements | list[Any]:
-        mailbox = Mailbox(stream.get_type())
-        stream.sink_to(CollectSink(mailbox.name)).name("collect")
-        elements = CollectedElements(mailbox, self.execute_async(job_name or f"{_script_name()}-{new_nonce()}"))
+        if limit is not None and (not isinstance(limit, int) or isinstance(limit, bool) or limit < 0):
+            raise ConfigurationError(f"a limit is a whole number of at least 0, not {limit!r}")
+        mailbox, others = Mailbox(stream.get_type()), set(self._sinks)
+        stream.sink_to(CollectSink(mailbox.name)).name("collect").uid(_COLLECT_UID)
+        try:
+            client = self.execute_async(job_name or f"{_script_name()}-{new_nonce()}")
+        except BaseException:
+            self._sinks = [sink for sink in self._sinks if sink in others]
+            mailbox.close()
+            raise
+        elements = CollectedElements(mailbox, client)
         if limit is None:
             return elements
         with elements:
@@ -325,6 +335,7 @@ class StreamExecutionEnvironment(EnvironmentSettings):
 
 
 _notebook_names = NotebookNames()
+_COLLECT_UID: Final = "execute_and_collect"  # nobody else can give the sink one
 
 
 def _script_name() -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import queue
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 from holdfast.datastream.sinks.task_owned import checked_paths, sweep_task_owned
@@ -68,12 +69,14 @@ class Mailbox:
                 continue
 
     def close(self) -> None:
-        """The reader wants no more; whoever delivers is let go."""
+        """The reader wants no more; whoever delivers is let go, and a thread that waits for an element."""
         self._closed = True
         _mailboxes.pop(self.name, None)
+        with suppress(queue.Full):  # then nobody waits
+            self._queue.put_nowait(_End(None))
 
     def __iter__(self) -> Iterator[Any]:
-        while True:
+        while not self._closed:
             item = self._queue.get()
             if isinstance(item, _End):
                 if item.error is not None:
