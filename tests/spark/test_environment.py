@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import threading
 import zipfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -102,6 +104,22 @@ def test_an_iterator_that_is_closed_has_no_more_elements(env: StreamExecutionEnv
     taken.close()
     assert list(taken) == []
     assert taken.get_job_client().get_job_status() is JobStatus.CANCELED
+
+
+def test_who_interrupts_a_wait_for_an_element_cancels_the_job(
+    env: StreamExecutionEnvironment, spark: Any, tmp_path: Path
+) -> None:
+    (tmp_path / "texts").mkdir()
+    env.configure({"execution.trigger": "100 ms"})
+    taken = env.from_dataframe(spark.readStream.text(str(tmp_path / "texts"))).execute_and_collect("interrupted")
+    assert isinstance(taken, CollectedElements)
+    press = threading.Timer(1, signal.pthread_kill, (threading.main_thread().ident, signal.SIGINT))
+    press.start()
+    with pytest.raises(KeyboardInterrupt):
+        next(taken)
+    assert taken.get_job_client().await_termination(60)
+    assert taken.get_job_client().get_job_status() is JobStatus.CANCELED
+    assert list(taken) == []
 
 
 def test_what_collects_has_a_uid_and_goes_with_what_is_refused(env: StreamExecutionEnvironment) -> None:

@@ -18,7 +18,7 @@ class CollectedElements(Iterator[Any]):
     """The elements of a stream as the epochs of its running job complete; close it, or use it in a `with` statement.
 
     The job waits when the reader is far behind. If the job fails, the error is raised after the elements of its
-    completed epochs.
+    completed epochs. Who interrupts a wait for the next element cancels the job: nobody would read on.
     """
 
     def __init__(self, mailbox: Mailbox, client: JobClient) -> None:
@@ -29,7 +29,11 @@ class CollectedElements(Iterator[Any]):
         self._watcher.start()
 
     def __next__(self) -> Any:
-        return next(self._elements)
+        try:
+            return next(self._elements)
+        except KeyboardInterrupt:
+            self._let_go()
+            raise
 
     def next(self) -> Any:
         """The next element; StopIteration if there is none any more."""
@@ -41,10 +45,7 @@ class CollectedElements(Iterator[Any]):
 
     def close(self) -> None:
         """Ends the job if it still runs, and waits for its end; what was not read is lost."""
-        self._mailbox.close()
-        self._elements = iter(())
-        if not self._client.get_job_status().is_terminal_state():
-            self._client.cancel()
+        self._let_go()
         self._watcher.join()
 
     def __enter__(self) -> CollectedElements:
@@ -54,6 +55,12 @@ class CollectedElements(Iterator[Any]):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def _let_go(self) -> None:
+        self._mailbox.close()
+        self._elements = iter(())
+        if not self._client.get_job_status().is_terminal_state():
+            self._client.cancel()
 
     def _watch(self) -> None:
         try:
