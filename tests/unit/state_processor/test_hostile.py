@@ -117,3 +117,41 @@ def test_two_zeros_are_one_key_and_a_nested_one_is_none(place: Path) -> None:
         made(place, pa.table({"k": [[1], [2]], "n": [1, 2]}), name="nested")
     with pytest.raises((OutputTypeError, NotExistError, HoldfastError)):
         made(place, pa.table({"k": [1, 2], "n": [{"a": 1}, {"a": 2}]}), name="struct")
+
+
+def test_lists_and_maps_that_are_null_inside_a_value_stay_null(place: Path) -> None:
+    kind = "struct<n: bigint, list: array<bigint>, map: map<string, bigint>>"
+    row = pa.struct([("n", pa.int8()), ("list", pa.large_list(pa.int8())), ("map", pa.map_(pa.string(), pa.int8()))])
+    values = [
+        {"n": 1, "list": [1], "map": [("a", 1)]},
+        {"n": 2, "list": None, "map": None},
+        {"n": 3, "list": [2, None], "map": []},
+    ]
+    hidden = pa.ListArray.from_arrays([0, 1, 3, 3], pa.array([1, 9, 9]), mask=pa.array([False, True, False]))
+    table = pa.table({"k": ["a", "b", "c"], "row": pa.array(values, row), "m": [1, 2, 3], "hidden": hidden})
+    keyed = OperatorTransformation.bootstrap_with(table).key_by("k").to_state(ValueStateDescriptor("row", kind), "row")
+    entries = MapStateDescriptor("entries", "bigint", "array<smallint>")
+    keyed = keyed.to_state(entries, "hidden", map_key="m")
+    reader = SavepointReader.read(
+        None, SavepointWriter.new_savepoint().with_operator("op", keyed).write(str(place / "a"))
+    )
+    rows = {found["key"]: found["value"] for found in reader.read_keyed_state("op", "row").to_pylist()}
+    assert rows == dict(zip("abc", values, strict=True))
+    rows = {found["key"]: found["value"] for found in reader.read_keyed_state("op", "entries").to_pylist()}
+    assert rows == {"a": [1], "b": None, "c": []}
+
+
+@pytest.mark.parametrize(
+    "column", [pa.list_(pa.field("element", pa.int64(), False)), pa.large_list(pa.int8()), pa.list_(pa.int32(), 2)]
+)
+def test_a_list_may_be_an_element_of_a_list_whatever_its_numbers_are_in_the_table(
+    place: Path, column: pa.DataType
+) -> None:
+    table = pa.table({"k": ["a", "a"], "one": pa.array([[1, 2], [3, 4]], column)})
+    keyed = OperatorTransformation.bootstrap_with(table).key_by("k")
+    path = str(place / "lists")
+    state = keyed.to_state(ListStateDescriptor("s", "array<bigint>"), "one")
+    state = state.to_state(ListStateDescriptor("flat", "bigint"), "one")
+    reader = SavepointReader.read(None, SavepointWriter.new_savepoint().with_operator("op", state).write(path))
+    assert reader.read_keyed_state("op", "s").column("value").to_pylist() == [[[1, 2], [3, 4]]]
+    assert reader.read_keyed_state("op", "flat").column("value").to_pylist() == [[1, 2, 3, 4]]

@@ -17,7 +17,7 @@ from holdfast.state.run.probe import KEY
 from holdfast.state.run.run_file import HASH
 from holdfast.state.timer.stored_timers import TIMESTAMP
 from holdfast.state.timer.timer_queue import MIN_TIME
-from holdfast.state_processor.form.state_form import StateForm, fitted, fitted_array
+from holdfast.state_processor.form.state_form import StateForm, fitted, fitted_array, is_any_list
 from holdfast.types.key.abstract_key_codec import KeyCodec
 from holdfast.types.key.column_keys import keys_of_columns
 
@@ -180,8 +180,7 @@ def _list_rows(columns: StateColumns, rows: dict[str, Any], value: pa.Array, tab
     form = columns.form
     assert form.value is not None
     _refuse_nulls(value, form, columns.value)
-    is_whole = pa.types.is_list(value.type) or pa.types.is_large_list(value.type)
-    if not is_whole or value.type == form.value_type:
+    if _depth(value.type) <= _depth(form.value_type):
         single = pa.array(np.arange(len(value) + 1, dtype=np.int32))
         rows[VALUE] = pa.ListArray.from_arrays(single, fitted(value, form.value, form.name))
         if form.has_stamps:
@@ -196,6 +195,11 @@ def _list_rows(columns: StateColumns, rows: dict[str, Any], value: pa.Array, tab
     if form.has_stamps:
         rows[STAMP] = _list_stamps(columns, table, offsets, len(elements), now)
     return _with_put(rows).filter(pc.greater(lengths, 0))  # a list without elements does not exist
+
+
+def _depth(kind: pa.DataType) -> int:
+    """How many lists are inside each other."""
+    return 1 + _depth(kind.value_type) if is_any_list(kind) else 0
 
 
 def _list_stamps(columns: StateColumns, table: pa.Table, offsets: pa.Array, count: int, now: int) -> pa.Array:

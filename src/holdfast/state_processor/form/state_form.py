@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 
 from holdfast.errors import ConfigurationError, OutputTypeError
@@ -187,12 +188,15 @@ def fitted_array(column: pa.Array, wanted: pa.DataType) -> pa.Array:
     if pa.types.is_struct(wanted) and pa.types.is_struct(column.type):
         return _fitted_struct(column, wanted)
     if pa.types.is_map(wanted) and pa.types.is_map(column.type):
+        column = _without_hidden(column)
         start, end = _bounds(column)
         keys = fitted_array(column.keys.slice(start, end - start), wanted.key_type)
         items = fitted_array(column.items.slice(start, end - start), wanted.item_type)
         return pa.MapArray.from_arrays(_offsets(column, start), keys, items, wanted)
-    if pa.types.is_list(wanted) and _is_any_list(column.type):
-        column = column if pa.types.is_list(column.type) else column.cast(pa.list_(column.type.value_type))
+    if pa.types.is_list(wanted) and is_any_list(column.type):
+        column = _without_hidden(
+            column if pa.types.is_list(column.type) else column.cast(pa.list_(column.type.value_type))
+        )
         start, end = _bounds(column)
         values = fitted_array(column.values.slice(start, end - start), wanted.value_type)
         return pa.ListArray.from_arrays(_offsets(column, start), values, wanted)
@@ -208,7 +212,8 @@ def _family(kind: pa.DataType) -> str:
     return _FAMILIES.get(name, name)
 
 
-def _is_any_list(kind: pa.DataType) -> bool:
+def is_any_list(kind: pa.DataType) -> bool:
+    """Whether values of an Arrow type are lists, however they lie."""
     return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
 
 
@@ -224,6 +229,11 @@ def _fitted_struct(column: pa.Array, wanted: pa.DataType) -> pa.Array:
     return pa.StructArray.from_arrays(arrays, fields=fields, mask=mask)
 
 
+def _without_hidden(column: pa.Array) -> pa.Array:
+    """Return lists or maps of which those that are null have no values."""
+    return column.take(pa.array(np.arange(len(column)))) if column.null_count else column
+
+
 def _bounds(column: pa.Array) -> tuple[int, int]:
     if not len(column):
         return 0, 0
@@ -237,5 +247,4 @@ def _offsets(column: pa.Array, start: int) -> pa.Array:
     offsets = column.offsets.to_numpy() - start
     if not column.null_count:
         return pa.array(offsets, pa.int32())
-    nulls = [*column.is_null().to_pylist(), False]
-    return pa.array(offsets, pa.int32(), mask=nulls if len(nulls) == len(offsets) else None)
+    return pa.array(offsets, pa.int32(), mask=np.append(column.is_null().to_numpy(zero_copy_only=False), False))
