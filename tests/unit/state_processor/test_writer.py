@@ -294,3 +294,18 @@ def test_a_value_of_another_kind_is_not_converted_but_refused(place: Path, colum
     )
     with pytest.raises(OutputTypeError, match=r"another kind of value.* Cast the column"):
         SavepointWriter.new_savepoint(None, 16).with_operator("op", made).write(str(place / "savepoint"))
+
+
+def test_the_keys_of_a_broadcast_state_may_be_rows_and_each_is_there_once(place: Path) -> None:
+    limits = MapStateDescriptor("limits", "struct<site: string, floor: smallint>", "double")
+    keys = [{"floor": 1, "site": "kelp"}, {"floor": 2, "site": "kelp"}]
+    table = pa.table({"key": keys, "value": [0.5, None]})
+    transformation = OperatorTransformation.bootstrap_with(table).to_broadcast_state(limits)
+    found = SavepointReader.read(None, written(place, transformation)).read_broadcast_state("count", "limits")
+    assert sorted(found.to_pylist(), key=lambda row: row["key"]["floor"]) == table.to_pylist()
+    for same in (pa.table({"key": keys[:1] * 2, "value": [1.0, 2.0]}), pa.table({"key": [0.0, -0.0], "value": [1, 2]})):
+        kind = limits if pa.types.is_struct(same["key"].type) else MapStateDescriptor("limits", "double", "bigint")
+        with pytest.raises(StateError, match="two rows for one key"):
+            SavepointWriter.new_savepoint().with_operator(
+                "count", OperatorTransformation.bootstrap_with(same).to_broadcast_state(kind)
+            ).write(str(place / "twice"))

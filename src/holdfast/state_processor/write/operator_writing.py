@@ -255,10 +255,10 @@ def _fill(given: OperatorTable, table: pa.Table, backend: DefaultOperatorStateBa
     column = fitted(column_of(table, given.value), descriptor.type_info, descriptor.name)
     values = descriptor.type_info.to_list(column)
     if given.mode is Mode.BROADCAST:
-        keys = column_of(table, given.key).to_pylist()
-        if len(set(keys)) != len(keys):
+        state = backend.get_broadcast_state(descriptor)
+        state.put_all(zip(column_of(table, given.key).to_pylist(), values, strict=True))
+        if len(list(state.keys())) != table.num_rows:
             raise StateError(f"Broadcast state {descriptor.name!r} has two rows for one key: leave one of them out.")
-        backend.get_broadcast_state(descriptor).put_all(dict(zip(keys, values, strict=True)))
     elif given.mode is Mode.UNION:
         backend.get_union_list_state(descriptor).add_all(values)
     else:
