@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import IO, Any, Final
 
 import click
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from holdfast.cli.table import print_table
+from holdfast.cli.table import json_text, print_table
 from holdfast.errors import AlreadyExistError, ConfigurationError, HoldfastError, NotExistError, StorageError
 from holdfast.state_processor import SavepointReader
 from holdfast.state_processor.read.json_value import json_value
@@ -46,7 +46,7 @@ def write_table(tables: Iterable[pa.Table], schema: pa.Schema, path: str) -> int
     """
     rows = 0
     try:
-        with Path(path).open("xb") as file, pq.ParquetWriter(file, schema) as writer:
+        with _new_file(path) as file, pq.ParquetWriter(file, schema) as writer:
             for table in tables:
                 writer.write_table(table.cast(schema))
                 rows += table.num_rows
@@ -57,11 +57,22 @@ def write_table(tables: Iterable[pa.Table], schema: pa.Schema, path: str) -> int
     return rows
 
 
+@contextmanager
+def _new_file(path: str) -> Iterator[IO[bytes]]:
+    """A file that is gone again if it did not become whole, so that nothing is in the way of the next try."""
+    with Path(path).open("xb") as file:
+        try:
+            yield file
+        except BaseException:
+            Path(path).unlink()
+            raise
+
+
 def print_rows(table: pa.Table, *, as_json: bool) -> None:
     """Prints a table, as JSON lines or for people."""
     if as_json:
         for row in table.to_pylist():
-            click.echo(json.dumps(row, ensure_ascii=False, default=json_value))
+            click.echo(json_text(row, json_value))
         return
     print_table(table.column_names, [[_cell(value) for value in row.values()] for row in table.to_pylist()])
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -14,7 +15,28 @@ import humanfriendly
 def print_json(rows: Iterable[Mapping[str, Any]]) -> None:
     """One object a line on standard output."""
     for row in rows:
-        click.echo(json.dumps(row, ensure_ascii=False))
+        click.echo(json_text(row))
+
+
+def json_text(value: Any, default: Callable[[Any], Any] | None = None) -> str:
+    """JSON that every reader of it takes: NaN and the infinities, which it has not, are texts, as Spark writes them.
+
+    Args:
+        value: What is written.
+        default: What stands for a value that JSON has not, as in `json.dumps`.
+    """
+    try:
+        return json.dumps(value, ensure_ascii=False, default=default, allow_nan=False)
+    except ValueError:
+        return json.dumps(_finite(value), ensure_ascii=False, default=default)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _finite(part) for name, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(part) for part in value]
+    return json.dumps(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
+from itertools import chain, count
 from typing import Any
 
 import pyarrow as pa
@@ -33,13 +36,15 @@ def query(reader: SavepointReader, statement: str) -> pa.Table:
     with duckdb.connect(":memory:") as connection:
         # A name in the statement is a state, and never a variable of this program.
         connection.execute("set python_enable_replacements = false")
-        for uid in reader.operators():
-            if _stands_in(uid, statement):
+        try:
+            for uid in _named(reader.operators(), statement):
                 connection.execute(f"create schema if not exists {_quoted(uid)}")
                 _add_states(connection, reader, uid, statement)
-        try:
             answer = connection.sql(statement)
-            return pa.table({}) if answer is None else answer.to_arrow_table()
+            if answer is None:
+                return pa.table({})
+            table = answer.to_arrow_table()
+            return table.rename_columns(_distinct(table.column_names))
         except duckdb.Error as error:
             states = [f"{_quoted(uid)}.{_quoted(state)}" for uid in reader.operators() for state in reader.states(uid)]
             raise ConfigurationError(f"{error}\nThe states are: {', '.join(states)}.") from error
@@ -47,7 +52,8 @@ def query(reader: SavepointReader, statement: str) -> pa.Table:
 
 def _add_states(connection: Any, reader: SavepointReader, uid: str, statement: str) -> None:
     kinds = reader.states(uid)
-    tables = {name: kind for name, kind in kinds.items() if kind != "timers" and _stands_in(name, statement)}
+    names = [name for name, kind in kinds.items() if kind != "timers"]
+    tables = {name: kinds[name] for name in _named(names, statement)}
     if "timers" in kinds.values() and "timers" not in tables and _stands_in("timers", statement):
         tables["timers"] = "timers"
     for number, (name, kind) in enumerate(tables.items()):
@@ -67,10 +73,39 @@ def _read(reader: SavepointReader, uid: str, name: str, kind: str) -> pa.Table:
     return reads[kind](uid, name) if kind in reads else reader.read_keyed_state(uid, name)
 
 
+def _named(names: Iterable[str], statement: str) -> list[str]:
+    """The names that stand in a statement; of those that only differ in case the one that stands there as it is."""
+    found: dict[str, str] = {}
+    for name in (name for name in names if _stands_in(name, statement)):
+        other = found.setdefault(name.lower(), name)
+        is_written, other_is = (_is_written(one, statement) for one in (name, other))
+        if name != other and is_written and other_is:
+            raise ConfigurationError(f"In SQL {other!r} and {name!r} are one name: ask for one of them at a time.")
+        if is_written:
+            found[name.lower()] = name
+    return list(found.values())
+
+
+def _distinct(names: Iterable[str]) -> list[str]:
+    """Names of columns, of which the second `key` is called as DuckDB calls it in a subquery: `key_1`."""
+    found: list[str] = []
+    for name in names:
+        others = (f"{name}_{number}" for number in count(1))
+        found.append(next(one for one in chain([name], others) if one not in found))
+    return found
+
+
 def _stands_in(name: str, statement: str) -> bool:
-    return name.replace('"', '""').lower() in statement.lower()
+    return _escaped(name).lower() in statement.lower()
+
+
+def _is_written(name: str, statement: str) -> bool:
+    return re.search(rf"(?<!\w){re.escape(_escaped(name))}(?!\w)", statement) is not None
 
 
 def _quoted(name: str) -> str:
-    escaped = name.replace('"', '""')
-    return f'"{escaped}"'
+    return f'"{_escaped(name)}"'
+
+
+def _escaped(name: str) -> str:
+    return name.replace('"', '""')

@@ -14,6 +14,7 @@ from click.testing import CliRunner
 
 from holdfast.cli import main
 from holdfast.state import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
+from holdfast.state.run.run_file import forget_runs
 from holdfast.state_processor import OperatorTransformation, SavepointReader, SavepointWriter
 
 HISTORY = pa.table(
@@ -91,6 +92,53 @@ def test_sql_that_is_wrong_says_what_there_is(path: str) -> None:
     result = holdfast("state", "sql", path, "select * from nothing")
     assert result.exit_code == 2
     assert '"count.it"."seen"' in result.output
+
+
+def test_sql_prints_columns_of_one_name_and_numbers_that_json_has_not(path: str) -> None:
+    statement = """select a.key, b.key, 'nan'::double as x, ['-inf'::float] as y from "count.it".n a join "count.it".n b
+        on a.value = b.value where a.value = 5"""
+    [line] = holdfast("state", "sql", path, statement, "--json").output.splitlines()
+    row = json.loads(line, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+    assert row == {"key": "kelp", "key_1": "kelp", "x": "NaN", "y": ["-Infinity"]}
+    assert holdfast("state", "sql", path, statement).output.splitlines()[1].split() == [
+        "kelp",
+        "kelp",
+        "NaN",
+        "[-Infinity]",
+    ]
+
+
+def test_names_that_sql_cannot_tell_apart_are_told_apart_or_refused(tmp_path: Path) -> None:
+    writer = SavepointWriter.new_savepoint(None, 8)
+    for number, uid in enumerate(("Count", "count", "pg_catalog")):
+        keyed = OperatorTransformation.bootstrap_with(pa.table({"k": ["a"], "n": [number]})).key_by("k")
+        state = keyed.to_state(ValueStateDescriptor("n", "bigint"), "n")
+        writer.with_operator(uid, state.to_state(ValueStateDescriptor("N", "bigint"), "n"))
+    path = writer.write(str(tmp_path / "names"))
+
+    def asked(statement: str) -> Any:
+        return holdfast("state", "sql", path, statement, "--json")
+
+    assert json.loads(asked('select value from "count"."n"').output) == {"value": 1}
+    assert json.loads(asked('select value from "Count"."N"').output) == {"value": 0}
+    both = asked('select * from "Count"."n" union all select * from "count"."n"')
+    assert both.exit_code == 2 and "'Count' and 'count' are one name" in both.output
+    refused = asked('select * from "pg_catalog"."n"')
+    assert refused.exit_code == 2 and '"pg_catalog"."n"' in refused.output
+
+
+def test_an_export_that_fails_leaves_no_file_in_the_way(path: str, tmp_path: Path) -> None:
+    runs = {run: run.read_bytes() for run in (Path(path) / "shared").iterdir()}
+    target = tmp_path / "n.parquet"
+    for run, content in runs.items():
+        run.write_bytes(content.replace(b"kelp", b"help"))
+    forget_runs()
+    result = holdfast("state", "export", path, "--uid", "count.it", "--state", "n", "--to", str(target))
+    assert result.exit_code == 1 and "is damaged" in result.output
+    for run, content in runs.items():
+        run.write_bytes(content)
+    forget_runs()
+    assert exported(path, "n", target).num_rows == 3
 
 
 def test_a_wrong_value_is_put_right_and_the_difference_told(path: str, tmp_path: Path) -> None:
