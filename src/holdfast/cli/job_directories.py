@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import closing
-from pathlib import Path
 
 import click
 
@@ -15,17 +14,12 @@ from holdfast.cli.registers import Registers
 from holdfast.errors import ConfigurationError, HoldfastError, NotExistError
 from holdfast.ha.services.job_register import MARKER_NAME, job_id_in
 from holdfast.kernel.ids import JobID
-from holdfast.storage.file_system.path import base_name, is_absolute, parent
+from holdfast.storage.file_system.path import base_name, parent
 from holdfast.storage.file_system.scheme import file_system_for, join
 from holdfast.storage.job.job_directory import METADATA_NAME, REGISTER, JobDirectory
 from holdfast.storage.register.register_state import RegisterState
 
 _JOB = re.compile(r"[0-9a-f]{32}")
-
-
-def absolute(path: str) -> str:
-    """What a path means here, for a process that may have been started elsewhere."""
-    return path if is_absolute(path) else str(Path(path).absolute())
 
 
 def job_directories(path: str, registers: Registers) -> Iterator[tuple[JobDirectory, RegisterState]]:

@@ -28,7 +28,7 @@ from holdfast.kernel import fault
 from holdfast.kernel.clock import Clock, SystemClock
 from holdfast.kernel.ids import JobID, OperatorID, new_nonce
 from holdfast.kernel.key_group import DEFAULT_LOWER_BOUND_MAX_PARALLELISM, check_parallelism
-from holdfast.state_processor.bootstrap.bootstrap_transformation import StateBootstrapTransformation
+from holdfast.state_processor.bootstrap.bootstrap_transformation import StateBootstrapTransformation, as_table
 from holdfast.state_processor.bootstrap.source_positions import SourcePositions
 from holdfast.state_processor.read.stored_operator import StoredOperator
 from holdfast.state_processor.write.operator_writing import SavepointTarget, written_operator
@@ -145,24 +145,28 @@ class SavepointWriter:
         self._renamed.append((from_uid, to_uid))
         return self
 
-    def replace_state(self, uid: str, state: str, table: pa.Table) -> SavepointWriter:
+    def replace_state(self, uid: str, state: str, table: Any) -> SavepointWriter:
         """Let a state of the existing savepoint be what is in a table, and nothing else.
 
         Args:
             uid: Uid that the operator is to have in the new savepoint.
             state: Name of the state; its kind and types stay.
-            table: Rows in the columns that `SavepointReader.read_keyed_state` returns. `key_group` may be left out; if
-                it is there, each key must be in the key group that its row says.
+            table: An Arrow table or record batch, with rows in the columns that `SavepointReader.read_keyed_state`
+                returns. `key_group` may be left out; if it is there, each key must be in the key group that its row
+                says.
+
+        Raises:
+            ConfigurationError: It is no Arrow table.
         """
-        self._edits.append(StateEdit(uid, state, table, is_whole=True))
+        self._edits.append(StateEdit(uid, state, _arrow_table(table, state), is_whole=True))
         return self
 
-    def update_state(self, uid: str, state: str, table: pa.Table) -> SavepointWriter:
+    def update_state(self, uid: str, state: str, table: Any) -> SavepointWriter:
         """Let the keys in a table, of a map the entries, have what it says; all others keep what they have.
 
-        Arguments are those of `replace_state`.
+        Arguments and errors are those of `replace_state`.
         """
-        self._edits.append(StateEdit(uid, state, table, is_whole=False))
+        self._edits.append(StateEdit(uid, state, _arrow_table(table, state), is_whole=False))
         return self
 
     def with_source_positions(self, positions: SourcePositions) -> SavepointWriter:
@@ -315,6 +319,16 @@ class SavepointWriter:
             properties=CheckpointProperties.for_savepoint().to_json(),
             extra={PREVIOUS_EPOCH: 0},
         )
+
+
+def _arrow_table(given: Any, state: str) -> pa.Table:
+    table = as_table(given)
+    if table is None:
+        raise ConfigurationError(
+            f"State {state!r} is changed by an Arrow table, not by a {type(given).__name__}: of a Spark DataFrame give "
+            "frame.toArrow()."
+        )
+    return table
 
 
 def _renamed(operator: OperatorMetadata, names: Mapping[str, str]) -> OperatorMetadata:

@@ -169,3 +169,11 @@ def test_a_run_that_is_gone_or_cut_off_is_told_when_it_is_adopted(job, tmp_path)
     job.directory.fs.delete(path)
     with pytest.raises(CorruptFileError, match="not there"):
         adopt(checkpoint, other.directory, 5)
+
+
+def test_state_of_a_subtask_that_is_gone_is_told_when_it_is_adopted(job, tmp_path):
+    gone = f"taskowned/{FileName.new(1, 1, 0, 'op', 0).format('.state')}"
+    checkpoint = load(str(metadata_file(job, 3, tmp_path)))
+    checkpoint.metadata = with_operator(checkpoint.metadata, subtasks=(None, {"states": [{"path": gone}]}))
+    with pytest.raises(CorruptFileError, match=f"{gone}.*not there"):
+        adopt(checkpoint, LocalJob(tmp_path / "other").directory, 5)

@@ -10,7 +10,14 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from holdfast.errors import CorruptFileError, HoldfastError, NotExistError, OutputTypeError, StateError
+from holdfast.errors import (
+    ConfigurationError,
+    CorruptFileError,
+    HoldfastError,
+    NotExistError,
+    OutputTypeError,
+    StateError,
+)
 from holdfast.state import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
 from holdfast.state.run import batch
 from holdfast.state.run.run_file import forget_runs
@@ -155,3 +162,18 @@ def test_a_list_may_be_an_element_of_a_list_whatever_its_numbers_are_in_the_tabl
     reader = SavepointReader.read(None, SavepointWriter.new_savepoint().with_operator("op", state).write(path))
     assert reader.read_keyed_state("op", "s").column("value").to_pylist() == [[[1, 2], [3, 4]]]
     assert reader.read_keyed_state("op", "flat").column("value").to_pylist() == [[1, 2, 3, 4]]
+
+
+def test_a_relative_path_is_that_of_the_moment_when_it_was_given(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made(place, pa.table({"k": [1], "n": [7]}), name="a savepoint")
+    monkeypatch.chdir(place)
+    reader, writer = (
+        SavepointReader.read(None, "a savepoint"),
+        SavepointWriter.from_existing_savepoint(None, "a savepoint"),
+    )
+    monkeypatch.chdir("/")
+    assert reader.read_keyed_state("op", "count").column("value").to_pylist() == [7]
+    copy = writer.update_state("op", "count", {"key": [1], "value": [8]}).write(str(place / "copy"))
+    assert SavepointReader.read(None, copy).read_keyed_state("op", "count").column("value").to_pylist() == [8]
+    with pytest.raises(ConfigurationError, match="by an Arrow table, not by a list"):
+        writer.replace_state("op", "count", [(1, 8)])

@@ -33,7 +33,8 @@ def adopt(checkpoint: CompletedCheckpoint, directory: JobDirectory, token: int) 
         token: The token of the leader who restores.
 
     Raises:
-        CorruptFileError: A run that the document names is gone or has another size.
+        CorruptFileError: A run or a file with state of a subtask that the document names is gone, or a run has another
+            size.
         StorageError: A file could not be copied.
     """
     root = root_of(checkpoint)
@@ -56,7 +57,7 @@ def adopt(checkpoint: CompletedCheckpoint, directory: JobDirectory, token: int) 
             replace(
                 operator,
                 runs=tuple(runs),
-                subtasks=tuple(mover.value(subtask) for subtask in operator.subtasks),
+                subtasks=tuple(mover.value(subtask, is_needed=True) for subtask in operator.subtasks),
                 states=mover.value(dict(operator.states)),
                 committables=mover.value(dict(operator.committables)),
             )
@@ -79,14 +80,21 @@ class _Mover:
         self._token = token
         self._moved: dict[str, str | None] = {}
 
-    def value(self, value: Any) -> Any:
-        """Return a JSON value in which the paths of files are the new ones."""
+    def value(self, value: Any, *, is_needed: bool = False) -> Any:
+        """Return a JSON value in which the paths of files are the new ones.
+
+        Raises:
+            CorruptFileError: A file that is needed is gone.
+        """
         if isinstance(value, str):
-            return self.path(value) or value
+            moved = self.path(value)
+            if moved is None and is_needed and not is_absolute(value) and FileName.parse(base_name(value)) is not None:
+                raise CorruptFileError(join(self._root, value), None, "a file of the checkpoint is not there.")
+            return moved or value
         if isinstance(value, dict):
-            return {key: self.value(item) for key, item in value.items()}
+            return {key: self.value(item, is_needed=is_needed) for key, item in value.items()}
         if isinstance(value, list | tuple):
-            return [self.value(item) for item in value]
+            return [self.value(item, is_needed=is_needed) for item in value]
         return value
 
     def path(self, path: str) -> str | None:

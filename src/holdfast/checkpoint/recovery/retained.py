@@ -12,7 +12,7 @@ import hashlib
 from holdfast.checkpoint.document.completed_checkpoint import CompletedCheckpoint, directory_of, pointer_for
 from holdfast.checkpoint.document.metadata import decode
 from holdfast.errors import CorruptFileError, FormatVersionError, HoldfastError, NotExistError
-from holdfast.storage.file_system.path import base_name, parent
+from holdfast.storage.file_system.path import absolute, base_name, parent
 from holdfast.storage.file_system.scheme import FileSystem, file_system_for, join
 from holdfast.storage.job.job_directory import METADATA_NAME, JobDirectory
 from holdfast.storage.register.register_state import CheckpointPointer, RegisterState
@@ -88,7 +88,7 @@ def load(path: str) -> CompletedCheckpoint:
     if path is None:
         raise TypeError("The path of a checkpoint cannot be None.")
     fs = file_system_for(path.strip())
-    directory = resolve_pointer(fs, path.strip())
+    directory = resolve_pointer(fs, absolute(path.strip()))
     document = join(directory, METADATA_NAME)
     data = fs.read(document)
     metadata = decode(data, document)

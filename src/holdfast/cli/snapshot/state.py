@@ -9,12 +9,13 @@ import click
 import pyarrow as pa
 
 from holdfast.cli.exit_code import errors_to_exit_codes
-from holdfast.cli.job_directories import absolute, checkpoint_at
+from holdfast.cli.job_directories import checkpoint_at
 from holdfast.cli.registers import where_option
 from holdfast.cli.state_tables import print_rows, read_table, write_table
 from holdfast.kernel.configuration import Configuration
 from holdfast.state_processor import FlinkSavepointReader, SavepointReader, SavepointWriter, SparkQueryReader
 from holdfast.state_processor.sql import query
+from holdfast.storage.file_system.path import absolute
 
 _uid = click.option("--uid", required=True, metavar="UID", help="The operator.")
 _state = click.option("--state", "name", required=True, metavar="STATE", help="The state; `timers` means all timers.")

@@ -10,11 +10,11 @@ import click
 from holdfast.checkpoint.config.options import CLAIM_MODE, IGNORE_UNCLAIMED_STATE, RECOVERY_PATH
 from holdfast.cli.exit_code import errors_to_exit_codes
 from holdfast.cli.flink_flags import OF_RUN, refusing
-from holdfast.cli.job_directories import absolute
 from holdfast.cli.script import as_main_program, log_to_stderr, options_of
 from holdfast.datastream.environment.launch import launching
 from holdfast.kernel.configuration import Configuration
 from holdfast.runtime.job.options import DEFAULT_PARALLELISM, START_FRESH
+from holdfast.storage.file_system.path import absolute
 
 
 @click.command(context_settings={"ignore_unknown_options": False})

@@ -7,11 +7,11 @@ import click
 from holdfast.checkpoint.recovery.disposal import dispose_savepoint
 from holdfast.cli.exit_code import errors_to_exit_codes
 from holdfast.cli.flink_flags import OF_CHECKPOINT, refusing
-from holdfast.cli.job_directories import absolute
 from holdfast.cli.registers import Registers, where_option
 from holdfast.cli.running_job import running_job
 from holdfast.cli.table import print_json
 from holdfast.rest.client import RestClient
+from holdfast.storage.file_system.path import absolute
 
 _directory = click.argument("directory", metavar="DIR")
 _job = click.option("--job", metavar="ID|NAME", help="The job, if several run in DIR.")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
@@ -36,6 +37,11 @@ def without_itself(path: str) -> str:
 def is_absolute(path: str) -> bool:
     """Whether a path or URI means the same place wherever it is written."""
     return path.startswith(("/", "file:")) or "://" in path
+
+
+def absolute(path: str) -> str:
+    """Return what a path means in this process, for others that work elsewhere, and for itself when it has moved."""
+    return path if is_absolute(path) else str(Path(path).absolute())
 
 
 def is_in_directory(name: str) -> bool:
