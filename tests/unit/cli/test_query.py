@@ -71,6 +71,10 @@ def served(tmp_path_factory):
     job.checkpoint([("N14228", write(1)), ("N24211", write(2))])
     composite = job_of(directory, "struct<origin: string, day: date>", name="days")
     composite.checkpoint([(("EWR", datetime.date(2013, 1, 1)), write(7))])
+    spans = job_of(directory, "struct<line: string, late: interval day to second>", name="spans")
+    spans.checkpoint([(("S1", datetime.timedelta(days=1, seconds=0.5)), write(3))])
+    delays = job_of(directory, "interval day to second", name="delays")
+    delays.checkpoint([(datetime.timedelta(seconds=-90), write(4))])
     untyped = job_of(directory, None, name="untyped")
     untyped.checkpoint([(5, write(5)), ("five", write(6))])
     with Server(directory, "--port", 0) as server:
@@ -108,6 +112,14 @@ def test_keys_of_several_columns_and_without_a_type(served):
     assert query(address, "days", "aircraft", '["EWR", "2013-01-01"]', "--json")[0]["value"]["n"] == 7
     found = query(address, "untyped", "aircraft", "5", "five", '"5"', "--json")
     assert [row["value"] and row["value"]["n"] for row in found] == [5, 6, None]
+
+
+def test_a_key_that_is_an_interval_is_written_in_seconds(served):
+    _, address = served
+    assert query(address, "--json", "delays", "aircraft", "--", "-90")[0]["value"]["n"] == 4
+    assert query(address, "spans", "aircraft", '["S1", 86400.5]', "--json")[0]["value"]["n"] == 3
+    code, _, err = holdfast("query", "--address", address, "delays", "aircraft", "1 day")
+    assert code == 2 and "'1 day' is no key of this state" in err
 
 
 def test_bytes_that_only_the_program_can_read_are_explained_and_still_json(tmp_path):

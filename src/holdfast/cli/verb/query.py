@@ -78,7 +78,7 @@ def query(
     """Prints the state of KEYs in STATE of JOB, by the name or the id of the job.
 
     Keys are written as the type of the state's keys asks for: text as it is, everything else as JSON; several columns
-    as a JSON list. A key without state is printed as null.
+    as a JSON list, an interval as its seconds. A key without state is printed as null.
     """
     if checkpoint is not None and (minimum is not None or watch):
         raise click.UsageError("--checkpoint reads one checkpoint and goes with neither --at-least nor --watch.")
@@ -164,6 +164,8 @@ def parse_key(codec: KeyCodec, text: str) -> Any:
 
 def _value(kind: TypeInformation, given: Any) -> Any:
     name = kind.ddl.split("(")[0]
+    if name == "interval day to second" and given is not None:
+        return timedelta(seconds=float(given))
     if given is None or not isinstance(given, str):
         return given
     if name in ("string", "char"):
