@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from holdfast.errors import NullKeyError
+from holdfast.errors import NullKeyError, StateError
 from holdfast.state import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
 from holdfast.state_processor import (
     KeyedStateBootstrapFunction,
     OperatorTransformation,
     SavepointReader,
     SavepointWriter,
+    SparkQueryReader,
 )
 
 pytestmark = pytest.mark.spark
@@ -72,3 +74,23 @@ def test_what_a_task_refuses_is_said_as_here(spark: Any, tmp_path: Path) -> None
     with pytest.raises(NullKeyError, match="word"):
         SavepointWriter.new_savepoint(spark, 16).with_operator("op", made).write(str(tmp_path / "savepoint"))
     assert not (tmp_path / "savepoint" / "_metadata").exists()
+
+
+def test_columns_have_the_names_that_they_have(spark: Any, tmp_path: Path) -> None:
+    frame = spark.sql("select 'a' as `user.name`, 1L as `v``s`, 2L as `user`")
+    made = OperatorTransformation.bootstrap_with(frame).key_by(["user.name", "user"]).to_state(COUNT, "v`s")
+    path = SavepointWriter.new_savepoint(spark, 16).with_operator("op", made).write(str(tmp_path / "savepoint"))
+    [row] = SavepointReader.read(spark, path).read_keyed_state("op", "count").select("key", "value").collect()
+    assert (row.key["user.name"], row.key["user"], row.value) == ("a", 2, 1)
+
+
+def test_where_spark_looks_for_state_elsewhere_the_way_out_is_said(spark: Any, tmp_path: Path) -> None:
+    spark.range(3).write.parquet(str(tmp_path / "in"))
+    counted = spark.readStream.schema("id bigint").parquet(str(tmp_path / "in")).groupBy("id").count()
+    place = str(tmp_path / "a query")
+    writer = counted.writeStream.outputMode("update").format("noop").option("checkpointLocation", place)
+    writer.trigger(availableNow=True).start().awaitTermination()
+    with pytest.raises(StateError, match=r"if a path has a space.*copy the directory"):
+        SparkQueryReader.read(spark, place).read_state("count")
+    shutil.copytree(place, tmp_path / "query")
+    assert SparkQueryReader.read(spark, str(tmp_path / "query")).read_state("count").count() == 3

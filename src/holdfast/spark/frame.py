@@ -141,15 +141,12 @@ def frame_with(batch: pa.RecordBatch, ddl: str, session: SparkSession) -> DataFr
 
 
 def map_in_arrow(frame: DataFrame, function: ArrowFunction, columns: StructType | str) -> DataFrame:
-    """`frame.mapInArrow(function, columns)`, which asks for pandas, although no batch of Arrow ever becomes pandas.
+    """`frame.mapInArrow(function, columns)`, as every PySpark from 3.5 to 4.3 does it, but for what that asks for.
 
-    Every PySpark from 3.5 to 4.3 asks, because it makes the function by `pandas_udf`. Where pandas is missing, or too
-    old for it, the function is made and applied as `mapInArrow` itself does it from there on.
+    It makes the function by `pandas_udf`, so pandas has to be there, although no batch of Arrow ever becomes pandas;
+    and it takes a dot or a backtick in the name of a column for something else.
     """
-    try:
-        return frame.mapInArrow(function, columns)
-    except ImportError:
-        return _without_pandas(frame, function, columns)
+    return ArrowStep(function, columns, frame.columns).over(frame)
 
 
 class ArrowStep:
@@ -167,18 +164,9 @@ class ArrowStep:
 
     def over(self, frame: DataFrame) -> DataFrame:
         """The output for the rows of a frame."""
-        return _mapped(frame, self._applied)
-
-
-def _without_pandas(frame: DataFrame, function: ArrowFunction, columns: StructType | str) -> DataFrame:
-    made = UserDefinedFunction(function, columns, evalType=_MAP_ARROW_ITER)
-    return _mapped(frame, made(*[frame[name] for name in frame.columns]))
-
-
-def _mapped(frame: DataFrame, applied: Any) -> DataFrame:
-    java: Any = frame._jdf
-    if _TAKES_TABLES:
-        mapped = java.mapInArrow(applied._jc, False, None)
-    else:  # Spark 3.5
-        mapped = java.pythonMapInArrow(applied._jc.expr(), False)
-    return DataFrame(mapped, frame.sparkSession)
+        java: Any = frame._jdf
+        if _TAKES_TABLES:
+            mapped = java.mapInArrow(self._applied._jc, False, None)
+        else:  # Spark 3.5
+            mapped = java.pythonMapInArrow(self._applied._jc.expr(), False)
+        return DataFrame(mapped, frame.sparkSession)

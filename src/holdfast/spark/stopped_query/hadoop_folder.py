@@ -31,7 +31,9 @@ class HadoopFolder:
             self._fs: Any = place.getFileSystem(session._jsparkSession.sessionState().newHadoopConf())
         except Py4JJavaError as error:
             raise _failed("list", path, error) from error
-        self.path = str(self._fs.makeQualified(place).toString())
+        whole = self._fs.makeQualified(place)
+        self.path = str(whole.toString())
+        self.is_escaped = str(whole.toUri().toString()) != self.path  # a space, a % or the like is in it
 
     def names(self, folder: str = "") -> list[str]:
         """The files and folders in a folder; none if it does not exist. Blocks.

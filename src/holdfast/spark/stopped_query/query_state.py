@@ -264,9 +264,13 @@ class QueryStates:
             raise self._failed(f"operator {operator.operator_id} ({operator.name})", error) from error
 
     def _failed(self, what: str, error: PySparkException) -> StateError:
+        folder = self._logs.folder
+        cure = (
+            " Its reader looks elsewhere if a path has a space, a % or the like in it: copy the directory to another."
+        )
         return StateError(
-            f"Spark cannot read {what} of the query in {self._logs.folder.path!r} at batch {self._logs.batch_id}: "
-            f"{error!s:.600}"
+            f"Spark cannot read {what} of the query in {folder.path!r} at batch {self._logs.batch_id}: {error!s:.600}"
+            f"{cure if folder.is_escaped else ''}"
         )
 
 
