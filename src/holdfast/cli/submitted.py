@@ -12,6 +12,7 @@ import signal
 import sys
 import threading
 import traceback
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -37,6 +38,7 @@ from holdfast.runtime.master.job_client import JobClient
 
 _INTERRUPTED: Final = 128 + signal.SIGTERM
 _STAY_WARM_SECONDS: Final = 40.0
+_LONGEST: Final = 64 * 1024
 
 
 def main(where: str, pipe: int) -> int:
@@ -59,10 +61,10 @@ def main(where: str, pipe: int) -> int:
     try:
         _run(ProcessStart.read(directory), directory, launched, tell)
     except BaseException as error:
-        if not isinstance(error, SystemExit) or error.code not in (None, 0):
-            failure = error
+        failure = error
     if failure is not None and not isinstance(failure, SystemExit):
-        traceback.print_exception(failure)
+        with suppress(OSError, ValueError):  # the program has closed standard error, or its disk is full
+            traceback.print_exception(failure)
     if _is_late_signal(failure, launched):
         failure = None
     _say(pipe, ended_line(_outcome(launched, failure)))
@@ -79,7 +81,11 @@ def _run(start: ProcessStart, directory: Path, launched: list[JobClient], tell: 
     with launching(options, defaults=defaults, on_launch=tell), as_main_program(script, start.arguments):
         # A program that was told to stop before it has executed its job ends here.
         signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(_INTERRUPTED))
-        runpy.run_path(str(script), run_name="__main__")
+        try:
+            runpy.run_path(str(script), run_name="__main__")
+        except SystemExit as end:
+            if end.code not in (None, 0):
+                raise
         for client in launched:
             client.run_to_end()
     if not launched:
@@ -99,13 +105,26 @@ def _outcome(launched: list[JobClient], failure: BaseException | None) -> Proces
         has_run,
         interrupted,
         was_fenced=_is_fenced(failure),
-        failure=FailureCause(
-            type(failure).__name__,
-            without_credentials(str(failure)),
-            without_credentials("".join(traceback.format_exception(failure))),
-        ),
+        failure=_cause(failure),
         name=name,
     )
+
+
+def _cause(failure: BaseException) -> FailureCause:
+    try:
+        message = str(failure)
+    except Exception as error:
+        message = f"its message cannot be had: {error!r}"
+    return FailureCause(type(failure).__name__, _kept(message), _kept("".join(traceback.format_exception(failure))))
+
+
+def _kept(text: str) -> str:
+    """What later leaders are told, who read it of each job that has ended: not all of a text without end."""
+    text = without_credentials(text)
+    if len(text) <= _LONGEST:
+        return text
+    half = _LONGEST // 2
+    return f"{text[:half]}... {len(text) - _LONGEST} characters ...{text[-half:]}"
 
 
 def _is_late_signal(failure: BaseException | None, launched: list[JobClient]) -> bool:

@@ -260,7 +260,7 @@ def test_a_running_job_is_cancelled_by_its_process() -> None:
     assert cancelled(term) == [instructions.Reply("you", 202)], "it is what was asked for"
 
 
-@pytest.mark.parametrize("status", [None, "SUSPENDED", "CANCELED"])
+@pytest.mark.parametrize("status", [None, "SUSPENDED", "CANCELED", "FAILED"])
 def test_a_job_that_is_starting_is_cancelled_by_ending_its_process(status: str | None) -> None:
     term = Term()
     term.submit()

@@ -28,6 +28,7 @@ _LONGEST_LOG: Final = 64 << 20
 _LAST_WORDS: Final = 4000
 _LINGER_SECONDS: Final = 5.0
 _GRACE_SECONDS: Final = 60.0
+_FAREWELL_SECONDS: Final = 20.0
 
 
 class JobProcess:
@@ -104,9 +105,7 @@ class JobProcess:
         if self._process is not None:
             with suppress(ProcessLookupError):
                 os.kill(self._process.pid, signal.SIGTERM)  # Spark ends with the program
-        timer = threading.Timer(_GRACE_SECONDS, self._signal, (signal.SIGKILL,))
-        timer.daemon = True
-        timer.start()
+        self._signal_later(_GRACE_SECONDS)
 
     def _begun(self, spare: SpareProcess) -> tuple[BinaryIO, subprocess.Popen[bytes]]:
         self._start.write(self._directory)
@@ -146,9 +145,15 @@ class JobProcess:
                 found = parse_line(line)
                 if isinstance(found, ProcessOutcome):
                     self._outcome = found
+                    self._signal_later(_FAREWELL_SECONDS)  # a thread of the program may never end
                 elif found is not None:
                     self.launched = found
                     self._on_launched(found)
+
+    def _signal_later(self, seconds: float) -> None:
+        timer = threading.Timer(seconds, self._signal, (signal.SIGKILL,))
+        timer.daemon = True
+        timer.start()
 
     def _signal(self, number: int) -> None:
         with self._lock:

@@ -102,9 +102,11 @@ class JobEntry:
 
     def end_told_by(self, outcome: ProcessOutcome, now: int) -> JobResult | None:
         """The job's result, if the end of its process is its own end; None if the job goes on."""
-        if self.cancel_wanted and outcome.status not in ("FINISHED", "FAILED"):
+        # One that fails because it was told to end has not failed.
+        has_failed = outcome.status == "FAILED" and not outcome.was_interrupted
+        if self.cancel_wanted and outcome.status != "FINISHED" and not has_failed:
             return self.result_of("CANCELED", None, now)
-        if outcome.status is None or outcome.was_fenced or outcome.was_interrupted:
+        if outcome.status is None or outcome.was_fenced or (outcome.was_interrupted and not self.cancel_wanted):
             return None
         if outcome.status == "FAILED" and not outcome.has_run and not self.may_fail:
             return self.result_of("CANCELED", None, now) if self.cancel_wanted else None

@@ -1,0 +1,64 @@
+"""Programs that end otherwise than one would wish, in the process of a submitted job: what its job manager is told."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from holdfast.dispatcher.process import job_process
+from holdfast.dispatcher.process.job_process import JobProcess
+from holdfast.dispatcher.process.process_start import PROGRAM, ProcessStart
+from holdfast.dispatcher.protocol.event import ProcessOutcome
+from tests.stories.process import ROOT
+
+pytestmark = pytest.mark.timeout(120)
+
+
+def ended(directory: Path, program: str) -> ProcessOutcome:
+    (directory / PROGRAM).mkdir()
+    (directory / PROGRAM / "job.py").write_text(program)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(ROOT / "src"), str(ROOT)))}
+    command = [sys.executable, "-m", "holdfast.cli.submitted"]
+    return JobProcess(command, directory, ProcessStart("job.py", (), {}, {}), environment, lambda job: None).run()
+
+
+@pytest.mark.parametrize(
+    ("program", "kind", "message"),
+    [
+        ("import sys; sys.exit(0)", "ConfigurationError", "has ended without executing a job"),
+        ("import os; os.close(2); raise ValueError('no standard error')", "ValueError", "no standard error"),
+        (
+            "class Mute(Exception):\n    def __str__(self): raise KeyError('words')\nraise Mute",
+            "Mute",
+            "cannot be had: KeyError('words')",
+        ),
+    ],
+)
+def test_a_program_that_cannot_run_says_so_before_it_ends(
+    tmp_path: Path, program: str, kind: str, message: str
+) -> None:
+    outcome = ended(tmp_path, program)
+    assert (outcome.status, outcome.has_run, outcome.was_interrupted) == ("FAILED", False, False)
+    assert outcome.failure is not None
+    assert outcome.failure.type_name == kind
+    assert message in outcome.failure.message
+
+
+def test_of_a_failure_with_a_message_without_end_only_a_part_is_kept(tmp_path: Path) -> None:
+    failure = ended(tmp_path, "raise ValueError('begin' + 'x' * 3_000_000 + 'end')").failure
+    assert failure is not None
+    assert failure.message.startswith("begin")
+    assert failure.message.endswith("end")
+    assert len(failure.message) + len(failure.stack_trace) < 200_000
+
+
+def test_a_process_whose_threads_do_not_end_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job_process, "_FAREWELL_SECONDS", 0.2)
+    program = "import threading\nthreading.Thread(target=threading.Event().wait).start()\nraise ValueError('it failed')"
+    outcome = ended(tmp_path, program)
+    assert (outcome.status, outcome.was_interrupted) == ("FAILED", False)
+    assert outcome.failure is not None
+    assert outcome.failure.message == "it failed"
