@@ -12,7 +12,7 @@ import click
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from holdfast.cli.table import json_text, print_table
+from holdfast.cli.table import echo, json_text, print_table
 from holdfast.errors import AlreadyExistError, ConfigurationError, HoldfastError, NotExistError, StorageError
 from holdfast.state_processor import SavepointReader
 from holdfast.state_processor.read.json_value import json_value
@@ -72,7 +72,7 @@ def print_rows(table: pa.Table, *, as_json: bool) -> None:
     """Prints a table, as JSON lines or for people."""
     if as_json:
         for row in table.to_pylist():
-            click.echo(json_text(row, json_value))
+            echo(json_text(row, json_value))
         return
     print_table(table.column_names, [[_cell(value) for value in row.values()] for row in table.to_pylist()])
 

@@ -12,10 +12,15 @@ import click
 import humanfriendly
 
 
+def echo(line: str) -> None:
+    """Print a line. Half a character, of a name or a message, has no encoding; as an escape of JSON it has."""
+    click.echo(line.encode(errors="backslashreplace").decode())
+
+
 def print_json(rows: Iterable[Mapping[str, Any]]) -> None:
     """One object a line on standard output."""
     for row in rows:
-        click.echo(json_text(row))
+        echo(json_text(row))
 
 
 def json_text(value: Any, default: Callable[[Any], Any] | None = None) -> str:
@@ -41,7 +46,7 @@ def _finite(value: Any) -> Any:
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """Columns of equal width, numbers to the right."""
-    lines = [list(columns), *(list(row) for row in rows)]
+    lines = [list(columns), *([_in_one_line(cell) for cell in row] for row in rows)]
     widths = [max(len(line[position]) for line in lines) for position in range(len(columns))]
     numeric = [all(_is_number(line[position]) for line in lines[1:]) for position in range(len(columns))]
     for line in lines:
@@ -49,7 +54,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
             cell.rjust(width) if right else cell.ljust(width)
             for cell, width, right in zip(line, widths, numeric, strict=True)
         ]
-        click.echo("  ".join(cells).rstrip())
+        echo("  ".join(cells).rstrip())
 
 
 def size(count: int | None) -> str:
@@ -62,6 +67,11 @@ def moment(milliseconds: int | None) -> str:
     if milliseconds is None:
         return "-"
     return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(sep=" ", timespec="milliseconds")[:-6] + "Z"
+
+
+def _in_one_line(cell: str) -> str:
+    """What jobs are called, and say, without what would break the table."""
+    return "".join(sign if sign.isprintable() else repr(sign)[1:-1] for sign in cell)
 
 
 def _is_number(cell: str) -> bool:

@@ -327,7 +327,23 @@ _OF_FLINK: Final = (
     ("traces.", "there are no spans; metrics.reporter.otel.* sends metrics."),
     ("events.", "REST tells what has happened to a job; metrics.reporter.otel.* sends metrics."),
     ("web.", "the web page is at the REST port; see rest.*."),
+    ("rest.url-prefix", "paths begin at the root; a proxy in front may take a prefix away."),
+    ("rest.await-leader-timeout", "commands wait for up to 30 s until somebody leads."),
+    ("rest.retry.", "commands ask once; what was asked for under a triggerId may be asked again."),
+    ("rest.connection-timeout", "commands take --timeout where they wait."),
+    ("rest.idleness-timeout", "a connection that says nothing is closed after rest.server.request-timeout."),
+    ("rest.client.", "commands read answers of any length; see rest.server.max-content-length."),
+    ("rest.cache.", "REST reads the statistics of checkpoints from memory; nothing is kept for a while."),
+    ("rest.flamegraph.", "set spark.python.profile; the web page shows how long each subtask has worked."),
+    ("rest.profiling.", "set spark.python.profile; the web page shows how long each subtask has worked."),
     ("client.timeout", "commands take --timeout where they wait."),
+    ("client.", "a job manager runs a job whether its client stays or not; `holdfast submit` returns at once."),
+    ("process.taskmanager.", "executors are Spark's; set spark.local.dir."),
+    ("execution.submit-failed-job", "a program that fails before it executes a job is listed as FAILED."),
+    ("execution.terminate-application", "a program that is submitted executes one job, and ends with it."),
+    ("user.artifacts.", "give files with --files, or modules with env.add_python_file()."),
+    ("sql-gateway.", "there is no Table API; Spark SQL takes its place, with spark.sql.*."),
+    ("local.", "set spark.master, such as local[4]."),
 )
 """Options of Flink that something else stands for."""
 

@@ -35,11 +35,16 @@ _LINGER_SECONDS: Final = 5.0
 class EmbeddedRestServer(JobObserver):
     """Listens on the loopback while the job runs here; its address is in the job's directory while it leads."""
 
+    def check(self, configuration: Configuration) -> None:
+        """Look at the options of REST."""
+        ports_from(configuration, REST_PORT)
+        bounds_from(configuration)
+
     def started(self, master: JobMaster) -> None:
         """Listen.
 
         Raises:
-            ConfigurationError: It cannot listen, or an option does not fit.
+            ConfigurationError: It cannot listen.
         """
         self._bearer = secrets.token_urlsafe(32)
         options = master.job.configuration

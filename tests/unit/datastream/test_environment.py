@@ -16,7 +16,7 @@ from holdfast.datastream import (
     MemoryStateBackend,
     StreamExecutionEnvironment,
 )
-from holdfast.datastream.environment.launch import ProgramPlanned, launching, planning
+from holdfast.datastream.environment.launch import ProgramPlanned, launching, planning, require_one_job
 from holdfast.datastream.environment.stream_execution_environment import _script_name
 from holdfast.errors import ConfigurationError
 
@@ -153,3 +153,13 @@ def test_an_id_is_that_of_one_job() -> None:
     env.from_collection([1], "bigint").print()
     with planning(), pytest.raises(ConfigurationError, match=r"executes 'a' and then 'b': remove the option"):
         env.execute("b")
+
+
+def test_a_program_that_was_submitted_executes_one_job() -> None:
+    with launching(Configuration(), on_launch=lambda client: None):
+        require_one_job("days")
+        with pytest.raises(ConfigurationError, match="executes 'days' and then 'nights'"):
+            require_one_job("nights")
+    with launching(Configuration()):
+        require_one_job("days")
+        require_one_job("nights")

@@ -14,6 +14,10 @@ from typing import Any
 
 import pytest
 
+from holdfast.dispatcher.service.job_manager import JobManager
+from holdfast.dispatcher.service.job_manager_client import JobManagerClient
+from holdfast.errors import ConfigurationError
+from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.ids import JobID
 from tests.stories.cluster import Cluster, counted, is_gone, processes_of, rows, until
 from tests.stories.process import ROOT
@@ -294,6 +298,27 @@ def test_nobody_is_answered_without_the_token_and_nothing_hostile_is_taken(tmp_p
         assert (status, word in told) == (400, True), told
     assert alone.jobs() == {}
     assert not (tmp_path / "manager" / "uploads").exists()
+
+
+def test_what_it_could_not_run_with_is_refused_before_anything_begins(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    foreign = tmp_path / "foreign"
+    (foreign / "uploads").mkdir(parents=True)
+    directory = "process.jobmanager.working-dir"
+    for wrong, message in (
+        ({directory: str(tmp_path / "file")}, "cannot be used"),
+        ({directory: str(tmp_path / "file" / "below")}, "cannot be used"),
+        ({directory: ""}, "is empty"),
+        ({directory: str(foreign)}, "would delete 'uploads'"),
+        ({"rest.address": ""}, "write the name of a host"),
+        ({"rest.address": "https://here"}, "write the name of a host"),
+        ({"cleanup-strategy.exponential-delay.initial-backoff": "0"}, r"cleanup-strategy\.\*.*initial-backoff"),
+    ):
+        with pytest.raises(ConfigurationError, match=message):
+            JobManager(Configuration({directory: str(tmp_path / "own"), **wrong}), []).run()
+    assert (foreign / "uploads").is_dir()
+    with pytest.raises(ConfigurationError, match="is empty"):
+        JobManagerClient.find(Configuration({directory: ""}))
 
 
 def test_another_address_than_the_loopback_needs_tls(tmp_path: Path) -> None:

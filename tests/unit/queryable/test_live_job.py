@@ -5,6 +5,7 @@ import threading
 import pytest
 
 from holdfast.checkpoint.recovery.retained import readable
+from holdfast.errors import ConfigurationError
 from holdfast.kernel.ids import JobID
 from holdfast.queryable import QueryableStateClient, at_least
 from holdfast.queryable.wire.errors import QueryConnectionError, UnknownKvStateLocationError
@@ -107,3 +108,13 @@ def test_a_job_runs_although_its_query_server_cannot_listen(tmp_path, bench, cap
     master = job_master(str(tmp_path), 2, 0, options)
     assert master.run().value == "SUSPENDED"
     assert "runs without EmbeddedQueryServer" in caplog.text
+
+
+def test_a_job_with_an_option_that_no_server_could_have_is_refused_before_it_runs(tmp_path):
+    for wrong in (
+        {"queryable-state.enable": "true", "queryable-state.proxy.ports": "x"},
+        {"rest.enable": "true", "rest.bind-port": "x"},
+        {"rest.enable": "true", "rest.server.numThreads": "0"},
+    ):
+        with pytest.raises(ConfigurationError, match=list(wrong)[-1].replace("proxy", "(proxy|server)")):
+            job_master(str(tmp_path), 2, 0, wrong).run()

@@ -393,7 +393,7 @@ def test_ports_are_tried_in_turn_and_a_full_range_is_an_error(job, bench):
     assert ports("9069") == (9069,)
     assert ports("9069,9071") == (9069, 9071)
     assert ports("9069-9071") == (9069, 9070, 9071)
-    for wrong in ("", "x", "9-", "70000", "5-1"):
+    for wrong in ("", "x", "9-", "70000", "5-1", "-1", "9069,5-1", "0-99999999999"):
         with pytest.raises(ConfigurationError, match=f"'{PORTS.key}': '{wrong}' names no ports"):
             ports(wrong)
 

@@ -13,7 +13,7 @@ import click
 from holdfast.cli.exit_code import errors_to_exit_codes
 from holdfast.cli.running_job import is_submitted_job, job_manager
 from holdfast.cli.script import as_main_program, log_to_stderr, options_of
-from holdfast.cli.table import print_json, print_table
+from holdfast.cli.table import echo, print_json, print_table
 from holdfast.datastream.environment.launch import Program, ProgramPlanned, launching, planning
 from holdfast.errors import ConfigurationError
 from holdfast.kernel.configuration import Configuration
@@ -73,7 +73,7 @@ def _show_submitted(details: dict[str, Any], as_json: bool) -> None:
         return
     for field in ("jid", "name", "state", "processes", "taken-over", "restarts", "last-failure", "left-to-clean-up"):
         if details.get(field) is not None:
-            click.echo(f"{field}: {details[field]}")
+            echo(f"{field}: {details[field]}")
     for vertex in details.get("vertices", ()):
         click.echo(f"  {vertex['id']}: {vertex['name']}, {vertex['parallelism']} of {vertex['maxParallelism']}")
 

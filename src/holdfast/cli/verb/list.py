@@ -17,6 +17,7 @@ from holdfast.cli.table import print_json, print_table
 from holdfast.dispatcher.service.job_manager_client import JobManagerClient
 from holdfast.errors import HoldfastError
 from holdfast.rest.client import RestClient, RestError
+from holdfast.runtime.job.history import first_line
 from holdfast.storage.job.job_directory import JobDirectory
 from holdfast.storage.register.register_state import RegisterState
 
@@ -73,7 +74,10 @@ def _list_submitted(client: JobManagerClient, everything: bool, as_json: bool) -
     if as_json:
         print_json(rows)
     else:
-        print_table(SUBMITTED, ([row["job_id"], row["name"], _status(row), row["last_failure"] or "-"] for row in rows))
+        print_table(
+            SUBMITTED,
+            ([row["job_id"], first_line(row["name"]), _status(row), row["last_failure"] or "-"] for row in rows),
+        )
 
 
 def _row(directory: JobDirectory, state: RegisterState) -> dict[str, Any]:

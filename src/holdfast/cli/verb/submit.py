@@ -14,6 +14,7 @@ from holdfast.cli.registers import where_option
 from holdfast.cli.script import options_of
 from holdfast.cli.table import print_json
 from holdfast.dispatcher.service.job_manager_client import JobManagerClient
+from holdfast.kernel.ids import JobID
 from holdfast.rest.client import RestError
 from holdfast.runtime.job.options import DEFAULT_PARALLELISM
 
@@ -95,6 +96,7 @@ def logs(job: str, follow: bool, everything: bool, properties: tuple[str, ...]) 
     with errors_to_exit_codes():
         options = options_of(properties)
         options.validate()
+        JobID.from_hex(job)
         client = JobManagerClient.find(options)
         part = client.job(job).get("log" if everything else f"log?tail={_TAIL}")
         while True:

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from holdfast.errors import ConfigurationError
 from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.secret import shown
 from holdfast.runtime.graph.stream_graph import StreamGraph
@@ -24,6 +25,7 @@ OnLaunch = Callable[[JobClient], None]
 _from_outside = Configuration()
 _defaults = Configuration()
 _on_launch: OnLaunch | None = None
+_launched: str | None = None
 _is_planning = False
 
 
@@ -85,13 +87,14 @@ def launching(
         defaults: Options over which the program's own win.
         on_launch: Called with the handle of each job that the program executes.
     """
-    global _from_outside, _defaults, _on_launch
-    before = _from_outside, _defaults, _on_launch
+    global _from_outside, _defaults, _on_launch, _launched
+    before = _from_outside, _defaults, _on_launch, _launched
     _from_outside, _defaults, _on_launch = options.clone(), (defaults or Configuration()).clone(), on_launch
+    _launched = None
     try:
         yield
     finally:
-        _from_outside, _defaults, _on_launch = before
+        _from_outside, _defaults, _on_launch, _launched = before
 
 
 def with_options_from_outside(program: Configuration) -> Configuration:
@@ -105,6 +108,23 @@ def with_options_from_outside(program: Configuration) -> Configuration:
         if program.contains(key):
             logger.info("option %s: the program's value %s is replaced from the command line", key, shown(key, value))
     return combined
+
+
+def require_one_job(name: str) -> None:
+    """Lets a program that was submitted to a job manager execute one job.
+
+    Raises:
+        ConfigurationError: It has executed one before, which has the id under which the program was submitted.
+    """
+    global _launched
+    if _on_launch is None:
+        return
+    if _launched is not None:
+        raise ConfigurationError(
+            f"A program that is submitted executes one job, but this one executes {_launched!r} and then {name!r}: "
+            "submit a program for each of them."
+        )
+    _launched = name
 
 
 def told_of_launch(client: JobClient) -> JobClient:

@@ -16,6 +16,7 @@ from holdfast.datastream.environment.execution_config import ExecutionConfig
 from holdfast.datastream.environment.launch import (
     Program,
     end_if_planning,
+    require_one_job,
     told_of_launch,
     with_options_from_outside,
 )
@@ -270,6 +271,7 @@ class StreamExecutionEnvironment(EnvironmentSettings):
         self._require_bounded(graph)
         self._sinks = []
         name = job_name or self._next_name(configuration.get(JOB_NAME))
+        require_one_job(name)
         self._require_own_id(name, configuration)
         self._job_names.append(name)
         end_if_planning(Program(graph, name, configuration, self._spark))

@@ -21,7 +21,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
-from pathlib import Path
 from typing import Any, Final
 
 from holdfast.datastream.sinks.buckets import BASE_PATH, Buckets
@@ -40,7 +39,7 @@ from holdfast.runtime.function.sink import (
     WriterInitContext,
 )
 from holdfast.runtime.function.staging import FileFormat, ParquetStaging
-from holdfast.storage.file_system.path import base_name, is_absolute, is_in_directory, parent
+from holdfast.storage.file_system.path import absolute, base_name, is_absolute, is_in_directory, parent
 from holdfast.storage.file_system.scheme import FileSystem, file_system_for, join, local_path
 from holdfast.storage.job.naming import FileName
 from holdfast.types.conversion.arrow import element_schema
@@ -282,10 +281,3 @@ def _missing(committable: dict[str, Any], staged: str) -> ConfigurationError:
 def folder_of(name: str, owner: str) -> str:
     """Where one sink of one incarnation stages, relative to the output directory."""
     return join(HIDDEN_FOLDER, f"{name}-{owner}")
-
-
-def absolute(path: str) -> str:
-    """The path as tasks on other hosts can use it: absolute, or a URI as it is."""
-    if path.startswith("file:") or local_path(path) is None:
-        return path
-    return str(Path(path).absolute())

@@ -17,6 +17,7 @@ import ipaddress
 import logging
 import os
 import queue
+import re
 import secrets
 import shutil
 import ssl
@@ -55,6 +56,9 @@ from holdfast.runtime.job.rest_options import REST_PORT, REST_REQUEST_TIMEOUT
 
 _log = logging.getLogger(__name__)
 _ANSWER_SECONDS: Final = 60.0
+_HOST: Final = re.compile(r"[^\s/:@?#\[\]]+|\[[0-9A-Fa-f:.]+\]")
+_CLEARED: Final = ("uploads", "blobs", "spare")
+"""What a job manager has in its working directory for as long as it runs."""
 _REQUEST_SECONDS: Final = 60.0
 """Submissions are longer than other requests."""
 
@@ -79,6 +83,7 @@ class JobManager(LeaderContender):
             if configuration.get(option) < 0:
                 raise ConfigurationError(f"{option.key} is a number of at least 0.")
         self._clock = SystemClock()
+        options.clean_up_retries(configuration, self._clock)  # which is asked for with each job
         self._news: queue.Queue[tuple[str, str]] = queue.Queue()
         self._term: Term | None = None
         self._session: uuid.UUID | None = None
@@ -245,6 +250,12 @@ class JobManager(LeaderContender):
         configuration = self._configuration
         host = configuration.get(options.REST_BIND_ADDRESS)
         certificate, key = configuration.get(options.REST_TLS_CERTIFICATE), configuration.get(options.REST_TLS_KEY)
+        name = configuration.get(options.REST_ADDRESS)
+        if name is not None and not _HOST.fullmatch(name):
+            raise ConfigurationError(
+                f"{options.REST_ADDRESS.key} is {name!r}: write the name of a host and nothing else, as in "
+                "jobs.example.org."
+            )
         if certificate is None and not _is_loopback(host):
             raise ConfigurationError(
                 f"{options.REST_BIND_ADDRESS.key} is {host!r}, which others can listen in on: set "
@@ -256,7 +267,7 @@ class JobManager(LeaderContender):
             )
         tls: ssl.SSLContext | None = server_context(certificate, key)
         bounds = bounds_from(configuration)
-        names = {host.lower(), (configuration.get(options.REST_ADDRESS) or host).lower()}
+        names = {host.lower(), (name or host).lower()}
         bounds = replace(
             bounds,
             seconds=bounds.seconds if configuration.contains(REST_REQUEST_TIMEOUT) else _REQUEST_SECONDS,
@@ -272,21 +283,30 @@ class JobManager(LeaderContender):
         return url if name is None else f"{scheme}://{name}:{place.rpartition(':')[2]}"
 
     def _working_directory(self) -> tuple[Path, bool]:
-        chosen = self._configuration.get(options.WORKING_DIRECTORY)
-        if chosen is None and self._kind != "none":
+        if self._kind != "none" and not self._configuration.contains(options.WORKING_DIRECTORY):
             return Path(tempfile.mkdtemp(prefix="holdfast-jobmanager-")), True
-        directory = Path(chosen).absolute() if chosen is not None else options.default_working_directory()
-        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-        # Held until this process ends, however it does.
-        self._lock = (directory / "lock").open("w")
+        key = options.WORKING_DIRECTORY.key
+        directory = options.working_directory(self._configuration)
+        try:
+            directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+            lock = directory / "lock"
+            strange = [name for name in _CLEARED if (directory / name).exists() and not lock.exists()]
+            if strange:
+                raise ConfigurationError(
+                    f"{key}: {str(directory)!r} is no job manager's, which would delete {strange[0]!r} in it: name "
+                    "another one."
+                )
+            self._lock = lock.open("w")  # Held until this process ends, however it does.
+        except OSError as error:
+            raise ConfigurationError(f"{key}: {str(directory)!r} cannot be used: {error}.") from error
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             raise ConfigurationError(
-                f"Another job manager works in {str(directory)!r}: give this one another "
-                f"{options.WORKING_DIRECTORY.key}, or make both candidates of one cluster with {HA_TYPE.key}."
+                f"Another job manager works in {str(directory)!r}: give this one another {key}, or "
+                f"make both candidates of one cluster with {HA_TYPE.key}."
             ) from error
-        for name in ("uploads", "blobs"):
+        for name in _CLEARED:
             shutil.rmtree(directory / name, ignore_errors=True)
         return directory, False
 

@@ -54,8 +54,7 @@ class JobManagerClient:
             RestError: Nobody leads, or the leader does not answer.
             ConfigurationError: The configuration names no cluster.
         """
-        chosen = configuration.get(options.WORKING_DIRECTORY)
-        directory = str(Path(chosen).absolute() if chosen else options.default_working_directory())
+        directory = str(options.working_directory(configuration))
         book = AddressBook.of(configuration, directory)
         if ha_type(configuration) == "none":
             return cls._find_here(configuration, book, directory)

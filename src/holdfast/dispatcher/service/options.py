@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
+from holdfast.errors import ConfigurationError
 from holdfast.ha.services import options as ha
 from holdfast.kernel.backoff import (
     UNLIMITED,
@@ -73,9 +74,18 @@ MOST_ENDED: Final = ConfigOption(
 )
 
 
-def default_working_directory() -> Path:
-    """Where a job manager without high availability works, and where its clients look for it."""
-    return Path.home() / ".holdfast" / "jobmanager"
+def working_directory(configuration: Configuration) -> Path:
+    """Where a job manager without high availability works, and where its clients look for it.
+
+    Raises:
+        ConfigurationError: It is empty, as that of a variable that is not set.
+    """
+    chosen = configuration.get(WORKING_DIRECTORY)
+    if chosen is None:
+        return Path.home() / ".holdfast" / "jobmanager"
+    if not chosen.strip():
+        raise ConfigurationError(f"{WORKING_DIRECTORY.key} is empty, and must be a directory.")
+    return Path(chosen).absolute()
 
 
 def process_restarts(clock: Clock) -> RestartStrategy:
@@ -89,6 +99,13 @@ def clean_up_retries(configuration: Configuration, clock: Clock) -> RestartStrat
     Raises:
         ConfigurationError: An option is out of bounds.
     """
+    try:
+        return _clean_up_retries(configuration, clock)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"Options cleanup-strategy.*: {error}") from error
+
+
+def _clean_up_retries(configuration: Configuration, clock: Clock) -> RestartStrategy:
     match configuration.get(ha.CLEANUP_STRATEGY):
         case ha.CleanupStrategy.EXPONENTIAL_DELAY:
             return ExponentialDelayRestartStrategy(

@@ -43,6 +43,10 @@ class EmbeddedQueryServer(JobObserver):
     def __init__(self) -> None:
         self._server: StateServer | None = None
 
+    def check(self, configuration: Configuration) -> None:
+        """Look at the options of the server."""
+        settings_from(configuration)
+
     def started(self, master: JobMaster) -> None:
         """Listen, and follow the job's checkpoints as they complete.
 

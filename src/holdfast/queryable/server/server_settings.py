@@ -16,6 +16,7 @@ from holdfast.queryable.wire.errors import UnauthorizedError
 from holdfast.queryable.wire.limits import Limits
 
 _ALL_ADDRESSES: Final = frozenset({"", "0.0.0.0", "::"})
+_PORTS: Final = 65536
 
 
 @dataclass(frozen=True)
@@ -110,11 +111,12 @@ def ports_from(configuration: Configuration, option: ConfigOption[str]) -> tuple
     try:
         for part in text.split(","):
             first, dash, last = part.strip().partition("-")
-            ports.extend(range(int(first), int(last) + 1) if dash else [int(first)])
+            begin, end = int(first), int(last if dash else first)
+            if not 0 <= begin <= end < _PORTS:
+                raise ValueError(part)
+            ports.extend(range(begin, end + 1))
     except ValueError:
-        ports = []
-    if not ports or not all(0 <= port < 65536 for port in ports):
         raise ConfigurationError(
             f"Option {option.key!r}: {text!r} names no ports; write '9069', '9069,9071' or '9069-9075'."
-        )
+        ) from None
     return tuple(ports)

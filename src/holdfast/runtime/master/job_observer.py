@@ -29,6 +29,13 @@ _REPORTER: Final = "holdfast.rest.metric.otlp:EmbeddedOtlpReporter"
 class JobObserver(ABC):
     """Accompanies one job; what goes wrong here never harms the job."""
 
+    def check(self, configuration: Configuration) -> None:  # noqa: B027 - some have no options
+        """The job is about to begin; nothing listens yet.
+
+        Raises:
+            ConfigurationError: An option does not fit.
+        """
+
     @abstractmethod
     def started(self, master: JobMaster) -> None:
         """The job begins in this process."""
@@ -54,8 +61,15 @@ class JobObservers:
 
     @contextmanager
     def observing(self) -> Iterator[None]:
-        """Let the observers know that the job runs for as long as the block does."""
-        for observer in observers_for(self._master.job.configuration):
+        """Let the observers know that the job runs for as long as the block does.
+
+        Raises:
+            ConfigurationError: An option of one does not fit.
+        """
+        observers = observers_for(self._master.job.configuration)
+        for observer in observers:
+            observer.check(self._master.job.configuration)
+        for observer in observers:
             try:
                 observer.started(self._master)
                 self._begun.append(observer)

@@ -40,7 +40,13 @@ def is_absolute(path: str) -> bool:
 
 
 def absolute(path: str) -> str:
-    """Return what a path means in this process, for others that work elsewhere, and for itself when it has moved."""
+    """Return what a path means in this process, for others that work elsewhere, and for itself when it has moved.
+
+    Raises:
+        ConfigurationError: It is empty, as that of a variable that is not set.
+    """
+    if not path.strip():
+        raise ConfigurationError("An empty path names no directory; give one, such as /shared/savepoints.")
     return path if is_absolute(path) else str(Path(path).absolute())
 
 

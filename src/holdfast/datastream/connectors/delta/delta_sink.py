@@ -20,12 +20,12 @@ from holdfast.datastream.connectors.delta import delta_table
 from holdfast.datastream.connectors.delta.delta_committer import DeltaCommitter
 from holdfast.datastream.connectors.row_changes import ChangeColumns, columns_of
 from holdfast.datastream.connectors.table_bucket import table_at
-from holdfast.datastream.sinks.output_files import absolute
 from holdfast.datastream.sinks.partitioned import PartitionedStaging, Values
 from holdfast.datastream.sinks.task_owned import sweep_task_owned
 from holdfast.errors import ConfigurationError, OutputTypeError
 from holdfast.runtime.function.sink import BatchSinkWriter, Committer, CommitterInitContext, Sink, WriterInitContext
 from holdfast.runtime.function.staging import ParquetFormat, ParquetStaging, require_parquet
+from holdfast.storage.file_system.path import absolute
 from holdfast.storage.file_system.scheme import file_system_for, local_path
 from holdfast.storage.job.naming import FileName
 from holdfast.types.conversion.arrow import element_schema
