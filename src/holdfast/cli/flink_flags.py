@@ -11,7 +11,7 @@ _OF_THE_CLUSTER: Final = {
     "-m --jobmanager": "name the cluster of a job manager with -D high-availability.type=... and what belongs to it.",
     "-t --target": "name Spark's master with -D spark.master=..., and a cluster with -D high-availability.type=....",
 }
-OF_SUBMIT: Final = {
+_OF_A_PROGRAM: Final = {
     **_OF_THE_CLUSTER,
     "-py --python": "write the program as it is: SCRIPT -- ARGS.",
     "-pym --pyModule": "write the file of the module: SCRIPT -- ARGS.",
@@ -23,8 +23,15 @@ OF_SUBMIT: Final = {
     "-C --classpath": "jars are for Spark's sources and sinks: -D spark.jars=PATH.",
     "-c --class": "a program is a script of Python: SCRIPT -- ARGS.",
 }
+OF_SUBMIT: Final = {
+    **_OF_A_PROGRAM,
+    "-s --fromSavepoint": "name the savepoint with -D execution.state-recovery.path=PATH.",
+    "-n --allowNonRestoredState": "drop that state with -D execution.state-recovery.ignore-unclaimed-state=true.",
+    "-rm --claimMode --restoreMode": "name the mode with -D execution.state-recovery.claim-mode=MODE.",
+    "-d --detached": "that is what it does: the command returns when the job is kept by the cluster.",
+}
 OF_RUN: Final = {
-    **OF_SUBMIT,
+    **_OF_A_PROGRAM,
     "-d --detached": "the job runs in this process; hand it to a job manager with holdfast submit SCRIPT.",
 }
 OF_CANCEL: Final = {

@@ -101,6 +101,8 @@ def test_wrong_usage_is_exit_code_2_before_the_script_runs(script: Any, argument
         (["list", "--scheduled"], "-a shows those that do not run"),
         (["checkpoint", "-full", "checkpoints"], "holdfast savepoint DIR TARGET"),
         (["submit", "-py", "job.py"], "SCRIPT -- ARGS"),
+        (["submit", "-s", "savepoint", __file__], "-D execution.state-recovery.path=PATH"),
+        (["submit", "-d", __file__], "that is what it does"),
     ],
 )
 def test_flags_of_flink_that_mean_nothing_here_say_what_to_write(arguments: list[str], message: str) -> None:

@@ -170,7 +170,7 @@ def test_without_elections_one_job_manager_runs_jobs_on_its_host(tmp_path: Path,
     failed = alone.status(other.id, "FAILED")
     assert failed["last_failure"].startswith("JobExecutionError: job 'other' failed")
     assert "state: FAILED" in alone.run("info", other.id)
-    assert "this word is poison" in alone.run("logs", other.id)
+    assert "raised ValueError" in alone.run("logs", other.id)
     result = asked(tmp_path / "manager", f"jobs/{other.id}/execution-result")["job-execution-result"]
     assert (result["application-status"], result["failure-cause"]["class"]) == ("FAILED", "JobExecutionError")
     assert asked(tmp_path / "manager", f"jobs/{job.id}/execution-result") == {"status": {"id": "IN_PROGRESS"}}
@@ -250,6 +250,15 @@ def test_a_process_that_is_killed_is_started_again(tmp_path: Path, alone: Cluste
     job.add(1)
     job.sees(*TEXTS[:2])
     assert alone.jobs()[job.id]["restarts"] == 1
+
+
+def test_a_job_whose_attempts_fail_in_its_process_is_not_listed_as_one_that_runs(tmp_path: Path, alone: Cluster) -> None:
+    alone.start()
+    alone.says(0, "leads, in session")
+    job = Job(tmp_path, alone)
+    job.submit("-Drestart-strategy.type=fixed-delay", "-Drestart-strategy.fixed-delay.delay=1 min")
+    (job.inputs / "0.txt").write_text("poison")
+    assert "raised ValueError" in alone.status(job.id, "RESTARTING")["last_failure"]
 
 
 def test_a_spare_process_that_cannot_get_ready_is_not_missed(

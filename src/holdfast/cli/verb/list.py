@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import closing
-from typing import Any
+from contextlib import closing, suppress
+from typing import Any, Final
 
 import click
 
@@ -22,6 +22,7 @@ from holdfast.storage.job.job_directory import JobDirectory
 from holdfast.storage.register.register_state import RegisterState
 
 COLUMNS = ("job", "name", "status", "checkpoint", "where")
+_ANSWER_SECONDS: Final = 5.0
 SUBMITTED = ("job", "name", "status", "last failure")
 
 
@@ -59,14 +60,10 @@ def _list_submitted(client: JobManagerClient, everything: bool, as_json: bool) -
     rows: list[dict[str, Any]] = [
         {
             "job_id": job["jid"],
-            "name": job["name"],
-            "status": job["state"],
             "checkpoint": None,
             "path": None,
             "url": client.address.url,
-            "restarts": job["restarts"],
-            "tries_in_a_row": job["tries-in-a-row"],
-            "last_failure": job["last-failure"],
+            **_said_by(client, job),
         }
         for job in jobs
         if everything or job["end-time"] < 0
@@ -78,6 +75,28 @@ def _list_submitted(client: JobManagerClient, everything: bool, as_json: bool) -
             SUBMITTED,
             ([row["job_id"], first_line(row["name"]), _status(row), row["last_failure"] or "-"] for row in rows),
         )
+
+
+def _said_by(client: JobManagerClient, job: dict[str, Any]) -> dict[str, Any]:
+    """What a job manager says of a job. Of attempts that fail in its process that alone knows."""
+    if job["state"] == "RUNNING":
+        with suppress(RestError):
+            details = client.job(job["jid"]).get(timeout=_ANSWER_SECONDS)
+            return _told(details) | {
+                "restarts": job["restarts"],
+                "last_failure": details["last-failure"] or job["last-failure"],
+            }
+    return _told(job)
+
+
+def _told(details: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "name": details["name"],
+        "status": details["state"],
+        "restarts": details["restarts"],
+        "tries_in_a_row": details["tries-in-a-row"],
+        "last_failure": details["last-failure"],
+    }
 
 
 def _row(directory: JobDirectory, state: RegisterState) -> dict[str, Any]:
@@ -94,15 +113,7 @@ def _row(directory: JobDirectory, state: RegisterState) -> dict[str, Any]:
     }
     try:
         client = RestClient.find(directory)
-        details = client.get()
-        return row | {
-            "name": details["name"],
-            "status": details["state"],
-            "url": client.address.url,
-            "restarts": details["restarts"],
-            "tries_in_a_row": details["tries-in-a-row"],
-            "last_failure": details["last-failure"],
-        }
+        return row | {"url": client.address.url, **_told(client.get())}
     except RestError:
         return row | {"name": _stored_name(directory, state)}
 

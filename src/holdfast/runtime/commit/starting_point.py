@@ -21,7 +21,7 @@ from holdfast.checkpoint.recovery.adoption import adopt
 from holdfast.checkpoint.recovery.claim import Claim
 from holdfast.checkpoint.recovery.claimed_checkpoint import directory_of_job
 from holdfast.checkpoint.statistics.tracker import RestoredStats
-from holdfast.errors import ConfigurationError, HoldfastError
+from holdfast.errors import ConfigurationError, HoldfastError, NotExistError, RestoreError
 from holdfast.ha.services.job_register import is_elsewhere
 from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.ids import new_nonce
@@ -109,7 +109,7 @@ def restore(job: Job, lease: Lease, *, is_first: bool) -> Restored:
 
     Raises:
         CorruptFileError: The checkpoint is damaged; names it and proposes the one before.
-        NotExistError: The checkpoint asked for is not there.
+        RestoreError: The checkpoint asked for is not there.
         ConfigurationError: The directory belongs to another job.
     """
     options, state = job.configuration, lease.state
@@ -146,7 +146,10 @@ def restore(job: Job, lease: Lease, *, is_first: bool) -> Restored:
 
 def _from_path(path: str, job: Job, lease: Lease, request: str) -> Restored:
     """The start from a checkpoint or savepoint that was asked for, whose files become those of the job."""
-    snapshot = recovery.load(path)
+    try:
+        snapshot = recovery.load(path)
+    except NotExistError as error:
+        raise RestoreError(message=str(error)) from error
     is_claimed = job.configuration.get(CLAIM_MODE) is RecoveryClaimMode.CLAIM
     claim = _claimed(snapshot, job) if is_claimed else None
     metadata = adopt(snapshot, job.directory, lease.token)
