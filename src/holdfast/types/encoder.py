@@ -17,6 +17,14 @@ from holdfast.types.information.changelog_type import ROW_KIND
 _MARK: Final = "\udc00"
 """Half a character, which no text of a declared type has: marks texts that are to stand without their quotes."""
 
+_NO_NUMBERS: Final = frozenset(("NaN", "Infinity", "-Infinity"))
+
+
+class JsonNumber(str):
+    """A number as it is to stand in JSON, instead of what Python makes of it."""
+
+    __slots__ = ()
+
 
 class Encoder(ABC):
     """Makes the bytes of an element as they stand in a file, the end of the line included. It is pickled into tasks."""
@@ -123,6 +131,10 @@ def _simple(value: Any) -> Any:
 
 
 def _simple_in_flink(value: Any) -> Any:
+    if isinstance(value, JsonNumber):
+        if value in _NO_NUMBERS:
+            raise ValueError(f"{value} is no number of JSON")
+        return f"{_MARK}{value}{_MARK}"
     if isinstance(value, Decimal):
         if not value.is_finite():
             raise ValueError(f"{value} is no number of JSON")

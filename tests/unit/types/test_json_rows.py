@@ -8,6 +8,7 @@ from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -170,6 +171,35 @@ def test_decimals_are_written_as_numbers_and_times_with_a_z_as_flink_writes_them
     )  # fmt: skip
     with pytest.raises(ValueError, match="without a time zone"):
         reader(described).deserialize(b'{"at":"2026-01-01T00:00:00+02:00"}')
+
+
+FLOATS = "f float, d double, l array<float>, m map<string, float>, s struct<f: float, deeper: array<struct<f: float>>>"
+
+
+def test_a_float_has_the_digits_of_its_32_bits_wherever_it_stands() -> None:
+    """As Java writes it, also where it needs an exponent."""
+    writer = pickle.loads(pickle.dumps(JsonRowSerializationSchema.builder().with_type_info(FLOATS).build()))
+    row = Row(0.1, 1e16, [1e10, None, 1.0e-5], {"x": 3.4028235e38}, Row(-0.1, [Row(16777216.0), None]))
+    assert writer.serialize(row) == (
+        b'{"f":0.1,"d":1.0E16,"l":[1.0E10,null,1.0E-5],"m":{"x":3.4028235E38},'
+        b'"s":{"f":-0.1,"deeper":[{"f":1.6777216E7},null]}}'
+    )
+    assert writer.serialize((None,) * 5) == b'{"f":null,"d":null,"l":null,"m":null,"s":null}'
+    changes = JsonRowSerializationSchema.builder().with_type_info(Types.CHANGELOG(["f"], [Types.FLOAT()])).build()
+    assert changes.serialize(Row.of_kind(RowKind.DELETE, f=0.1)) == b'{"f":0.1,"row_kind":3}'
+    for wrong in (float("nan"), float("-inf")):
+        with pytest.raises(ValueError, match="is no number of JSON"):
+            writer.serialize((wrong, None, None, None, None))
+
+
+@settings(max_examples=examples(300), deadline=None)
+@given(st.floats(width=32, allow_nan=False, allow_infinity=False), st.floats(allow_nan=False, allow_infinity=False))
+def test_floating_numbers_come_back(single: float, double: float) -> None:
+    writer = JsonRowSerializationSchema.builder().with_type_info(FLOATS).build()
+    row = (single, double, [single], {"x": single}, (single, [(single,)]))
+    written = writer.serialize(row)
+    assert reader(FLOATS).deserialize(written) == row
+    assert np.float32(json.loads(written)["f"]) == np.float32(single)
 
 
 def test_what_is_no_number_of_json_is_not_written() -> None:

@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 
 from holdfast.errors import ConfigurationError, OutputTypeError
 from holdfast.types.conversion.convert import to_row_type
+from holdfast.types.conversion.flink_text import with_number_texts
 from holdfast.types.conversion.json_schema import row_type_of_json_schema
 from holdfast.types.conversion.json_value import json_reader, parse_json
 from holdfast.types.encoder import json_text_of_flink, with_kind
@@ -104,8 +105,9 @@ class JsonRowDeserializationSchemaBuilder:
 class JsonRowSerializationSchema(SerializationSchema):
     """JSON objects of rows as Flink writes them, without spaces; `builder()` begins one.
 
-    Decimals are numbers, dates and times ISO 8601, binaries base64. Timestamps and times of day end in a Z, also those
-    without a time zone: Flink's schema reads no others. Rows of changes have their kind as a last field, `row_kind`.
+    Decimals are numbers, dates and times ISO 8601, binaries base64; a FLOAT has the digits of its 32 bits. Timestamps
+    and times of day end in a Z, also those without a time zone: Flink's schema reads no others. Rows of changes have
+    their kind as a last field, `row_kind`.
     """
 
     Builder: ClassVar[type[JsonRowSerializationSchemaBuilder]]
@@ -113,6 +115,7 @@ class JsonRowSerializationSchema(SerializationSchema):
 
     def __init__(self, row_type: RowTypeInformation) -> None:
         self._type = row_type
+        self._with_number_texts = with_number_texts(row_type)
 
     @staticmethod
     def builder() -> JsonRowSerializationSchemaBuilder:
@@ -123,7 +126,13 @@ class JsonRowSerializationSchema(SerializationSchema):
         """The JSON of a row, which must be of the type."""
         row = self._type.adopt(element)
         is_change = isinstance(self._type, ChangelogTypeInformation)
-        return json_text_of_flink(with_kind(row) if is_change else row).encode()
+        shown = with_kind(row) if is_change else row
+        if self._with_number_texts is not None:
+            shown = self._with_number_texts(shown)
+        return json_text_of_flink(shown).encode()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self._type,)
 
 
 class JsonRowSerializationSchemaBuilder:

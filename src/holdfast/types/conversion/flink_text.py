@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from holdfast.types.encoder import JsonNumber
 from holdfast.types.information.type_information import (
     ListTypeInformation,
     MapTypeInformation,
@@ -104,6 +105,42 @@ def _timestamp(value: datetime) -> str:
 
 def _bytes(value: bytes) -> str:
     return f"[{', '.join(str(byte - 256 if byte > 127 else byte) for byte in value)}]"
+
+
+def with_number_texts(kind: TypeInformation) -> Callable[[Any], Any] | None:
+    """Return what puts the number of JSON that Flink writes in place of each floating-point number of a value.
+
+    None if the type has none. Rows become dicts of their fields; those of changes are dicts with their kind already.
+    """
+    if kind in (Types.FLOAT(), Types.DOUBLE()):
+        show = _TEXTS[kind]
+        return lambda value: None if value is None else JsonNumber(show(value))
+    if isinstance(kind, ListTypeInformation):
+        item = with_number_texts(kind.element_type)
+        return None if item is None else lambda value: None if value is None else list(map(item, value))
+    if isinstance(kind, MapTypeInformation):
+        key, entry = with_number_texts(kind.key_type) or _same, with_number_texts(kind.value_type) or _same
+        if key is entry:
+            return None
+        return lambda value: None if value is None else {key(k): entry(v) for k, v in value.items()}
+    if isinstance(kind, RowTypeInformation):
+        parts = [with_number_texts(part) for part in kind.types]
+        return _in_fields([part or _same for part in parts]) if any(parts) else None
+    return None
+
+
+def _in_fields(parts: list[Callable[[Any], Any]]) -> Callable[[Any], Any]:
+    def replace(value: Any) -> Any:
+        if not (isinstance(value, dict) or hasattr(value, "as_dict")):
+            return None if value is None else [part(field) for part, field in zip(parts, value, strict=True)]
+        fields = value if isinstance(value, dict) else value.as_dict()
+        return {name: part(field) for (name, field), part in zip(fields.items(), parts, strict=True)}
+
+    return replace
+
+
+def _same(value: Any) -> Any:
+    return value
 
 
 _TEXTS: Final[dict[TypeInformation, Text]] = {
