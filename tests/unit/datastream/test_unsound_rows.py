@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
+from holdfast.common import Types
 from holdfast.datastream import OutputTag, ParquetFileSink, Sink
 from holdfast.datastream.connectors.database import DatabaseSink
 from holdfast.datastream.connectors.file_system.file_splits import FileSplits
@@ -25,6 +26,8 @@ from holdfast.datastream.formats.parquet import ParquetColumnarRowInputFormat
 from holdfast.errors import JobExecutionError, OutputTypeError
 from holdfast.runtime.job.engine import InputError
 from holdfast.testing import EpochProgram
+from holdfast.types.conversion.arrow import batch_to_elements
+from holdfast.types.conversion.convert import to_row_type
 from holdfast.types.conversion.soundness import require_sound
 from tests.stories import journal, ledger
 from tests.stories.journal import Journal
@@ -152,8 +155,29 @@ def test_a_file_that_has_such_a_value_is_refused_with_the_value(
         list(splits.read(task))
 
 
+def same(row: Any) -> Any:
+    return row
+
+
+@pytest.mark.parametrize(
+    ("function", "columns", "name"), [(with_time, TIME, "at"), (in_parts, "parts array<struct<at: time>>", "parts")]
+)
+@pytest.mark.parametrize("keyed", [False, True])
+def test_a_function_of_elements_never_gets_midnight_for_the_end_of_the_day(
+    tmp_path: Path, function: Callable[..., Any], columns: str, name: str, keyed: bool
+) -> None:
+    program = EpochProgram()
+    rows = program.source("in", "word string, n bigint").key_by("word")
+    made = rows.process_batches(function, f"word string, {columns}").uid("made")
+    then = made.key_by(lambda row: row.word, Types.STRING()) if keyed else made
+    then.map(same, f"word string, {columns}").uid("then").sink_to(into_files(tmp_path)).uid("out")
+    said = rf"'made' produced rows of which the value of '{name}' is none of its type: 86400000000000 nanoseconds after"
+    with pytest.raises(JobExecutionError, match=said):
+        program.run(tmp_path / "job", [{"in": HOURS}], {"sink.committer.retries": 0}, parallelism=1)
+
+
 def test_rows_are_not_to_blame_for_others_that_lie_beside_them_in_memory() -> None:
-    times = pa.Array.from_buffers(pa.time64("ns"), 2, [None, pa.array([86_400_000_000_000, 5]).buffers()[1]])
+    times = pa.Array.from_buffers(pa.time64("ns"), 2, [None, pa.array([86_400_000_000_000, 5_000]).buffers()[1]])
     for column in (
         times,
         pa.ListArray.from_arrays([0, 1, 2], times),
@@ -164,3 +188,7 @@ def test_rows_are_not_to_blame_for_others_that_lie_beside_them_in_memory() -> No
         require_sound(batch.slice(1), "out")
         with pytest.raises(OutputTypeError, match="the value of 'at' is none of its type"):
             require_sound(batch, "out")
+        rows = to_row_type(batch.schema)
+        assert len(batch_to_elements(batch.slice(1), rows)) == 1
+        with pytest.raises(OutputTypeError, match="the value of 'at' is none of its type"):
+            batch_to_elements(batch, rows)

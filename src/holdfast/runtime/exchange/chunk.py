@@ -98,9 +98,12 @@ class Chunk:
 
         Rows are made from the columns, so a chained function gets what one behind an exchange would get. Whoever asks
         next gets them as they were, also if a function has changed one.
+
+        Raises:
+            OutputTypeError: The columns have a value that Python has not.
         """
         if self._elements is None or not self._adopted:
-            self._elements = batch_to_elements(self.batch, self.type)
+            self._elements = batch_to_elements(self.batch, self.type, self.uid)
             self._adopted = True
         elif CHANGES and self._given:
             self._elements = originals(self._elements)

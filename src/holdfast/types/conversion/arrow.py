@@ -69,26 +69,41 @@ def rows_to_batch(rows: Sequence[Any], row_type: RowTypeInformation, uid: str | 
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def batch_to_elements(batch: pa.RecordBatch, element_type: TypeInformation) -> list[Any]:
-    """Convert a batch to elements; its columns stand in the order of the type's fields."""
-    columns = columns_to_lists(batch, element_type)
+def batch_to_elements(batch: pa.RecordBatch, element_type: TypeInformation, uid: str | None = None) -> list[Any]:
+    """Convert a batch to elements; its columns stand in the order of the type's fields.
+
+    Raises:
+        OutputTypeError: Python has no such value, such as 24:00:00 as a time of day; names the column.
+    """
+    columns = columns_to_lists(batch, element_type, uid)
     if isinstance(element_type, RowTypeInformation):
         return element_type.make_rows(columns)
     return columns[0]
 
 
-def columns_to_lists(batch: pa.RecordBatch, element_type: TypeInformation) -> list[list[Any]]:
+def columns_to_lists(batch: pa.RecordBatch, element_type: TypeInformation, uid: str | None = None) -> list[list[Any]]:
     """Convert each column of a batch to a list; the columns stand in the order of the type's fields.
 
     Raises:
-        OutputTypeError: The batch has another number of columns than the type.
+        OutputTypeError: The batch has another number of columns than the type, or values that Python has not.
     """
     types = element_type.types if isinstance(element_type, RowTypeInformation) else (element_type,)
     if batch.num_columns != len(types):
         raise OutputTypeError(
             None, f"A batch with the columns {batch.schema.names!r} arrived where {element_type} was declared."
         )
-    return [part.to_list(column) for part, column in zip(types, batch.columns, strict=True)]
+    lists = []
+    for part, column, name in zip(types, batch.columns, batch.schema.names, strict=True):
+        try:
+            lists.append(part.to_list(column))
+        except OutputTypeError as wrong:
+            raise OutputTypeError(
+                uid,
+                f"{_producer(uid)} produced rows of which the value of {name!r} is none of its type: {wrong}",
+                field=name,
+                declared=str(part),
+            ) from wrong
+    return lists
 
 
 def _raise_located(

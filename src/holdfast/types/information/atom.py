@@ -16,11 +16,15 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from holdfast.errors import OutputTypeError
 from holdfast.types.instant import Instant
 
 _NONE: Final = type(None)
 _EPOCH_UTC: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_DAY: Final = 86_400_000_000_000
+"""Nanoseconds, as times of day are counted."""
 
 
 def with_nulls(values: list[Any], array: pa.Array) -> list[Any]:
@@ -58,6 +62,10 @@ def _read_naive(array: pa.Array) -> list[Any]:
 
 
 def _read_times(array: pa.Array) -> list[Any]:
+    ends = pc.min_max(array.cast(pa.int64()))
+    for found in (ends["min"].as_py(), ends["max"].as_py()):
+        if found is not None and not 0 <= found < _DAY:  # Arrow would make 00:00:00 of 24:00:00
+            raise OutputTypeError(None, f"{found} nanoseconds after midnight are no time of a day", declared="time")
     return list(array.cast(pa.time64("us")).to_pylist())
 
 
