@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from holdfast.datastream import KeyedProcessFunction, ParquetFileSink
+from holdfast.datastream import KeyedCoProcessFunction, KeyedProcessFunction, ParquetFileSink
 from holdfast.datastream.stream.data_stream import DataStream
 from holdfast.errors import ConfigurationError, JobExecutionError
 from holdfast.kernel.clock import ManualClock
@@ -105,6 +105,38 @@ def test_tasks_of_either_epoch_job_fail_at_random_and_nothing_shows(place: Path,
     assert running.run() is JobStatus.SUSPENDED
     audit(place)
     tidiness.inspect(place / "job", outputs=(place / "out", place / "entries"))
+
+
+@pytest.mark.parametrize("kind", ["struct<>", "array<struct<>>"])
+@pytest.mark.parametrize("beside", [False, True])
+def test_rows_with_structs_without_fields_are_refused_before_anything_runs(
+    place: Path, kind: str, beside: bool
+) -> None:
+    """Also where they go past the transform, into an operator that comes after it."""
+    program = Program()
+    numbers = "account string, amount bigint"
+    source = program.source("in", f"{numbers}, odd {kind}").map(lambda row: row, f"{numbers}, odd {kind}").uid("made")
+    if beside:
+        plain = program.source("plain", numbers).map(lambda row: row, numbers).uid("plain made")
+        first = transformed(plain, sums, SUMS).key_by("account")
+        after = first.connect(source.key_by("account")).process(Both(), output_type=SUMS)
+    else:
+        after = transformed(source, sums, SUMS).map(lambda row: row, SUMS)
+    after.uid("after").sink_to(ParquetFileSink(place / "out")).uid("out")
+    said = r"a transform\(\), before which 'made' writes Parquet files, which have no structs .* column 'odd' is"
+    with pytest.raises(ConfigurationError, match=said):
+        run(program, place / "job", {})
+    assert not (place / "out").exists()
+
+
+class Both(KeyedCoProcessFunction):
+    """Passes the first input on."""
+
+    def process_element1(self, value: Any, ctx: Any) -> Any:
+        yield value
+
+    def process_element2(self, value: Any, ctx: Any) -> Any:
+        return []
 
 
 class DoubtfulEngine(LocalEngine):

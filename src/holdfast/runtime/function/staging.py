@@ -272,10 +272,19 @@ def require_parquet(sink: str, element_type: TypeInformation) -> None:
         ConfigurationError: The stream's type is undeclared, or a column is, or has in it, a struct without fields.
     """
     require_columns(sink, element_type)
+    require_full_structs(sink, element_type)
+
+
+def require_full_structs(what: str, element_type: TypeInformation) -> None:
+    """Refuses a stream that has structs without fields, where Parquet files are to hold it.
+
+    Raises:
+        ConfigurationError: A column of the stream is, or has in it, such a struct.
+    """
     for field in element_schema(element_type):
         if _has_empty_struct(field.type):
             raise ConfigurationError(
-                f"{sink} writes Parquet files, which have no structs without fields, and the column {field.name!r} is "
+                f"{what} writes Parquet files, which have no structs without fields, and the column {field.name!r} is "
                 f"{field.type}: leave it out, or give the struct a field."
             )
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from holdfast.errors import ConfigurationError
 from holdfast.kernel.key_group import UPPER_BOUND_MAX_PARALLELISM, default_max_parallelism
 from holdfast.kernel.watermark import ColumnTimestampAssigner
-from holdfast.runtime.function.staging import StagingSink
+from holdfast.runtime.function.staging import StagingSink, require_full_structs
 from holdfast.runtime.graph.chosen_subtask import CHOSEN_TYPE
 from holdfast.runtime.graph.plan import Edge, EpochJob, JobPlan, KeyPlan, Port, SourcePlan, Stage, Step
 from holdfast.runtime.graph.stream_graph import (
@@ -163,6 +163,7 @@ class _Compiler:
         """The uid of the step that stages what a producer makes; it stands in the producer's stage."""
         port, type_ = producer.port, producer.element_type
         if (port, copy) not in self._staged:
+            require_full_structs(f"The job has a transform(), before which {producer.node.identity!r}", type_)
             uid = f"{port.name}{f': {port.tag}' if port.tag else ''} (staged{f' {copy + 1}' if copy else ''})"
             stamped = self._time.is_stamped(producer.node)
             step = Step(uid, uid, "staging", (port,), type_, type_, sink=StagingSink(), stamped=stamped)
