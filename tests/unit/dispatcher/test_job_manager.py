@@ -252,7 +252,9 @@ def test_a_process_that_is_killed_is_started_again(tmp_path: Path, alone: Cluste
     assert alone.jobs()[job.id]["restarts"] == 1
 
 
-def test_a_job_whose_attempts_fail_in_its_process_is_not_listed_as_one_that_runs(tmp_path: Path, alone: Cluster) -> None:
+def test_a_job_whose_attempts_fail_in_its_process_is_not_listed_as_one_that_runs(
+    tmp_path: Path, alone: Cluster
+) -> None:
     alone.start()
     alone.says(0, "leads, in session")
     job = Job(tmp_path, alone)
