@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import tempfile
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -330,6 +331,24 @@ def test_what_it_could_not_run_with_is_refused_before_anything_begins(tmp_path: 
     assert (foreign / "uploads").is_dir()
     with pytest.raises(ConfigurationError, match="is empty"):
         JobManagerClient.find(Configuration({directory: ""}))
+
+
+def test_a_submission_for_which_there_is_no_room_is_refused_and_leaves_nothing(tmp_path: Path, alone: Cluster) -> None:
+    alone.start()
+    alone.says(0, "leads, in session")
+    uploads = tmp_path / "manager" / "uploads"
+    uploads.touch()  # as good as a disk that is full: nothing can be laid down there
+    job = Job(tmp_path, alone)
+    assert "Could not lay down what was submitted" in job.submit(code=1)
+    uploads.unlink()
+    assert job.submit() == job.id
+
+
+def test_a_job_manager_that_cannot_begin_leaves_no_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with pytest.raises(ConfigurationError, match="storageDir"):
+        JobManager(Configuration({"high-availability.type": "filesystem"}), []).run()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_another_address_than_the_loopback_needs_tls(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from holdfast.checkpoint.document.snapshot_type import SavepointFormatType
 from holdfast.checkpoint.recovery.disposal import dispose_savepoint
 from holdfast.datastream.functions import CheckpointedFunction, KeyedProcessFunction
 from holdfast.errors import (
+    CheckpointError,
     ConfigurationError,
     CorruptFileError,
     JobExecutionError,
@@ -28,6 +29,7 @@ from holdfast.errors import (
     StorageError,
 )
 from holdfast.kernel import fault
+from holdfast.runtime.commit import checkpointing
 from holdfast.runtime.job.control import SnapshotRequest
 from holdfast.runtime.job.engine import EpochDriver, Outcome
 from holdfast.runtime.job.status import JobStatus
@@ -245,6 +247,15 @@ def test_whoever_never_hears_the_answer_can_ask_again(place: Path, monkeypatch: 
         assert not savepoint.exists()
     else:
         assert list(savepoint.iterdir()) == [], "an empty directory is all that is left"
+
+
+def test_one_for_which_there_is_no_room_says_so(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def is_full(*arguments: Any) -> Any:
+        raise StorageError("'shared/1': no space left on device")
+
+    monkeypatch.setattr(checkpointing, "copied", is_full)
+    with pytest.raises(CheckpointError, match="no space left on device"):
+        savepoint_of(place)
 
 
 def test_on_a_full_disk_it_can_be_deleted(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -106,6 +106,14 @@ class JobManager(LeaderContender):
         """
         self._executor = ThreadPoolExecutor(8, thread_name_prefix="ha-io")
         self._directory, is_temporary = self._working_directory()
+        try:
+            self._campaign()
+        finally:
+            self._executor.shutdown(wait=False, cancel_futures=True)
+            if is_temporary:
+                shutil.rmtree(self._directory, ignore_errors=True)
+
+    def _campaign(self) -> None:
         if self._kind == "none" and not self._configuration.contains(CHECKPOINTS_DIRECTORY):
             self._configuration.set(CHECKPOINTS_DIRECTORY, str(self._directory / "checkpoints"))
         book = AddressBook.of(self._configuration, str(self._directory))
@@ -141,9 +149,6 @@ class JobManager(LeaderContender):
                     close()
                 except (HoldfastError, RuntimeError) as error:
                     _log.warning("%s", error)
-            self._executor.shutdown(wait=False, cancel_futures=True)
-            if is_temporary:
-                shutil.rmtree(self._directory, ignore_errors=True)
 
     def stop(self) -> None:
         """End all processes of jobs after their epochs, then this one; the jobs go on with the next leader."""

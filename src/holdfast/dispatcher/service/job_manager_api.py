@@ -184,7 +184,10 @@ class JobManagerApi(Routes):
         except ConfigurationError as error:
             raise RefusedError(400, str(error)) from error
         submission = secrets.token_hex(16)
-        keys = term.stores.take(submission, files)
+        try:
+            keys = term.stores.take(submission, files)
+        except HoldfastError as error:
+            raise RefusedError(500, str(error)) from error
         program = SubmittedProgram(submission, script, keys, tuple(request.body.get("arguments", ())), options)
         status, message = term.dispatcher.submit(program.to_plan(job_id, name))
         if status != 202:

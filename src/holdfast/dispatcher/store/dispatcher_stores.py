@@ -26,6 +26,7 @@ from holdfast.ha.job_manager_store.job_result import JobResult
 from holdfast.ha.job_manager_store.job_result_store import JobResultEntry
 from holdfast.ha.services.ha_services import HighAvailabilityServices
 from holdfast.kernel.ids import JobID
+from holdfast.storage.file_system.os_error import translate
 from holdfast.storage.file_system.scheme import file_system_for
 
 _log = logging.getLogger(__name__)
@@ -103,14 +104,22 @@ class DispatcherStores:
         return self._results.has_job_result_entry_async(job_id).result()
 
     def take(self, submission: str, files: Mapping[str, bytes]) -> dict[str, BlobKey]:
-        """Lay down the files of a submission in the working directory; returns the keys that their blobs will have."""
+        """Lay down the files of a submission in the working directory; returns the keys that their blobs will have.
+
+        Raises:
+            StorageError: There is no room for them; nothing of them is left.
+        """
         directory = self._uploads / submission
-        directory.mkdir(parents=True, mode=0o700)
         keys = {}
-        for name, content in files.items():
-            path = directory / name
-            path.write_bytes(content)
-            keys[name] = BlobKey.of(path)
+        try:
+            directory.mkdir(parents=True, mode=0o700)
+            for name, content in files.items():
+                path = directory / name
+                path.write_bytes(content)
+                keys[name] = BlobKey.of(path)
+        except OSError as error:
+            self.forget(submission)
+            raise translate(error, "lay down what was submitted in", str(directory)) from error
         return keys
 
     def forget(self, submission: str) -> None:

@@ -370,7 +370,7 @@ class EpochCheckpoints:
         try:
             metadata = copied(pending, self._metadata(pending.checkpoint_id, epochs), self._job.directory)
         except HoldfastError as error:
-            failure = CheckpointError(CheckpointFailureReason.IO_EXCEPTION, error)
+            failure = CheckpointError(CheckpointFailureReason.IO_EXCEPTION, str(error), error)
             self._coordinator.abort(pending, failure)
             raise failure from error
         return self._finish(pending, tasks, metadata)
