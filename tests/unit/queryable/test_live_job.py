@@ -115,6 +115,7 @@ def test_a_job_with_an_option_that_no_server_could_have_is_refused_before_it_run
         {"queryable-state.enable": "true", "queryable-state.proxy.ports": "x"},
         {"rest.enable": "true", "rest.bind-port": "x"},
         {"rest.enable": "true", "rest.server.numThreads": "0"},
+        {"metrics.reporter.otel.exporter.endpoint": "collector:4317"},
     ):
         with pytest.raises(ConfigurationError, match=list(wrong)[-1].replace("proxy", "(proxy|server)")):
             job_master(str(tmp_path), 2, 0, wrong).run()

@@ -138,12 +138,12 @@ class EmbeddedOtlpReporter(JobObserver):
     def __init__(self) -> None:
         self._reporter: OtlpReporter | None = None
 
-    def started(self, master: JobMaster) -> None:
-        """Begin to report.
+    def check(self, configuration: Configuration) -> None:
+        """Look at the options of the reporter."""
+        reporter_from(configuration, list, {})
 
-        Raises:
-            ConfigurationError: An option does not fit.
-        """
+    def started(self, master: JobMaster) -> None:
+        """Begin to report."""
         job = master.job
         resource = {"service.instance.id": str(job.job_id)}
         self._reporter = reporter_from(job.configuration, lambda: samples_of(master), resource)
