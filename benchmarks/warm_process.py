@@ -51,10 +51,11 @@ class WarmProcess:
             self._process.stdin.write(f"{line}\n")
             self._process.stdin.flush()
         watchdog = threading.Timer(self._patience, self._kill)
-        watchdog.start()
+        watchdog.daemon = True  # who is told to end does not wait for it, also if that is said while it is started
         try:
+            watchdog.start()
             return self._process.stdout.readline()
-        finally:  # also if we are told to end, which would wait for it otherwise
+        finally:
             watchdog.cancel()
 
     def processor_seconds(self) -> float:
