@@ -176,6 +176,17 @@ def test_a_function_that_raises_ends_the_job_with_its_traceback(env: StreamExecu
     assert "broken" in str(caught.value)
 
 
+def test_spark_is_told_in_few_lines_that_a_batch_has_failed(
+    env: StreamExecutionEnvironment, spark: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    rates = env.from_dataframe(spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 10).load())
+    rates.map(lambda row: row.value // 0, output_type="bigint").print()
+    with pytest.raises(JobExecutionError, match="ZeroDivisionError"):
+        env.execute("failing batch")
+    [told] = [record for record in caplog.records if record.name == "py4j.clientserver"]
+    assert "its job tells why" in str(told.exc_text) and len(str(told.exc_text).splitlines()) < 30
+
+
 def test_execute_starts_empty_again(env: StreamExecutionEnvironment, capsys: pytest.CaptureFixture[str]) -> None:
     env.from_collection(["once"], "string").print()
     env.execute("once")

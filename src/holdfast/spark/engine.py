@@ -221,7 +221,8 @@ class SparkEngine(Engine):
                 self._failure = (
                     error if isinstance(error, HoldfastError) else translate(error, f"running batch {batch_id}")
                 )
-                raise
+                # Spark logs all that it is told, and searches it by an expression for which its stack is too short.
+                raise RuntimeError(f"batch {batch_id} has failed, and its job tells why") from None
             finally:
                 self._between_batches.set()
 
