@@ -317,17 +317,19 @@ def test_what_it_could_not_run_with_is_refused_before_anything_begins(tmp_path: 
     foreign = tmp_path / "foreign"
     (foreign / "uploads").mkdir(parents=True)
     directory = "process.jobmanager.working-dir"
-    for wrong, message in (
-        ({directory: str(tmp_path / "file")}, "cannot be used"),
-        ({directory: str(tmp_path / "file" / "below")}, "cannot be used"),
-        ({directory: ""}, "is empty"),
-        ({directory: str(foreign)}, "would delete 'uploads'"),
-        ({"rest.address": ""}, "write the name of a host"),
-        ({"rest.address": "https://here"}, "write the name of a host"),
-        ({"cleanup-strategy.exponential-delay.initial-backoff": "0"}, r"cleanup-strategy\.\*.*initial-backoff"),
+    for own, (wrong, message) in enumerate(
+        (
+            ({directory: str(tmp_path / "file")}, "cannot be used"),
+            ({directory: str(tmp_path / "file" / "below")}, "cannot be used"),
+            ({directory: ""}, "is empty"),
+            ({directory: str(foreign)}, "would delete 'uploads'"),
+            ({"rest.address": ""}, "write the name of a host"),
+            ({"rest.address": "https://here"}, "write the name of a host"),
+            ({"cleanup-strategy.exponential-delay.initial-backoff": "0"}, r"cleanup-strategy\.\*.*initial-backoff"),
+        )
     ):
         with pytest.raises(ConfigurationError, match=message):
-            JobManager(Configuration({directory: str(tmp_path / "own"), **wrong}), []).run()
+            JobManager(Configuration({directory: str(tmp_path / f"own-{own}"), **wrong}), []).run()
     assert (foreign / "uploads").is_dir()
     with pytest.raises(ConfigurationError, match="is empty"):
         JobManagerClient.find(Configuration({directory: ""}))

@@ -51,7 +51,8 @@ class Builder:
 def test_workers_run_the_python_of_the_option_then_that_of_the_environment_then_the_drivers(
     monkeypatch: pytest.MonkeyPatch, of_environment: str | None
 ) -> None:
-    monkeypatch.setattr(of_spark, "SparkSession", SimpleNamespace(getActiveSession=lambda: None, builder=Builder()))
+    spark = SimpleNamespace(getActiveSession=lambda: None, _instantiatedSession=None, builder=Builder())
+    monkeypatch.setattr(of_spark, "SparkSession", spark)
     monkeypatch.setattr(of_spark, "ensure_java", lambda: None)
     monkeypatch.setenv("PYSPARK_PYTHON", of_environment or "")
     if of_environment is None:
