@@ -29,9 +29,21 @@ def _parts_of(kind: Any) -> Sequence[Any]:
     return [part for part in found if part is not None]
 
 
-def with_ids(schema: pa.Schema, ids: Ids) -> pa.Schema:
-    """A schema of a stream in which each field says which one of the table it is."""
-    return pa.schema([_with_ids(field, ids[field.name]) for field in schema])
+def with_ids(schema: pa.Schema, ids: Ids, but: str | None = None) -> pa.Schema:
+    """A schema of a stream in which each field says which one of the table it is, but for one that is not written."""
+    return pa.schema([field if field.name == but else _with_ids(field, ids[field.name]) for field in schema])
+
+
+def names_now(schema: pa.Schema, parts: Sequence[Any]) -> dict[str, str | None]:
+    """What a table calls the columns of rows that were staged, by the names that they had; None if it has dropped one.
+
+    Args:
+        schema: Of the rows. Staged by an older version they say no ids, and keep their names.
+        parts: The fields of the table's schema.
+    """
+    names = {part.field_id: part.name for part in parts}
+    ids = {field.name: (field.metadata or {}).get(ID) for field in schema}
+    return {name: name if number is None else names.get(int(number)) for name, number in ids.items()}
 
 
 def _with_ids(field: pa.Field, found: tuple[int, Ids]) -> pa.Field:

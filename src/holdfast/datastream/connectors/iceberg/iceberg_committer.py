@@ -27,6 +27,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from holdfast.datastream.connectors.iceberg.field_ids import names_now
 from holdfast.datastream.connectors.iceberg.iceberg_table import (
     RETRIES,
     Place,
@@ -134,6 +135,7 @@ class IcebergCommitter(Committer):
         """Replaces the rows of all keys of an epoch; files that have such a row are written anew."""
         puts, deletes = self._of_epochs.last_of_each_key(staged_rows(self._context, requests))
         keys = pa.concat_tables([part.select(list(self._changes.key)) for part in (puts, deletes)])
+        puts, keys = self._as_named_now(table, puts), self._as_named_now(table, keys)
         puts = puts.cast(never_null(puts.schema, needed_columns(table)))  # of what is deleted only the key is there
         with table.transaction() as transaction, warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="Delete operation did not match any records")
@@ -143,6 +145,23 @@ class IcebergCommitter(Committer):
             made_none = transaction.table_metadata.current_snapshot_id == table.metadata.current_snapshot_id
             if puts.num_rows or made_none:
                 transaction.append(puts)
+
+    def _as_named_now(self, table: Table, rows: pa.Table) -> pa.Table:
+        """Rows with the names that their columns have now; without those that the table has dropped.
+
+        Raises:
+            ConfigurationError: One of the key is dropped.
+        """
+        names = names_now(rows.schema, table.schema().fields)
+        for name in self._changes.key:
+            if names[name] is None:
+                raise ConfigurationError(
+                    f"The Iceberg table {self._place.name!r} has lost the column {name!r} since rows were staged that "
+                    "are found by it. Nothing was committed. Take the table back to a schema that has it, and the job "
+                    "goes on."
+                )
+        kept = {name: now for name, now in names.items() if now is not None}
+        return rows.select(list(kept)).rename_columns(list(kept.values()))
 
 
 def _look_as_staged(table: Table, schema: int | None) -> None:

@@ -231,11 +231,11 @@ class _DividingWriter(PartitionedStaging):
                 )
         for part in self._parts:
             self._require_told(batch, part)
-        if not self._sink.changes.key:
-            schema = with_ids(iceberg_table.never_null(batch.schema, self._needed), self._ids)
-            columns = [column.cast(kind) for column, kind in zip(batch.columns, schema.types, strict=True)]
-            batch = pa.RecordBatch.from_arrays(columns, schema=schema)
-        super().write_batch(batch)
+        # Of rows that are deleted only the key need be there.
+        told = batch.schema if self._sink.changes.key else iceberg_table.never_null(batch.schema, self._needed)
+        schema = with_ids(told, self._ids, but=self._sink.changes.row_kind)
+        columns = [column.cast(kind) for column, kind in zip(batch.columns, schema.types, strict=True)]
+        super().write_batch(pa.RecordBatch.from_arrays(columns, schema=schema))
 
     def _require_told(self, batch: pa.RecordBatch, part: PartitionField) -> None:
         """Refuses a value that the statistics of a file do not tell: the library takes that of its partition there."""
