@@ -62,6 +62,8 @@ FOUND: list[tuple[str, str, str, Any]] = [
     ("committable", "plain", "final", GONE),
     ("committable", "plain", "final", "x" * 25_000 + "/file"),
     ("committable", "plain", "identity", ["an identity"]),
+    ("committable", "plain", "identity", "x" * 25_000),
+    ("committable", "without-identity", "staged", ".holdfast/line-sink/\ud800"),
     ("entry_map", "plain", "body.term", INFINITE),
     ("entry_map", "plain", "body.entries.job.version", INFINITE),
     ("execution_plan", "plain", "parallelisms", [1]),

@@ -48,6 +48,8 @@ from holdfast.types.information.type_information import TypeInformation
 logger = logging.getLogger(__name__)
 
 STAGED_SUFFIX: Final = ".staged"
+_LONGEST: Final = 4096
+"""Bytes of a path."""
 
 
 @dataclass(frozen=True)
@@ -203,6 +205,9 @@ def _check(committable: Any) -> None:
         hidden, buckets = staged.split("/")[0], final.split("/")
         is_inside = hidden == HIDDEN_FOLDER != buckets[0] and is_in_directory(staged) and is_in_directory(final)
         texts = [committable.get("identity", ""), committable.get("upload", "")]
+        for text in (directory, staged, final, *texts):
+            if len(os.fsencode(text)) > _LONGEST:
+                raise ValueError("no path is as long as one of its texts")
         is_whole = local_path(directory) is not None or all(texts)  # output in a store had both from the beginning
         if not (is_inside and is_absolute(directory) and is_whole and all(type(text) is str for text in texts)):
             raise ValueError("it names other places")
