@@ -23,6 +23,9 @@ SUFFIX: Final = ".collected"
 CAPACITY: Final = 64
 """Staged files that may wait to be read; the job waits when the reader is slower."""
 
+_LOOK_SECONDS: Final = 1.0
+"""How long an interrupt may wait that Python was told of at the very moment when it began to wait for an element."""
+
 _mailboxes: dict[str, Mailbox] = {}
 
 
@@ -77,7 +80,10 @@ class Mailbox:
 
     def __iter__(self) -> Iterator[Any]:
         while not self._closed:
-            item = self._queue.get()
+            try:
+                item = self._queue.get(timeout=_LOOK_SECONDS)
+            except queue.Empty:
+                continue
             if isinstance(item, _End):
                 if item.error is not None:
                     raise item.error
