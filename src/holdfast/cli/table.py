@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 import click
 import humanfriendly
+
+from holdfast.types.encoder import finite
 
 
 def echo(line: str) -> None:
@@ -33,15 +34,7 @@ def json_text(value: Any, default: Callable[[Any], Any] | None = None) -> str:
     try:
         return json.dumps(value, ensure_ascii=False, default=default, allow_nan=False)
     except ValueError:
-        return json.dumps(_finite(value), ensure_ascii=False, default=default)
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {name: _finite(part) for name, part in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(part) for part in value]
-    return json.dumps(value) if isinstance(value, float) and not math.isfinite(value) else value
+        return json.dumps(finite(value, json.dumps), ensure_ascii=False, default=default)
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:

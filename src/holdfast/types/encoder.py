@@ -6,8 +6,9 @@ import base64
 import codecs
 import datetime
 import json
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from decimal import Decimal
 from typing import Any, Final
 
@@ -92,6 +93,17 @@ class _JsonChangeEncoder(_JsonEncoder):
 def with_kind(row: Any) -> dict[str, Any]:
     """The fields of a row of changes, and what it does to a table as the last one."""
     return {**row.as_dict(), ROW_KIND: row.get_row_kind().value}
+
+
+def finite(value: Any, text: Callable[[float], str]) -> Any:
+    """A value in which numbers that JSON has not, NaN and the infinities, are texts."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else text(value)
+    if hasattr(value, "as_dict"):
+        value = value.as_dict()
+    if isinstance(value, Mapping):
+        return {name: finite(part, text) for name, part in value.items()}
+    return [finite(part, text) for part in value] if isinstance(value, list | tuple) else value
 
 
 def json_text(element: Any) -> str:

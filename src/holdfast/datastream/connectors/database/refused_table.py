@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -11,7 +10,7 @@ from holdfast.datastream.connectors.database.bisection import RefusedRow
 from holdfast.datastream.connectors.database.dialect import Cursor, Dialect, TableName, quoted_list
 from holdfast.errors import ConfigurationError, StorageError
 from holdfast.kernel.secret import shown_error, without_credentials
-from holdfast.types.encoder import json_text
+from holdfast.types.encoder import finite, json_text
 
 _COLUMNS: Final = {
     "incarnation": "varchar(255) not null",
@@ -92,18 +91,9 @@ class RefusedTable:
 
 def as_json(row: dict[str, Any]) -> str:
     """A row in characters that every database stores."""
-    return json.dumps(json.loads(json_text(_finite(row))))
+    return json.dumps(json.loads(json_text(finite(row, str))))
 
 
 def shown_row(row: dict[str, Any]) -> str:
     """A row as messages have it: not all of it if it is long, and without passwords in addresses."""
     return f"{without_credentials(repr(row)):.300}"
-
-
-def _finite(value: Any) -> Any:
-    """A value in which numbers that JSON has not are texts."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    if isinstance(value, dict):
-        return {name: _finite(part) for name, part in value.items()}
-    return [_finite(part) for part in value] if isinstance(value, list) else value
