@@ -10,7 +10,7 @@ import pytest
 
 from tests.fuzz import campaign
 from tests.fuzz.campaign import BEGIN, END, TABLE, Total, added, totals_in
-from tests.fuzz.targets import NAMES
+from tests.fuzz.targets import KINDS, NAMES
 
 PYTHON = sys.executable
 PAGE = f"# Fuzzing\n\n{BEGIN}{END}\n\nMore.\n"
@@ -86,6 +86,22 @@ def test_who_has_had_least_is_next_until_the_time_is_over(monkeypatch: pytest.Mo
     assert {name: total.seconds for name, total in totals_in(page.read_text()).items()} == {
         "frame": 100, "ledger": 90, "option": 84,
     }  # fmt: skip
+
+
+def test_a_kind_of_two_parsers_gets_as_much_as_one_of_five(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    page, now = tmp_path / "fuzz.md", [0.0]
+    page.write_text(PAGE)
+
+    def run(name: str, seconds: int) -> Total:
+        now[0] += seconds
+        return Total(1, seconds)
+
+    monkeypatch.setattr(campaign, "TABLE", page)
+    monkeypatch.setattr(campaign, "run", run)
+    monkeypatch.setattr(campaign.time, "monotonic", lambda: now[0])
+    campaign.campaign([*KINDS["run files"], *KINDS["queries"]], 60, minutes=20)
+    had = {name: total.seconds for name, total in totals_in(page.read_text()).items()}
+    assert had == dict.fromkeys(KINDS["run files"], 120) | dict.fromkeys(KINDS["queries"], 300)
 
 
 def test_several_at_one_time_are_each_done_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
