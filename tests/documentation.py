@@ -10,7 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("docs/*.md"))]
+_PART = re.compile(r"^\| \[[^]]+\]\((guide/\S+\.md)\) \|", re.MULTILINE)
+_GUIDE = ROOT / "docs" / "guide.md"
+GUIDE = [_GUIDE, *(_GUIDE.parent / name for name in _PART.findall(_GUIDE.read_text(encoding="utf-8")))]
+"""The pages of the guide in their order: a block may use what one before it has defined, on an earlier page too."""
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("docs/*.md")), *GUIDE[1:]]
 FURTHER_PAGES = [
     page
     for place in ("docs/decisions", "benchmarks", "deploy", "examples")

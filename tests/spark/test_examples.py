@@ -13,7 +13,7 @@ from pathlib import Path
 import pyarrow.dataset as ds
 import pytest
 
-from tests.documentation import ROOT, blocks
+from tests.documentation import GUIDE, ROOT, blocks
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
@@ -68,7 +68,7 @@ def job_of(checkpoints: Path) -> Path:
 
 def test_the_programs_of_the_guide_run(tmp_path: Path) -> None:
     program = tmp_path / "guide.py"
-    texts = [block.text for block in blocks(ROOT / "docs" / "guide.md", "python", "python spark")]
+    texts = [block.text for page in GUIDE for block in blocks(page, "python", "python spark")]
     program.write_text("\n".join(texts), encoding="utf-8")
     run(sys.executable, program, directory=tmp_path)
 

@@ -25,7 +25,7 @@ from holdfast.queryable.wire import errors as query_errors
 from holdfast.runtime.master.job_master import JobMaster
 from holdfast.storage.file_system.scheme import file_system_for
 from holdfast.testing import OperatorHarness
-from tests.documentation import FURTHER_PAGES, PAGES, ROOT, blocks
+from tests.documentation import FURTHER_PAGES, GUIDE, PAGES, ROOT, blocks
 from tests.stories.functions import Numbering
 from tests.stories.local import Program, master
 
@@ -34,12 +34,21 @@ NUMBER = re.compile(r"\d+(?:,\d{3})+|\d+\.\d+")
 OF_THIS_MACHINE = re.compile(r"/(work|tmp|home|root|Users)/")
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python")], ids=lambda page: page.name)
-def test_the_programs_of_a_page_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "pages",
+    [GUIDE, *([page] for page in PAGES if page not in GUIDE and blocks(page, "python"))],
+    ids=lambda pages: pages[0].name,
+)
+def test_the_programs_of_a_page_run(pages: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {"__name__": "__main__"}
-    for block in blocks(page, "python"):
-        exec(compile(block.padded, str(page), "exec"), names)
+    for page in pages:
+        for block in blocks(page, "python"):
+            exec(compile(block.padded, str(page), "exec"), names)
+
+
+def test_the_guide_names_all_of_its_pages() -> None:
+    assert sorted(GUIDE[1:]) == sorted((ROOT / "docs" / "guide").iterdir())
 
 
 def test_the_program_of_the_readme_is_the_example() -> None:

@@ -1,6 +1,6 @@
 """Triggers: when the contents of a window are evaluated, and when they are thrown away.
 
-Timers fire at the end of an epoch, in the order of their times; see `docs/guide.md`.
+Timers fire at the end of an epoch, in the order of their times; see `docs/guide/time.md`.
 """
 
 from __future__ import annotations
