@@ -76,6 +76,14 @@ def test_links_lead_somewhere(page: Path) -> None:
             assert anchor in anchors(place), match["target"]
 
 
+def test_the_index_of_decisions_has_each_under_its_title() -> None:
+    place = ROOT / "docs" / "decisions"
+    index = (place / "README.md").read_text(encoding="utf-8")
+    for page in sorted(place.glob("0*.md")):
+        title = page.read_text(encoding="utf-8").partition("\n")[0].partition(". ")[2]
+        assert index.count(f"- [{title}]({page.name})\n") == 1, page.name
+
+
 def anchors(page: Path) -> set[str]:
     """The anchors of a page's headings, as GitHub makes them."""
     headings = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
