@@ -24,7 +24,7 @@ from holdfast.errors import (
 )
 from holdfast.kernel.ids import JobID
 from holdfast.kernel.option import parse_duration, parse_memory_size
-from holdfast.queryable.wire.errors import BadRequestError, ProtocolError
+from holdfast.queryable.wire.errors import BadRequestError, ProtocolError, UnknownKvStateLocationError
 from holdfast.queryable.wire.frame import fields_of
 from holdfast.rest.address import addresses
 from holdfast.spark.input.positions import QueryDirectory
@@ -348,4 +348,10 @@ def test_a_condition_on_a_column_that_is_not_there_does_not_stand_whole_in_the_r
     scan = {"job": "0" * 32, "state": "value", "consistency": None, "deadline": 10.0, "key_groups": [0, 7]}
     header = json.dumps({**scan, "where": [[column + "x" * 30_000, ">=", 7]]}).encode()
     with pytest.raises(BadRequestError, match=r"do not fit the columns: .{,500}$"):
+        Target("query_request")._parse(header + b"\n")
+
+
+def test_a_name_without_end_does_not_stand_in_the_answer_that_there_is_no_such_state() -> None:
+    header = json.dumps({"job": "0" * 32, "state": "m" * 30_000, "count": 1}).encode()
+    with pytest.raises(UnknownKvStateLocationError, match=r"with name 'm{299}\. Registered are: "):
         Target("query_request")._parse(header + b"\n")

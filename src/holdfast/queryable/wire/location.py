@@ -292,5 +292,5 @@ def unknown_state(name: str, known: Iterable[str]) -> UnknownKvStateLocationErro
     """Make the error for a state that nobody has registered."""
     names = ", ".join(map(repr, sorted(known))) or "none"
     return UnknownKvStateLocationError(
-        f"No KvStateLocation found for KvState instance with name {name!r}. Registered are: {names}."
+        f"No KvStateLocation found for KvState instance with name {name!r:.300}. Registered are: {names}."
     )
