@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parent.parent
 if str(ROOT) not in sys.path:  # started by its path
     sys.path.insert(0, str(ROOT))
 
-from benchmarks import rates  # noqa: E402
+from benchmarks.harness import rates  # noqa: E402
 
 ENGINES = ("holdfast", "floor", "spark-native", "spark-tws", "pyflink")
 

@@ -34,8 +34,8 @@ ROOT = Path(__file__).resolve().parent.parent
 if str(ROOT) not in sys.path:  # started by its path
     sys.path.insert(0, str(ROOT))
 
-from benchmarks.contest import PATIENCE, progress  # noqa: E402
-from benchmarks.workload import Workload, chosen_engines  # noqa: E402
+from benchmarks.harness.contest import PATIENCE, progress  # noqa: E402
+from benchmarks.harness.workload import Workload, chosen_engines  # noqa: E402
 
 FORMS = {
     "holdfast": ("hashmap", "rows"),
@@ -67,7 +67,14 @@ class Jobs:
         workload = replace(self._workload, workspace=str(folder))
         # Functions are pickled by reference, so that Spark's Python workers have to find this package.
         path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
-        command = [sys.executable, "-m", "benchmarks.large_state_process", engine, workload.to_json(), str(epochs)]
+        command = [
+            sys.executable,
+            "-m",
+            "benchmarks.harness.large_state_process",
+            engine,
+            workload.to_json(),
+            str(epochs),
+        ]
         log = folder / "log"
         with log.open("wb") as errors:
             process = subprocess.Popen(

@@ -41,8 +41,8 @@ if str(ROOT) not in sys.path:  # started by its path
 import numpy as np  # noqa: E402
 import pyarrow.parquet as pq  # noqa: E402
 
-from benchmarks import stopwatch  # noqa: E402
-from benchmarks.latency_run import FilePacer, LatencyRun, Pacer, TopicPacer  # noqa: E402
+from benchmarks.harness import stopwatch  # noqa: E402
+from benchmarks.harness.latency_run import FilePacer, LatencyRun, Pacer, TopicPacer  # noqa: E402
 
 ENGINES = {
     "files": ("holdfast", "holdfast-files", "bare", "spark-group-by", "spark-tws"),
@@ -97,7 +97,7 @@ class Engine:
         self._log = Path(run.workspace, "log")
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "benchmarks.latency_engine", run.to_json()],
+                [sys.executable, "-m", "benchmarks.harness.latency_engine", run.to_json()],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,

@@ -217,7 +217,7 @@ def measure_visibility(port: int, job: WrittenJob, keys: list[str], rounds: int)
 def measure_impact(root: Path, count: int, gets_per_second: int) -> dict[str, Any]:
     """Epoch times of a job on Spark at half its rate with gets of its state, paired with the quiet seconds before."""
     port, output = free_port(), root.with_name("epochs.jsonl")
-    program = [sys.executable, str(Path(__file__).with_name("query_job.py")), str(root), str(port)]
+    program = [sys.executable, str(Path(__file__).parent / "harness" / "query_job.py"), str(root), str(port)]
     windows: list[tuple[float, float]] = []
     with (
         output.open("w") as sink,

@@ -23,9 +23,9 @@ ROOT = Path(__file__).resolve().parent.parent
 if str(ROOT) not in sys.path:  # started by its path
     sys.path.insert(0, str(ROOT))
 
-from benchmarks import contest  # noqa: E402
 from benchmarks.chain import WORDS  # noqa: E402
-from benchmarks.workload import Workload  # noqa: E402
+from benchmarks.harness import contest  # noqa: E402
+from benchmarks.harness.workload import Workload  # noqa: E402
 
 COMMITTED = ROOT / "benchmarks" / "results" / "quick.json"
 LOW = 0.75

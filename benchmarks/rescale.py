@@ -27,9 +27,9 @@ if str(ROOT) not in sys.path:  # started by its path
     sys.path.insert(0, str(ROOT))
 
 from benchmarks.engines.holdfast import DiscardingSink, count_rows  # noqa: E402
-from benchmarks.input_files import Source  # noqa: E402
-from benchmarks.spark_session import read_epochs, start_session  # noqa: E402
-from benchmarks.workload import Workload  # noqa: E402
+from benchmarks.harness.input_files import Source  # noqa: E402
+from benchmarks.harness.spark_session import read_epochs, start_session  # noqa: E402
+from benchmarks.harness.workload import Workload  # noqa: E402
 from holdfast.datastream import StreamExecutionEnvironment  # noqa: E402
 
 FILL = 500_000

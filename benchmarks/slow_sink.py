@@ -23,11 +23,11 @@ ROOT = Path(__file__).resolve().parent.parent
 if str(ROOT) not in sys.path:  # started by its path
     sys.path.insert(0, str(ROOT))
 
-from benchmarks.contest import progress  # noqa: E402
 from benchmarks.engines.holdfast import count_rows  # noqa: E402
-from benchmarks.input_files import Source  # noqa: E402
-from benchmarks.spark_session import EpochClock, read_epochs, start_session  # noqa: E402
-from benchmarks.workload import PARALLELISM, Workload  # noqa: E402
+from benchmarks.harness.contest import progress  # noqa: E402
+from benchmarks.harness.input_files import Source  # noqa: E402
+from benchmarks.harness.spark_session import EpochClock, read_epochs, start_session  # noqa: E402
+from benchmarks.harness.workload import PARALLELISM, Workload  # noqa: E402
 from holdfast.datastream import StreamExecutionEnvironment  # noqa: E402
 
 SETTLING = 2

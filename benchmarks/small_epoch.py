@@ -16,8 +16,8 @@ ROOT = Path(__file__).resolve().parent.parent
 if str(ROOT) not in sys.path:  # started by its path
     sys.path.insert(0, str(ROOT))
 
-from benchmarks import contest  # noqa: E402
-from benchmarks.workload import SINKS, Workload, chosen_engines, sink_of  # noqa: E402
+from benchmarks.harness import contest  # noqa: E402
+from benchmarks.harness.workload import SINKS, Workload, chosen_engines, sink_of  # noqa: E402
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parent.parent
 if str(ROOT) not in sys.path:  # started by its path
     sys.path.insert(0, str(ROOT))
 
-from benchmarks import stopwatch  # noqa: E402
+from benchmarks.harness import stopwatch  # noqa: E402
 from benchmarks.width import LEVELS, UNCOMPACTED, rows_of_epoch, three_levels  # noqa: E402
 from holdfast.checkpoint.recovery.retained import newest  # noqa: E402
 from holdfast.checkpoint.retention.sweeper import Sweeper  # noqa: E402

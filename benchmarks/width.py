@@ -206,7 +206,7 @@ def spark_milliseconds(subtasks: Sequence[int]) -> dict[int, float]:
     """What Spark takes for a job of three stages of so many tasks that do next to nothing, by their number."""
     from pyspark.sql import functions as F
 
-    from benchmarks.spark_session import start_session
+    from benchmarks.harness.spark_session import start_session
 
     session = start_session("width", {"spark.driver.memory": "2g"})
     found = {}

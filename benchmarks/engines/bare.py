@@ -13,9 +13,9 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
 
 from benchmarks.engines.floor import pass_through
-from benchmarks.input_files import DDL
-from benchmarks.spark_session import SparkEngine
-from benchmarks.workload import PARALLELISM, Engine, Workload
+from benchmarks.harness.input_files import DDL
+from benchmarks.harness.spark_session import SparkEngine
+from benchmarks.harness.workload import PARALLELISM, Engine, Workload
 from holdfast.spark.query_log import start_with_plain_logs
 
 SINK = "noop"  # whatever the others write to

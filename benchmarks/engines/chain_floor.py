@@ -9,8 +9,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql.streaming import DataStreamWriter
 
 from benchmarks.engines.floor import pass_through
-from benchmarks.spark_session import SparkEngine, file_sink
-from benchmarks.workload import PARALLELISM, Engine, Workload
+from benchmarks.harness.spark_session import SparkEngine, file_sink
+from benchmarks.harness.workload import PARALLELISM, Engine, Workload
 
 WORDS = "word string, ending string"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from benchmarks.engines import chain_floor
 from benchmarks.engines.floor_plain_logs import PlainLogsEngine
-from benchmarks.workload import Engine, Workload
+from benchmarks.harness.workload import Engine, Workload
 
 
 def make_engine(workload: Workload) -> Engine:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
 from benchmarks.engines.holdfast import HoldfastEngine
-from benchmarks.workload import Engine, Workload
+from benchmarks.harness.workload import Engine, Workload
 from holdfast.datastream import DataStream
 
 

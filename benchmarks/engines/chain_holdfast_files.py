@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from benchmarks.engines.chain_holdfast import ChainEngine
 from benchmarks.engines.holdfast_files import read_files
-from benchmarks.workload import Engine, Workload
+from benchmarks.harness.workload import Engine, Workload
 from holdfast.datastream import DataStream, StreamExecutionEnvironment
 
 

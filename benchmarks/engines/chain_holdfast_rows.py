@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 from benchmarks.engines.chain_holdfast import ChainEngine
-from benchmarks.workload import Engine, Workload
+from benchmarks.harness.workload import Engine, Workload
 
 
 class RowChainEngine(ChainEngine):

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.engines.pyflink import SINK, Marks, PyFlinkEngine, drop, interpreter, start
-from benchmarks.workload import Engine, Workload
+from benchmarks.harness.workload import Engine, Workload
 
 __all__ = ["SINK", "interpreter", "make_engine"]
 

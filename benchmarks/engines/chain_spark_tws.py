@@ -10,8 +10,8 @@ from pyspark.sql.streaming import DataStreamWriter
 
 from benchmarks.engines.chain_floor import WORDS, words_of
 from benchmarks.engines.spark_tws import Counter
-from benchmarks.spark_session import SparkEngine, file_sink
-from benchmarks.workload import Engine, Workload
+from benchmarks.harness.spark_session import SparkEngine, file_sink
+from benchmarks.harness.workload import Engine, Workload
 
 
 class NamedCounter(Counter):

@@ -8,9 +8,9 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming import DataStreamWriter
 
-from benchmarks.input_files import DDL
-from benchmarks.spark_session import SparkEngine, file_sink
-from benchmarks.workload import PARALLELISM, Engine, Workload
+from benchmarks.harness.input_files import DDL
+from benchmarks.harness.spark_session import SparkEngine, file_sink
+from benchmarks.harness.workload import PARALLELISM, Engine, Workload
 
 
 def pass_through(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pyspark.sql.streaming import StreamingQuery
 
 from benchmarks.engines import floor
-from benchmarks.spark_session import SparkEngine
-from benchmarks.workload import Engine, Workload
+from benchmarks.harness.spark_session import SparkEngine
+from benchmarks.harness.workload import Engine, Workload
 from holdfast.spark.query_log import start_with_plain_logs
 
 

@@ -7,9 +7,9 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from benchmarks.input_files import Source
-from benchmarks.spark_session import EpochClock, read_epochs, start_session
-from benchmarks.workload import PARALLELISM, Engine, Workload
+from benchmarks.harness.input_files import Source
+from benchmarks.harness.spark_session import EpochClock, read_epochs, start_session
+from benchmarks.harness.workload import PARALLELISM, Engine, Workload
 from holdfast.common import Configuration, Types
 from holdfast.datastream import (
     BatchSinkWriter,

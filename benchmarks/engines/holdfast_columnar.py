@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from benchmarks.engines.holdfast import HoldfastEngine, count_rows
-from benchmarks.workload import Engine, Workload
+from benchmarks.harness.workload import Engine, Workload
 
 
 def make_engine(workload: Workload) -> Engine:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from benchmarks.engines.holdfast import Counter, HoldfastEngine
-from benchmarks.workload import Engine, Workload
+from benchmarks.harness.workload import Engine, Workload
 from holdfast.common import Duration, WatermarkStrategy
 from holdfast.datastream import DataStream
 from holdfast.datastream.functions import KeyedProcessFunction

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from benchmarks.engines.holdfast import HoldfastEngine
-from benchmarks.input_files import Source
-from benchmarks.workload import Engine, Workload
+from benchmarks.harness.input_files import Source
+from benchmarks.harness.workload import Engine, Workload
 from holdfast.common import Duration, WatermarkStrategy
 from holdfast.datastream import DataStream, StreamExecutionEnvironment
 from holdfast.datastream.connectors.file_system import FileSource

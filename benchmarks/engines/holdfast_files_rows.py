@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from benchmarks.engines.holdfast import count_rows
 from benchmarks.engines.holdfast_files import FilesEngine
-from benchmarks.workload import Engine, Workload
+from benchmarks.harness.workload import Engine, Workload
 
 
 def make_engine(workload: Workload) -> Engine:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from benchmarks.engines.holdfast import HoldfastEngine
 from benchmarks.engines.spark_tws import Counter
-from benchmarks.workload import Engine, Workload
+from benchmarks.harness.workload import Engine, Workload
 from holdfast.datastream import DataStream, KeyedStream
 from holdfast.datastream.environment.transform_with_state import apply_processor
 from holdfast.spark.stateful_processor.processor import Processor, ProcessorInput

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from benchmarks.engines.holdfast import HoldfastEngine
-from benchmarks.workload import Engine, Workload
+from benchmarks.harness.workload import Engine, Workload
 
 
 def make_engine(workload: Workload) -> Engine:

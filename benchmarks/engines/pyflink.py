@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.workload import PARALLELISM, Engine, Workload
+from benchmarks.harness.workload import PARALLELISM, Engine, Workload
 
 SINK = "blackhole"  # whatever the others write to
 REQUIREMENT = "apache-flink==2.3.0"

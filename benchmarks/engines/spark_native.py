@@ -9,8 +9,8 @@ from __future__ import annotations
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming import DataStreamWriter
 
-from benchmarks.spark_session import SparkEngine
-from benchmarks.workload import Engine, Workload
+from benchmarks.harness.spark_session import SparkEngine
+from benchmarks.harness.workload import Engine, Workload
 
 
 def plan(workload: Workload, stream: DataFrame) -> DataStreamWriter:

@@ -8,8 +8,8 @@ from typing import Any
 from pyspark.sql import DataFrame, Row
 from pyspark.sql.streaming import DataStreamWriter, StatefulProcessor, StatefulProcessorHandle
 
-from benchmarks.spark_session import SparkEngine, file_sink
-from benchmarks.workload import Engine, Workload
+from benchmarks.harness.spark_session import SparkEngine, file_sink
+from benchmarks.harness.workload import Engine, Workload
 
 
 class Counter(StatefulProcessor):

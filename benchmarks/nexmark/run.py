@@ -28,11 +28,11 @@ ROOT = Path(__file__).resolve().parents[2]
 if str(ROOT) not in sys.path:  # started by its path
     sys.path.insert(0, str(ROOT))
 
-from benchmarks.contest import progress  # noqa: E402
+from benchmarks.harness.contest import progress  # noqa: E402
+from benchmarks.harness.warm_process import WarmProcess  # noqa: E402
 from benchmarks.nexmark.engine import Settings, engine_module  # noqa: E402
 from benchmarks.nexmark.files import events_on_disk, rows_of  # noqa: E402
 from benchmarks.nexmark.queries import QUERIES  # noqa: E402
-from benchmarks.warm_process import WarmProcess  # noqa: E402
 
 ENGINES: Final = ("holdfast", "flink-sql", "pyflink", "spark-sql")
 SLOW: Final = {"pyflink"}

@@ -10,10 +10,10 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from benchmarks.harness.spark_session import SETTINGS, start_session
 from benchmarks.nexmark.engine import CHECKPOINTS, PARALLELISM, Engine, Settings
 from benchmarks.nexmark.queries import QUERIES as ALL
 from benchmarks.nexmark.query import Input, Query
-from benchmarks.spark_session import SETTINGS, start_session
 from holdfast.common import Configuration, Duration, WatermarkStrategy
 from holdfast.datastream import (
     BatchSinkWriter,

@@ -13,11 +13,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from benchmarks import contest, keyed_count
+from benchmarks import keyed_count
 from benchmarks.engines import pyflink
-from benchmarks.input_files import Source, epoch_files
-from benchmarks.warm_process import WarmProcess
-from benchmarks.workload import Workload, chosen_engines, engine_module, engine_names, settings_of
+from benchmarks.harness import contest
+from benchmarks.harness.input_files import Source, epoch_files
+from benchmarks.harness.warm_process import WarmProcess
+from benchmarks.harness.workload import Workload, chosen_engines, engine_module, engine_names, settings_of
 from tests.documentation import ROOT
 
 
@@ -145,8 +146,8 @@ import sys
 import threading
 from pathlib import Path
 from types import SimpleNamespace
-from benchmarks import contest
-from benchmarks.workload import Workload
+from benchmarks.harness import contest
+from benchmarks.harness.workload import Workload
 place = Path(sys.argv[1])
 class Struck(threading.Timer):
     def start(self):

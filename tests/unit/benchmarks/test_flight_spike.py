@@ -12,8 +12,8 @@ BOTH = """
 import os
 import sys
 from pathlib import Path
-import benchmarks.flight_spike, benchmarks.flight_stories
-from benchmarks.flight_wire import JOB, STATE, FlightServer, FlightWire, our_server, value_of, write_state
+import benchmarks.flight.spike, benchmarks.flight.stories
+from benchmarks.flight.wire import JOB, STATE, FlightServer, FlightWire, our_server, value_of, write_state
 from holdfast.queryable import QueryableStateClient
 
 keys = [f"key-{number:08d}" for number in range(300)]

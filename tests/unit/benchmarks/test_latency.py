@@ -12,9 +12,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from benchmarks import stopwatch
+from benchmarks.harness import stopwatch
+from benchmarks.harness.latency_run import FilePacer, LatencyRun
 from benchmarks.latency import Observer, chosen_engines
-from benchmarks.latency_run import FilePacer, LatencyRun
 from tests.documentation import ROOT
 
 
@@ -102,7 +102,7 @@ def test_parts_of_an_epoch_are_medians_after_the_warm_up() -> None:
 def test_a_process_that_is_watched_notes_its_writes_and_syncs(tmp_path: Path) -> None:
     program = """
 import sys
-from benchmarks import stopwatch
+from benchmarks.harness import stopwatch
 from holdfast.kernel import fault
 from holdfast.storage.file_system.scheme import LocalFileSystem
 place, times = sys.argv[1:]

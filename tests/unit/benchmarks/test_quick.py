@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from benchmarks import contest, quick
+from benchmarks import quick
+from benchmarks.harness import contest
 
 Quick = Callable[[dict[str, float]], dict[str, dict[str, Any]]]
 

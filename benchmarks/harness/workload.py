@@ -69,7 +69,7 @@ class Engine(Protocol):
 
 def engine_names() -> list[str]:
     """All engines there are: one file each in ``benchmarks/engines``, named with dashes."""
-    folder = Path(__file__).parent / "engines"
+    folder = Path(__file__).parents[1] / "engines"
     return sorted(path.stem.replace("_", "-") for path in folder.glob("[a-z]*.py"))
 
 

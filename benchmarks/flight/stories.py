@@ -1,4 +1,4 @@
-"""What either wire does when something fails, or many clients come; told by `flight_spike.py --stories`.
+"""What either wire does when something fails, or many clients come; told by `spike.py --stories`.
 
 Each story has a server of its own, in a process of its own. What a client is told is the error's class and the start of
 its text; seconds are from the failure to the error.
@@ -23,11 +23,11 @@ from typing import Any
 
 from pyarrow import flight
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 if str(ROOT) not in sys.path:  # started by its path
     sys.path.insert(0, str(ROOT))
 
-from benchmarks.flight_wire import JOB, STATE, FlightServer, FlightWire, our_server, server_process  # noqa: E402
+from benchmarks.flight.wire import JOB, STATE, FlightServer, FlightWire, our_server, server_process  # noqa: E402
 from holdfast.queryable import AsyncQueryableStateClient, QueryableStateClient, at_least  # noqa: E402
 
 KINDS = ("holdfast", "flight")

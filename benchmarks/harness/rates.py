@@ -7,10 +7,10 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks import contest
-from benchmarks.workload import SINKS, Workload, chosen_engines, sink_of
+from benchmarks.harness import contest
+from benchmarks.harness.workload import SINKS, Workload, chosen_engines, sink_of
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def measure(

@@ -1,6 +1,6 @@
 """One job of `large_state.py`, in a process that knows nothing: it resumes, runs some epochs, and is watched doing it.
 
-python -m benchmarks.large_state_process ENGINE WORKLOAD_AS_JSON EPOCHS
+python -m benchmarks.harness.large_state_process ENGINE WORKLOAD_AS_JSON EPOCHS
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from benchmarks.input_files import epoch_files
-from benchmarks.workload import Workload, engine_module
+from benchmarks.harness.input_files import epoch_files
+from benchmarks.harness.workload import Workload, engine_module
 from holdfast.state.run.run_file import handle_of
 from holdfast.storage.file_system.scheme import LocalFileSystem
 

@@ -13,8 +13,8 @@ from datetime import datetime
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import DataStreamWriter, StreamingQuery, StreamingQueryListener
 
-from benchmarks.input_files import Source
-from benchmarks.workload import PARALLELISM, SETTINGS_VARIABLE, Workload
+from benchmarks.harness.input_files import Source
+from benchmarks.harness.workload import PARALLELISM, SETTINGS_VARIABLE, Workload
 from holdfast.spark.java import ensure_java
 
 SETTINGS = {

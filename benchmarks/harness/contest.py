@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from benchmarks.warm_process import WarmProcess
-from benchmarks.workload import SETTINGS_VARIABLE, Workload, engine_module, settings_of
+from benchmarks.harness.warm_process import WarmProcess
+from benchmarks.harness.workload import SETTINGS_VARIABLE, Workload, engine_module, settings_of
 
 SLOW = 5.0  # seconds of an epoch
 PATIENCE = 1800.0  # seconds for the epochs of one round; the slowest engine needs some minutes
@@ -84,7 +84,7 @@ class EngineProcess(WarmProcess):
         self.name = name
         module = engine_module(name)
         python = module.interpreter(cache) if hasattr(module, "interpreter") else sys.executable
-        command = [python, "-m", "benchmarks.engine_process", name, workload.to_json()]
+        command = [python, "-m", "benchmarks.harness.engine_process", name, workload.to_json()]
         super().__init__(
             command, Path(workload.workspace), PATIENCE, {SETTINGS_VARIABLE: json.dumps(settings_of(name))}
         )

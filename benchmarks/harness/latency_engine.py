@@ -1,6 +1,6 @@
 """One engine of `latency.py`: a counter per key on a stream of files or of a topic, until its standard input ends.
 
-    python -m benchmarks.latency_engine RUN_AS_JSON
+    python -m benchmarks.harness.latency_engine RUN_AS_JSON
 
 It tells on standard output, a JSON line each, what Spark and Holdfast say of where the time of an epoch went. Its rows
 are `key`, `created` (microseconds since 1970) and a count, in Parquet files.
@@ -19,11 +19,11 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle, StreamingQueryListener
 
-from benchmarks import stopwatch
 from benchmarks.engines.floor import pass_through
-from benchmarks.latency_run import LatencyRun
-from benchmarks.spark_session import start_session
-from benchmarks.workload import PARALLELISM
+from benchmarks.harness import stopwatch
+from benchmarks.harness.latency_run import LatencyRun
+from benchmarks.harness.spark_session import start_session
+from benchmarks.harness.workload import PARALLELISM
 from holdfast.common import Duration, WatermarkStrategy
 from holdfast.datastream import DataStream, ParquetFileSink, StreamExecutionEnvironment
 from holdfast.datastream.connectors.file_system import FileSource

@@ -1,6 +1,6 @@
 """The process of one engine: it reads a number of epochs from its input and answers with the seconds of each.
 
-python -m benchmarks.engine_process ENGINE WORKLOAD_AS_JSON
+python -m benchmarks.harness.engine_process ENGINE WORKLOAD_AS_JSON
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import json
 import os
 import sys
 
-from benchmarks.workload import Workload, engine_module
+from benchmarks.harness.workload import Workload, engine_module
 
 
 def main() -> int:

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from benchmarks.workload import Workload
+from benchmarks.harness.workload import Workload
 
 DDL = "key string, value long, ts long"
 LINES = "line string"

@@ -1,6 +1,6 @@
 """Arrow Flight against the protocol of our query servers: the same state, the same look-ups, only the wire differs.
 
-    python benchmarks/flight_spike.py [--keys 100000] [--rounds 5] [--seconds 1] [--stories] [--json]
+    python benchmarks/flight/spike.py [--keys 100000] [--rounds 5] [--seconds 1] [--stories] [--json]
 
 Both servers run in processes of their own and answer through `LocalStates` from the same checkpoint; both clients make
 a request and read an answer with the same code (`Question`). They take turns in each round. Flight carries a request
@@ -28,11 +28,11 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 if str(ROOT) not in sys.path:  # started by its path
     sys.path.insert(0, str(ROOT))
 
-from benchmarks.flight_wire import (  # noqa: E402
+from benchmarks.flight.wire import (  # noqa: E402
     JOB,
     STATE,
     FlightWire,
@@ -205,7 +205,7 @@ def main(arguments: list[str] | None = None) -> int:
         write_state(root, keys)
         pem, ca, other_ca = write_certificates(root)
         if chosen.stories:
-            from benchmarks.flight_stories import tell
+            from benchmarks.flight.stories import tell
 
             for line in tell(root, keys, pem, ca, other_ca):
                 print(json.dumps(line), flush=True)

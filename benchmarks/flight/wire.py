@@ -1,6 +1,6 @@
-"""The two servers and the client of `flight_spike.py`: below the wire they are the same.
+"""The two servers and the client of `spike.py`: below the wire they are the same.
 
-    python benchmarks/flight_wire.py KIND DIR PEM TOKEN
+    python benchmarks/flight/wire.py KIND DIR PEM TOKEN
 
 serves the state in DIR by our protocol (`holdfast`) or by Arrow Flight (`flight`) until standard input ends.
 """
@@ -20,7 +20,7 @@ from typing import Any
 
 from pyarrow import flight
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 if str(ROOT) not in sys.path:  # started by its path
     sys.path.insert(0, str(ROOT))
 
