@@ -35,6 +35,8 @@ def ended(directory: Path, program: str) -> ProcessOutcome:
             "Mute",
             "cannot be had: KeyError('words')",
         ),
+        ("import os; os._exit(0)", "ProcessDied", "died with exit code 0 before it had executed a job"),
+        ("import os; os._exit(7)", "ProcessDied", "died with exit code 7 before it had executed a job"),
     ],
 )
 def test_a_program_that_cannot_run_says_so_before_it_ends(
@@ -45,6 +47,13 @@ def test_a_program_that_cannot_run_says_so_before_it_ends(
     assert outcome.failure is not None
     assert outcome.failure.type_name == kind
     assert message in outcome.failure.message
+
+
+def test_what_a_signal_ends_may_be_well_the_next_time(tmp_path: Path) -> None:
+    outcome = ended(tmp_path, "import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
+    assert outcome.status is None
+    assert outcome.failure is not None
+    assert outcome.failure.message == "The process of the job died with signal SIGKILL."
 
 
 def test_of_a_failure_with_a_message_without_end_only_a_part_is_kept(tmp_path: Path) -> None:

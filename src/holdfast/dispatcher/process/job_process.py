@@ -167,13 +167,16 @@ class JobProcess:
             return replace(outcome, was_interrupted=True) if self._was_told_to_end else outcome
         if code == _FENCED_CODE:
             return ProcessOutcome(None, was_fenced=True)
+        has_run = self.launched is not None
+        # One that ends itself without a job would do so each time; what a signal ends may be well the next time.
+        has_ended_itself = code >= 0 and not has_run
         how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-        words = self._last_words()
+        when = " before it had executed a job" if has_ended_itself else ""
         return ProcessOutcome(
-            None,
-            has_run=self.launched is not None,
+            "FAILED" if has_ended_itself else None,
+            has_run=has_run,
             was_interrupted=self._was_told_to_end,
-            failure=FailureCause("ProcessDied", f"The process of the job died with {how}.", words),
+            failure=FailureCause("ProcessDied", f"The process of the job died with {how}{when}.", self._last_words()),
         )
 
     def _last_words(self) -> str:

@@ -85,7 +85,8 @@ class ProcessOutcome:
     """How the process of a job ended.
 
     Attributes:
-        status: What it said of the job; None if it died without a word.
+        status: What it said of the job. None if it died without a word, FAILED if it then had not executed one and no
+            signal had ended it.
         has_run: Whether the job had begun to run in it.
         was_interrupted: Whether a signal stopped it.
         was_fenced: Whether another process had raised the job's token.
