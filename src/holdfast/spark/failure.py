@@ -165,9 +165,12 @@ def final_failures_told(doing: str) -> Iterator[None]:
 
 
 def _lost(failure: BaseException, doing: str) -> EngineLostError:
+    what, again = "the Spark session was stopped", "again on a new session"
+    if not _answers():  # PySpark starts no second one in a process
+        what, again = "Spark's JVM is gone", "again in a new process (in a notebook: restart the kernel)"
     return EngineLostError(
-        f"the Spark session was stopped, or its driver's JVM is gone (while {doing}: {type(failure).__name__}); run "
-        "the job again, it resumes from its last completed checkpoint"
+        f"{what} (while {doing}: {type(failure).__name__}); run the job {again}, it resumes from its last completed "
+        "checkpoint"
     )
 
 
