@@ -33,7 +33,8 @@ from holdfast.state.operator.operator_snapshot import OperatorSnapshot, size_of
 from holdfast.state.run.run_footer import check_run
 from holdfast.state_processor.flink.data_input import DataInput
 from holdfast.state_processor.flink.serializer_snapshot import read_versioned
-from holdfast.storage.file_system.scheme import LocalFileSystem
+from holdfast.storage.file_system.s3_connection import S3Options, connect
+from holdfast.storage.file_system.scheme import LocalFileSystem, file_system_for
 from holdfast.storage.job.job_directory import JobDirectory
 from holdfast.types.conversion.convert import to_type
 from holdfast.types.key.key_codec import CompositeKeyCodec, key_codec_for
@@ -355,3 +356,25 @@ def test_a_name_without_end_does_not_stand_in_the_answer_that_there_is_no_such_s
     header = json.dumps({"job": "0" * 32, "state": "m" * 30_000, "count": 1}).encode()
     with pytest.raises(UnknownKvStateLocationError, match=r"with name 'm{299}\. Registered are: "):
         Target("query_request")._parse(header + b"\n")
+
+
+@pytest.mark.parametrize("target", ["//[", "//[x]/jobs", "//jobs[/overview"])
+def test_a_target_that_is_no_url_is_refused(target: str) -> None:
+    with pytest.raises(HoldfastError, match="is no target of a request"):
+        Target("job_manager_request")._parse(f"GET {target}".encode())
+
+
+@pytest.mark.parametrize("url", ["http://[", "http://h:no", "http://:7", "http://h", "ftp://h:7"])
+def test_an_address_that_is_no_url_is_not_where_a_client_goes(url: str) -> None:
+    [path] = Target("rest_address").corpus[:1]
+    address = {**json.loads(path.read_bytes()), "url": url}
+    with pytest.raises(CorruptFileError, match="is no address of a job"):
+        Target("rest_address")._parse(json.dumps(address).encode())
+
+
+def test_paths_and_endpoints_that_are_no_urls_are_refused() -> None:
+    with pytest.raises(ConfigurationError, match=r"'file://\[x' is no path"):
+        file_system_for("file://[x")
+    for endpoint in ("http://[", "http://", "minio:9000"):
+        with pytest.raises(ConfigurationError, match="is no URL of a host"):
+            connect("bucket", S3Options(endpoint=endpoint))

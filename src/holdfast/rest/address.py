@@ -20,6 +20,7 @@ import re
 import socket
 from dataclasses import asdict, dataclass, fields
 from typing import Final
+from urllib.parse import urlsplit
 
 from holdfast.errors import CorruptFileError, NotExistError, StorageError
 from holdfast.kernel.ids import new_nonce
@@ -115,6 +116,17 @@ def addresses(directory: JobDirectory) -> list[RestAddress]:
     raise StorageError(f"Where the job is reached cannot be told, {place!r} has links that lead nowhere: {gone}")
 
 
+def check_url(url: str, *schemes: str) -> None:
+    """Check that a client can be sent to a place.
+
+    Raises:
+        ValueError: It cannot: another scheme, no host, no port.
+    """
+    parts = urlsplit(url)
+    if parts.scheme not in schemes or not parts.hostname or not parts.port:
+        raise ValueError(f"{url!r:.80} is no place of a REST interface")
+
+
 def _read(directory: JobDirectory, path: str) -> RestAddress:
     try:
         said = json.loads(directory.fs.read(path))
@@ -122,8 +134,7 @@ def _read(directory: JobDirectory, path: str) -> RestAddress:
         for field in fields(RestAddress):
             if type(getattr(found, field.name)).__name__ != field.type:
                 raise TypeError(f"{field.name!r} is {getattr(found, field.name)!r:.80}")
-        if not found.url.startswith("http://"):
-            raise ValueError(f"{found.url!r:.80} is no place of a REST interface")
+        check_url(found.url, "http")
     except MALFORMED as error:
         raise CorruptFileError(path, None, f"it is no address of a job: {error!r:.300}.") from error
     return found

@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping
 from email.message import Message
 from http.server import BaseHTTPRequestHandler
 from typing import Any, Final
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from holdfast.rest.answer import RefusedError
 
@@ -72,8 +72,9 @@ class RequestHead:
         given = self._headers.get_all("Host", [])
         if len(given) != 1:
             raise RefusedError(400, "A request has one Host header.")
+        target = parts_of(self.target)
         try:
-            named = [urlsplit(f"//{given[0].strip()}"), urlsplit(self.target)]
+            named = [urlsplit(f"//{given[0].strip()}"), target]
             hosts = [part.hostname or "" for part in (named if named[1].netloc else named[:1])]
         except ValueError:
             raise RefusedError(400, f"The Host header names no host: {given[0]!r:.80}.") from None
@@ -138,6 +139,18 @@ class RequestHead:
         if not _LENGTH.fullmatch(text) or int(text) > most:
             raise RefusedError(413, f"A body has at most {most} bytes (rest.server.max-content-length).")
         return int(text)
+
+
+def parts_of(target: str) -> SplitResult:
+    """Return path and query of a request's target.
+
+    Raises:
+        RefusedError: It has none.
+    """
+    try:
+        return urlsplit(target)
+    except ValueError as error:
+        raise RefusedError(400, f"{target!r:.200} is no target of a request: {error!s:.200}.") from error
 
 
 def parse_body(data: bytes) -> Mapping[str, Any]:

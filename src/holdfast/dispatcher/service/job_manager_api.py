@@ -11,7 +11,7 @@ import secrets
 import socket
 from collections.abc import Callable, Mapping
 from typing import Any, Final
-from urllib.parse import quote, urlencode, urlsplit
+from urllib.parse import quote, urlencode
 
 from holdfast import __version__
 from holdfast.dispatcher.process.local_processes import LocalProcesses, check_options
@@ -34,6 +34,7 @@ from holdfast.rest.job_api import JobApi
 from holdfast.rest.metric import catalogue as metric
 from holdfast.rest.metric.prometheus import exposition
 from holdfast.rest.metric.sample import Sample, from_json
+from holdfast.rest.request_head import parts_of
 from holdfast.rest.rescale_api import RescaleApi
 from holdfast.rest.route.route import Handler, Route, bound, declared, serves
 from holdfast.rest.route.routes import Routes, UnknownPathError
@@ -102,7 +103,7 @@ class JobManagerApi(Routes):
         try:
             return super().answer(method, target, body)
         except UnknownPathError:
-            parts = urlsplit(target)
+            parts = parts_of(target)
             match = _OF_A_JOB.fullmatch(parts.path.rstrip("/"))
             if match is None:
                 raise

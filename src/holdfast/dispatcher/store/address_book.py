@@ -24,6 +24,7 @@ from holdfast.errors import CorruptFileError, NotExistError
 from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.ids import new_nonce
 from holdfast.kernel.malformed import MALFORMED
+from holdfast.rest.address import check_url
 from holdfast.storage.file_system.scheme import FileSystem, join
 
 _DIRECTORY: Final = "rest"
@@ -131,8 +132,7 @@ def _read(fs: FileSystem, path: str) -> JobManagerAddress:
         for field in fields(JobManagerAddress):
             if type(getattr(found, field.name)).__name__ != field.type:
                 raise TypeError(f"{field.name!r} is {getattr(found, field.name)!r:.80}")
-        if not found.url.startswith(("http://", "https://")):
-            raise ValueError(f"{found.url!r:.80} is no place of a REST interface")
+        check_url(found.url, "http", "https")
     except MALFORMED as error:
         raise CorruptFileError(path, None, f"it is no address of a job manager: {error!r:.300}.") from error
     return found

@@ -8,9 +8,9 @@ from __future__ import annotations
 from functools import cache
 from importlib.resources import files
 from typing import Final
-from urllib.parse import urlsplit
 
 from holdfast.rest.answer import Answer, RefusedError
+from holdfast.rest.request_head import parts_of
 
 PREFIX: Final = "/page/"
 _FRONT: Final = "index.html"
@@ -48,7 +48,7 @@ def _pages() -> dict[str, Answer]:
 
 def is_page(method: str, target: str) -> bool:
     """Whether a request is for a file of the page, which needs no token."""
-    path = urlsplit(target).path
+    path = parts_of(target).path
     return method == "GET" and (path == "/" or path.startswith(PREFIX))
 
 
@@ -58,7 +58,7 @@ def page_at(target: str) -> Answer:
     Raises:
         RefusedError: There is none of this name.
     """
-    path = urlsplit(target).path
+    path = parts_of(target).path
     name = _FRONT if path == "/" else path.removeprefix(PREFIX)
     found = _pages().get(name)
     if found is None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import Any
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import parse_qsl
 
 from holdfast.rest.answer import Answer, RefusedError, Request, probed
+from holdfast.rest.request_head import parts_of
 from holdfast.rest.route.document import document_of
 from holdfast.rest.route.route import Handler, Route, declared, serves
 from holdfast.rest.route.schema import ANY, STRING, mapping, record
@@ -83,7 +84,7 @@ class Routes:
         Raises:
             RefusedError: It cannot be answered.
         """
-        parts = urlsplit(target)
+        parts = parts_of(target)
         fitting = [(route, match) for route in self._routes if (match := route.pattern.fullmatch(parts.path))]
         allowed = ", ".join(sorted({route.method for route, _ in fitting if not route.is_refusal}))
         for route, match in fitting:

@@ -56,9 +56,16 @@ def is_in_directory(name: str) -> bool:
 
 
 def local_path(uri: str) -> str | None:
-    """Return the local path that a path or ``file:`` URI means, or None for another scheme."""
+    """Return the local path that a path or ``file:`` URI means, or None for another scheme.
+
+    Raises:
+        ConfigurationError: It is no URI, or one of another host.
+    """
     if uri.startswith("file:"):
-        parts = urlsplit(uri)
+        try:
+            parts = urlsplit(uri)
+        except ValueError as error:
+            raise ConfigurationError(f"{uri!r:.300} is no path: {error}.") from error
         if parts.netloc not in ("", "localhost"):
             raise ConfigurationError(
                 f"{uri!r} names a host; write file:///path for a path of this machine (three slashes)."

@@ -85,9 +85,10 @@ def connect(bucket: str, options: S3Options) -> S3Store:
             f"s3://{bucket} needs the package obstore: install it with pip install 'holdfast[s3]'."
         ) from error
     endpoint = endpoint_of(options)
-    if endpoint is not None and urlsplit(endpoint).scheme not in ("http", "https"):
+    if endpoint is not None and not _is_url(endpoint):
         raise ConfigurationError(
-            f"The endpoint {without_credentials(endpoint)!r} of s3://{bucket} does not begin with http:// or https://."
+            f"The endpoint {without_credentials(endpoint)!r} of s3://{bucket} is no URL of a host that begins with "
+            "http:// or https://."
         )
     config: S3Config = {}
     if options.access_key is not None:
@@ -160,3 +161,11 @@ def translate(error: Exception, action: str, path: str) -> HoldfastError:
         f"Could not {action} {path!r}: {text}. Check the store, its endpoint and the credentials, then run the job "
         "again."
     )
+
+
+def _is_url(endpoint: str) -> bool:
+    try:
+        parts = urlsplit(endpoint)
+    except ValueError:
+        return False
+    return parts.scheme in ("http", "https") and bool(parts.netloc)
