@@ -4,12 +4,15 @@ import pytest
 
 from holdfast.datastream.stream.queryable_state import NoOutput
 from holdfast.errors import ConfigurationError
+from holdfast.queryable.replica.checkpoint_view import ViewBuilder
+from holdfast.queryable.server.server import whole
 from holdfast.runtime.function.user_function import KeyedProcessFunction
 from holdfast.runtime.graph.stream_graph import KeyedNode, KeySpec, OperatorSpec, SinkNode, SourceNode, StreamGraph
 from holdfast.runtime.job.status import JobStatus
 from holdfast.state.declaration.descriptor import ValueStateDescriptor
 from holdfast.testing.epoch.epoch_runner import LocalEngine, run_job
 from holdfast.types.conversion.ddl import parse_schema
+from tests.programs.written_job import WrittenJob
 
 ELEMENT = parse_schema("word string, n bigint")
 
@@ -89,3 +92,12 @@ def test_each_name_once_is_served(tmp_path, bench):
     client = bench.client(server)
     assert sorted(state.name for state in client.states("words")) == ["x0", "x1", "x2", "y1"]
     assert {client.get_kv_state("words", name, "a").value for name in ("x0", "x1", "x2", "y1")} == {("a", 1)}
+
+
+def test_a_state_whose_own_name_begins_with_an_underscore_is_queryable_like_any_other(tmp_path):
+    total = ValueStateDescriptor("_total", "bigint")
+    total.set_queryable("totals")
+    written = WrittenJob(tmp_path, [total])
+    written.epoch_of([("ada", lambda states: states._total.update(1))])
+    view = ViewBuilder(written.directory, whole).build(written.metadata(1), None)
+    assert list(view.states) == ["totals"]

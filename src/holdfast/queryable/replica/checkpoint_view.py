@@ -28,6 +28,7 @@ from holdfast.state.declaration.descriptor import StateKind
 from holdfast.state.layout.evolution import Form, conversion, forms_of
 from holdfast.state.layout.stored_schema import require_schema
 from holdfast.state.run.run_file import RunHandle, RunReader, open_run
+from holdfast.state.timer.timer_service import TIMER_PREFIX
 from holdfast.storage.job.job_directory import JobDirectory
 from holdfast.types.information.sealed_type import sealed
 from holdfast.types.information.type_information import type_from_json
@@ -152,7 +153,7 @@ class ViewBuilder:
         known = self._schemas.get(handle.path)
         if known is None:
             run = self._open(handle)
-            segments = ((name, run.segment(name)) for name in run.segment_names() if not name.startswith("_"))
+            segments = ((name, run.segment(name)) for name in run.segment_names() if not name.startswith(TIMER_PREFIX))
             known = {name: segment.entry.schema for name, segment in segments if segment is not None}
             for name, schema in known.items():
                 require_schema(schema, name, run.path)
