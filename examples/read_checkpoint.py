@@ -18,6 +18,7 @@ from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pyarrow as pa
 import xxhash
@@ -248,6 +249,7 @@ def newer(value: Any, before: Any, after: Any) -> Any:
     """A value of an older type as one of a newer type: fields by their names, numbers widened."""
     if value is None or before == after:
         return value
+    before, after = as_row(before), as_row(after)
     if after in ("float", "double"):
         return float(value)
     kind = after if isinstance(after, str) else after["type"]
@@ -262,6 +264,13 @@ def newer(value: Any, before: Any, after: Any) -> Any:
         return {field["name"]: newer_field(field, value, before["fields"]) for field in after["fields"]}
     check(kind not in ("pickled", "serializer"), f"only the program can turn {before} into {after}")
     return Decimal(value) if kind == "decimal" else value.ljust(after["length"]) if kind == "char" else value
+
+
+def as_row(kind: Any) -> Any:
+    """A type of rows with a kind as that of rows that have it in one more column; any other type as it is."""
+    if isinstance(kind, str) or kind["type"] != "changelog":
+        return kind
+    return {"type": "row", "fields": [*kind["rows"]["fields"], {"name": "row_kind", "type": "tinyint"}]}
 
 
 def newer_field(field: Document, value: Document, before: list[Document]) -> Any:
@@ -305,7 +314,7 @@ def decode_key(codec: Document | None, key: Any) -> Any:
 def decode_composite(kind: Document, data: bytes) -> tuple[Any, ...]:
     """A key of several columns: each part after its length."""
     parts: list[Any] = []
-    at = 0
+    at, kind = 0, as_row(kind)
     for part in kind["types"] if kind["type"] == "tuple" else [field["type"] for field in kind["fields"]]:
         (length,) = struct.unpack_from(">I", data, at)
         at += 4
@@ -320,7 +329,7 @@ def decode_composite(kind: Document, data: bytes) -> tuple[Any, ...]:
 def decode_part(kind: Any, data: bytes) -> Any:
     """One part of a composite key."""
     name = kind if isinstance(kind, str) else kind["type"]
-    if name in ("row", "tuple"):
+    if name in ("row", "tuple", "dataclass", "avro", "changelog"):
         return decode_composite(kind, data)
     if name in ("string", "char"):
         return data.decode()
@@ -356,6 +365,12 @@ def decode_tagged(data: bytes, at: int) -> tuple[Any, int]:
         return found if found == found else NAN, at + 8
     if tag == b"D":
         return date(1970, 1, 1) + timedelta(days=struct.unpack_from(">i", data, at)[0]), at + 4
+    if tag in (b"n", b"z", b"h", b"e"):
+        since = timedelta(microseconds=struct.unpack_from(">q", data, at)[0])
+        moment = EPOCH + since if tag != b"e" else EPOCH
+        return {b"n": moment, b"z": moment.replace(tzinfo=UTC), b"h": moment.time(), b"e": since}[tag], at + 8
+    if tag == b"u":
+        return UUID(bytes=data[at : at + 16]), at + 16
     count = shift = 0
     while True:
         byte, at = data[at], at + 1
@@ -363,12 +378,15 @@ def decode_tagged(data: bytes, at: int) -> tuple[Any, int]:
         shift += 7
         if byte < 0x80:
             break
-    if tag == b"t":
+    if tag in (b"t", b"l", b"m", b"f"):  # as what a dictionary can have as its key
         items = []
-        for _ in range(count):
+        for _ in range(2 * count if tag == b"m" else count):
             item, at = decode_tagged(data, at)
             items.append(item)
-        return tuple(items), at
+        if tag == b"m":
+            return tuple(zip(items[::2], items[1::2], strict=True)), at
+        return frozenset(items) if tag == b"f" else tuple(items), at
+    check(tag in (b"i", b"s", b"b", b"c"), f"{tag!r} is no tag of a key")
     content, at = data[at : at + count], at + count
     if tag == b"i":
         return int.from_bytes(content, "big", signed=True), at

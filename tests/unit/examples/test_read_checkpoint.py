@@ -10,10 +10,12 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from datetime import UTC, date, datetime
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -159,6 +161,8 @@ def test_each_retained_checkpoint_is_the_state_of_its_own_epoch(job: Path) -> No
           (None, 2**63 - 1, None, None, None, None, None)]),
         (["a"], "a decimal(10,2)", [(Decimal("7.25"),), (Decimal("-0.01"),)]),
         (["a"], "a timestamp_ntz", [(datetime(2013, 1, 1, 5, 0, 0, 7),)]),
+        (None, None, [datetime(2013, 1, 1, 5), datetime(2013, 1, 1, 6, tzinfo=UTC), time(5, 6, 7), timedelta(days=-1),
+                      UUID(int=5), frozenset({1, "a"})]),
     ],
 )  # fmt: skip
 def test_a_stranger_reads_keys_of_any_type(
@@ -175,6 +179,45 @@ def test_a_stranger_reads_keys_of_any_type(
     assert read(Path(job.job.directory.path))["n"] == dict.fromkeys(expected, 2)
 
 
+@dataclass(frozen=True)
+class Airport:
+    code: str
+    runways: int
+
+
+@dataclass(frozen=True)
+class Leg:
+    origin: Airport
+    number: int
+
+
+def test_a_stranger_reads_keys_of_lists_dicts_and_dataclasses(tmp_path: Path) -> None:
+    program = Program()
+    untyped = program.source("untyped").key_by(lambda element: element)
+    untyped.map(Seen(), output_type="bigint").uid("untyped-seen").print().uid("untyped-out")
+    legs = program.source("legs").key_by(lambda element: element, key_type=Leg)
+    legs.map(SeenLegs(), output_type="bigint").uid("legs-seen").print().uid("legs-out")
+    job = master(program, tmp_path, [{"untyped": [[1, "a"], {"b": 2, "a": [1]}], "legs": [Leg(Airport("EWR", 3), 7)]}])
+    job.run()
+
+    found = read(Path(job.job.directory.path))
+    assert found["n"] == {(1, "a"): 1, (("a", (1,)), ("b", 2)): 1}
+    assert found["legs"] == {(("EWR", 3), 7): 1}
+    with pytest.raises(SystemExit, match="is no tag of a key"):
+        read_checkpoint.decode_tagged(b"?\1a", 0)
+
+
+def test_a_row_of_changes_is_read_in_its_newer_form() -> None:
+    def changes(kind: str) -> dict[str, Any]:
+        return {"type": "changelog", "rows": {"type": "row", "fields": [{"name": "n", "type": kind}]}}
+
+    older, newer = changes("int"), changes("double")
+    assert Types.CHANGELOG(["n"], [Types.INT()]).to_json() == older
+    assert read_checkpoint.newer({"n": 1, "row_kind": 3}, older, newer) == {"n": 1.0, "row_kind": 3}
+    assert read_checkpoint.newer({"n": 1}, older["rows"], newer) == {"n": 1.0, "row_kind": None}
+    assert read_checkpoint.newer({"n": 1, "row_kind": 0}, older, newer["rows"]) == {"n": 1.0}
+
+
 class Seen:
     """Counts elements of a key."""
 
@@ -184,6 +227,11 @@ class Seen:
     def map(self, value: Any) -> int:
         self.n.update(self.n.value() + 1)
         return int(self.n.value())
+
+
+class SeenLegs(Seen):
+    def open(self, runtime_context: Any) -> None:
+        self.n = runtime_context.get_state(ValueStateDescriptor("legs", "bigint", 0))
 
 
 def test_a_savepoint_is_read_wherever_it_was_moved(tmp_path: Path) -> None:
