@@ -41,6 +41,12 @@ def test_a_processor_goes_on_from_initial_state_and_from_its_checkpoint(spark, t
             rows.groupBy("key"), Started(), schema, "Update", "None", states.groupBy("name"), env=env
         )
         totals.uid("totals").sink_to(ParquetFileSink(f"{tmp_path}/out")).uid("out")
+        others = holdfast.spark.transform_with_state(
+            rows.groupBy("key"), Started(), schema, "Update", "None",
+            spark.createDataFrame([("c", 1000)], "name string, value bigint").groupBy("name"),
+            env=env, input_uid="again", initial_state_uid="others",
+        )  # fmt: skip
+        others.uid("of-others").sink_to(ParquetFileSink(f"{tmp_path}/of-others")).uid("out-of-others")
         env.execute("totals")
         return sorted(map(tuple, spark.read.parquet(f"{tmp_path}/out").collect()))
 
@@ -49,6 +55,8 @@ def test_a_processor_goes_on_from_initial_state_and_from_its_checkpoint(spark, t
     written(spark, f"{tmp_path}/in/later", PROGRAMS["initial state"].batches[1:2])
     (tmp_path / "in" / "later" / "0").rename(tmp_path / "in" / "1")
     assert run() == [("a", 123), ("a", 126), ("b", 5), ("c", 22)]
+    of_others = sorted(map(tuple, spark.read.parquet(f"{tmp_path}/of-others").collect()))
+    assert of_others == [("a", 3), ("a", 6), ("b", 5), ("c", 1022)]
 
 
 def test_sessions_close_by_the_watermark_of_the_frame(spark, tmp_path):

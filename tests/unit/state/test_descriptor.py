@@ -30,7 +30,7 @@ def test_name_and_kind_make_a_descriptor():
     assert hash(ValueStateDescriptor("s", "bigint")) == hash(ValueStateDescriptor("s"))
     assert ValueStateDescriptor("s") != ListStateDescriptor("s")
     assert ValueStateDescriptor("s") != ValueStateDescriptor("t")
-    for name in ("", None, 5):
+    for name in ("", None, 5, "_timer_state/event_x"):
         with pytest.raises(ConfigurationError):
             ValueStateDescriptor(name)
 

@@ -30,6 +30,7 @@ def transform_with_state(
     *,
     env: StreamExecutionEnvironment | None = None,
     input_uid: str | None = None,
+    initial_state_uid: str = "initial-state",
 ) -> DataStream:
     """Run a `StatefulProcessor` of Spark with Holdfast's state; takes what `df.groupBy(...).transformWithState` takes.
 
@@ -50,6 +51,7 @@ def transform_with_state(
         env: The environment; a new one on the frame's session if it is not given.
         input_uid: Uid of the input, by which its position is found in checkpoints; derived from what it reads if it is
             not given.
+        initial_state_uid: The same for `initialState`; a second processor of a job that has one needs another.
 
     Returns:
         A stream of rows: end it in a sink and execute its environment, ``stream.get_execution_environment()``.
@@ -67,6 +69,7 @@ def transform_with_state(
         eventTimeColumnName,
         env,
         input_uid,
+        initial_state_uid,
         False,
     )
 
@@ -82,6 +85,7 @@ def transform_with_state_in_pandas(
     *,
     env: StreamExecutionEnvironment | None = None,
     input_uid: str | None = None,
+    initial_state_uid: str = "initial-state",
 ) -> DataStream:
     """The same for processors of `transformWithStateInPandas`: a frame of pandas a key and epoch, frames out.
 
@@ -97,6 +101,7 @@ def transform_with_state_in_pandas(
         eventTimeColumnName,
         env,
         input_uid,
+        initial_state_uid,
         True,
     )
 
@@ -111,6 +116,7 @@ def _transformed(
     event_time_column: str,
     env: StreamExecutionEnvironment | None,
     input_uid: str | None,
+    initial_state_uid: str,
     in_pandas: bool,
 ) -> DataStream:
     try:
@@ -132,7 +138,7 @@ def _transformed(
     if input_uid is not None:
         stream.uid(input_uid)
     if states is not None:
-        stream = stream.union(environment.from_dataframe(states).uid("initial-state"))
+        stream = stream.union(environment.from_dataframe(states).uid(initial_state_uid))
     return apply_processor(stream, wanted, grouping.input)
 
 

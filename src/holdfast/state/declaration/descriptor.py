@@ -28,6 +28,9 @@ IN = TypeVar("IN")
 ACC = TypeVar("ACC")
 OUT = TypeVar("OUT")
 
+RESERVED_PREFIX: Final = "_timer_state/"
+"""What the timers of an operator are kept under, in the same files as its state."""
+
 _CANNOT_CHANGE: Final = frozenset({type(None), bool, int, float, str, bytes})
 
 
@@ -46,12 +49,12 @@ class StateDescriptor(ABC, Generic[T]):
     """Name, kind and type of a state. Two descriptors are equal if name and kind are.
 
     Args:
-        name: Unique within the operator, not empty; names that begin with an underscore are Holdfast's.
+        name: Unique within the operator, not empty; none that begins with `_timer_state/`, which is where timers are.
         type_info: Type of the value, see the module; None for pickled values.
         default_value: What reading absent state returns a copy of; only value states have one.
 
     Raises:
-        ConfigurationError: The name is empty or no text.
+        ConfigurationError: The name is empty, no text, or reserved.
     """
 
     KIND: ClassVar[StateKind]
@@ -59,6 +62,8 @@ class StateDescriptor(ABC, Generic[T]):
     def __init__(self, name: str, type_info: Any = None, default_value: T | None = None) -> None:
         if not isinstance(name, str) or not name:
             raise ConfigurationError(f"A state needs a name that is a text and not empty, not {name!r}.")
+        if name.startswith(RESERVED_PREFIX):
+            raise ConfigurationError(f"{name!r} is a name of timers; give the state one without {RESERVED_PREFIX!r}.")
         self.name = name
         self._type = to_type(type_info)
         self._serializer: TypeSerializer[T] | None = type_info if isinstance(type_info, TypeSerializer) else None

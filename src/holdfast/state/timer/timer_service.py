@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from holdfast.errors import StateError
 from holdfast.kernel.key_group import KeyGroupRange
+from holdfast.state.declaration.descriptor import RESERVED_PREFIX
 from holdfast.state.declaration.environment import Environment
 from holdfast.state.layout.column_layout import Op
 from holdfast.state.layout.namespace import VOID, VoidNamespaceSerializer
@@ -27,7 +28,7 @@ from holdfast.types.key.abstract_key_codec import KeyCodec
 from holdfast.types.key.arrived_keys import ArrivedKeys
 from holdfast.types.serializer import TypeSerializer
 
-TIMER_PREFIX: Final = "_timer_state/"
+TIMER_PREFIX: Final = RESERVED_PREFIX
 USER_TIMERS: Final = "user-timers"
 EVENT: Final = "event"
 PROCESSING: Final = "processing"
