@@ -22,6 +22,7 @@ from holdfast.datastream.state import ValueStateDescriptor
 from holdfast.errors import ConfigurationError, StateMigrationError
 from holdfast.kernel.clock import ManualClock
 from holdfast.queryable.wire import errors as query_errors
+from holdfast.runtime.job import engine
 from holdfast.runtime.master.job_master import JobMaster
 from holdfast.storage.file_system.scheme import file_system_for
 from holdfast.testing import OperatorHarness
@@ -296,11 +297,13 @@ def test_the_readme_names_all_dependencies() -> None:
 
 def test_the_page_on_operations_names_every_error() -> None:
     own = {
-        name for name, value in vars(errors).items()
+        name for name, value in (vars(errors) | vars(engine)).items()
         if isinstance(value, type) and issubclass(value, errors.HoldfastError) and value.__name__ == name
     }  # fmt: skip
     # Those that never leave the engine: they are what a file system, a register or an epoch says to its caller.
     inside = {"ConflictError", "InconsistentEpochError", "AlreadyExistError", "NotExistError", "HoldfastError"}
+    inside.add("EngineAwayError")  # in the line of EngineError
+    assert "an `EngineAwayError`" in text_of("docs/operations.md")
     assert set(re.findall(r"^\| `(\w+Error)`", text_of("docs/operations.md"), re.MULTILINE)) == own - inside
 
 
