@@ -24,8 +24,8 @@ and OpenTelemetry get them is in [operations](operations.md#metrics), alerts and
 
 Names are those of Flink's exporter where Flink has the number. Under its names counters are gauges, as it shows them;
 ours end with `_total`. Numbers of operators are summed over subtasks, and of accepted epochs only. Everything begins at
-0 with each process. What functions count themselves is there, too, as `flink_taskmanager_job_task_operator_<name>`,
-and of windows `numLateRecordsDropped`, once they have dropped elements that were too late.
+0 with each process. [What functions count themselves](operations.md#metrics) is there, too, and of windows
+`flink_taskmanager_job_task_operator_numLateRecordsDropped`, once they have dropped elements that were too late.
 """
 
 GROUPS = {

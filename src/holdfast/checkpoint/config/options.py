@@ -154,7 +154,8 @@ FS_SMALL_FILE_THRESHOLD: Final = ConfigOption(
     "execution.checkpointing.data-inline-threshold",
     MemorySize,
     20 * 1024,
-    "Operator state up to this size is kept in the checkpoint's document, more goes to a file. At most 1 mb.",
+    "Operator state of a subtask up to this size is kept in the checkpoint's document, more goes to a file. What one "
+    "task reports holds at most 24 kb of it, however large this is.",
     deprecated_keys=("state.storage.fs.memory-threshold", "state.backend.fs.memory-threshold"),
 )
 FS_WRITE_BUFFER_SIZE: Final = HarmlessOption(
@@ -282,7 +283,7 @@ HARMLESS: Final = (
         None,
         "Directories of the local copies.",
         deprecated_keys=("taskmanager.state.local.root-dirs",),
-        reason="There are no local copies.",
+        reason="There are no local backups. Copies for storage that is slow to read: state.local-cache.directory.",
     ),
     HarmlessOption(
         "execution.state-recovery.from-local",

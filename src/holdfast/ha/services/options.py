@@ -34,8 +34,8 @@ HA_TYPE: Final[ConfigOption[str]] = ConfigOption(
     "high-availability.type",
     str,
     "none",
-    "none (or standalone), embedded, filesystem, zookeeper, kubernetes, or the class path of a "
-    "HighAvailabilityServicesFactory.",
+    "none (or standalone), filesystem, zookeeper, kubernetes, or the class path of a HighAvailabilityServicesFactory. "
+    "embedded keeps everything in the memory of one process, for tests; jobs and job managers refuse it.",
     deprecated_keys=("high-availability", "recovery.mode"),
 )
 TYPES: Final = ("embedded", "filesystem", "zookeeper", "kubernetes")
@@ -69,7 +69,7 @@ HA_JOB_MANAGER_PORT: Final = RefusedOption[str](
     str,
     "0",
     description="Of the job manager.",
-    reason="a job master listens on no port; queries of its state go to queryable-state.server.ports.",
+    reason="there is no port but that of REST (rest.bind-port), and of queries (queryable-state.proxy.ports).",
 )
 
 HA_ZOOKEEPER_QUORUM: Final[ConfigOption[str | None]] = ConfigOption(

@@ -84,7 +84,7 @@ EPOCH_SECONDS: Final = _counter("holdfast_job_epoch_seconds", "Time that epochs 
 CHECKPOINT_SECONDS: Final = _counter(
     "holdfast_job_checkpoint_seconds", "Of that, for documents and pointers of checkpoints."
 )
-COMMIT_SECONDS: Final = _counter("holdfast_job_commit_seconds", "Of that, for the commits of sinks.")
+COMMIT_SECONDS: Final = _counter("holdfast_job_commit_seconds", "Of that, spent waiting for the commits of sinks.")
 ATTEMPTS_FAILED: Final = _counter("holdfast_job_attempts_failed", "Attempts of the job that have failed.")
 CHECKPOINTS_FAILED: Final = _counter(
     "holdfast_job_checkpoints_failed", "Checkpoints that have failed, by Flink's name of the reason.", (*JOB, "reason")
@@ -216,7 +216,11 @@ QUERIES_REFUSED: Final = _counter("holdfast_queries_refused", "Of these, those t
 MANAGER_IS_LEADER: Final = MetricEntry(
     "holdfast_jobmanager_is_leader", "1 if this job manager leads, 0 if it stands by.", ()
 )
-MANAGER_JOBS: Final = MetricEntry("holdfast_jobmanager_jobs", "Jobs of this term by status.", ("status",))
+MANAGER_JOBS: Final = MetricEntry(
+    "holdfast_jobmanager_jobs",
+    "Jobs by status: those that it leads, and those that have ended, also under leaders before, as far as it knows.",
+    ("status",),
+)
 MANAGER_PROCESSES: Final = _counter(
     "holdfast_jobmanager_job_processes", "How often this term has started a process of the job.", ("job_id",)
 )

@@ -11,7 +11,8 @@ REST_ENABLE: Final = ConfigOption(
     bool,
     True,
     "Whether the process that runs the job serves REST on the loopback, to those who can read the token in the job's "
-    "directory. The commands savepoint, stop, cancel and rescale need it.",
+    "directory. The commands savepoint, checkpoint, stop, cancel and rescale need it, and the web page and Prometheus. "
+    "A job manager turns it on in the processes of its jobs.",
 )
 
 REST_PORT: Final = ConfigOption(
@@ -74,9 +75,9 @@ REST_HOSTS: Final = ConfigOption[list[str]](
     "rest.server.allowed-hosts",
     list,
     [],
-    "Names, without a port, that the Host header of a request may have besides localhost and addresses of the "
-    "loopback, such as that of a proxy in front. Others are answered with 421: a page in a browser may have been led "
-    "here.",
+    "Names, without a port, such as that of a proxy in front, that the Host header of a request may have besides "
+    "localhost, addresses of the loopback and, of a job manager, rest.bind-address and rest.address. Others are "
+    "answered with 421: a page in a browser may have been led here.",
 )
 
 REST_METRICS_TOKEN_FILE: Final = ConfigOption[str | None](
