@@ -24,7 +24,8 @@ and OpenTelemetry get them is in [operations](operations.md#metrics), alerts and
 
 Names are those of Flink's exporter where Flink has the number. Under its names counters are gauges, as it shows them;
 ours end with `_total`. Numbers of operators are summed over subtasks, and of accepted epochs only. Everything begins at
-0 with each process. [What functions count themselves](operations.md#metrics) is there, too, and of windows
+0 with each process; a number that is not known, which Flink has as -1, is left out. [What functions count
+themselves](operations.md#metrics) is there, too, and of windows
 `flink_taskmanager_job_task_operator_numLateRecordsDropped`, once they have dropped elements that were too late.
 """
 

@@ -68,7 +68,7 @@ FLINK_OF_JOB: Final = {
         "lastCheckpointFullSize": "Bytes of all that the newest checkpoint names.",
         "lastCheckpointMetadataSize": "Bytes of its document.",
         "lastCheckpointDuration": "Milliseconds from its trigger to its pointer.",
-        "lastCheckpointProcessedData": "Bytes that were processed while it was taken.",
+        "lastCheckpointProcessedData": "Always 0: nothing is processed while it is taken.",
         "lastCheckpointPersistedData": "Always 0: a shuffle is the barrier, no data is in flight.",
         "lastCompletedCheckpointId": "Its id.",
         "lastCheckpointCompletedTimestamp": "When it completed, in milliseconds since 1970.",
