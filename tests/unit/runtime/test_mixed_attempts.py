@@ -160,10 +160,15 @@ def test_an_attempt_that_all_have_read_counts_and_its_twin_leaves_nothing(place:
     tidiness.inspect(place / "job", outputs=(place / "out",))
 
 
-def test_an_engine_that_mixes_for_ever_fails_the_attempt_and_then_the_job(place: Path) -> None:
+def test_an_engine_that_mixes_for_ever_fails_the_attempt_and_then_the_job(
+    place: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     with pytest.raises(JobExecutionError) as failed:
         job(place, mix=either, times=10**6).run()
     assert isinstance(failed.value.__cause__, InconsistentEpochError)
+    again = [one.getMessage().split(":")[0] for one in caplog.records if "is run again" in one.getMessage()]
+    tries = [f"epoch 3 is run again (attempt {number} of {MAX_TRIES})" for number in range(2, MAX_TRIES + 1)]
+    assert again == tries
     running = job(place, mix=either, times=2 * MAX_TRIES + 1, options=RESTARTING)
     assert running.run() is JobStatus.SUSPENDED
     audit(place)

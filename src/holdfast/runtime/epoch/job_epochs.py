@@ -29,7 +29,7 @@ from holdfast.storage.job.job_directory import JobDirectory
 logger = logging.getLogger(__name__)
 
 MAX_TRIES = 5
-"""How often an epoch is run again in place because its acknowledgements disagree, before the attempt fails."""
+"""How often an epoch is run in place, because its acknowledgements disagree, before the attempt of the job fails."""
 
 
 @dataclass(frozen=True)
@@ -147,10 +147,11 @@ class JobEpochs:
             try:
                 report = run_epoch_jobs(self._engine, self.plan, self._directory, descriptor, epoch_input)
             except InconsistentEpochError as error:
-                logger.warning(
-                    "epoch %d is run again (attempt %d of %d): %s", self.epoch, attempt + 2, MAX_TRIES, error
-                )
                 last = error
+                if attempt + 1 < MAX_TRIES:
+                    logger.warning(
+                        "epoch %d is run again (attempt %d of %d): %s", self.epoch, attempt + 2, MAX_TRIES, error
+                    )
                 continue
             seconds = time.perf_counter() - began
             check_names(report.steps())
