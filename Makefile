@@ -103,7 +103,7 @@ $(REGISTRY): $(STAMP) scripts/schema_registry.py
 $(PYTHONS): $(STAMP) scripts/newest_python.py
 	-$(PY) scripts/newest_python.py
 
-test: $(STAMP) $(CLASSES) $(KAFKA) ## Run what a contributor runs: real Spark, a real server of each kind (8 minutes)
+test: $(STAMP) $(CLASSES) $(KAFKA) ## Run what a contributor runs: real Spark, real servers where there are any (8 minutes)
 	$(call run,$(SHORT))
 
 test-all: export EXAMPLES := all
