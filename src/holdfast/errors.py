@@ -21,6 +21,7 @@ A class exists only where a caller would act differently on it::
      ├ AlreadyExistError                what was to be created is there already
      ├ NotExistError                    what was asked for is not there
      ├ StorageError                     an I/O operation failed for good
+     │  └ UnsharedStorageError          a worker does not see what the driver wrote
      ├ InconsistentEpochError           acknowledgements of an epoch disagree: run the epoch again
      └ JobExecutionError                a job ended FAILED
 
@@ -352,6 +353,10 @@ class NotExistError(HoldfastError):
 
 class StorageError(HoldfastError):
     """An operation on storage failed for good: disk full, permission denied, and the like."""
+
+
+class UnsharedStorageError(StorageError):
+    """A worker does not see a file of the checkpoint directory that the driver wrote."""
 
 
 class InconsistentEpochError(HoldfastError):

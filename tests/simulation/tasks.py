@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from holdfast.checkpoint.document.metadata import OperatorMetadata
-from holdfast.errors import HoldfastError, StorageError
+from holdfast.errors import HoldfastError, StorageError, UnsharedStorageError
 from holdfast.kernel.key_group import range_of, subtask_of
 from holdfast.runtime.exchange.barrier import Barrier, StepReport
 from holdfast.runtime.exchange.barrier_row import pack, unpack
@@ -273,7 +273,7 @@ class Task:
 
     def _require_shared_storage(self) -> None:
         if not self._directory.fs.exists(self._directory.absolute(self._job.nonce_file)):
-            raise StorageError("this worker cannot see the nonce file")
+            raise UnsharedStorageError("this worker cannot see the nonce file")
 
     def _keyed(self, step: Step, rows: Sequence[Any]) -> tuple[list[Row], StepReport]:
         key_groups = range_of(self.partition, step.max_parallelism, step.parallelism)

@@ -10,7 +10,14 @@ from typing import Any
 
 import pytest
 
-from holdfast.errors import ConfigurationError, HoldfastError, JobExecutionError, StorageError, UserFunctionError
+from holdfast.errors import (
+    ConfigurationError,
+    HoldfastError,
+    JobExecutionError,
+    StorageError,
+    UnsharedStorageError,
+    UserFunctionError,
+)
 from holdfast.runtime.graph.stream_graph import KeyedNode, StreamGraph
 from holdfast.runtime.job.engine import EngineAwayError, EngineError, EngineLostError, InputError, InputGoneError
 from holdfast.runtime.job.status import JobStatus
@@ -134,6 +141,21 @@ def test_the_rule_for_unknown_failures_can_be_left_to_the_strategy(tmp_path: Pat
 def test_what_the_job_runs_on_may_be_away_as_long_as_it_takes(tmp_path: Path, kind: type[HoldfastError]) -> None:
     master, payments = broken(tmp_path, itertools.islice(of_spark(kind), 25))
     assert master.run() is JobStatus.SUSPENDED
+    ledger.audit(tmp_path / "out", payments)
+
+
+def test_storage_that_a_worker_has_never_seen_fails_the_job_and_storage_that_it_has_seen_may_come_back(
+    tmp_path: Path,
+) -> None:
+    failures = of_spark(UnsharedStorageError)
+    master, payments = broken(tmp_path, failures)
+    with pytest.raises(JobExecutionError, match=r"10 times in a row .*identical-unknown-failures"):
+        master.run()
+
+    again, payments = job(tmp_path, failures=0)
+    again.run()  # it has a checkpoint now
+    later, _ = broken(tmp_path, itertools.islice(failures, 25))
+    assert later.run() is JobStatus.SUSPENDED
     ledger.audit(tmp_path / "out", payments)
 
 

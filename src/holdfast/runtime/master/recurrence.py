@@ -8,7 +8,8 @@ probably meets it again           when it has come `restart-strategy.identical-f
 (`OF_THE_PROGRAM`)
 is not known to, or is a slip     when it has come `restart-strategy.identical-unknown-failures` times in a row
 in the code of a sink (`SLIPS`)
-is what it needs (`OF_MACHINES`)  when the restart strategy says so
+is what it needs (`OF_MACHINES`)  when the restart strategy says so, but storage that a worker has never seen: that of
+                                  a job without a checkpoint counts as what is not known
 ================================  ==========================================================================
 
 In a row means that no checkpoint completed between.
@@ -34,6 +35,7 @@ from holdfast.errors import (
     StateError,
     StateMigrationError,
     StorageError,
+    UnsharedStorageError,
     UserFunctionError,
 )
 from holdfast.ha.election.leader_election import LeaderElectionError
@@ -121,7 +123,7 @@ class Recurrence:
         """
         self._failures = self.tries(newest) + 1
         self._newest = newest
-        cause, (option, limit) = self._kind_of(error)
+        cause, (option, limit) = self._kind_of(error, has_run=newest is not None)
         identity = None if cause is None else (*cause, newest)
         self._identical = self._identical + 1 if identity is not None and identity == self._last else 1
         self._last = identity
@@ -129,11 +131,16 @@ class Recurrence:
             return None
         return f"{self._identical} times in a row in the same way, so no restart will help ({option.key})"
 
-    def _kind_of(self, error: HoldfastError) -> tuple[tuple[Any, ...] | None, tuple[ConfigOption[int], int]]:
+    def _kind_of(
+        self, error: HoldfastError, *, has_run: bool
+    ) -> tuple[tuple[Any, ...] | None, tuple[ConfigOption[int], int]]:
         if isinstance(error, OF_THE_PROGRAM):
             return (type(error), getattr(error, "uid", None)), self._of_the_program
         if isinstance(error, SinkFailedError) and (slip := _slip_of(error)) is not None:
             return (type(error), error.uid, *slip), self._unknown
+        # A mount of one host may go away and come back; where no epoch ever completed it was never there.
+        if not has_run and any(isinstance(cause, UnsharedStorageError) for cause in _causes(error)):
+            return (UnsharedStorageError,), self._unknown
         if any(isinstance(cause, OF_MACHINES) for cause in _causes(error)):
             return None, self._unknown
         return (type(error), getattr(error, "uid", None), _unchanging(error)), self._unknown

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from holdfast.errors import ConfigurationError, StorageError
+from holdfast.errors import ConfigurationError, UnsharedStorageError
 from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.key_group import KeyGroupRange
 from holdfast.runtime.exchange.descriptor import JobDescriptor
@@ -115,7 +115,7 @@ class LoadedJob:
     def _check_storage_is_shared(self) -> None:
         path = f"{self.descriptor.job_root}/{self.descriptor.nonce_file}"
         if not self.file_system.exists(path):
-            raise StorageError(
+            raise UnsharedStorageError(
                 f"this worker cannot see {path!r}, which the driver wrote: the checkpoint directory is not shared "
                 "between the driver and the "
                 "workers; set execution.checkpointing.dir to a directory that every host mounts under the same path"
@@ -127,7 +127,7 @@ def load_job(key: str, content: Callable[[], bytes]) -> LoadedJob:
 
     Raises:
         ConfigurationError: The functions cannot be unpickled here, usually because a module is missing on this host.
-        StorageError: The checkpoint directory is not shared.
+        UnsharedStorageError: The checkpoint directory is not shared.
     """
     job = _loaded.get(key)
     if job is None:
