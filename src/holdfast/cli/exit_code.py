@@ -17,6 +17,8 @@ FAILED: Final = 1
 USAGE: Final = 2
 FENCED: Final = 3
 REFUSED_RESTORE: Final = 4
+INTERRUPTED: Final = 130
+"""As a shell has it of a program that SIGINT has ended."""
 
 _CODES: Final[tuple[tuple[type[BaseException], int], ...]] = (
     (FencedError, FENCED),
@@ -40,9 +42,11 @@ def exit_code_of(error: BaseException) -> int:
 
 @contextmanager
 def errors_to_exit_codes() -> Iterator[None]:
-    """Ends the process with the right exit code when an error of Holdfast leaves the block; others pass."""
+    """Ends the process with the right exit code when an error of Holdfast or Ctrl-C leaves the block; others pass."""
     try:
         yield
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
     except HoldfastError as error:
         _leave(error)
 

@@ -184,3 +184,20 @@ def test_help_lists_the_verbs() -> None:
     assert result.exit_code == 0
     for verb in ("run", "checkpoints", "inspect"):
         assert verb in result.output
+
+
+def test_ctrl_c_has_the_exit_code_that_shells_give_it(script: Any) -> None:
+    assert run(script("import os, signal; os.kill(os.getpid(), signal.SIGINT)")).exit_code == 130
+
+
+def test_a_submission_says_which_options_are_not_its_own(script: Any) -> None:
+    result = CliRunner().invoke(main, ["submit", script(SHOW), "-D", "jobmanager.spare-processes=1"])
+    assert result.exit_code == 2
+    assert "jobmanager.spare-processes is the job manager's own option" in result.output
+
+
+def test_a_state_server_has_no_other_levels_of_its_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOLDFAST_LOG_LEVEL", "LOUD")
+    result = CliRunner().invoke(main, ["state-server", "jobs"])
+    assert result.exit_code == 2
+    assert "HOLDFAST_LOG_LEVEL" in result.output

@@ -58,7 +58,7 @@ def run(
     """Runs SCRIPT, a Python program that executes a job; ARGS after -- are its own.
 
     Exit codes: 0 the job ended, 1 it failed, 2 wrong usage or a program that cannot run, 3 fenced: another process has
-    taken over, 4 the restore was refused.
+    taken over, 4 the restore was refused, 130 Ctrl-C has stopped the job.
     """
     if fresh and path is not None:
         raise click.UsageError("--fresh starts without state, -s PATH from a given one: choose one of them.")

@@ -14,7 +14,7 @@ import click
 
 from holdfast.cli.exit_code import errors_to_exit_codes
 from holdfast.cli.job_directories import directories_at
-from holdfast.cli.script import options_of
+from holdfast.cli.script import log_to_stderr, options_of
 from holdfast.errors import ConfigurationError, HoldfastError
 from holdfast.ha.election.leader_retrieval import LeaderRetrievalService
 from holdfast.ha.services.checkpoint_recovery import RegisterCheckpointRecoveryFactory
@@ -122,7 +122,7 @@ def state_server(
             if value is not None:
                 configuration.set(option, value)
         settings = settings_from(configuration)
-        _log_to_stderr()
+        log_to_stderr()
         stop = _until_interrupted()
         services = _services(configuration, stack) if elects else None
         server = stack.enter_context(StateServer(settings))
@@ -219,8 +219,3 @@ def _until_interrupted() -> threading.Event:
         # In a thread: what a signal interrupts may hold the lock that this needs.
         signal.signal(number, lambda *_: threading.Thread(target=stop.set).start())
     return stop
-
-
-def _log_to_stderr() -> None:
-    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    logging.getLogger("holdfast").setLevel(logging.INFO)
