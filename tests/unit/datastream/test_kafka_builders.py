@@ -173,6 +173,24 @@ def test_records_that_cannot_be_read_go_to_a_side_output_as_they_are(tmp_path: P
         KafkaSource.builder().set_bootstrap_servers("localhost:1").set_topics("a").set_dead_letter_output(tag).build()
 
 
+def test_records_that_cannot_be_read_are_dropped_where_nobody_reads_the_side_output(tmp_path: Path) -> None:
+    source = (
+        KafkaSource.builder()
+        .set_bootstrap_servers("localhost:1")
+        .set_topics("words")
+        .set_value_only_deserializer(JsonRowDeserializationSchema.builder().type_info("n bigint").build())
+        .set_dead_letter_output(OutputTag("unreadable", DEAD_LETTER))
+        .build()
+    )
+    program = EpochProgram()
+    stream = elements_of(source, program.source("words", COLUMNS), WatermarkStrategy.no_watermarks(), None)
+    seen: list[Any] = []
+    stream.for_each_epoch(lambda frame, epoch, incarnation: seen.extend(frame.to_pylist())).uid("out")
+    values = (b"garbage", b'{"n": 1}')
+    program.run(tmp_path, [{"words": [(None, value, "words", 0, n, 5, []) for n, value in enumerate(values)]}])
+    assert seen == [{"n": 1}]
+
+
 def test_offsets_are_committed_to_a_group_if_there_is_one_and_nobody_has_said_no() -> None:
     def listener(group: str | None, **properties: str) -> Any:
         builder = KafkaSource.builder().set_bootstrap_servers("localhost:1").set_topics("words")

@@ -166,7 +166,8 @@ class _ReadableValues(ProcessFunction):
         try:
             return self._values.flat_map(value)
         except ValueError as error:
-            return ((self._tag, (*value, str(error.__cause__ or error))),)
+            ctx.output(self._tag, (*value, str(error.__cause__ or error)))  # dropped where nobody reads it
+            return ()
 
 
 class _FunctionOfValues(DeserializationSchema):
