@@ -74,7 +74,7 @@ REFUSED_FORMATS: Final[Mapping[str, str]] = {
 REFUSED_OF_KAFKA: Final[Mapping[str, str]] = {
     "FlinkKafkaConsumer": "KafkaSource takes its place, with env.from_source()",
     "FlinkKafkaProducer": "KafkaSink takes its place, with stream.sink_to()",
-    "KafkaTopicSelector": "set_topic() of the serialization schema takes the name of a topic",
+    "KafkaTopicSelector": "set_topic_selector() of the serialization schema takes a function of the element",
     "Semantic": "set_delivery_guarantee() takes a DeliveryGuarantee",
 }
 """The same of `connectors.kafka`."""
