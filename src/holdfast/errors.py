@@ -34,7 +34,9 @@ from __future__ import annotations
 import traceback
 from collections.abc import Iterable
 from enum import Enum
-from typing import Any
+from typing import Any, Final
+
+_LONGEST_REASON: Final = 4000
 
 
 class HoldfastError(Exception):
@@ -306,6 +308,8 @@ class CorruptFileError(HoldfastError):
 
     def __init__(self, path: str, offset: int | None, message: str) -> None:
         at = f" at byte {offset}" if offset is not None else ""
+        if len(message) > _LONGEST_REASON:  # damage may be of any length, and what is found stands in the reason
+            message = f"{message[:_LONGEST_REASON]}... ({len(message)} characters)"
         super().__init__(f"File {path!r} is damaged{at}: {message}")
         self.path = path
         self.offset = offset

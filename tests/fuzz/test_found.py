@@ -22,6 +22,7 @@ from holdfast.errors import (
     StateMigrationError,
     StorageError,
 )
+from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.ids import JobID
 from holdfast.kernel.option import parse_duration, parse_memory_size
 from holdfast.queryable.wire.errors import BadRequestError, ProtocolError, UnknownKvStateLocationError
@@ -378,3 +379,17 @@ def test_paths_and_endpoints_that_are_no_urls_are_refused() -> None:
     for endpoint in ("http://[", "http://", "minio:9000"):
         with pytest.raises(ConfigurationError, match="is no URL of a host"):
             connect("bucket", S3Options(endpoint=endpoint))
+
+
+def test_thousands_of_unknown_options_do_not_all_stand_in_the_message() -> None:
+    with pytest.raises(ConfigurationError, match=r"And 2981 more\.$") as caught:
+        Configuration({f"no.such.{number}": "x" for number in range(3000)} | {"y" * 30_000: "z"}).validate()
+    assert len(str(caught.value)) < 5000
+
+
+def test_what_is_found_in_damage_does_not_all_stand_in_the_message() -> None:
+    with pytest.raises(CorruptFileError, match=r"^.{3900,4200}\(30000 characters\)$"):
+        raise CorruptFileError("file", 7, "x" * 30_000)
+    state = {**json.loads(Target("register_entry").corpus[0].read_bytes()), "terminal": ["x" * 30_000]}
+    with pytest.raises(CorruptFileError, match=r"terminal of a register cannot be .{,300}$"):
+        Target("register_entry")._parse(json.dumps(state).encode())

@@ -16,6 +16,12 @@ _log = logging.getLogger(__name__)
 _notified: set[str] = set()
 
 
+_LONGEST_KEY: Final = 200
+"""No option has a longer one, and what it is like need not be found out."""
+_MOST_PROBLEMS: Final = 20
+"""That one message lists."""
+
+
 class Configuration:
     """Values by key; typed access is by `ConfigOption`.
 
@@ -150,7 +156,7 @@ class Configuration:
         """Refuse unknown keys and values that do not fit; knows the options of all modules imported so far.
 
         Raises:
-            ConfigurationError: It lists all problems; for an unknown key also the nearest known ones.
+            ConfigurationError: It lists the problems; for an unknown key also the nearest known ones.
         """
         problems = []
         for key, value in sorted(self._values.items()):
@@ -163,7 +169,8 @@ class Configuration:
                 except ConfigurationError as error:
                     problems.append(str(error))
         if problems:
-            raise ConfigurationError(" ".join(problems))
+            more = len(problems) - _MOST_PROBLEMS
+            raise ConfigurationError(" ".join(problems[:_MOST_PROBLEMS]) + (f" And {more} more." if more > 0 else ""))
 
     def set_string(self, key: str, value: str) -> Configuration:
         """Set a text."""
@@ -349,6 +356,8 @@ _OF_FLINK: Final = (
 
 
 def _unknown(key: str) -> str:
+    if len(key) > _LONGEST_KEY:
+        return f"Option {key!r:.100}... is unknown."
     known = sorted(all_keys())
     if not difflib.get_close_matches(key, known, cutoff=0.9):
         for prefix, instead in _OF_FLINK:

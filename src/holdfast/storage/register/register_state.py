@@ -199,7 +199,7 @@ class RegisterRecord:
 
 def _require(holds: bool, field: str, value: object) -> None:
     if not holds:
-        raise ValueError(f"{field} of a register cannot be {value!r}")
+        raise ValueError(f"{field} of a register cannot be {value!r:.200}")
 
 
 GENESIS: Final = RegisterRecord(RegisterState(), ())
