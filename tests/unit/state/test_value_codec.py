@@ -1,7 +1,10 @@
 """What is adopted is what would be read back, and nobody outside can change what is stored."""
 
+from collections import namedtuple
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -12,6 +15,13 @@ from holdfast.state.layout.value_codec import CopyCodec, Encoded, OpaqueCodec, S
 from holdfast.types.conversion.convert import to_type
 from holdfast.types.row import Row
 from holdfast.types.serializer import TypeSerializer
+
+Tags = namedtuple("Tags", ["of", "names"])
+
+
+@dataclass(frozen=True)
+class Berth:
+    boats: list[Any]
 
 
 class Upper(TypeSerializer[str]):
@@ -109,6 +119,16 @@ def test_undeclared_numbers_and_texts_stay_what_they_are():
         assert made.adopt(value) is value
     assert type(made.adopt([1])) is Encoded
     assert made.expose(made.to_stored(made.to_array([b"y"]))[0]) == b"y"
+
+
+@pytest.mark.parametrize("value", [Tags("pier", ["a", "b"]), Berth([1]), [Tags(("x",), {})]], ids=str)
+def test_undeclared_values_may_have_a_hash_by_their_class_and_none_by_what_is_in_them(value):
+    made = codec(None)
+    with pytest.raises(TypeError):
+        hash(value)
+    again = made.expose(made.adopt(value))
+    assert again == value
+    assert type(again) is type(value)
 
 
 def test_a_serializer_of_ones_own_is_asked_at_once():

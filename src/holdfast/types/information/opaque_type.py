@@ -24,7 +24,6 @@ from holdfast.types.serializer import (
 )
 
 _SAFE_CLASSES: Final = frozenset({date, datetime, time, timedelta, Decimal, set, frozenset, bytearray, complex})
-_SAFE_GLOBALS: Final = frozenset({*_SAFE_CLASSES, revive})
 
 
 class _NotPlain(Exception):  # a signal between two methods, never seen by callers
@@ -40,7 +39,8 @@ class _PlainPickler(pickle.Pickler):
     def reducer_override(self, value: Any) -> Any:
         if type(value) in _SAFE_CLASSES or isinstance(value, Row):
             return NotImplemented
-        if getattr(value, "__hash__", None) is not None and value in _SAFE_GLOBALS:
+        # Only classes are looked up: a value need not have a hash, though its class says so.
+        if value is revive or (type(value) is type and value in _SAFE_CLASSES):
             return NotImplemented
         raise _NotPlain
 
