@@ -28,6 +28,9 @@ from holdfast.state import (
     ValueStateDescriptor,
 )
 from holdfast.state_processor import FlinkSavepointReader, SavepointReader
+from holdfast.state_processor.flink.avro_serializer import avro_serializer
+from holdfast.state_processor.flink.data_input import DataInput
+from holdfast.state_processor.flink.serializer import SIMPLE
 from holdfast.testing import EpochProgram
 from holdfast.types.information.type_information import Types
 from tests.stories import journal
@@ -265,3 +268,20 @@ def test_the_command_line_tells_what_there_is_and_makes_a_savepoint(tmp_path: Pa
     made = CliRunner().invoke(main, [*command, "--to", str(ours), *left])
     assert made.exit_code == 0 and made.output.strip() == str(ours), made.output
     judge_java(SavepointReader.read(None, str(ours)), has_null=False)
+
+
+def test_decimals_keep_all_of_their_digits() -> None:
+    wanted = [Decimal("12345678901234567890.123456789012345678"), Decimal("-0.000000000000000001"), Decimal("7E+2")]
+    reads = SIMPLE["org.apache.flink.api.common.typeutils.base.BigDecSerializer$BigDecSerializerSnapshot"].read
+    schema = '{"type": "bytes", "logicalType": "decimal", "precision": 38, "scale": %d}'
+    for number in wanted:
+        sign, digits, exponent = number.as_tuple()
+        assert isinstance(exponent, int)
+        unscaled = int("".join(map(str, digits))) * (-1 if sign else 1)
+        data = unscaled.to_bytes(17, "big", signed=True)
+        scale = (-exponent).to_bytes(4, "big", signed=True)
+        assert reads(DataInput((len(data) + 4).to_bytes(4, "big") + data + scale, "file")) == number
+        if exponent <= 0:
+            record = '{"type": "record", "name": "R", "fields": [{"name": "d", "type": %s}]}' % (schema % -exponent)
+            read = avro_serializer(record).read
+            assert read(DataInput(len(data).to_bytes(4, "big") + data, "file")) == {"d": number}

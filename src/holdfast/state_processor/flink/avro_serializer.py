@@ -11,7 +11,7 @@ from typing import Any, Final
 from holdfast.errors import ConfigurationError, StateError
 from holdfast.kernel.malformed import MALFORMED
 from holdfast.state_processor.flink.data_input import DataInput
-from holdfast.state_processor.flink.serializer import VARIABLE, FlinkSerializer, unreadable
+from holdfast.state_processor.flink.serializer import VARIABLE, FlinkSerializer, scaled, unreadable
 from holdfast.types.conversion.avro import avro_type
 from holdfast.types.conversion.avro_bounds import full_name
 
@@ -141,7 +141,7 @@ def _decimal(schema: Mapping[str, Any]) -> Callable[[bytes], Decimal]:
     def convert(data: bytes) -> Decimal:
         if len(data) > 32:
             raise StateError("A decimal has more digits than one has here, 38.")
-        return Decimal(int.from_bytes(data, "big", signed=True)).scaleb(-scale)
+        return scaled(int.from_bytes(data, "big", signed=True), scale)
 
     return convert
 

@@ -141,7 +141,12 @@ def _big_decimal(source: DataInput) -> Decimal | None:
     scale = source.int32()
     if not -1000 <= scale <= 1000 or abs(unscaled) >= 10**76:
         raise StateError(f"A number in file {source.path!r} has more digits than a decimal has here, 38.")
-    return Decimal(unscaled).scaleb(-scale)
+    return scaled(unscaled, scale)
+
+
+def scaled(unscaled: int, scale: int) -> Decimal:
+    """Return a number with all of its digits; what Python computes with decimals is rounded to 28 of them."""
+    return Decimal((int(unscaled < 0), tuple(map(int, str(abs(unscaled)))), -scale))
 
 
 def _boxed_string(source: DataInput) -> str | None:
