@@ -30,6 +30,7 @@ from holdfast.state import (
 from holdfast.state_processor import FlinkSavepointReader, SavepointReader
 from holdfast.state_processor.flink.avro_serializer import avro_serializer
 from holdfast.state_processor.flink.data_input import DataInput
+from holdfast.state_processor.flink.pyflink_coder import decoder_of
 from holdfast.state_processor.flink.serializer import SIMPLE
 from holdfast.testing import EpochProgram
 from holdfast.types.information.type_information import Types
@@ -285,3 +286,14 @@ def test_decimals_keep_all_of_their_digits() -> None:
             record = '{"type": "record", "name": "R", "fields": [{"name": "d", "type": %s}]}' % (schema % -exponent)
             read = avro_serializer(record).read
             assert read(DataInput(len(data).to_bytes(4, "big") + data, "file")) == {"d": number}
+
+
+def test_a_timestamp_of_pyflink_is_read_by_its_own_coder_and_an_instant_by_another() -> None:
+    moment = datetime(2024, 2, 29, 12, 30, 0, 250_000)
+    milliseconds = (moment - datetime(1970, 1, 1)) // timedelta(milliseconds=1)
+    timestamp = milliseconds.to_bytes(8, "big")
+    instant = (milliseconds // 1000).to_bytes(8, "big") + (250_000_000).to_bytes(4, "big")
+    assert decoder_of(Types.SQL_TIMESTAMP())(timestamp, "file") == moment
+    assert decoder_of(Types.INSTANT())(instant, "file") == moment.replace(tzinfo=UTC)
+    pair = decoder_of(Types.TUPLE([Types.SQL_TIMESTAMP(), Types.INSTANT()]))
+    assert pair(timestamp + instant, "file") == (moment, moment.replace(tzinfo=UTC))

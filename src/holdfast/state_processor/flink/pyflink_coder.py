@@ -99,11 +99,11 @@ def _has_lists(kind: TypeInformation) -> bool:
 
 
 def _reader_of(kind: TypeInformation, has_nulls: bool) -> _Read:
+    if isinstance(kind, SqlTimestampTypeInformation):  # first, because it is equal to the type of instants
+        return _sql_timestamp
     name = _SAME_AS_IN_JAVA.get(kind)
     if name is not None:
         return SIMPLE[f"{_FORMS}{name}Serializer${name}SerializerSnapshot"].read
-    if isinstance(kind, SqlTimestampTypeInformation):
-        return _sql_timestamp
     if isinstance(kind, PickledTypeInformation):
         return _pickled
     if isinstance(kind, DecimalTypeInformation):
