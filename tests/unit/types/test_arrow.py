@@ -346,3 +346,31 @@ def test_the_offsets_of_an_array_without_rows_mean_nothing(ddl: str) -> None:
     garbage = pa.py_buffer(np.array([-7, 3], np.int32))
     empty = pa.Array.from_buffers(kind.arrow_type, 0, [None, garbage], children=[full.values])
     assert kind.to_list(empty) == []
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [Types.SQL_DATE(), Types.INSTANT(), Types.TIMESTAMP_NTZ(), Types.SQL_TIMESTAMP(), Types.LIST(Types.SQL_DATE())],
+    ids=["date", "instant", "local", "sql", "list"],
+)
+def test_days_that_python_has_not_are_refused_by_name_and_are_no_numbers(kind):
+    simple = kind.element_type if kind == Types.LIST(Types.SQL_DATE()) else kind
+    whole, unit = (pa.int32(), 1) if simple == Types.SQL_DATE() else (pa.int64(), 86_400_000_000)
+    first = date(1, 1, 1).toordinal() - date(1970, 1, 1).toordinal()
+    last = date(9999, 12, 31).toordinal() - date(1970, 1, 1).toordinal()
+
+    def batch_of(*days):
+        array = pa.array([None if day is None else day * unit for day in days], whole).cast(simple.arrow_type)
+        if simple is not kind:
+            array = pa.ListArray.from_arrays(pa.array([0, len(days)], pa.int32()), array, type=kind.arrow_type)
+        return pa.RecordBatch.from_arrays([array], ["day"])
+
+    found = batch_to_elements(batch_of(first, None, last), kind)
+    assert [None if day is None else (day.year, day.month, day.day) for day in np.ravel(found)] == [
+        (1, 1, 1),
+        None,
+        (9999, 12, 31),
+    ]
+    for day in (first - 1, last + 1):
+        with pytest.raises(OutputTypeError, match="'calendar' produced rows of which the value of 'day'"):
+            batch_to_elements(batch_of(0, day, None), kind, "calendar")

@@ -22,9 +22,15 @@ from holdfast.errors import OutputTypeError
 from holdfast.types.instant import Instant
 
 _NONE: Final = type(None)
+_EPOCH: Final = datetime(1970, 1, 1)
 _EPOCH_UTC: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _DAY: Final = 86_400_000_000_000
 """Nanoseconds, as times of day are counted."""
+_DAYS: Final = range(date.min.toordinal() - _EPOCH.toordinal(), date.max.toordinal() - _EPOCH.toordinal() + 1)
+_MICROSECONDS: Final = range(
+    (datetime.min - _EPOCH) // timedelta(microseconds=1), (datetime.max - _EPOCH) // timedelta(microseconds=1) + 1
+)
+"""Since 1970, those that Python has: of the years 1 to 9999. NumPy hands out the numbers of all others."""
 
 
 def with_nulls(values: list[Any], array: pa.Array) -> list[Any]:
@@ -51,21 +57,42 @@ def _read_booleans(array: pa.Array) -> list[Any]:
     return read_objects(array) if not array.null_count else list(array.to_pylist())
 
 
+def _require(numbers: pa.Array, known: range, kind: str, reason: str) -> None:
+    ends = pc.min_max(numbers)
+    for found in (ends["min"].as_py(), ends["max"].as_py()):
+        if found is not None and found not in known:
+            raise OutputTypeError(None, f"{found} {reason}", declared=kind)
+
+
+def _read_days(array: pa.Array) -> list[Any]:
+    _require(array.view(pa.int32()), _DAYS, "date", "days after 1970 are no date in the years 1 to 9999")
+    return read_objects(array)
+
+
+def _microseconds(array: pa.Array, kind: str) -> pa.Array:
+    numbers = array.cast(pa.int64())
+    _require(numbers, _MICROSECONDS, kind, "microseconds after 1970 are no time in the years 1 to 9999")
+    return numbers
+
+
 def _read_instants(array: pa.Array) -> list[Any]:
     # Adding to the epoch is ten times faster than giving each naive datetime a time zone.
-    since = array.cast(pa.int64()).fill_null(0).to_numpy().astype("timedelta64[us]").tolist()
+    since = _microseconds(array, "timestamp").fill_null(0).to_numpy().astype("timedelta64[us]").tolist()
     return with_nulls([_EPOCH_UTC + delta for delta in since], array)
 
 
+def _read_local(array: pa.Array) -> list[Any]:
+    _microseconds(array, "timestamp_ntz")
+    return read_objects(array)
+
+
 def _read_naive(array: pa.Array) -> list[Any]:
-    return read_objects(array.cast(pa.timestamp("us")))
+    return _read_local(array.cast(pa.timestamp("us")))
 
 
 def _read_times(array: pa.Array) -> list[Any]:
-    ends = pc.min_max(array.cast(pa.int64()))
-    for found in (ends["min"].as_py(), ends["max"].as_py()):
-        if found is not None and not 0 <= found < _DAY:  # Arrow would make 00:00:00 of 24:00:00
-            raise OutputTypeError(None, f"{found} nanoseconds after midnight are no time of a day", declared="time")
+    # Arrow would make 00:00:00 of 24:00:00
+    _require(array.cast(pa.int64()), range(_DAY), "time", "nanoseconds after midnight are no time of a day")
     return list(array.cast(pa.time64("us")).to_pylist())
 
 
@@ -209,9 +236,9 @@ ATOMS: Final[dict[str, Atom]] = {
         Atom("double", pa.float64(), _of(float), _floating, _read_numbers),
         Atom("string", pa.string(), _of(str), _text, read_objects),
         Atom("binary", pa.binary(), _of(bytes), _bytes, read_objects),
-        Atom("date", pa.date32(), _of(date), _day, read_objects),
+        Atom("date", pa.date32(), _of(date), _day, _read_days),
         Atom("timestamp", pa.timestamp("us", tz="UTC"), _of(datetime), _instant, _read_instants),
-        Atom("timestamp_ntz", pa.timestamp("us"), _of(datetime), _local, read_objects, _none_zoned),
+        Atom("timestamp_ntz", pa.timestamp("us"), _of(datetime), _local, _read_local, _none_zoned),
         Atom("time", pa.time64("ns"), _of(time), _time, _read_times, _none_zoned),
         Atom("interval day to second", pa.duration("us"), _of(timedelta), _delta, read_objects),
     )
