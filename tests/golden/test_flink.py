@@ -6,6 +6,7 @@ computed here again.
 
 from __future__ import annotations
 
+import json
 import zipfile
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
@@ -274,7 +275,6 @@ def test_the_command_line_tells_what_there_is_and_makes_a_savepoint(tmp_path: Pa
 def test_decimals_keep_all_of_their_digits() -> None:
     wanted = [Decimal("12345678901234567890.123456789012345678"), Decimal("-0.000000000000000001"), Decimal("7E+2")]
     reads = SIMPLE["org.apache.flink.api.common.typeutils.base.BigDecSerializer$BigDecSerializerSnapshot"].read
-    schema = '{"type": "bytes", "logicalType": "decimal", "precision": 38, "scale": %d}'
     for number in wanted:
         sign, digits, exponent = number.as_tuple()
         assert isinstance(exponent, int)
@@ -283,9 +283,18 @@ def test_decimals_keep_all_of_their_digits() -> None:
         scale = (-exponent).to_bytes(4, "big", signed=True)
         assert reads(DataInput((len(data) + 4).to_bytes(4, "big") + data + scale, "file")) == number
         if exponent <= 0:
-            record = '{"type": "record", "name": "R", "fields": [{"name": "d", "type": %s}]}' % (schema % -exponent)
-            read = avro_serializer(record).read
+            kind = {"type": "bytes", "logicalType": "decimal", "precision": 38, "scale": -exponent}
+            record = {"type": "record", "name": "R", "fields": [{"name": "d", "type": kind}]}
+            read = avro_serializer(json.dumps(record)).read
             assert read(DataInput(len(data).to_bytes(4, "big") + data, "file")) == {"d": number}
+
+
+def test_an_avro_decimal_that_is_named_again_is_a_decimal_there_too() -> None:
+    money = {"type": "fixed", "name": "Money", "size": 2, "logicalType": "decimal", "precision": 4, "scale": 2}
+    fields = [{"name": "price", "type": money}, {"name": "paid", "type": "Money"}]
+    reads = avro_serializer(json.dumps({"type": "record", "name": "Sale", "fields": fields}))
+    assert reads.problem is None
+    assert reads.read(DataInput(b"\x01\x00\xff\xff", "file")) == {"price": Decimal("2.56"), "paid": Decimal("-0.01")}
 
 
 def test_a_timestamp_of_pyflink_is_read_by_its_own_coder_and_an_instant_by_another() -> None:

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.common import Row, Types
-from holdfast.datastream.formats.avro import AvroRowDeserializationSchema, AvroRowSerializationSchema
+from holdfast.datastream.formats.avro import AvroRowDeserializationSchema, AvroRowSerializationSchema, avro_type
 from holdfast.errors import ConfigurationError
 
 
@@ -124,3 +124,57 @@ def test_what_does_not_fit_is_told() -> None:
     ):
         with pytest.raises(ConfigurationError, match=reason):
             AvroRowDeserializationSchema(**wrong)
+
+
+def logical(kind: str, logical_type: str, **more: Any) -> dict[str, Any]:
+    return {"type": kind, "logicalType": logical_type, **more}
+
+
+MONEY = logical("fixed", "decimal", name="Money", size=4, precision=9, scale=2)
+CENTS = logical("bytes", "decimal", precision=9, scale=2)
+PLACE = {"type": "record", "name": "Place", "fields": [{"name": "since", "type": logical("int", "date")}]}
+
+
+@pytest.mark.parametrize(
+    ("kind", "default", "value"),
+    [
+        (logical("int", "date"), 1, date(1970, 1, 2)),
+        (logical("int", "time-millis"), 1500, time(0, 0, 1, 500_000)),
+        (logical("long", "time-micros"), 1, time(0, 0, 0, 1)),
+        (logical("long", "timestamp-millis"), 0, datetime(1970, 1, 1, tzinfo=UTC)),
+        (logical("long", "timestamp-micros"), -1, datetime(1969, 12, 31, 23, 59, 59, 999_999, UTC)),
+        (logical("long", "local-timestamp-millis"), 86_400_000, datetime(1970, 1, 2)),
+        (CENTS, "\u00ff", Decimal("-0.01")),
+        (MONEY, "\u0000\u0000\u0001\u0000", Decimal("2.56")),
+        ([logical("int", "date"), "null"], 0, date(1970, 1, 1)),
+        (["null", logical("int", "date")], None, None),
+        ({"type": "array", "items": "bytes"}, ["\u0001", "a"], [b"\x01", b"a"]),
+        ({"type": "map", "values": logical("int", "date")}, {"x": 0}, {"x": date(1970, 1, 1)}),
+        (PLACE, {"since": 0}, {"since": date(1970, 1, 1)}),
+        ("long", 7, 7),
+    ],
+    ids=str,
+)
+def test_a_default_is_a_value_of_its_field_also_where_avro_writes_it_as_a_number_or_a_text(
+    kind: Any, default: Any, value: Any
+) -> None:
+    before = avro_type(record(("id", "int")))
+    schema = record(("id", "int"))
+    schema["fields"].append({"name": "more", "type": kind, "default": default})
+    now = avro_type(json.dumps(schema))
+    assert now.migrate({"id": 1}, before) == {"id": 1, "more": value}
+    assert type(now.defaults["more"]) is type(value)
+
+
+def test_a_default_that_is_none_of_its_type_is_told() -> None:
+    for kind, default in ((logical("int", "date"), "yesterday"), ("bytes", 5), ("long", "x"), (CENTS, 1)):
+        schema = {"type": "record", "name": "R", "fields": [{"name": "x", "type": kind, "default": default}]}
+        with pytest.raises(ConfigurationError, match=r"default .*field 'x'"):
+            avro_type(schema)
+
+
+def test_a_decimal_of_a_fixed_size_is_named_again() -> None:
+    writes, reads = pair(json.dumps(record(("price", MONEY), ("paid", ["null", "Money"]))))
+    row = (Decimal("12.50"), Decimal("-0.01"))
+    assert reads.deserialize(writes.serialize(row)) == row
+    assert reads.deserialize(writes.serialize((Decimal("1.00"), None))) == (Decimal(1), None)

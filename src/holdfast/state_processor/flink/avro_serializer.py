@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from datetime import UTC, date, datetime, time, timedelta
-from decimal import Decimal
 from typing import Any, Final
 
 from holdfast.errors import ConfigurationError, StateError
 from holdfast.kernel.malformed import MALFORMED
 from holdfast.state_processor.flink.data_input import DataInput
-from holdfast.state_processor.flink.serializer import VARIABLE, FlinkSerializer, scaled, unreadable
-from holdfast.types.conversion.avro import avro_type
+from holdfast.state_processor.flink.serializer import VARIABLE, FlinkSerializer, unreadable
+from holdfast.types.conversion.avro import Logical, avro_type, logical_of
 from holdfast.types.conversion.avro_bounds import full_name
 
 _Read = Callable[[DataInput], Any]
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_LONGEST_DECIMAL: Final = 32
 _NAME: Final = "AvroSerializer"
 
 
@@ -43,20 +41,12 @@ class _Reads:
             return self._union(schema, namespace)
         if isinstance(schema, str):
             return _PRIMITIVES.get(schema) or self._named[full_name(schema, namespace)]
-        kind, logical = schema["type"], schema.get("logicalType")
-        plain = self._plain(schema, kind, namespace)
-        convert = _decimal(schema) if logical == "decimal" else _LOGICAL.get(logical)
-        if convert is None:
-            return plain
-        made = convert
-
-        def read(source: DataInput) -> Any:
-            try:
-                return made(plain(source))
-            except (ValueError, OverflowError, ArithmeticError) as error:
-                raise source.corrupt(f"a value of {logical} is none: {error}.") from error
-
-        return read
+        plain = self._plain(schema, schema["type"], namespace)
+        logical = logical_of(schema)
+        found = plain if logical is None else _converted(plain, logical, str(schema["logicalType"]))
+        if schema["type"] in ("enum", "fixed"):
+            self._named[full_name(schema["name"], schema.get("namespace", namespace))] = found
+        return found
 
     def _plain(self, schema: Mapping[str, Any], kind: Any, namespace: str) -> _Read:
         if kind == "array":
@@ -67,16 +57,11 @@ class _Reads:
         if kind in ("record", "error"):
             return self._record(schema, namespace)
         if kind == "enum":
-            read = _enum(tuple(schema["symbols"]))
-        elif kind == "fixed":
+            return _enum(tuple(schema["symbols"]))
+        if kind == "fixed":
             size = int(schema["size"])
-
-            def read(source: DataInput) -> Any:
-                return source.take(size)
-        else:
-            return self.of(kind, namespace)
-        self._named[full_name(schema["name"], schema.get("namespace", namespace))] = read
-        return read
+            return lambda source: source.take(size)
+        return self.of(kind, namespace)
 
     def _union(self, schema: list[Any], namespace: str) -> _Read:
         branches = [None if branch == "null" else self.of(branch, namespace) for branch in schema]
@@ -135,32 +120,17 @@ def _enum(symbols: tuple[str, ...]) -> _Read:
     return read
 
 
-def _decimal(schema: Mapping[str, Any]) -> Callable[[bytes], Decimal]:
-    scale = int(schema.get("scale", 0))
-
-    def convert(data: bytes) -> Decimal:
-        if len(data) > 32:
+def _converted(plain: _Read, logical: Logical, name: str) -> _Read:
+    def read(source: DataInput) -> Any:
+        data = plain(source)
+        if isinstance(data, bytes) and len(data) > _LONGEST_DECIMAL:
             raise StateError("A decimal has more digits than one has here, 38.")
-        return scaled(int.from_bytes(data, "big", signed=True), scale)
+        try:
+            return logical.value(data)
+        except (ValueError, OverflowError, ArithmeticError) as error:
+            raise source.corrupt(f"a value of {name} is none: {error}.") from error
 
-    return convert
-
-
-def _moment(unit: int) -> Callable[[int], datetime]:
-    return lambda count: _EPOCH + timedelta(microseconds=count * unit)
-
-
-def _local(unit: int) -> Callable[[int], datetime]:
-    return lambda count: (_EPOCH + timedelta(microseconds=count * unit)).replace(tzinfo=None)
-
-
-def _time_of_day(unit: int) -> Callable[[int], time]:
-    def convert(count: int) -> time:
-        if not 0 <= count * unit < 86_400_000_000:
-            raise ValueError(f"{count} is behind the end of a day")
-        return (_EPOCH + timedelta(microseconds=count * unit)).time()
-
-    return convert
+    return read
 
 
 _PRIMITIVES: Final[dict[str, _Read]] = {
@@ -171,13 +141,4 @@ _PRIMITIVES: Final[dict[str, _Read]] = {
     "double": DataInput.double,
     "bytes": lambda source: source.take(source.int32()),
     "string": _text,
-}
-_LOGICAL: Final[dict[Any, Callable[[Any], Any]]] = {
-    "date": lambda days: date(1970, 1, 1) + timedelta(days=days),
-    "time-millis": _time_of_day(1000),
-    "time-micros": _time_of_day(1),
-    "timestamp-millis": _moment(1000),
-    "timestamp-micros": _moment(1),
-    "local-timestamp-millis": _local(1000),
-    "local-timestamp-micros": _local(1),
 }

@@ -10,6 +10,7 @@ from typing import Any, Final, TypeVar
 
 from holdfast.errors import ConfigurationError, StateError
 from holdfast.state_processor.flink.data_input import DataInput
+from holdfast.types.information.decimal_type import scaled
 from holdfast.types.information.type_information import TypeInformation, Types
 
 VARIABLE: Final = -1
@@ -142,11 +143,6 @@ def _big_decimal(source: DataInput) -> Decimal | None:
     if not -1000 <= scale <= 1000 or abs(unscaled) >= 10**76:
         raise StateError(f"A number in file {source.path!r} has more digits than a decimal has here, 38.")
     return scaled(unscaled, scale)
-
-
-def scaled(unscaled: int, scale: int) -> Decimal:
-    """Return a number with all of its digits; what Python computes with decimals is rounded to 28 of them."""
-    return Decimal((int(unscaled < 0), tuple(map(int, str(abs(unscaled)))), -scale))
 
 
 def _boxed_string(source: DataInput) -> str | None:

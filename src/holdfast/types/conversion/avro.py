@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import reprlib
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from datetime import UTC, date, datetime, time, timedelta
+from decimal import Decimal
+from typing import Any, Final, NamedTuple
 
 from holdfast.errors import ConfigurationError
 from holdfast.kernel.malformed import MALFORMED
 from holdfast.types.conversion.avro_bounds import full_name, require_bounded_avro
+from holdfast.types.information.decimal_type import scaled
 from holdfast.types.information.record_type import AvroRecordTypeInformation
 from holdfast.types.information.type_information import TypeInformation, Types
 
@@ -22,15 +25,68 @@ _PRIMITIVES: Final[dict[str, Callable[[], TypeInformation]]] = {
     "bytes": Types.BINARY,
     "string": Types.STRING,
 }
-_LOGICAL: Final[dict[str, Callable[[], TypeInformation]]] = {
-    "date": Types.SQL_DATE,
-    "time-millis": Types.SQL_TIME,
-    "time-micros": Types.SQL_TIME,
-    "timestamp-millis": Types.INSTANT,
-    "timestamp-micros": Types.INSTANT,
-    "local-timestamp-millis": Types.TIMESTAMP_NTZ,
-    "local-timestamp-micros": Types.TIMESTAMP_NTZ,
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class Logical(NamedTuple):
+    """A logical type.
+
+    Attributes:
+        type: Of its values.
+        value: Makes a value of what Avro has in its place; ValueError or ArithmeticError if it cannot.
+    """
+
+    type: Callable[[], TypeInformation]
+    value: Callable[[Any], Any]
+
+
+def _day(days: int) -> date:
+    return date(1970, 1, 1) + timedelta(days=days)
+
+
+def _moment(unit: int) -> Callable[[int], datetime]:
+    return lambda count: _EPOCH + timedelta(microseconds=count * unit)
+
+
+def _local(unit: int) -> Callable[[int], datetime]:
+    return lambda count: (_EPOCH + timedelta(microseconds=count * unit)).replace(tzinfo=None)
+
+
+def _time_of_day(unit: int) -> Callable[[int], time]:
+    def convert(count: int) -> time:
+        if not 0 <= count * unit < 86_400_000_000:
+            raise ValueError(f"{count} is behind the end of a day")
+        return (_EPOCH + timedelta(microseconds=count * unit)).time()
+
+    return convert
+
+
+_LOGICAL: Final[dict[Any, Logical]] = {
+    "date": Logical(Types.SQL_DATE, _day),
+    "time-millis": Logical(Types.SQL_TIME, _time_of_day(1000)),
+    "time-micros": Logical(Types.SQL_TIME, _time_of_day(1)),
+    "timestamp-millis": Logical(Types.INSTANT, _moment(1000)),
+    "timestamp-micros": Logical(Types.INSTANT, _moment(1)),
+    "local-timestamp-millis": Logical(Types.TIMESTAMP_NTZ, _local(1000)),
+    "local-timestamp-micros": Logical(Types.TIMESTAMP_NTZ, _local(1)),
 }
+
+
+def logical_of(schema: Mapping[str, Any]) -> Logical | None:
+    """Return the logical type that a schema names; None if it names none, or one that counts as what it is made of.
+
+    Raises:
+        KeyError, TypeError: It is a decimal without a precision, or no name.
+    """
+    name = None if schema["type"] in ("record", "error", "array", "map") else schema.get("logicalType")
+    if name != "decimal":
+        return _LOGICAL.get(name)
+    precision, scale = schema["precision"], schema.get("scale", 0)
+
+    def value(data: bytes) -> Decimal:
+        return scaled(int.from_bytes(data, "big", signed=True), scale)
+
+    return Logical(lambda: Types.DECIMAL(precision, scale), value)
 
 
 def avro_type(schema: str | Mapping[str, Any]) -> AvroRecordTypeInformation:
@@ -49,7 +105,7 @@ def avro_type(schema: str | Mapping[str, Any]) -> AvroRecordTypeInformation:
         raise ConfigurationError(f"The Avro schema is no JSON: {error}.") from error
     try:
         require_bounded_avro(document)
-        found = _Reader().read(document, "")
+        found = _Reader().read(document, "").type
     except MALFORMED as error:
         raise ConfigurationError(
             f"The Avro schema {reprlib.repr(document)} is no schema of a record that can be read: {error!r:.300}."
@@ -59,35 +115,45 @@ def avro_type(schema: str | Mapping[str, Any]) -> AvroRecordTypeInformation:
     return found
 
 
+class _Part(NamedTuple):
+    """A type, and what makes a value of a default, as JSON has it."""
+
+    type: TypeInformation
+    default: Callable[[Any], Any]
+
+
 class _Reader:
     """Reads one schema; remembers the types that it names."""
 
     def __init__(self) -> None:
-        self._named: dict[str, TypeInformation] = {}
+        self._named: dict[str, _Part] = {}
 
-    def read(self, schema: Any, namespace: str) -> TypeInformation:
+    def read(self, schema: Any, namespace: str) -> _Part:
         if isinstance(schema, list):
             return self._union(schema, namespace)
         if isinstance(schema, str):
             return self._name(schema, namespace)
         if not isinstance(schema, Mapping) or "type" not in schema:
             raise ConfigurationError(f"{schema!r} is no Avro schema.")
-        kind, logical = schema["type"], schema.get("logicalType")
-        if logical == "decimal":
-            return Types.DECIMAL(schema["precision"], schema.get("scale", 0))
-        if logical in _LOGICAL:
-            return _LOGICAL[logical]()
+        kind, logical = schema["type"], logical_of(schema)
         if kind == "array":
-            return Types.LIST(self.read(schema["items"], namespace))
+            items = self.read(schema["items"], namespace)
+            return _Part(Types.LIST(items.type), lambda value: list(map(items.default, value)))
         if kind == "map":
-            return Types.MAP(Types.STRING(), self.read(schema["values"], namespace))
-        if kind in ("enum", "fixed"):
-            found = Types.STRING() if kind == "enum" else Types.BINARY()
-            self._named[full_name(schema["name"], schema.get("namespace", namespace))] = found
-            return found
-        return self._record(schema, namespace) if kind in ("record", "error") else self.read(kind, namespace)
+            values = self.read(schema["values"], namespace)
+            of_map = Types.MAP(Types.STRING(), values.type)
+            return _Part(of_map, lambda value: {name: values.default(item) for name, item in value.items()})
+        if kind in ("record", "error"):
+            return self._record(schema, namespace)
+        if kind not in ("enum", "fixed"):
+            plain = self.read(kind, namespace)
+            return plain if logical is None else _of_logical(logical, plain)
+        found = _Part(Types.STRING(), _same) if kind == "enum" else _Part(Types.BINARY(), _bytes)
+        found = found if logical is None else _of_logical(logical, found)
+        self._named[full_name(schema["name"], schema.get("namespace", namespace))] = found
+        return found
 
-    def _union(self, schema: list[Any], namespace: str) -> TypeInformation:
+    def _union(self, schema: list[Any], namespace: str) -> _Part:
         branches = [branch for branch in schema if branch != "null"]
         if len(branches) != 1:
             raise ConfigurationError(
@@ -95,34 +161,58 @@ class _Reader:
                 "record with one optional field for each."
             )
         # None belongs to every type.
-        return self.read(branches[0], namespace)
+        found = self.read(branches[0], namespace)
+        return found._replace(default=lambda value: None if value is None else found.default(value))
 
-    def _name(self, name: str, namespace: str) -> TypeInformation:
+    def _name(self, name: str, namespace: str) -> _Part:
         if name in _PRIMITIVES:
-            return _PRIMITIVES[name]()
+            return _Part(_PRIMITIVES[name](), _bytes if name == "bytes" else _same)
         found = self._named.get(full_name(name, namespace), self._named.get(name))
         if found is None:
             raise ConfigurationError(f"The Avro schema names {name!r}, which is not defined before.")
         return found
 
-    def _record(self, schema: Mapping[str, Any], namespace: str) -> AvroRecordTypeInformation:
+    def _record(self, schema: Mapping[str, Any], namespace: str) -> _Part:
         full = full_name(schema["name"], schema.get("namespace", namespace))
         inner = full.rpartition(".")[0]
-        names, types, defaults, aliases = [], [], {}, {}
+        names: list[str] = []
+        parts: list[_Part] = []
+        defaults, aliases = {}, {}
         for field in schema["fields"]:
             name, part = field["name"], self.read(field["type"], inner)
             names.append(name)
-            types.append(part)
+            parts.append(part)
             if "default" in field:
-                defaults[name] = _default(field["default"], part)
+                defaults[name] = _default(name, field["default"], part)
             if field.get("aliases"):
                 aliases[name] = tuple(field["aliases"])
         former = [alias.rpartition(".")[2] for alias in schema.get("aliases", ())]
-        found = AvroRecordTypeInformation(full.rpartition(".")[2], names, types, defaults, aliases, former)
+        types = [part.type for part in parts]
+        by_name = dict(zip(names, parts, strict=True))
+        found = _Part(
+            AvroRecordTypeInformation(full.rpartition(".")[2], names, types, defaults, aliases, former),
+            lambda value: {name: by_name[name].default(item) for name, item in value.items()},
+        )
         self._named[full] = found
         return found
 
 
-def _default(value: Any, part: TypeInformation) -> Any:
-    """Return a default as a value: Avro writes bytes as text of the first 256 characters."""
-    return value.encode("latin-1") if isinstance(value, str) and part == Types.BINARY() else value
+def _default(name: str, value: Any, part: _Part) -> Any:
+    """A default as a value; None, which belongs to every type, is one everywhere."""
+    try:
+        return None if value is None else part.default(value)
+    except MALFORMED as error:
+        raise ConfigurationError(f"The default {value!r:.80} of field {name!r} is no {part.type}: {error}.") from error
+
+
+def _of_logical(logical: Logical, plain: _Part) -> _Part:
+    return _Part(logical.type(), lambda value: logical.value(plain.default(value)))
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _bytes(value: str) -> bytes:
+    """Avro writes bytes as text of the first 256 characters."""
+    return value.encode("latin-1")

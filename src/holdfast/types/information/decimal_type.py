@@ -23,6 +23,11 @@ _WIDE: Final = decimal.Context(prec=200)
 _INTEGER_DIGITS: Final = {"tinyint": 3, "smallint": 5, "int": 10, "bigint": 19}
 
 
+def scaled(unscaled: int, scale: int) -> Decimal:
+    """Return a number with all of its digits; what Python computes with decimals is rounded to 28 of them."""
+    return Decimal((int(unscaled < 0), tuple(map(int, str(abs(unscaled)))), -scale))
+
+
 class DecimalTypeInformation(TypeInformation):
     """Decimal numbers of a fixed precision and scale; `as_int` ones are Python integers."""
 
