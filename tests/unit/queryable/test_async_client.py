@@ -2,10 +2,11 @@
 
 import asyncio
 import inspect
+from datetime import date
 
 import pytest
 
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, OutputTypeError
 from holdfast.queryable import (
     AsyncQueryableStateClient,
     QueryableStateClient,
@@ -24,7 +25,7 @@ from holdfast.queryable.wire.errors import (
 )
 from holdfast.queryable.wire.frame import FrameType, encode
 from holdfast.queryable.wire.limits import Limits
-from holdfast.state.declaration.descriptor import ListStateDescriptor, ValueStateDescriptor
+from holdfast.state.declaration.descriptor import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
 from tests.programs.written_job import WrittenJob
 
 
@@ -100,6 +101,30 @@ def test_gets_that_are_too_large_together_are_answered_one_by_one(tmp_path, benc
     *found, huge = run(bench.server(job, limits=Limits(message_bytes=50_000)), story)
     assert [len(answer.value) for answer in found] == [30_000] * 9
     assert type(huge) is LimitExceededError
+
+
+def test_a_value_that_python_has_not_is_an_error_of_its_own_get_and_cancels_nobody(tmp_path, bench):
+    days = MapStateDescriptor("days", "date", "bigint")
+    days.set_queryable("days")
+    job = WrittenJob(tmp_path, [days])
+
+    def far(states):
+        states.days.put(date(2024, 2, 29), 1)
+        states.days._write(5_000_000, 2)  # as a program of another language may have it
+
+    job.checkpoint([("near", lambda states: states.days.put(date(2024, 2, 29), 1)), ("far", far)])
+    server = bench.server(job)
+    with pytest.raises(OutputTypeError, match="The key 5000000 is no date") as blocking:
+        bench.client(server).get_kv_state("job", "days", "far")
+
+    async def story(client):
+        await client.get_kv_state("job", "days", "near")
+        gets = [client.get_kv_state("job", "days", key) for key in ("near", "far", "near", "far")]
+        return await asyncio.gather(*gets, return_exceptions=True)
+
+    near, far, *rest = run(server, story)
+    assert [near.value, rest[0].value] == [{date(2024, 2, 29): 1}] * 2
+    assert [(type(error), str(error)) for error in (far, rest[1])] == [(OutputTypeError, str(blocking.value))] * 2
 
 
 def test_who_waits_for_a_checkpoint_holds_up_nobody(job, bench):

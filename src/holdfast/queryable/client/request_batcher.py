@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable
 from itertools import repeat
 from typing import Any, Final
 
+from holdfast.errors import OutputTypeError
 from holdfast.queryable.client.client_request import ClientRequest, origin_of
 from holdfast.queryable.client.result import StateResult
 from holdfast.queryable.wire.description import StateDescription
@@ -73,14 +74,15 @@ class RequestBatcher:
             answer, what = await self._ask(client_request)
             origin = origin_of(answer)
             values, there = client_request.values(answer, what)
-        except (LimitExceededError, UnknownKvStateKeyGroupLocationError) as error:
+        except (LimitExceededError, UnknownKvStateKeyGroupLocationError, OutputTypeError) as error:
             if len(waiting) == 1:
                 _fail(waiting, error)
                 return
-            # Each of them may be answered alone: there is room for it, or a server for its key group.
+            # Each of them may be answered alone: there is room for it, a server for its key group, or a value that
+            # Python has.
             await asyncio.gather(*(self._answer(group, [one]) for one in waiting))
             return
-        except QueryError as error:
+        except Exception as error:
             _fail(waiting, error)
             return
         except BaseException:
@@ -96,9 +98,16 @@ class RequestBatcher:
                 future.set_result(StateResult(value, origin, what))
 
 
-def _fail(waiting: _Waiting, error: QueryError) -> None:
+def _fail(waiting: _Waiting, error: Exception) -> None:
     for _, future in waiting:
         if not future.done():
-            copy = type(error)(*error.args)
-            copy.__cause__ = error
-            future.set_exception(copy)
+            future.set_exception(_own(error))
+
+
+def _own(error: Exception) -> Exception:
+    """An error of a query for one of several who get it; others, which are made in other ways, are shared."""
+    if not isinstance(error, QueryError):
+        return error
+    copy = type(error)(*error.args)
+    copy.__cause__ = error
+    return copy
