@@ -1,16 +1,27 @@
 """What a process keeps between epochs: followed, corrected or thrown away, and never believed without its run ids."""
 
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from decimal import Decimal
 from itertools import permutations
 
 import pytest
 
-from holdfast.state import HashMapStateBackend, ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
+from holdfast.state import (
+    HashMapStateBackend,
+    ListState,
+    ListStateDescriptor,
+    MapState,
+    MapStateDescriptor,
+    ValueStateDescriptor,
+)
 from holdfast.state.backend.cache import STATE_CACHE, StateCache
 from holdfast.state.declaration.options import HASHMAP_MEMORY
 from holdfast.testing.state_contract.evolving_serializer import CodeSerializer, PriceSerializer
 from holdfast.testing.state_contract.state_epochs import JOB, StateEpochs
 from holdfast.testing.state_contract.state_registration_contract import WindowSerializer
+from holdfast.types.conversion.convert import to_type
+from holdfast.types.information.type_information import Types
 from holdfast.types.row import Row
 from tests.contract.compacting import compact_layers
 
@@ -184,6 +195,72 @@ def test_a_program_that_declares_a_state_anew_does_not_get_what_was_kept(epochs)
         state.update("text")
     with epochs.epoch() as task:
         assert task.state("a", ValueStateDescriptor("s", "string")).value() == "text"
+
+
+def berths(harbour):
+    @dataclass(frozen=True)
+    class Berth:
+        number: int
+
+        @property
+        def name(self):
+            return f"{harbour} {self.number}"
+
+    return Berth
+
+
+@pytest.mark.parametrize(
+    "described",
+    [
+        lambda kind: ValueStateDescriptor("s", kind),
+        lambda kind: ListStateDescriptor("s", kind),
+        lambda kind: MapStateDescriptor("s", "string", kind),
+        lambda kind: ValueStateDescriptor("s", Types.TUPLE([Types.LIST(to_type(kind))])),
+    ],
+    ids=["value", "list", "map", "within"],
+)
+def test_a_class_that_was_changed_reads_what_another_one_of_its_name_has_kept(epochs, described):
+    """A cell of a notebook that has a class is run again, and the worker is the same."""
+
+    def read(state):
+        if isinstance(state, MapState):
+            return state.get("k")
+        [found] = state.get() if isinstance(state, ListState) else [state.value()]
+        return found[0][0] if type(found) is tuple else found
+
+    old, new = berths("Oslo"), berths("Kiel")
+    with epochs.epoch() as task:
+        state = task.state("a", described(old))
+        if isinstance(state, MapState):
+            state.put("k", old(1))
+        elif isinstance(state, ListState):
+            state.add(old(1))
+        else:
+            state.update(old(1) if described(old).type_info == to_type(old) else ([old(1)],))
+    with epochs.epoch() as task:
+        found = read(task.state("a", described(new)))
+    assert type(found) is new
+    assert found.name == "Kiel 1"
+
+
+def test_keys_are_of_the_class_that_the_program_has_now(tmp_path):
+    old, new = berths("Oslo"), berths("Kiel")
+    before = StateEpochs(HashMapStateBackend(), str(tmp_path), key_type=old)
+    with before.epoch() as task:
+        task.state(old(1), COUNT).update(1)
+    after = StateEpochs(HashMapStateBackend(), str(tmp_path), key_type=new)
+    after.version = before.version
+    with after.epoch() as task:
+        task.state(new(1), COUNT)
+        assert [key.name for key in task.backend.get_keys("count")] == ["Kiel 1"]
+
+
+def test_instants_that_were_kept_are_read_without_a_zone_by_a_program_that_declares_them_so(epochs):
+    with epochs.epoch() as task:
+        task.state("a", ValueStateDescriptor("s", Types.INSTANT())).update(datetime(2024, 2, 29, tzinfo=UTC))
+    with epochs.epoch() as task:
+        found = task.state("a", ValueStateDescriptor("s", Types.SQL_TIMESTAMP())).value()
+    assert found == datetime(2024, 2, 29)
 
 
 NARROW, WIDE = "struct<n: bigint, name: string>", "struct<more: bigint, name: string, n: bigint>"

@@ -201,7 +201,7 @@ class HashMapKeyedStateBackend(AbstractKeyedStateBackend):
     def _attach(self, handle: CellHandle[Any], layout: StateLayout) -> None:
         """Let a handle work on the store of this version."""
         column = self._store.columns.get(layout.name)
-        if column is None or column.layout.schema != layout.schema:
+        if column is None or not layout.makes_the_same(column.layout):
             column = self._store.columns[layout.name] = self._new_column(layout)
         column.layout = layout
         stretches = () if self._reader is None else self._reader.stretches(layout.name)
@@ -380,7 +380,7 @@ class HashMapKeyedStateBackend(AbstractKeyedStateBackend):
         self._load_everything(state_name)
         store, column = self._store, handle.column
         cells = column.filled()
-        keys = [store.codec.user_key(key) for key in store.keys.objects(column.placement.slots_of(cells))]
+        keys = [self.key_codec.user_key(key) for key in store.keys.objects(column.placement.slots_of(cells))]
         namespaces = column.placement.namespaces_of(cells)
         if namespaces is None:
             return iter([(key, VOID) for key in keys])

@@ -37,7 +37,7 @@ from holdfast.state.layout.evolution import (
     forms_of,
 )
 from holdfast.state.layout.stored_schema import require_schema
-from holdfast.state.layout.value_codec import ValueCodec, value_codec_for
+from holdfast.state.layout.value_codec import ValueCodec, classes_of, value_codec_for
 from holdfast.state.run.probe import KEY
 from holdfast.state.run.run_file import HASH, Segment
 from holdfast.types.key.abstract_key_codec import KeyCodec
@@ -193,6 +193,13 @@ class StateLayout:
             return True
         is_alike = all(stored.get(part) == self.schema[part] for part in _PARTS)
         return is_alike and are_first_of(forms_of(stored), self.forms)
+
+    def makes_the_same(self, other: StateLayout) -> bool:
+        """Whether cells that another layout has decoded are those that this one decodes.
+
+        The schema names no class of a program, and a program that was changed may have another one of the same name.
+        """
+        return self.schema == other.schema and classes_of(self.value.type) == classes_of(other.value.type)
 
     def empty_table(self) -> pa.Table:
         """Return a segment without rows."""

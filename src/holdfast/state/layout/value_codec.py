@@ -18,7 +18,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from holdfast.types.changed_row import CHANGES, original, originals, settled
-from holdfast.types.information.record_type import RecordTypeInformation
+from holdfast.types.information.record_type import DataclassTypeInformation, RecordTypeInformation
 from holdfast.types.information.type_information import (
     AtomicTypeInformation,
     ChangelogTypeInformation,
@@ -28,6 +28,7 @@ from holdfast.types.information.type_information import (
     MapTypeInformation,
     OpaqueTypeInformation,
     PickledTypeInformation,
+    SerializerTypeInformation,
     StructTypeInformation,
     TypeInformation,
 )
@@ -248,3 +249,20 @@ def _is_exact(type_info: TypeInformation) -> bool:
     if isinstance(type_info, MapTypeInformation):
         return _is_exact(type_info.key_type) and _is_exact(type_info.value_type)
     return isinstance(type_info, OpaqueTypeInformation) or exact_class(type_info) is not _Nothing
+
+
+def classes_of(type_info: TypeInformation) -> list[Any]:
+    """Return the classes that make objects of columns, parts included: types that look alike there may have others."""
+    found: list[Any] = [type(type_info)]
+    parts: Sequence[TypeInformation] = ()
+    if isinstance(type_info, DataclassTypeInformation):
+        found.append(type_info.dataclass)
+    if isinstance(type_info, SerializerTypeInformation):
+        found.append(type(type_info.serializer))
+    elif isinstance(type_info, ListTypeInformation):
+        parts = (type_info.element_type,)
+    elif isinstance(type_info, MapTypeInformation):
+        parts = (type_info.key_type, type_info.value_type)
+    elif isinstance(type_info, StructTypeInformation):
+        parts = type_info.types
+    return [*found, *(one for part in parts for one in classes_of(part))]
