@@ -90,6 +90,15 @@ def test_what_is_no_row_is_refused_with_the_reason(value: bytes, reason: str) ->
         reader(EVERYTHING).deserialize(value)
 
 
+def test_whole_numbers_of_any_length_are_whole_numbers() -> None:
+    row_type = Types.ROW_NAMED(["n"], [Types.BIG_INT()])
+    for text, number in ((str(10**37), 10**37), ("-0", 0), ("1.50e2", 150), ('"12"', 12), ("7.0", 7), ("null", None)):
+        assert reader(row_type).deserialize(f'{{"n": {text}}}'.encode()) == (number,)
+    for text in ("1.5", "-0.5", "1e-3", "true", "false", '"1.5"', "[1]", "1e99"):
+        with pytest.raises(ValueError, match="it is no JSON of"):
+            reader(row_type).deserialize(f'{{"n": {text}}}'.encode())
+
+
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),

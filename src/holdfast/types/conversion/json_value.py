@@ -133,10 +133,16 @@ def _decimal(value: Any) -> Any:
         raise ValueError(f"{value!r} is no decimal number") from None
 
 
-def _whole(value: Any) -> int:
-    if isinstance(value, Decimal) and value.adjusted() > _DIGITS:
+def _whole(value: Any) -> Any:
+    if isinstance(value, str):
+        return int(_digits(value))
+    if not isinstance(value, Decimal):
+        return value
+    if value.adjusted() > _DIGITS:
         raise ValueError(f"{value} has too many digits")  # which nobody should write out
-    return int(_digits(value) if isinstance(value, str) else value)
+    if value != (number := int(value)):
+        raise ValueError(f"{value} is no whole number")
+    return number
 
 
 def _day(value: Any) -> date:
