@@ -33,6 +33,7 @@ from holdfast.state_processor import (
     StateBootstrapFunction,
     StateBootstrapTransformation,
 )
+from holdfast.types.conversion.convert import to_type
 from tests.stories import journal
 from tests.stories.functions import Numbering
 from tests.stories.journal import Journal
@@ -74,6 +75,22 @@ def test_a_job_goes_on_from_a_table(place: Path) -> None:
 def test_an_untyped_key_is_that_of_a_function(place: Path) -> None:
     path = written(place, counts(untyped=True))
     assert numbered(place, path, ["kelp"], key=lambda row: row[0]) == [("kelp", 6)]
+
+
+BERTH = "struct<pier: string, number: int>"
+
+
+@pytest.mark.parametrize("key_type", [None, BERTH])
+def test_a_column_of_rows_is_a_key_by_itself_as_in_the_job(place: Path, key_type: Any) -> None:
+    berths = pa.array([{"pier": "east", "number": 1}, {"pier": "west", "number": 2}], to_type(BERTH).arrow_type)
+    path = written(place, counts(pa.table({"word": berths, "n": [5, 7]}), key_type=key_type))
+    program = Program()
+    stream = program.source("in", f"word {BERTH}").key_by("word")
+    told = stream.process(Numbering(lambda row, n: (row[0].number, n)), "number int, n bigint").uid("count")
+    told.sink_to(Journal(place / "out")).uid("out")
+    inputs = epochs("in", [[(("east", 1),), (("west", 2),), (("west", 3),)]])
+    run(program, place / "job", inputs, {PATH: path}, clock=ManualClock(0))
+    assert sorted(journal.as_tuples(journal.read(place / "out"))) == [(1, 6), (2, 8), (3, 1)]
 
 
 def test_elements_of_a_list_may_be_a_row_each(place: Path) -> None:

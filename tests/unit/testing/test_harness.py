@@ -206,6 +206,13 @@ class Kinds(KeyedProcessFunction):
         yield list(self.words.get()), self.sums.get(), dict(self.lengths.items())
 
 
+def test_a_column_of_rows_is_a_key_by_itself() -> None:
+    kind = "struct<pier: string, number: int>"
+    told = {"key_by": "berth", "key_type": kind, "output_type": "string"}
+    with OperatorHarness(lambda row, ctx: [ctx.get_current_key().pier], **told) as harness:
+        assert harness.process_element({"berth": ("east", 1)}) == ["east"]
+
+
 def test_every_kind_of_state_works_with_a_selector_and_an_untyped_key() -> None:
     with OperatorHarness(Kinds(), key_by=lambda text: text[0], amnesia=True) as harness:
         harness.process_element("kelp")

@@ -20,6 +20,7 @@ from holdfast.errors import ConfigurationError, CorruptFileError, NullKeyError, 
 from holdfast.types.conversion.convert import to_type
 from holdfast.types.conversion.ddl import parse_schema, parse_type
 from holdfast.types.information.type_information import RowTypeInformation, Types
+from holdfast.types.key.column_keys import arrived_keys, hashes_of_columns, keys_of_columns
 from holdfast.types.key.key_codec import codec_from_json, key_codec_for
 from holdfast.types.row import Row
 from tests.unit.types.test_tagged import KEYS
@@ -269,6 +270,28 @@ def test_nested_rows_are_keys_too():
     assert codec.from_storage(codec.storage_array(keys)) == keys
     assert [codec.user_key(key) for key in keys] == rows
     assert codec.user_key(keys[0]).a == Row(x=1, y="p")
+
+
+@pytest.mark.parametrize(
+    ("within", "values"),
+    [
+        ("struct<a: int, b: string>", [(1, "p"), (None, "q")]),
+        ("struct<a: int>", [(1,), (None,)]),
+        ("struct<x: struct<a: int>>", [((1,),), ((2,),)]),
+    ],
+)
+def test_a_row_alone_in_a_row_is_a_key_in_a_column_of_its_own_and_in_one_of_whole_keys(within, values):
+    kind = parse_schema(f"s {within}")
+    codec = key_codec_for(kind)
+    rows = [(value,) for value in values]
+    expected = [codec.dict_key(row) for row in rows]
+    whole, part = kind.to_array(rows), kind.types[0].to_array(values)
+    for column in (whole, part):
+        assert codec.dict_keys([column]) == expected
+        assert list(arrived_keys(codec, [column])) == expected
+        stored, hashes = keys_of_columns(codec, [column])
+        assert codec.from_storage(stored) == expected
+        assert hashes.tolist() == hashes_of_columns(codec, [column]).tolist() == list(map(codec.hash, expected))
 
 
 def test_damaged_composite_keys_are_refused():

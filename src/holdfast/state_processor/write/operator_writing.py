@@ -38,7 +38,12 @@ from holdfast.storage.job.job_directory import JobDirectory
 from holdfast.storage.job.naming import FileName
 from holdfast.types.conversion.arrow import batch_to_elements, elements_to_batch
 from holdfast.types.conversion.convert import to_row_type, to_type
-from holdfast.types.information.type_information import PickledTypeInformation, RowTypeInformation, TypeInformation
+from holdfast.types.information.type_information import (
+    PickledTypeInformation,
+    RowTypeInformation,
+    StructTypeInformation,
+    TypeInformation,
+)
 from holdfast.types.key.abstract_key_codec import KeyCodec
 from holdfast.types.key.key_codec import TaggedKeyCodec, key_codec_for
 
@@ -156,10 +161,12 @@ def _codec(key: KeyBy, data: _Table) -> KeyCodec:
         raise ConfigurationError(f"There are no columns {missing} to key by; there are {list(data.columns)}.")
     if key.untyped:
         return TaggedKeyCodec()
-    if key.key_type is not None:
-        return key_codec_for(key.key_type, key.columns)
     types = [data.columns[name] for name in key.columns]
-    return key_codec_for(types[0] if len(types) == 1 else RowTypeInformation(key.columns, types), key.columns)
+    # A column of rows is a key by itself, as in a job, and its fields have names of their own.
+    names = () if len(types) == 1 and isinstance(types[0], StructTypeInformation) else key.columns
+    if key.key_type is not None:
+        return key_codec_for(key.key_type, names)
+    return key_codec_for(types[0] if len(types) == 1 else RowTypeInformation(key.columns, types), names)
 
 
 def _written(keyed: KeyedTable, data: _Table, place: RunPlace, now: int) -> list[RunHandle]:

@@ -93,7 +93,8 @@ class ElementKeys:
             self._columns = tuple(key_by)
         if not self._columns:
             self._select = self._opened.bind(SubtaskInfo(uid="harness"))
-        self.codec = key_codec_for(None if key_type is None else to_type(key_type), self._columns)
+        names = self._columns if len(self._columns) > 1 else ()  # a column of rows is a key by itself
+        self.codec = key_codec_for(None if key_type is None else to_type(key_type), names)
 
     def close(self) -> None:
         """Closes a selector that has something to close."""

@@ -82,9 +82,7 @@ def arrived_keys(codec: KeyCodec, columns: Sequence[pa.Array]) -> Sequence[Any]:
 def _parts(codec: CompositeKeyCodec, arrays: list[pa.Array]) -> list[pa.Array] | None:
     """The parts of a composite key as columns; None if they have to be looked at one by one."""
     types = codec.key_type.types
-    if len(arrays) == 1 and pa.types.is_struct(arrays[0].type) and len(types) > 0:
-        _refuse_nulls(arrays[0])
-        arrays = [_one_array(part) for part in arrays[0].flatten()]
+    arrays = [_one_array(part) for part in codec.part_columns(arrays)]
     if len(arrays) != len(types):
         raise ConfigurationError(f"A key of {len(types)} columns got {len(arrays)}.")
     if not all(map(_is_column_wise, types)):

@@ -133,11 +133,22 @@ class CompositeKeyCodec(KeyCodec):
 
     def dict_keys(self, columns: Sequence[pa.Array]) -> list[Any]:
         """Convert the key columns of a batch, or one struct column."""
-        nested_alone = len(self._parts) == 1 and isinstance(self._parts[0], CompositeKeyCodec)
-        if len(columns) == 1 and pa.types.is_struct(columns[0].type) and not nested_alone:
-            _refuse_nulls(columns[0])
-            columns = columns[0].flatten()
-        return list(zip(*self._columns(columns), strict=True))
+        return list(zip(*self._columns(self.part_columns(columns)), strict=True))
+
+    def part_columns(self, columns: Sequence[pa.Array]) -> Sequence[pa.Array]:
+        """Return a column for each part of the key.
+
+        Args:
+            columns: Those, or one column of structs that are whole keys. Where the only part is a struct itself, the
+                depth of the structs tells which of both it is.
+        """
+        if len(columns) != 1 or not pa.types.is_struct(columns[0].type):
+            return columns
+        if len(self._parts) == 1 and _depth(columns[0].type) < _depth(self.key_type.arrow_type):
+            return columns
+        _refuse_nulls(columns[0])
+        parts: list[pa.Array] = columns[0].flatten()
+        return parts
 
     def read_nullable(self, column: pa.Array) -> list[Any]:
         """Convert a struct column of another composite key, where nulls are None."""
@@ -327,6 +338,13 @@ def _declared(key_type: TypeInformation) -> AtomicKeyCodec | CompositeKeyCodec:
     if isinstance(key_type, StructTypeInformation):
         return CompositeKeyCodec(key_type)
     return AtomicKeyCodec(key_type)
+
+
+def _depth(kind: pa.DataType) -> int:
+    """How many structs are inside each other."""
+    if not pa.types.is_struct(kind):
+        return 0
+    return 1 + max((_depth(kind.field(at).type) for at in range(kind.num_fields)), default=0)
 
 
 def _one(columns: Sequence[pa.Array]) -> pa.Array:
