@@ -239,6 +239,18 @@ def test_nobody_listens(bench):
         asyncio.run(story())
 
 
+@pytest.mark.parametrize("host", ["query..example", "x" * 70 + ".example", "query\0example"])
+def test_no_host_can_have_that_name(host):
+    async def story():
+        async with AsyncQueryableStateClient(host, 9000) as client:
+            await client.jobs()
+
+    with pytest.raises(QueryConnectionError, match="No connection to"):
+        asyncio.run(story())
+    with pytest.raises(QueryConnectionError, match="No connection to"):
+        QueryableStateClient(host, 9000).jobs()
+
+
 def test_both_clients_have_the_same_methods_with_the_same_arguments():
     def surface(client):
         methods = {name: kind for name, kind in vars(client).items() if not name.startswith("_")}

@@ -31,7 +31,7 @@ class BlockingConnection:
             plain = socket.create_connection(address, CONNECT_TIMEOUT)
             plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._socket = plain if ssl is None else ssl.wrap_socket(plain, server_hostname=address[0])
-        except OSError as error:
+        except (OSError, ValueError) as error:  # a name that no host can have is a ValueError
             raise self._session.unreachable(error) from error
         try:
             self._send(self._session.greeting(token))

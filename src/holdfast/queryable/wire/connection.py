@@ -281,7 +281,7 @@ async def connect(
             )
     except TimeoutError:
         raise session.silent(timeout) from None
-    except (OSError, tls_module.SSLError) as error:
+    except (OSError, ValueError) as error:  # a name that no host can have is a ValueError
         raise session.unreachable(error) from error
     await connection.greet(token, timeout)
     return connection
