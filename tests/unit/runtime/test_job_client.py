@@ -229,3 +229,13 @@ def test_of_those_who_complete_a_future_the_first_one_does() -> None:
     given_up.set_result("kelp")
     with pytest.raises(CancelledError):
         given_up.result()
+
+
+def test_another_parallelism_of_all_operators_is_meant_for_those_too_that_had_got_one_of_their_own(
+    client: JobClient,
+) -> None:
+    client.rescale({"count": 3}).result(SECONDS)
+    client.rescale(4).result(SECONDS)
+    rescaled = client._master.control.rescales.latest(done=True)
+    assert rescaled is not None
+    assert rescaled.after == {"count": 4}

@@ -229,7 +229,8 @@ class JobAttempt(EpochDriver):
 
     def _rescale(self, request: RescaleRequest) -> None:
         """Another parallelism from this epoch on: the same runs, read by other ranges of key groups."""
-        wanted = {**self._control.parallelism, **request.parallelism}
+        is_of_all = "" in request.parallelism
+        wanted = {**({} if is_of_all else self._control.parallelism), **request.parallelism}
         started, before = self._job.clock.now_ms(), _parallelism(self._plan)
         self._stored_max = {step.uid: step.max_parallelism for step in self._plan.stateful_steps()}
         try:
