@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 
 from holdfast.common import CompletableFuture
-from holdfast.errors import ConfigurationError, JobExecutionError
+from holdfast.errors import ConfigurationError, JobExecutionError, StorageError
+from holdfast.runtime.exchange.descriptor import JobDescriptor
 from holdfast.runtime.function.sink import Committer
 from holdfast.runtime.job.control import SnapshotRequest
 from holdfast.runtime.job.status import JobStatus
@@ -239,3 +240,35 @@ def test_another_parallelism_of_all_operators_is_meant_for_those_too_that_had_go
     rescaled = client._master.control.rescales.latest(done=True)
     assert rescaled is not None
     assert rescaled.after == {"count": 4}
+
+
+class OnceAway(WaitingEngine):
+    """Cannot ship the job while it is told so, once."""
+
+    is_away = False
+
+    def reship(self, job: JobDescriptor) -> None:
+        if self.is_away:
+            self.is_away = False
+            raise StorageError("the workers are away")
+        super().reship(job)
+
+
+def test_who_waits_for_another_parallelism_hears_that_the_attempt_has_failed_meanwhile(place: Path) -> None:
+    restarts = {"restart-strategy.type": "fixed-delay", "restart-strategy.fixed-delay.delay": 0}
+    job = counted(place, engine=OnceAway, options=restarts)
+    job.trigger_checkpoint().result(SECONDS)
+    engine, control = job._master.job.engine, job._master.control
+    assert isinstance(engine, OnceAway)
+    with job._master.attempt._lock:  # type: ignore[union-attr]
+        engine.is_away = True
+        first, second = job.rescale(4), job.rescale({"count": 3})
+    with pytest.raises(StorageError, match="the workers are away"):
+        first.result(SECONDS)
+    second.result(SECONDS)  # the next attempt meets it
+    assert [(rescale.before, rescale.after) for rescale in control.rescales.newest_first()] == [
+        ({"count": 2}, {"count": 3}),
+        ({"count": 2}, {"count": 2}),
+    ]
+    job.cancel()
+    assert job.await_termination(SECONDS)

@@ -144,11 +144,10 @@ class JobControl:
         self._wake.set()
         return request.future
 
-    def take_rescales(self) -> list[RescaleRequest]:
-        """The waiting wishes for another parallelism; whoever takes them answers them."""
+    def take_rescale(self) -> RescaleRequest | None:
+        """The wish for another parallelism that has waited longest; whoever takes it answers it."""
         with self._lock:
-            taken, self._rescales = self._rescales, []
-        return taken
+            return self._rescales.pop(0) if self._rescales else None
 
     @property
     def rescale_requested(self) -> bool:

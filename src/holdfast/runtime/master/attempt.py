@@ -193,7 +193,7 @@ class JobAttempt(EpochDriver):
 
     def _run_epoch(self, epoch_input: EpochInput | None) -> None:
         self._checkpoints.commits.note()
-        for request in self._control.take_rescales():
+        while (request := self._control.take_rescale()) is not None:
             self._rescale(request)
         self._checkpoints.refuse_vain_drains()
         started, began = time.perf_counter(), self._job.clock.now_ms()
@@ -241,18 +241,26 @@ class JobAttempt(EpochDriver):
                 )
             plan = self._compile(wanted)
         except ConfigurationError as error:
-            times = (started, self._job.clock.now_ms())
-            self._control.rescales.met(request.parallelism, before, before, times, str(error))
-            request.future.set_exception(error)
+            self._refuse(request, before, started, error)
             return
-        self._plan, self._control.parallelism = plan, wanted
+        self._plan = plan
+        try:
+            self._epochs.replan(plan)
+            self._job.engine.reship(self._descriptor())
+        except BaseException as error:
+            self._refuse(request, before, started, error)  # the next attempt begins with what was in force
+            raise
+        self._control.parallelism = wanted
         after = _parallelism(plan)
         self._flow.forget(uid for uid, number in before.items() if after.get(uid) != number)
-        self._epochs.replan(plan)
-        self._job.engine.reship(self._descriptor())
         times = (started, self._job.clock.now_ms())
         self._control.rescales.met(request.parallelism, before, after, times)
         request.future.set_result(None)
+
+    def _refuse(self, request: RescaleRequest, before: Mapping[str, int], started: int, error: BaseException) -> None:
+        times = (started, self._job.clock.now_ms())
+        self._control.rescales.met(request.parallelism, before, before, times, str(error))
+        request.future.set_exception(error)
 
     def _descriptor(self) -> JobDescriptor:
         job, token = self._job, self._lease.token
