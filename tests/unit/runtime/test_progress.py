@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import logging
 
@@ -55,3 +56,20 @@ def test_the_newest_records_are_kept_and_listeners_hear_of_each() -> None:
     assert reporter.recent == [SECOND]
     assert heard == [FIRST, SECOND]
     assert FIRST.to_dict()["rows_per_second"] == 3000.0
+
+
+class GoneScreen(Screen):
+    """The terminal was closed, and the job runs on."""
+
+    def write(self, text: str, /) -> int:
+        raise OSError(errno.EIO, "Input/output error")
+
+
+def test_a_terminal_that_was_closed_does_not_end_the_job(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "holdfast.progress")
+    reporter = ProgressReporter("words", GoneScreen())
+    reporter.report(FIRST)
+    reporter.report(SECOND)
+    reporter.close()
+    assert [record.epoch for record in reporter.recent] == [1, 2]
+    assert len(caplog.records) == 2, "they are told where others are told of them"

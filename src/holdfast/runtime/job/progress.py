@@ -94,9 +94,8 @@ class ProgressReporter:
         """Takes one record."""
         self._recent.append(progress)
         if self._live:
-            self._stream.write(f"\r\x1b[K{self._name}: {progress.line()}")
-            self._stream.flush()
-        else:
+            self._write(f"\r\x1b[K{self._name}: {progress.line()}")
+        if not self._live:
             logger.info("%s: %s", self._name, progress.line())
         for listener in self._listeners:
             listener(progress)
@@ -104,8 +103,15 @@ class ProgressReporter:
     def close(self) -> None:
         """Ends the live line."""
         if self._live and self._recent:
-            self._stream.write("\n")
+            self._write("\n")
+
+    def _write(self, text: str) -> None:
+        """Writes to the terminal while there is one: a job that runs on in the background outlives it."""
+        try:
+            self._stream.write(text)
             self._stream.flush()
+        except (OSError, ValueError):  # it was closed, there or here
+            self._live = False
 
     @property
     def recent(self) -> list[EpochProgress]:
