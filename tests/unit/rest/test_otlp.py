@@ -153,3 +153,13 @@ def test_options_that_do_not_fit_are_refused(collector: Collector, changed: dict
     with pytest.raises(ConfigurationError, match=word):
         reporter_from(Configuration({**options(collector), **changed}), list, {})
     assert reporter_from(Configuration({}), list, {}) is None
+
+
+def test_the_last_report_of_a_job_that_has_failed_says_so(tmp_path: Path, collector: Collector) -> None:
+    running = Running(tmp_path, **options(collector))
+    running.say("poison")
+    running.thread.join(30.0)
+    newest = collector.newest()
+    assert newest["holdfast_job_status", "FAILED"] == ("gauge", 1)
+    assert newest["holdfast_job_status", "RUNNING"] == ("gauge", 0)
+    assert newest["holdfast_job_is_leader", ""] == ("gauge", 0)

@@ -475,3 +475,34 @@ def test_the_commands_name_the_format_resolve_paths_where_they_are_typed_and_dis
     assert not path.exists()
     assert holdfast("savepoint", "-d", job.directory / "chk-1").exit_code != 0
     assert holdfast("savepoint").exit_code == holdfast("savepoint", job.directory, "-d", path).exit_code == 2
+
+
+def test_who_waits_for_a_savepoint_hears_that_the_job_has_failed_meanwhile(tmp_path: Path) -> None:
+    running = Running(tmp_path)
+    client, begun, may_fail = running.client, threading.Event(), threading.Event()
+
+    def fail(stage: int, subtask: int) -> None:
+        begun.set()
+        may_fail.wait(SECONDS)
+        raise StorageError("the disk is on fire")
+
+    running.engine._interceptor = fail
+    running.say("rock")
+    assert begun.wait(SECONDS)
+    trigger_id = client.post("savepoints", {"target-directory": str(tmp_path / "s")})["request-id"]
+    may_fail.set()
+    until(lambda: client.get(f"savepoints/{trigger_id}", timeout=SECONDS)["status"]["id"] == "COMPLETED")
+    running.thread.join(SECONDS)
+    assert isinstance(running.failure, HoldfastError)
+
+
+def test_while_an_outcome_is_fetched_a_job_that_has_failed_says_so(tmp_path: Path) -> None:
+    running = Running(tmp_path)
+    client = running.client
+    client.result_of("checkpoints", client.post("checkpoints", {})["request-id"], SECONDS)
+    client.post("checkpoints", {})  # nobody fetches what becomes of this one
+    running.say("poison")
+    until(lambda: client.get("status")["status"] == "FAILED")
+    result = client.get("execution-result")["job-execution-result"]
+    assert "this word is poison" in result["failure-cause"]["message"]
+    running.thread.join(SECONDS)

@@ -16,7 +16,8 @@ from __future__ import annotations
 
 import logging
 import threading
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from typing import Final
 
@@ -137,13 +138,13 @@ class JobMaster:
                 run as it is; a new attempt would meet the same.
         """
         try:
-            with self._observers.observing(), self._campaigning():
+            with self._observers.observing(), self._ending(), self._campaigning():
                 self.status = self._run_attempts()
-        except FencedError as error:
-            self.status, self.failure = JobStatus.SUSPENDED, error
+        except FencedError:
             raise
         except HoldfastError as error:
-            self.status, self.failure = JobStatus.FAILED, error
+            if self.failure is None:  # an option of an observer does not fit
+                self.status, self.failure = JobStatus.FAILED, error
             if isinstance(error, JobExecutionError):
                 self._discard_if_failed_for_good()
                 raise
@@ -158,6 +159,20 @@ class JobMaster:
             self.ended.set()
         logger.info("job %r ended %s", self.job.name, self.status.value)
         return self.status
+
+    @contextmanager
+    def _ending(self) -> Iterator[None]:
+        """Lets observers, who are still there, tell how the job has ended, and those who wait of their answer."""
+        try:
+            yield
+        except FencedError as error:
+            self.status, self.failure = JobStatus.SUSPENDED, error
+            raise
+        except HoldfastError as error:
+            self.status, self.failure = JobStatus.FAILED, error
+            raise
+        finally:
+            self.control.end()
 
     def _campaigning(self) -> AbstractContextManager[None]:
         leadership = self.job.leadership
