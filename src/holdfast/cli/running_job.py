@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from holdfast.cli.job_directories import directories_at
+from holdfast.cli.registers import Registers
 from holdfast.dispatcher.service.job_manager_client import JobManagerClient
 from holdfast.errors import NotExistError
 from holdfast.kernel.configuration import Configuration
@@ -40,12 +41,14 @@ def running_job(path: str, job: str | None, properties: Iterable[str] = ()) -> R
     Args:
         path: The directory of a job, or one that holds several; or the id of a job that was submitted.
         job: The id of one of several, or its name.
-        properties: Options that say which cluster the job manager belongs to.
+        properties: Options that say how to reach an object store, and which cluster the job manager belongs to.
 
     Raises:
         NotExistError: There is no such directory or job, or more than one runs.
         RestError: No job runs there, or not on this host.
+        ConfigurationError: An option does not fit.
     """
+    Registers(properties)  # reads how to reach an object store
     if is_submitted_job(path):
         return job_manager(properties).job(path)
     directories = directories_at(path)

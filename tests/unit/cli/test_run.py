@@ -20,6 +20,8 @@ from holdfast.errors import (
     RestoreError,
     UserFunctionError,
 )
+from holdfast.storage.file_system import s3_options
+from holdfast.storage.file_system.s3_connection import S3Options
 
 
 @pytest.fixture
@@ -201,3 +203,17 @@ def test_a_state_server_has_no_other_levels_of_its_log(monkeypatch: pytest.Monke
     result = CliRunner().invoke(main, ["state-server", "jobs"])
     assert result.exit_code == 2
     assert "HOLDFAST_LOG_LEVEL" in result.output
+
+
+@pytest.mark.parametrize("verb", ["stop", "cancel", "checkpoint", "rescale", "savepoint"])
+def test_a_command_for_a_running_job_reaches_the_object_store_that_it_was_told_of(
+    verb: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(s3_options, "_current", S3Options())
+    directory = ["no-such-directory", *(["2"] if verb == "rescale" else [])]
+    result = CliRunner().invoke(main, [verb, *directory, "-D", "s3.endpoint=http://minio:9000"])
+    assert result.exit_code == 1
+    assert s3_options.current_s3_options().endpoint == "http://minio:9000"
+    result = CliRunner().invoke(main, [verb, *directory, "-D", "s3.endpiont=http://minio:9000"])
+    assert result.exit_code == 2
+    assert "Did you mean 's3.endpoint'" in result.stderr
