@@ -217,3 +217,18 @@ def test_a_command_for_a_running_job_reaches_the_object_store_that_it_was_told_o
     result = CliRunner().invoke(main, [verb, *directory, "-D", "s3.endpiont=http://minio:9000"])
     assert result.exit_code == 2
     assert "Did you mean 's3.endpoint'" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("share", "message"),
+    [
+        (["--part", "3/2"], "no part 3 of 2"),
+        (["--part", "0/2"], "no part 0 of 2"),
+        (["--part", "2"], "Write --part as 1/2"),
+        (["--key-groups", "63-0"], "63-0"),
+    ],
+)
+def test_a_state_server_of_no_part_is_wrong_usage(share: list[str], message: str) -> None:
+    result = CliRunner().invoke(main, ["state-server", "no-such-directory", "--leader", "nobody", *share])
+    assert (result.exit_code, result.exception.__class__) == (2, SystemExit)
+    assert message in result.stderr

@@ -95,8 +95,8 @@ def state_server(
     """
     if part is not None and key_groups is not None:
         raise click.UsageError("--part and --key-groups both say which key groups to hold: choose one of them.")
-    share = _share(part, key_groups)
     with errors_to_exit_codes(), ExitStack() as stack:
+        share = _share(part, key_groups)
         configuration = options_of(properties)
         configuration.validate()
         use_s3_options(configuration)
@@ -201,9 +201,13 @@ def _share(part: str | None, key_groups: str | None) -> Share:
     try:
         if part is not None:
             index, count = map(int, part.split("/"))
+            if not 1 <= index <= count:
+                raise click.UsageError(f"There is no part {index} of {count}; they are numbered from 1.")
             return part_of(index - 1, count)
         if key_groups is not None:
             first, last = map(int, key_groups.split("-"))
+            if first > last:
+                raise click.UsageError(f"--key-groups {key_groups} is no key group: write the lower one first.")
             held = KeyGroupRange(first, last)
             return lambda maximum: tuple(
                 within for within in (held.intersection(KeyGroupRange(0, maximum - 1)),) if within
