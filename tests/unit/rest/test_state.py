@@ -100,3 +100,18 @@ def test_two_checkpoints_are_compared(job: Running) -> None:
     [state] = [entry for entry in found["differences"] if entry["state"] == "count"]
     assert (state["change"], state["before"]["rows"], state["after"]["rows"]) == ("changed", 2, 3)
     assert job.client.get("state/2/difference/2")["differences"] == []
+
+
+def test_pages_of_any_size_lead_through_all_rows(job: Running) -> None:
+    words = {f"word {number}" for number in range(1200)}
+    job.say(*words)
+    until(lambda: job.client.get("checkpoints")["counts"]["completed"] == 2)
+    found: list[str] = []
+    start: int | None = 0
+    while start is not None:
+        page = job.client.get(f"state/latest/operators/count/count?limit=1000&start={start}")
+        found += [row["key"] for row in page["rows"]]
+        assert len(page["rows"]) <= 500
+        start = page["next"]
+    assert words < set(found)
+    assert len(found) == len(set(found))

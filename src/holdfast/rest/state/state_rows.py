@@ -121,7 +121,8 @@ class StateRows:
             conditions: On columns and on fields of them.
             contained: A text that one of the columns contains, in any case; empty for all rows.
             start: The key group to begin with.
-            limit: About how many rows; those of a last part of key groups are told of as a whole, up to a bound.
+            limit: About how many rows, up to a bound. Parts of key groups are told of as a whole; one that alone has
+                more rows than the bound is cut.
 
         Raises:
             RefusedError: A condition does not fit the columns.
@@ -133,16 +134,28 @@ class StateRows:
         for groups in self._parts(start):
             if len(found) >= limit or time.monotonic() > ends:
                 return {"rows": found, "read": read, "cut": cut, "next": groups.start}
-            for table in self._table.read([groups]):
-                read += table.num_rows
-                kept = matching(self._as_batch(table), conditions) if conditions else table
-                if not contained:
-                    cut = cut or kept.num_rows > MOST_ROWS - len(found)
-                    kept = kept.slice(0, MOST_ROWS - len(found))
-                rows = [row for row in self._shown(kept) if not contained or _contains(row, contained)]
-                cut = cut or len(rows) > MOST_ROWS - len(found)
-                found += rows[: MOST_ROWS - len(found)]
+            rows, seen, is_cut = self._part(groups, conditions, contained)
+            if found and len(found) + len(rows) > MOST_ROWS:
+                return {"rows": found, "read": read, "cut": cut, "next": groups.start}
+            found, read, cut = found + rows, read + seen, cut or is_cut
         return {"rows": found, "read": read, "cut": cut, "next": None}
+
+    def _part(
+        self, groups: KeyGroupRange, conditions: Sequence[Condition], contained: str
+    ) -> tuple[list[dict[str, str]], int, bool]:
+        """The rows of a part that are wanted, how many were read, and whether there are more."""
+        found: list[dict[str, str]] = []
+        read, cut = 0, False
+        for table in self._table.read([groups]):
+            read += table.num_rows
+            kept = matching(self._as_batch(table), conditions) if conditions else table
+            if not contained:
+                cut = cut or kept.num_rows > MOST_ROWS - len(found)
+                kept = kept.slice(0, MOST_ROWS - len(found))
+            rows = [row for row in self._shown(kept) if not contained or _contains(row, contained)]
+            cut = cut or len(rows) > MOST_ROWS - len(found)
+            found += rows[: MOST_ROWS - len(found)]
+        return found, read, cut
 
     def largest(self) -> dict[str, Any]:
         """Return the largest keys and key groups by the bytes of their rows, as they are before they are encoded."""
