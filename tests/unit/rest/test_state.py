@@ -115,3 +115,12 @@ def test_pages_of_any_size_lead_through_all_rows(job: Running) -> None:
         start = page["next"]
     assert words < set(found)
     assert len(found) == len(set(found))
+
+
+def test_a_condition_may_have_the_word_and_in_its_text(job: Running) -> None:
+    job.say("salt and pepper", 'a " and b')
+    until(lambda: job.client.get("checkpoints")["counts"]["completed"] == 2)
+    for condition in ('key == "salt and pepper"', 'value > 0 AND key == "salt and pepper" and value < 9'):
+        assert [row["key"] for row in rows(job, f"where={quote(condition)}")] == ["salt and pepper"]
+    condition = 'key == "a \\" and b" and value == 1'
+    assert [row["key"] for row in rows(job, f"where={quote(condition)}")] == ['a " and b']

@@ -36,6 +36,8 @@ LARGEST: Final = 20
 MOST_ROWS: Final = 500
 _PARTS: Final = 128
 _LONGEST: Final = 4000
+_AND: Final = re.compile(r"""\s+and\s+(?=(?:[^"\\]|\\.|"(?:[^"\\]|\\.)*")*$)""", re.IGNORECASE | re.DOTALL)
+"""What is between two conditions; in a text it is part of the text."""
 _CONDITION: Final = re.compile(r"\s*([^\s=!<>]+)\s*(==|!=|<=|>=|=|<|>)\s*(.+?)\s*", re.DOTALL)
 
 
@@ -71,7 +73,7 @@ def conditions_in(text: str) -> list[Condition]:
         RefusedError: They are none.
     """
     found = []
-    for part in re.split(r"\s+and\s+", text.strip(), flags=re.IGNORECASE) if text.strip() else ():
+    for part in _AND.split(text.strip()) if text.strip() else ():
         match = _CONDITION.fullmatch(part)
         if match is None:
             raise RefusedError(
