@@ -6,10 +6,15 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.dispatcher.store.cluster_directory import cluster_directory
 from holdfast.dispatcher.store.ended_jobs import EndedJobs
 from holdfast.ha.job_manager_store.job_result import ApplicationStatus, FailureCause, JobResult
+from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.ids import JobID
+from holdfast.storage.file_system import s3_options
 from holdfast.storage.file_system.local import LocalFileSystem
+from holdfast.storage.file_system.object_store import object_store_for
+from holdfast.storage.file_system.s3_connection import S3Options
 
 
 def result(number: int) -> JobResult:
@@ -46,3 +51,20 @@ def test_what_cannot_be_read_is_not_shown_and_goes_when_there_are_too_many(tmp_p
     jobs.keep(result(2))
     assert jobs.read() == [result(1), result(2)]
     assert len(list((tmp_path / "ended").iterdir())) == 3
+
+
+def test_the_storage_of_a_cluster_is_reached_as_its_options_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(s3_options, "_current", S3Options())
+    configuration = Configuration(
+        {
+            "high-availability.type": "filesystem",
+            "high-availability.storageDir": "s3://clusters/ha",
+            "s3.endpoint": "http://127.0.0.1:9",
+            "s3.access-key": "test",
+            "s3.secret-key": "test",
+            "s3.region": "us-east-1",
+        }
+    )
+    fs, path = cluster_directory(configuration, "not used with elections")
+    assert s3_options.current_s3_options().endpoint == "http://127.0.0.1:9"
+    assert fs is object_store_for(path), "it was made with them, and not before"
