@@ -19,6 +19,7 @@ import pytest
 from holdfast.errors import HoldfastError, StorageError
 from holdfast.kernel.clock import ManualClock
 from holdfast.rest.answer import Request
+from holdfast.rest.client import RestClient
 from holdfast.rest.job_api import JobApi
 from holdfast.rest.operation import AsyncOperations
 from holdfast.runtime.job.status import JobStatus
@@ -506,3 +507,12 @@ def test_while_an_outcome_is_fetched_a_job_that_has_failed_says_so(tmp_path: Pat
     result = client.get("execution-result")["job-execution-result"]
     assert "this word is poison" in result["failure-cause"]["message"]
     running.thread.join(SECONDS)
+
+
+def test_a_job_without_an_operator_that_has_state_cannot_be_rescaled_and_says_so(
+    job: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(RestClient, "parallelism", lambda client: {})
+    refused = holdfast("rescale", job.directory, "3")
+    assert refused.exit_code == 1
+    assert "has no operator with state" in refused.stderr

@@ -8,6 +8,7 @@ from holdfast.cli.exit_code import errors_to_exit_codes
 from holdfast.cli.flink_flags import OF_CANCEL, refusing
 from holdfast.cli.registers import where_option
 from holdfast.cli.running_job import running_job
+from holdfast.rest.client import RestError
 
 _job = click.option("--job", metavar="ID|NAME", help="The job, if several run in DIR.")
 
@@ -46,6 +47,10 @@ def rescale(directory: str, parallelism: tuple[str, ...], job: str | None, prope
         everywhere = wanted.pop("", None)
         if everywhere is not None:
             wanted = dict.fromkeys(client.parallelism(), everywhere) | wanted
+            if not wanted:
+                raise RestError(
+                    f"The job {client.job_id} has no operator with state, or has not begun: nothing to rescale."
+                )
         client.rescale(wanted)
         for uid, number in client.parallelism().items():
             click.echo(f"{uid}  {number}")
