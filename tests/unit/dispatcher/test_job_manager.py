@@ -11,17 +11,21 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from holdfast.dispatcher.protocol.job_entry import Phase
 from holdfast.dispatcher.service.job_manager import JobManager
+from holdfast.dispatcher.service.job_manager_api import JobManagerApi, Term
 from holdfast.dispatcher.service.job_manager_client import JobManagerClient
-from holdfast.errors import ConfigurationError
+from holdfast.errors import ConfigurationError, StorageError
 from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.ids import JobID
 from tests.stories.cluster import Cluster, counted, is_gone, processes_of, rows, until
 from tests.stories.process import ROOT
+from tests.stories.served import Running
 
 WORDS = ROOT / "tests" / "programs" / "submitted_words.py"
 TEXTS = ("kelp sand kelp", "rock kelp", "sand", "kelp kelp")
@@ -382,3 +386,30 @@ def test_a_job_manager_is_reached_with_tls(tmp_path: Path) -> None:
         cluster.run("info", job.id, code=1)
     finally:
         cluster.close()
+
+
+def test_as_many_failures_are_told_of_a_job_that_runs_as_were_asked_for(tmp_path: Path) -> None:
+    restarts = {"restart-strategy.type": "fixed-delay", "restart-strategy.fixed-delay.attempts": 9}
+    running = Running(tmp_path, **restarts, **{"restart-strategy.fixed-delay.delay": 0})
+    failures = iter([StorageError("one disk is on fire"), StorageError("another one is")])
+
+    def fail_twice(stage: int, subtask: int) -> None:
+        for failure in failures:
+            raise failure
+
+    running.engine._interceptor = fail_twice
+    running.say("rock")
+    until(lambda: len(running.master.history.failures) == 2, "both attempts have failed")
+    entry = SimpleNamespace(job_id=running.master.job.job_id, phase=Phase.RUNNING)
+    dispatcher = SimpleNamespace(is_ready=True, job=lambda job_id: entry)
+    processes = SimpleNamespace(client_of=lambda job_id: running.client)
+    api = JobManagerApi(lambda: Term("session", 0, dispatcher, None, processes))  # type: ignore[arg-type]
+
+    def told(query: str) -> Any:
+        body = api.answer("GET", f"/jobs/{entry.job_id}/exceptions{query}", {}).body
+        assert isinstance(body, dict)
+        return len(body["exceptionHistory"]["entries"]), body["exceptionHistory"]["truncated"]
+
+    assert told("?maxExceptions=1") == (1, True)
+    assert told("") == (2, False)
+    running.end()

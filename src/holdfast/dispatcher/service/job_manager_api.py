@@ -245,7 +245,7 @@ class JobManagerApi(Routes):
         """What made attempts of a job fail, newest first."""
         entry = self._entry(request.path["jobid"])
         if entry.phase is Phase.RUNNING:
-            return self._hand_on(entry, "GET", "exceptions", {})
+            return self._hand_on(entry, "GET", f"exceptions?{urlencode(request.query)}", {})
         causes = [cause for cause in (_cause(entry),) if cause is not None]
         entries = [
             {
