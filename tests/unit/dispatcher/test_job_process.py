@@ -5,13 +5,21 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from holdfast.dispatcher.process import job_process
 from holdfast.dispatcher.process.job_process import JobProcess
+from holdfast.dispatcher.process.local_processes import LocalProcesses
 from holdfast.dispatcher.process.process_start import PROGRAM, ProcessStart
+from holdfast.dispatcher.process.spare_process import SpareProcesses
 from holdfast.dispatcher.protocol.event import ProcessOutcome
+from holdfast.dispatcher.store.submitted_program import SubmittedProgram
+from holdfast.errors import ConfigurationError
+from holdfast.ha.job_manager_store.blob_store import BlobKey
+from holdfast.kernel.configuration import Configuration
+from holdfast.kernel.ids import JobID
 from tests.stories.process import ROOT
 
 pytestmark = pytest.mark.timeout(120)
@@ -22,7 +30,8 @@ def ended(directory: Path, program: str) -> ProcessOutcome:
     (directory / PROGRAM / "job.py").write_text(program)
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(ROOT / "src"), str(ROOT)))}
     command = [sys.executable, "-m", "holdfast.cli.submitted"]
-    return JobProcess(command, directory, ProcessStart("job.py", (), {}, {}), environment, lambda job: None).run()
+    process = JobProcess(command, directory, environment, lambda job: None)
+    return process.run(ProcessStart("job.py", (), {}, {}))
 
 
 @pytest.mark.parametrize(
@@ -71,3 +80,16 @@ def test_a_process_whose_threads_do_not_end_is_ended(tmp_path: Path, monkeypatch
     assert (outcome.status, outcome.was_interrupted) == ("FAILED", False)
     assert outcome.failure is not None
     assert outcome.failure.message == "it failed"
+
+
+def test_a_plan_with_an_option_that_does_not_fit_any_more_harms_no_other_job(tmp_path: Path) -> None:
+    job_id = JobID.from_name("words")
+    key = BlobKey.of(Path(__file__))
+    program = SubmittedProgram("0" * 32, "job.py", {"job.py": key}, (), {"parallelism.default": "many"})
+    stores = SimpleNamespace(fetch=lambda plan, directory: directory.mkdir(parents=True))
+    spares = SpareProcesses(0, [], tmp_path)
+    processes = LocalProcesses(Configuration(), stores, tmp_path, "session", ["false"], spares)  # type: ignore[arg-type]
+    plan = program.to_plan(job_id, "words")
+    processes.prepare(plan, 1)  # by the driver of all jobs
+    with pytest.raises(ConfigurationError, match=r"parallelism\.default"):
+        processes.run(plan, 1, lambda name: None)

@@ -37,7 +37,6 @@ class JobProcess:
     Args:
         command: What runs a job; the directory and the number of the pipe are added to it.
         directory: The directory of the job, with its program in it.
-        start: What is to be run.
         environment: Of the process.
         on_launched: Called when the program has executed its job.
     """
@@ -46,13 +45,11 @@ class JobProcess:
         self,
         command: Sequence[str],
         directory: Path,
-        start: ProcessStart,
         environment: Mapping[str, str],
         on_launched: Callable[[LaunchedJob], None],
     ) -> None:
         self._command = command
         self._directory = directory
-        self._start = start
         self._environment = environment
         self._on_launched = on_launched
         self._lock = threading.Lock()
@@ -67,10 +64,11 @@ class JobProcess:
         """The process, None before it has started."""
         return None if self._process is None else self._process.pid
 
-    def run(self, spare: SpareProcess | None = None) -> ProcessOutcome:
+    def run(self, start: ProcessStart, spare: SpareProcess | None = None) -> ProcessOutcome:
         """Start the process and return how it ended. Blocks.
 
         Args:
+            start: What is to be run.
             spare: A process that has entered the directory, and becomes that of the job; None to start one.
 
         Raises:
@@ -81,6 +79,7 @@ class JobProcess:
                 if spare is not None:
                     spare.end()
                 return ProcessOutcome(None, was_interrupted=True)
+            start.write(self._directory)
             lines, process = self._started() if spare is None else self._begun(spare)
             self._process = process
         reader = threading.Thread(target=self._read, args=(lines,), name="holdfast-job-process", daemon=True)
@@ -108,13 +107,11 @@ class JobProcess:
         self._signal_later(_GRACE_SECONDS)
 
     def _begun(self, spare: SpareProcess) -> tuple[BinaryIO, subprocess.Popen[bytes]]:
-        self._start.write(self._directory)
         with suppress(BrokenPipeError):  # it has died meanwhile, as any process may
             spare.begin(self._directory)
         return spare.lines, spare.process
 
     def _started(self) -> tuple[BinaryIO, subprocess.Popen[bytes]]:
-        self._start.write(self._directory)
         log = self._directory / LOG
         if log.exists() and log.stat().st_size > _LONGEST_LOG:
             log.replace(self._directory / f"{LOG}.1")

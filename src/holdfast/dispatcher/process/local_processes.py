@@ -74,7 +74,6 @@ class LocalProcesses:
         process = JobProcess(
             self._command,
             directory,
-            self._start_of(plan, directory),
             process_environment(),
             lambda job: self._launched(plan.job_id, job),
         )
@@ -85,11 +84,13 @@ class LocalProcesses:
         """Run a prepared process to its end. Blocks.
 
         Raises:
+            ConfigurationError: An option of the program does not fit, as by another release that had taken it.
             HoldfastError: The files of the program are not there.
             OSError: The process cannot be started.
         """
         self._callbacks[plan.job_id] = on_launched
         directory = self.directory_of(plan.job_id)
+        told = self._start_of(plan, directory)
         program = directory / PROGRAM
         if program.exists():
             shutil.rmtree(program)
@@ -103,7 +104,7 @@ class LocalProcesses:
             if spare is not None:
                 spare.end()
             raise
-        return self._processes[plan.job_id].run(spare)
+        return self._processes[plan.job_id].run(told, spare)
 
     def cancel(self, job_id: JobID) -> None:
         """Have the job of a running process cancelled.
