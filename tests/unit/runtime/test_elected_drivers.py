@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Executor
 from pathlib import Path
@@ -16,7 +17,7 @@ import pytest
 from click.testing import CliRunner
 
 from holdfast.cli import main
-from holdfast.errors import ConfigurationError, FencedError, FormatVersionError, StorageError
+from holdfast.errors import ConfigurationError, FencedError, FormatVersionError, JobExecutionError, StorageError
 from holdfast.ha import (
     CheckpointRecoveryFactory,
     EmbeddedCluster,
@@ -31,6 +32,7 @@ from holdfast.runtime.job.status import JobStatus
 from holdfast.runtime.master.job_master import JobMaster
 from holdfast.storage.file_system.scheme import LocalFileSystem
 from holdfast.storage.handle.document import encode_document
+from holdfast.storage.register.fenced_register import Lease
 from holdfast.storage.register.file_register import FileRegister
 from holdfast.storage.register.register_state import RegisterState
 from holdfast.testing.contract.contender import RecordingRetrievalListener, eventually
@@ -324,3 +326,31 @@ def test_what_a_newer_release_has_written_is_an_error_at_start(site: Site, place
         (directory / "register.json").write_bytes(encode_document("job-register", 99, {}))
     with pytest.raises(FormatVersionError, match="99"):
         site.master(LocalEngine([]))
+
+
+def test_a_job_that_fails_for_good_and_keeps_nothing_is_not_begun_anew_by_those_who_stand_by(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deletes = {"execution.checkpointing.externalized-checkpoint-retention": "NO_EXTERNALIZED_CHECKPOINTS"}
+    first, gate = site.driver(5, "epoch", "epoch", options=deletes)
+    gate.await_arrival()
+    second, _ = site.driver(options=deletes)
+    stands_by(second)
+
+    def fail(stage: int, subtask: int) -> None:
+        raise StorageError("the disk is on fire")
+
+    def note_slowly(lease: Lease, status: JobStatus) -> JobStatus:
+        time.sleep(1)  # as while the outcome of a savepoint is fetched over REST
+        return JobMaster._terminal(first.master, lease, status)
+
+    monkeypatch.setattr(first.master, "_terminal", note_slowly)
+    engine = first.master.job.engine
+    assert isinstance(engine, LocalEngine)
+    engine._interceptor = fail
+    gate.open()
+    first.await_end()
+    second.await_end()
+    assert isinstance(first.error, JobExecutionError)
+    assert second.status is JobStatus.FAILED
+    assert (site.register.terminal, site.register.checkpoints) == ("FAILED", ())

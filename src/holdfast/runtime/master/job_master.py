@@ -138,17 +138,14 @@ class JobMaster:
                 run as it is; a new attempt would meet the same.
         """
         try:
-            with self._observers.observing(), self._ending(), self._campaigning():
+            with self._observers.observing(), self._campaigning(), self._ending():
                 self.status = self._run_attempts()
         except FencedError:
             raise
         except HoldfastError as error:
-            if self.failure is None:  # an option of an observer does not fit
+            if self.failure is None:  # it has not begun: an option of an observer does not fit
                 self.status, self.failure = JobStatus.FAILED, error
-            if isinstance(error, JobExecutionError):
-                self._discard_if_failed_for_good()
-                raise
-            if isinstance(error, FATAL):
+            if isinstance(error, (JobExecutionError, *FATAL)):
                 raise
             raise JobExecutionError(f"job {self.job.name!r} failed: {error}") from error
         finally:
@@ -162,7 +159,7 @@ class JobMaster:
 
     @contextmanager
     def _ending(self) -> Iterator[None]:
-        """Lets observers, who are still there, tell how the job has ended, and those who wait of their answer."""
+        """Notes how the job has ended while this process still leads and observers are there to tell of it."""
         try:
             yield
         except FencedError as error:
@@ -170,6 +167,8 @@ class JobMaster:
             raise
         except HoldfastError as error:
             self.status, self.failure = JobStatus.FAILED, error
+            if isinstance(error, JobExecutionError):
+                self._discard_if_failed_for_good()
             raise
         finally:
             self.control.end()
