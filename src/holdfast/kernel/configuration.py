@@ -136,15 +136,15 @@ class Configuration:
     def overriding(self, other: Configuration) -> tuple[Configuration, dict[str, Any]]:
         """Put these values over those of another configuration.
 
-        A deprecated key here overrides the current key there as well. Neither configuration is changed.
+        A deprecated key here overrides the current key there as well. What is an option of its own stays, also where
+        another one falls back to it. Neither configuration is changed.
 
         Returns:
             The combination, and the values of `other` that lost against a different one, by the key there.
         """
         values, replaced = other.to_dict(), {}
         for key, value in self._values.items():
-            rivals = {key}.union(*(option.keys() for option in options_for(key)))
-            for rival in sorted(rivals & values.keys()):
+            for rival in sorted(_names_of(key) & values.keys()):
                 old = values.pop(rival)
                 if old != value:
                     replaced[rival] = old
@@ -252,6 +252,19 @@ class Configuration:
     def _get_as(self, kind: type[T], key: str, default: T | None) -> T | None:
         value = self._raw(key)
         return default if value is None else _as(kind, key, value)
+
+
+def _names_of(key: str) -> set[str]:
+    """The keys that mean the same option as this one, but for those of other options that it falls back to."""
+    names = {key}
+    for option in options_for(key):
+        if option.key == key or not (key in option.fallback_keys and _is_current(key)):
+            names |= {name for name in option.keys() if name == option.key or not _is_current(name)}  # noqa: SIM118
+    return names
+
+
+def _is_current(key: str) -> bool:
+    return any(option.key == key for option in options_for(key))
 
 
 def _as(kind: type[T], key: str, value: Any) -> T:

@@ -35,6 +35,8 @@ PAUSE = ConfigOption("test.pause", DurationType, 1000, "A pause.")
 SIZE = ConfigOption("test.size", MemorySize, 20480, "A size.")
 CHOICE = ConfigOption("test.mode", Mode, Mode.NO_CLAIM, "A choice.")
 NAMES = ConfigOption("test.names", list[str], [], "Names.")
+GENERAL = ConfigOption("test.general", str, "all", "What a more specific option falls back to.")
+SPECIFIC = ConfigOption("test.specific", str, None, "More specific.", fallback_keys=("test.general", "test.alias"))
 AMONG_FLINKS = ConfigOption("table.test-size", int, 1, "A number whose key begins like options of Flink.")
 
 
@@ -196,6 +198,20 @@ def test_what_overrides_wins_also_under_an_older_name_and_says_what_it_replaced(
     assert combined.get(PAUSE) == 1000
     assert replaced == {"test.number": 1}
     assert program.get(NUMBER) == 1
+
+
+def test_what_overrides_leaves_alone_the_option_that_another_one_falls_back_to():
+    for mine, theirs in ((SPECIFIC.key, GENERAL.key), (GENERAL.key, SPECIFIC.key)):
+        combined, replaced = Configuration({mine: "mine"}).overriding(Configuration({theirs: "theirs"}))
+        assert combined.to_dict() == {mine: "mine", theirs: "theirs"}
+        assert replaced == {}
+
+
+def test_what_overrides_wins_over_another_name_that_is_no_option_of_its_own():
+    for mine, theirs in ((SPECIFIC.key, "test.alias"), ("test.alias", SPECIFIC.key)):
+        combined, replaced = Configuration({mine: "mine"}).overriding(Configuration({theirs: "theirs"}))
+        assert combined.to_dict() == {mine: "mine"}
+        assert replaced == {theirs: "theirs"}
 
 
 def test_the_getters_and_setters_of_pyflink():
