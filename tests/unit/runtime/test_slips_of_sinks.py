@@ -12,6 +12,7 @@ from holdfast.datastream import ForEachEpochSink, ParquetFileSink
 from holdfast.errors import JobExecutionError
 from holdfast.runtime.function.sink import CommitRequest, Committer, CommitterInitContext
 from holdfast.runtime.job.status import JobStatus
+from holdfast.storage.job.naming import FileName
 from tests.stories import journal, ledger, tidiness
 from tests.stories.journal import Journal
 from tests.stories.local import RESTARTING, HurriedClock, Program, master
@@ -41,6 +42,10 @@ class Slipping(Journal):
     def create_committer(self, context: CommitterInitContext) -> Committer:
         self.reach("create_committer")
         return _SlippingCommitter(self, super().create_committer(context))
+
+    def sweep(self, context: CommitterInitContext, is_dead: Callable[[FileName], bool]) -> int:
+        self.reach("sweep")
+        return super().sweep(context, is_dead)
 
 
 class _SlippingCommitter(Committer):
@@ -136,6 +141,15 @@ def test_a_sink_of_ones_own_whose_server_is_away_waits_as_long_as_it_takes(
     running = slipping(place, where, away, 150)
     assert running.run() is JobStatus.SUSPENDED
     assert running.history.failure_count >= 150 // 11
+    audit(place)
+
+
+def test_a_sweep_that_fails_fails_the_attempt_and_is_told_by_the_name_of_its_sink(place: Path) -> None:
+    with pytest.raises(JobExecutionError, match=r"'slipping' failed in removing .*: KeyError: 'epoch'"):
+        slipping(place, "sweep", misspell, 10**6).run()
+    running = slipping(place, "sweep", do_not_reach, 15)
+    assert running.run() is JobStatus.SUSPENDED
+    assert running.history.failure_count == 15
     audit(place)
 
 

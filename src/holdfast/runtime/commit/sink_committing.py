@@ -159,7 +159,8 @@ class SinkCommitting:
 
     def sweep(self, is_dead: Callable[[FileName], bool]) -> int:
         """Lets the sink remove the staged files of dead attempts; returns how many went."""
-        return self._sink.sweep(self._context, is_dead)
+        with self._told("removing what dead attempts have staged"):
+            return self._sink.sweep(self._context, is_dead)
 
     def close(self) -> None:
         """Closes the committer if it was used; an error is logged, because nothing depends on it any more."""
