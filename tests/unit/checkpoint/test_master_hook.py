@@ -110,7 +110,7 @@ def test_a_name_is_needed_and_the_first_one_stays():
     hooks = MasterHooks()
     with pytest.raises(TypeError):
         hooks.add(None)
-    for blank in ("", "  ", None):
+    for blank in ("", "  ", None, 7, b"a"):
         with pytest.raises(ValueError, match="name"):
             hooks.add(Hook(blank))
     assert hooks.add(Hook("a"))

@@ -241,6 +241,7 @@ def test_one_that_never_takes_its_state_back_ends_the_job_by_its_name(place: Pat
     [
         (lambda place: [Told(place, "service"), Told(place, "service")], "'step-0' and 'step-1' both have"),
         (lambda place: [Told(place, " ")], "'step-0': A master hook needs a name"),
+        (lambda place: [Told(place, 7)], "'step-0': A master hook needs a name, not 7"),  # type: ignore[arg-type]
     ],
 )
 def test_names_that_cannot_be_are_refused_before_anything_runs(place: Path, functions: Any, why: str) -> None:
@@ -259,11 +260,20 @@ class Broken(Told):
         raise OSError("no route to the service")
 
 
+class Nameless(Told):
+    def create_master_trigger_restore_hook(self) -> Service:
+        hook = super().create_master_trigger_restore_hook()
+        hook.get_identifier = lambda: {}["name"]  # type: ignore[method-assign]
+        return hook
+
+
 def test_a_step_that_makes_no_hook_says_so(place: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"'step-0'.*'a hook', which is no MasterTriggerRestoreHook"):
         run(program(place, Nothing(place, "x")), place / "job", epochs("in", BATCHES))
     with pytest.raises(JobExecutionError, match="'step-0' could not make its master hook: OSError: no route"):
         run(program(place, Broken(place, "x")), place / "job", epochs("in", BATCHES))
+    with pytest.raises(JobExecutionError, match="'step-0' could not name its master hook: KeyError: 'name'"):
+        run(program(place, Nameless(place, "x")), place / "job", epochs("in", BATCHES))
 
 
 @pytest.mark.parametrize(

@@ -89,7 +89,7 @@ class MasterHooks:
         if hook is None:
             raise TypeError("A master hook cannot be None.")
         identifier = hook.get_identifier()
-        if not identifier or not identifier.strip():
+        if not isinstance(identifier, str) or not identifier.strip():
             raise ValueError(f"A master hook needs a name, not {identifier!r}.")
         if identifier in self._hooks:
             return False

@@ -21,12 +21,17 @@ def add_hooks(graph: StreamGraph, coordinator: CheckpointCoordinator) -> None:
 
     Raises:
         ConfigurationError: A step makes something else, or two hooks have one name.
-        StateError: A step could not make its hook.
+        StateError: A step could not make its hook, or not name it.
     """
     owners: dict[str, str] = {}
     for node in graph.nodes:
         for hook in _hooks_of(node):
-            identifier = hook.get_identifier()
+            try:
+                identifier = hook.get_identifier()
+            except Exception as error:
+                raise StateError(
+                    f"the step {node.identity!r} could not name its master hook: {type(error).__name__}: {error}"
+                ) from error
             try:
                 is_new = coordinator.add_master_hook(hook)
             except ValueError as error:
