@@ -10,7 +10,13 @@ import pytest
 
 from holdfast.datastream import ForEachEpochSink, ParquetFileSink
 from holdfast.errors import JobExecutionError
-from holdfast.runtime.function.sink import CommitRequest, Committer, CommitterInitContext
+from holdfast.runtime.function.sink import (
+    CommitRequest,
+    Committer,
+    CommitterInitContext,
+    SinkWriter,
+    WriterInitContext,
+)
 from holdfast.runtime.job.status import JobStatus
 from holdfast.storage.job.naming import FileName
 from tests.stories import journal, ledger, tidiness
@@ -151,6 +157,39 @@ def test_a_sweep_that_fails_fails_the_attempt_and_is_told_by_the_name_of_its_sin
     assert running.run() is JobStatus.SUSPENDED
     assert running.history.failure_count == 15
     audit(place)
+
+
+class Handing(Journal):
+    """A sink of one's own whose writers hand out something, and which tells a target."""
+
+    def __init__(self, directory: Path, handed_out: Any, target: Any = None) -> None:
+        super().__init__(directory)
+        self.handed_out, self.target = handed_out, target
+
+    def prepare(self, context: CommitterInitContext, kept: Any) -> Any:
+        return self.target
+
+    def create_writer(self, context: WriterInitContext) -> SinkWriter:
+        writer = super().create_writer(context)
+        writer.prepare_commit = lambda: self.handed_out  # type: ignore[method-assign]
+        return writer
+
+
+@pytest.mark.parametrize("handed_out", [[b"bytes"], [{"path": Path("staged")}], [float("nan")], None], ids=repr)
+def test_a_writer_that_hands_out_what_no_checkpoint_can_name_is_told_by_the_name_of_its_sink(
+    place: Path, handed_out: Any
+) -> None:
+    program = Program()
+    program.source("payments", ledger.PAYMENT).sink_to(Handing(place / "out", handed_out)).uid("handing")
+    with pytest.raises(JobExecutionError, match=r"'handing' raised (Type|Value)Error while preparing the commit"):
+        master(program, place / "job", ledger.inputs(PAYMENTS), RESTARTING).run()
+
+
+def test_a_target_that_no_checkpoint_can_keep_is_told_by_the_name_of_its_sink(place: Path) -> None:
+    program = Program()
+    program.source("payments", ledger.PAYMENT).sink_to(Handing(place / "out", [], {place})).uid("handing")
+    with pytest.raises(JobExecutionError, match=r"'handing' failed in looking at its target: TypeError: .* set"):
+        master(program, place / "job", ledger.inputs(PAYMENTS), RESTARTING).run()
 
 
 def test_slips_from_different_lines_are_not_the_same(place: Path) -> None:

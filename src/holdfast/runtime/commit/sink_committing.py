@@ -12,6 +12,7 @@ What happens to a request::
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -110,6 +111,7 @@ class SinkCommitting:
         """Makes sure that the target is the one that it was; see `Committing.prepare`."""
         with self._told("looking at its target"):
             target = self._sink.prepare(self._context, kept)
+            json.dumps(target, allow_nan=False)  # checkpoints keep it
         if epoch is not None:
             self._require_not_put_back(epoch)
         return target

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import Any, Final
 
@@ -92,7 +93,7 @@ class SinkRun(StepRun):
 
     def report(self) -> StepReport:
         self._guard("flushing", self._writer.flush, self._epoch.is_last)
-        committables = tuple(self._guard("preparing the commit", self._writer.prepare_commit))
+        committables = self._guard("preparing the commit", self._committables)
         self._guard("closing the writer", self._writer.close)
         counted = {} if self.step.dead_letters is None else {SEND_ERRORS: ["counter", self.records_out]}
         return StepReport(
@@ -103,6 +104,12 @@ class SinkRun(StepRun):
             records_out=self.records_out,
             metrics=counted,
         )
+
+    def _committables(self) -> tuple[Any, ...]:
+        """What the writer has staged, after making sure that a checkpoint can name it."""
+        committables = tuple(self._writer.prepare_commit())
+        json.dumps(committables, allow_nan=False)
+        return committables
 
     def abort(self) -> None:
         try:
