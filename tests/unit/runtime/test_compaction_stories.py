@@ -15,6 +15,7 @@ import pytest
 from holdfast.errors import HoldfastError, StorageError
 from holdfast.kernel import fault
 from holdfast.runtime.compaction import background as compaction_module
+from holdfast.runtime.compaction import executor as executor_module
 from holdfast.runtime.compaction.executor import CompactionExecutor, ProcessExecutor, ThreadExecutor
 from holdfast.runtime.job.status import JobStatus
 from holdfast.state import HashMapStateBackend
@@ -191,6 +192,31 @@ def test_what_is_lost_with_the_process_is_told():
         with pytest.raises(StorageError, match="process that compacts"):
             future.result(timeout=30)
     executor.close()
+
+
+def test_an_answer_that_is_cut_off_is_lost_with_the_process(tmp_path, monkeypatch):
+    module = 'import sys, os; os.write(int(sys.argv[1]), b\'{"id": 0, "ru\'); os.kill(os.getpid(), 9)'
+    (tmp_path / "cut_off.py").write_text(module)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(executor_module, "_WORKER", "cut_off")
+    executor = ProcessExecutor()
+    with pytest.raises(StorageError, match=r"has ended|cannot be reached"):
+        executor.submit(_empty_plan()).result(timeout=30)
+    executor.close()
+
+
+def test_a_process_that_cannot_be_started_costs_nothing_but_the_work(place, executor, monkeypatch):
+    def refuse(*_, **__):
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+
+    executor(ProcessExecutor())
+    monkeypatch.setattr(executor_module._idle, "take", lambda settings: None)
+    monkeypatch.setattr(executor_module.subprocess, "Popen", refuse)
+    payments = ledger.payments(14, ROWS, ACCOUNTS, seed=9)
+    running = master(ledger.graph(place / "out"), place / "job", ledger.inputs(payments))
+    assert running.run() is JobStatus.SUSPENDED
+    assert running.history.failure_count == 0
+    ledger.audit(place / "out", payments)
 
 
 def test_a_plan_that_the_process_cannot_read_fails_alone():

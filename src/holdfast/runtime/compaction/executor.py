@@ -17,6 +17,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any, Final
 
 from holdfast.errors import ConfigurationError, HoldfastError, StorageError
@@ -94,14 +95,19 @@ class ProcessExecutor(CompactionExecutor):
         return worker.pid if worker is not None and worker.is_alive() else None
 
     def prepare(self) -> None:
-        """Start the process if it does not run."""
-        with self._lock:
+        """Start the process if it does not run; if it cannot be started, `submit` tells it."""
+        with self._lock, suppress(OSError):
             self._running()
 
     def submit(self, plan: CompactionPlan) -> Future[list[RunHandle]]:
         """Carry out a plan after those before it."""
         with self._lock:
-            return self._running().submit(plan, self._submit_here)
+            try:
+                return self._running().submit(plan, self._submit_here)
+            except OSError as error:
+                failed: Future[list[RunHandle]] = Future()
+                failed.set_exception(StorageError(f"The process that compacts cannot be started: {error}."))
+                return failed
 
     def close(self) -> None:
         """End the process if it is busy; what it has not written whole was never there."""
@@ -206,7 +212,8 @@ class _Worker:
         """Hand on answers until there are no more; then what the process still had to do has failed."""
         with os.fdopen(reading, "rb") as answers:
             for line in answers:
-                self._hand_on(json.loads(line))
+                if line.endswith(b"\n"):  # it may have been killed in the middle of one
+                    self._hand_on(json.loads(line))
         code = self._process.wait()
         with self._lock:
             lost, self._waiting = list(self._waiting.values()), {}
