@@ -83,6 +83,13 @@ def test_what_is_harmless_is_accepted_and_says_why(option):
     assert option.reason
 
 
+def test_a_directory_may_be_given_as_a_path(tmp_path):
+    config = CheckpointConfig().set_checkpoint_storage_dir(tmp_path)
+    assert config.configuration.get(options.CHECKPOINTS_DIRECTORY) == str(tmp_path)
+    storage = FileSystemCheckpointStorage(tmp_path, savepoint_directory=tmp_path / "savepoints")
+    assert (storage.get_checkpoint_path(), storage.get_savepoint_path()) == (str(tmp_path), f"{tmp_path}/savepoints")
+
+
 def test_a_program_sets_the_same_options():
     config = CheckpointConfig()
     config.set_checkpointing_mode(CheckpointingMode.AT_LEAST_ONCE).set_checkpoint_interval(5000)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
@@ -295,7 +296,7 @@ class CheckpointConfig:
             self._set(options.FS_SMALL_FILE_THRESHOLD, storage.file_state_size_threshold)
         return self
 
-    def set_checkpoint_storage_dir(self, path: str) -> Self:
+    def set_checkpoint_storage_dir(self, path: str | os.PathLike[str]) -> Self:
         """Let checkpoints go to a directory."""
         return self.set_checkpoint_storage(FileSystemCheckpointStorage(path))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from typing import Final
 
@@ -97,11 +98,11 @@ class FileSystemCheckpointStorage(CheckpointStorage):
 
     def __init__(
         self,
-        checkpoint_path: str,
+        checkpoint_path: str | os.PathLike[str],
         file_state_size_threshold: int | None = None,
         write_buffer_size: int = -1,
         *,
-        savepoint_directory: str | None = None,
+        savepoint_directory: str | os.PathLike[str] | None = None,
     ) -> None:
         threshold = -1 if file_state_size_threshold is None else file_state_size_threshold
         if threshold > MAX_INLINE_THRESHOLD:
@@ -109,9 +110,9 @@ class FileSystemCheckpointStorage(CheckpointStorage):
                 f"The threshold for state in the checkpoint's document is at most {MAX_INLINE_THRESHOLD} bytes, not "
                 f"{file_state_size_threshold!r}."
             )
-        self._fs = file_system_for(checkpoint_path)
-        self._path = checkpoint_path
-        self._savepoint_directory = savepoint_directory
+        self._path = os.fspath(checkpoint_path)
+        self._fs = file_system_for(self._path)
+        self._savepoint_directory = None if savepoint_directory is None else os.fspath(savepoint_directory)
         self._threshold = threshold
         self._write_buffer_size = write_buffer_size
 
