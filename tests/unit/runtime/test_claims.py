@@ -265,8 +265,11 @@ def test_a_checkpoint_that_its_job_does_not_retain_cannot_be_claimed(place: Path
         start(place, copy)
 
 
-def test_its_own_checkpoint_a_job_owns_anyway(place: Path) -> None:
+@pytest.mark.parametrize("named", ["{job}", "file://{job}", "{place}/link/{id}", "{job}/../{id}"])
+def test_its_own_checkpoint_a_job_owns_anyway_however_it_is_named(place: Path, named: str) -> None:
     start(place, savepoint(place), {})
-    own = tidiness.retained(tidiness.job_directory(place / "job"))[-1].path
-    start(place, own, words=MORE)
+    (place / "link").symlink_to(place / "job")
+    own = Path(tidiness.retained(tidiness.job_directory(place / "job"))[-1].path)
+    path = named.format(place=place, job=own.parent, id=own.parent.name)
+    start(place, f"{path}/{own.name}", words=MORE)
     assert rows(place)[2] == ("kelp", 8)

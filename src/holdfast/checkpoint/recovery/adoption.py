@@ -12,7 +12,7 @@ from typing import Any
 
 from holdfast.checkpoint.document.completed_checkpoint import CompletedCheckpoint
 from holdfast.checkpoint.document.metadata import CheckpointMetadata
-from holdfast.checkpoint.recovery.retained import root_of
+from holdfast.checkpoint.recovery.retained import is_in, root_of
 from holdfast.errors import CorruptFileError, NotExistError, StorageError
 from holdfast.storage.file_system.path import base_name, is_absolute
 from holdfast.storage.file_system.scheme import FileSystem, file_system_for, join
@@ -39,7 +39,7 @@ def adopt(checkpoint: CompletedCheckpoint, directory: JobDirectory, token: int) 
     """
     root = root_of(checkpoint)
     metadata = checkpoint.metadata
-    if root.rstrip("/") == directory.path.rstrip("/"):
+    if is_in(checkpoint, directory):
         return metadata
     mover = _Mover(file_system_for(root), root, directory, token)
     operators = []

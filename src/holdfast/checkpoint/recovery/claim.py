@@ -15,7 +15,7 @@ from typing import Any
 from holdfast.checkpoint.document.completed_checkpoint import CompletedCheckpoint
 from holdfast.checkpoint.recovery.claimed_checkpoint import give_up, take
 from holdfast.checkpoint.recovery.disposal import DISPOSAL_MARK, dispose_savepoint
-from holdfast.checkpoint.recovery.retained import load, root_of
+from holdfast.checkpoint.recovery.retained import is_in, load
 from holdfast.errors import ConfigurationError, NotExistError
 from holdfast.kernel import fault
 from holdfast.storage.file_system.path import is_absolute, join
@@ -49,7 +49,7 @@ class Claim:
             ConfigurationError: Its path is a link, or its job does not retain it.
             StorageError, ConflictError: The job of the checkpoint could not be fenced.
         """
-        if root_of(snapshot).rstrip("/") == directory.path.rstrip("/"):
+        if is_in(snapshot, directory):
             return None
         fs = file_system_for(snapshot.path)
         if fs.is_link(snapshot.path):

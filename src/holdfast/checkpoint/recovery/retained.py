@@ -117,6 +117,12 @@ def root_of(checkpoint: CompletedCheckpoint) -> str:
     return checkpoint.path if checkpoint.metadata.is_savepoint else parent(checkpoint.path)
 
 
+def is_in(checkpoint: CompletedCheckpoint, directory: JobDirectory) -> bool:
+    """Whether a checkpoint lies in a job's directory, by whatever path, URI or link it was named."""
+    root = root_of(checkpoint)
+    return file_system_for(root).resolved(root).rstrip("/") == directory.fs.resolved(directory.path).rstrip("/")
+
+
 def _proposal(directory: JobDirectory, state: RegisterState, damaged: CheckpointPointer) -> str:
     """Say which other checkpoint can be restored: the newest one that is whole."""
     position = state.checkpoints.index(damaged)
