@@ -14,6 +14,7 @@ from holdfast.checkpoint.recovery.retained import load
 from holdfast.errors import ConfigurationError, FencedError, HoldfastError, StorageError
 from holdfast.kernel import fault
 from holdfast.kernel.clock import ManualClock
+from holdfast.runtime.commit import starting_point
 from holdfast.state import ValueStateDescriptor
 from holdfast.state_processor import OperatorTransformation, SavepointWriter
 from holdfast.storage.file_system.scheme import LocalFileSystem
@@ -273,3 +274,15 @@ def test_its_own_checkpoint_a_job_owns_anyway_however_it_is_named(place: Path, n
     path = named.format(place=place, job=own.parent, id=own.parent.name)
     start(place, f"{path}/{own.name}", words=MORE)
     assert rows(place)[2] == ("kelp", 8)
+
+
+def test_where_the_register_is_matters_for_a_checkpoint_of_another_job_alone(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    another = other(place)[-1].path
+    start(place, None)
+    monkeypatch.setattr(starting_point, "is_elsewhere", lambda directory: True)
+    start(place, tidiness.retained(tidiness.job_directory(place / "job"))[-1].path, words=MORE)
+    assert rows(place)[2] == ("kelp", 3)
+    with pytest.raises(ConfigurationError, match="is in a coordination store"):
+        start(place, another, name="third")

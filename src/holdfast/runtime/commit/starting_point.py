@@ -175,7 +175,8 @@ def _from_own(checkpoint: CompletedCheckpoint, job: Job, state: RegisterState, r
 
 
 def _claimed(snapshot: CompletedCheckpoint, job: Job) -> Claim | None:
-    if not snapshot.metadata.is_savepoint and is_elsewhere(directory_of_job(snapshot)):
+    is_of_another = not snapshot.metadata.is_savepoint and not recovery.is_in(snapshot, job.directory)
+    if is_of_another and is_elsewhere(directory_of_job(snapshot)):
         raise ConfigurationError(
             f"{snapshot.path!r} cannot be claimed: the register of its job is in a coordination store, and only who "
             "leads that job may delete there. Take a savepoint of it and claim that, or start with NO_CLAIM."
