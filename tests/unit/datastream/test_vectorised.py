@@ -257,6 +257,11 @@ def test_decimals_are_summed_exactly(tmp_path):
     with pytest.raises(OutputTypeError):
         driven.epoch([[("a", Decimal("1.00"))]])
 
+    wide = Driven(spec_of(keyed("k string, v decimal(38,10)").sum("v")), HashMapStateBackend(), str(tmp_path / "wide"))
+    long = Decimal("12345678901234567890.0000000001")
+    assert wide.epoch([[("a", long), ("a", Decimal("0.0000000002"))]])[0] == ("a", long), "all 38 digits, and not 28"
+    assert wide.epoch([[("a", long)]]) == [("a", Decimal("24691357802469135780.0000000004"))]
+
 
 # Functions of batches.
 

@@ -351,6 +351,16 @@ def test_timestamps_are_taken_from_a_column(place: Path) -> None:
         run(missing, place / "missing", epochs("rows", [[("a", 1, 1.0), ("a", None, 1.0)]]), source_tasks=1)
 
 
+def test_decimals_are_summed_with_all_their_digits(place: Path) -> None:
+    program = Program()
+    stream = program.source("rows", "at bigint, money decimal(38, 10)").assign_timestamps_and_watermarks(late_by(0))
+    sums = stream.window_all(TumblingEventTimeWindows.of(MS(10))).aggregate_batches(money=SumAggregate("money"))
+    sums.uid("sums").sink_to(ParquetFileSink(place / "out")).uid("out")
+    long, little = Decimal("12345678901234567890.0000000001"), Decimal("0.0000000002")
+    run(program, place / "job", epochs("rows", [[(1, long), (2, little)], [(3, long)]]), is_bounded=True)
+    assert ledger.read(place / "out") == [(0, 10, Decimal("24691357802469135780.0000000004"))]
+
+
 def test_what_does_not_go_by_columns_is_refused(place: Path) -> None:
     program = Program()
     stream = program.source("rows", ROW).assign_timestamps_and_watermarks(late_by(0))

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.errors import ConfigurationError, OutputTypeError
-from holdfast.runtime.operator.vectorised.groups import Groups
+from holdfast.runtime.operator.vectorised.groups import Groups, exact_decimals
 from holdfast.types.conversion.ddl import parse_type
 from holdfast.types.information.type_information import (
     AtomicTypeInformation,
@@ -342,7 +342,8 @@ def summed(values: pa.Array, groups: Groups, who: str) -> pa.Array:
     present = values.is_valid().to_numpy(zero_copy_only=False)[groups.order]
     nothing: Any = Decimal(0) if pa.types.is_decimal(values.type) else 0
     numbers = values.fill_null(nothing).to_numpy(zero_copy_only=False)[groups.order]
-    sums = np.add.reduceat(numbers, groups.starts)
+    with exact_decimals():
+        sums = np.add.reduceat(numbers, groups.starts)
     if pa.types.is_integer(values.type):
         about = np.add.reduceat(numbers.astype(np.float64), groups.starts)
         if (np.abs(sums - about) > _SAFE_SUM).any():

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from decimal import Context, localcontext
 from typing import Any, Final
 
 import numpy as np
@@ -13,6 +15,7 @@ from holdfast.state.hashmap.placement import Slots
 Positions = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 _LONG: Final = 64
+_ALL_DIGITS: Final = Context(prec=100)
 
 
 class Groups:
@@ -101,6 +104,11 @@ def running(
         step += 1
         short = short[sizes[short] > step]
     return result
+
+
+def exact_decimals() -> AbstractContextManager[Context]:
+    """Inside, sums of decimals keep all their digits; Python's own default rounds them to 28."""
+    return localcontext(_ALL_DIGITS)
 
 
 def latest_marked(groups: Groups, marked: Mask) -> Positions:

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from holdfast.errors import OutputTypeError
 from holdfast.runtime.function.user_function import RuntimeContext
 from holdfast.runtime.operator.vectorised.batch_function import BatchContext, BatchFunction
-from holdfast.runtime.operator.vectorised.groups import Groups, latest_marked, running
+from holdfast.runtime.operator.vectorised.groups import Groups, exact_decimals, latest_marked, running
 from holdfast.state.declaration.descriptor import ValueStateDescriptor
 from holdfast.types.conversion.ddl import parse_type
 from holdfast.types.information.type_information import TypeInformation
@@ -278,7 +278,8 @@ def running_sum(
     if not pa.types.is_integer(values.type):
         # Decimals are added as objects. Of the two zeros this is the one that changes nothing.
         nothing = 0 if pa.types.is_decimal(values.type) else -0.0
-        sums = running(np.add, groups, _numbers(ordered, nothing), _numbers(before, nothing))
+        with exact_decimals():
+            sums = running(np.add, groups, _numbers(ordered, nothing), _numbers(before, nothing))
     else:
         sums = running(np.add, groups, _numbers(ordered, 0).astype(np.int64), _numbers(before, 0).astype(np.int64))
         about = running(np.add, groups, _numbers(ordered, 0).astype(np.float64), _numbers(before, 0).astype(np.float64))
