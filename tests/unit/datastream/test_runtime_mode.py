@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +61,53 @@ def test_a_reduction_emits_once_a_key(
     engine = LocalEngine([{"pairs": PAIRS[:2]}, {"pairs": PAIRS[2:]}], is_bounded=True)
     run_job(env.get_stream_graph(), tmp_path / "job", engine, {"restart-strategy.type": "none"}).run()
     assert sorted(ledger.read(tmp_path / "out")) == expected
+
+
+MEASURED = [
+    ("a", Decimal("12345678901234567890.0000000001"), math.nan),
+    ("a", Decimal("0.0000000002"), 1.0),
+    ("a", None, None),
+    ("a", Decimal(0), 2.0),
+]
+
+
+@pytest.mark.parametrize(
+    ("reduce", "expected"),
+    [
+        (lambda keyed: keyed.sum("m"), "12345678901234567890.0000000003"),
+        (lambda keyed: keyed.min("x"), 1.0),
+        (lambda keyed: keyed.max("x"), 2.0),
+        (lambda keyed: keyed.min_by("x"), 1.0),
+        (lambda keyed: keyed.max_by("x"), 2.0),
+    ],
+)
+def test_long_decimals_and_nan_are_reduced_as_in_a_stream(tmp_path: Path, reduce: Any, expected: Any) -> None:
+    last = []
+    for mode in (RuntimeExecutionMode.BATCH, RuntimeExecutionMode.STREAMING):
+        env = StreamExecutionEnvironment.get_execution_environment()
+        env.set_runtime_mode(mode)
+        measured = env.from_collection(MEASURED, "k string, m decimal(38, 10), x double").uid("measured")
+        seen: list[Any] = []
+        reduce(measured.key_by("k")).uid("reduced").for_each_epoch(
+            lambda table, epoch, seen=seen: seen.extend(table.to_pylist())
+        ).uid("out")
+        engine = LocalEngine([{"measured": MEASURED}], is_bounded=True)
+        run_job(env.get_stream_graph(), tmp_path / mode.name, engine, {"restart-strategy.type": "none"}).run()
+        last.append(seen[-1]["m"] if isinstance(expected, str) else seen[-1]["x"])
+    assert last == [Decimal(expected)] * 2
+
+
+def test_a_column_that_cannot_be_reduced_is_refused_in_batch_mode_too() -> None:
+    env = StreamExecutionEnvironment.get_execution_environment()
+    env.set_runtime_mode(RuntimeExecutionMode.BATCH)
+    keyed = env.from_collection([("a", [1])], "k string, many array<int>").uid("rows").key_by("k")
+    for reduce, column, message in (
+        (keyed.sum, "gone", r"sum\(\): there is no column 'gone'"),
+        (keyed.sum, "k", "'string', no number"),
+        (keyed.max, "many", "not compared here"),
+    ):
+        with pytest.raises(ConfigurationError, match=message):
+            reduce(column)
 
 
 def test_batch_mode_needs_an_end_and_automatic_does_without() -> None:

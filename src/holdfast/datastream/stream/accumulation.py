@@ -3,14 +3,44 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from decimal import Decimal
 from typing import Any
 
 from holdfast.kernel.watermark import MAX_WATERMARK
 from holdfast.runtime.function.user_function import KeyedProcessFunction, RuntimeContext
+from holdfast.runtime.operator.vectorised.groups import exact_decimals
 from holdfast.state.declaration.descriptor import ValueStateDescriptor
 from holdfast.state.declaration.function import ReduceFunction
 from holdfast.types.information.type_information import TypeInformation
 from holdfast.types.row import field_names_of
+
+
+def added(before: Any, value: Any) -> Any:
+    """Return the sum of two values; decimals keep all their digits."""
+    if isinstance(value, Decimal):
+        with exact_decimals():
+            return before + value
+    return before + value
+
+
+def is_less(value: Any, before: Any) -> bool:
+    """Whether a value is less than the one that there is, which NaN is only as long as there is nothing else."""
+    return bool(value < before) or (before != before and value == value)
+
+
+def is_greater(value: Any, before: Any) -> bool:
+    """Whether a value is greater than the one that there is, which NaN is only as long as there is nothing else."""
+    return bool(value > before) or (before != before and value == value)
+
+
+def least(before: Any, value: Any) -> Any:
+    """Return the lesser of two values."""
+    return value if is_less(value, before) else before
+
+
+def greatest(before: Any, value: Any) -> Any:
+    """Return the greater of two values."""
+    return value if is_greater(value, before) else before
 
 
 class AccumulateReduceFunction(ReduceFunction):

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import inspect
-import operator
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from holdfast.datastream.stream.accumulation import AccumulateReduceFunction, ChooseReduceFunction
+from holdfast.datastream.stream.accumulation import (
+    AccumulateReduceFunction,
+    ChooseReduceFunction,
+    added,
+    greatest,
+    is_greater,
+    is_less,
+    least,
+)
 from holdfast.datastream.stream.operation import declared_type
 from holdfast.errors import ConfigurationError
 from holdfast.runtime.graph.stream_graph import OperatorSpec, Shape
@@ -97,9 +104,11 @@ class BatchOperations:
 
     def sum(self, position_to_sum: int | str = 0) -> DataStream:
         """Replaces a column by the sum of its values so far, without those that are null."""
-        if self._is_untyped or self._is_final:
-            return self._accumulated("sum", position_to_sum, operator.add)
+        if self._is_untyped:
+            return self._accumulated("sum", position_to_sum, added)
         column, value_type = self._number(position_to_sum, "sum", is_part=True)
+        if self._is_final:
+            return self._accumulated("sum", self._position(column), added)
         return self._replacing(SumReduction(column, value_type), "sum")
 
     def mean(self, column: int | str = 0, name: str = "mean") -> DataStream:
@@ -109,23 +118,29 @@ class BatchOperations:
 
     def min(self, position_to_min: int | str = 0) -> DataStream:
         """Replaces a column by the least of its values so far; NaN counts only as long as there is nothing else."""
-        if self._is_untyped or self._is_final:
-            return self._accumulated("min", position_to_min, min)
-        return self._replacing(ChoosingReduction(*self._ordered(position_to_min, "min", is_part=True), "min"), "min")
+        if self._is_untyped:
+            return self._accumulated("min", position_to_min, least)
+        column, value_type = self._ordered(position_to_min, "min", is_part=True)
+        if self._is_final:
+            return self._accumulated("min", self._position(column), least)
+        return self._replacing(ChoosingReduction(column, value_type, "min"), "min")
 
     def max(self, position_to_max: int | str = 0) -> DataStream:
         """Replaces a column by the greatest of its values so far; NaN counts only as long as there is nothing else."""
-        if self._is_untyped or self._is_final:
-            return self._accumulated("max", position_to_max, max)
-        return self._replacing(ChoosingReduction(*self._ordered(position_to_max, "max", is_part=True), "max"), "max")
+        if self._is_untyped:
+            return self._accumulated("max", position_to_max, greatest)
+        column, value_type = self._ordered(position_to_max, "max", is_part=True)
+        if self._is_final:
+            return self._accumulated("max", self._position(column), greatest)
+        return self._replacing(ChoosingReduction(column, value_type, "max"), "max")
 
     def min_by(self, position_to_min_by: int | str = 0) -> DataStream:
         """Emits the element with the least value of a part so far, after each element; of equal ones the first."""
-        return self._best("min_by", position_to_min_by, operator.lt)
+        return self._best("min_by", position_to_min_by, is_less)
 
     def max_by(self, position_to_max_by: int | str = 0) -> DataStream:
         """Emits the element with the greatest value of a part so far, after each element; of equal ones the first."""
-        return self._best("max_by", position_to_max_by, operator.gt)
+        return self._best("max_by", position_to_max_by, is_greater)
 
     def first(self, column: int | str = 0) -> DataStream:
         """Replaces a column by the first of its values that was not null."""
@@ -161,7 +176,7 @@ class BatchOperations:
     def _best(self, name: str, position: int | str, is_better: Callable[[Any, Any], bool]) -> DataStream:
         self._refuse_changes(f"{name}()")
         if not self._is_untyped:
-            position = self._fields(is_part=True)[0].index(self._column(position, name, is_part=True)[0])
+            position = self._position(self._column(position, name, is_part=True)[0])
         return self._apply("reduce", ChooseReduceFunction(name, position, is_better), None)
 
     def _accumulated(self, name: str, position: int | str, combine: Callable[[Any, Any], Any]) -> DataStream:
@@ -198,6 +213,9 @@ class BatchOperations:
         if isinstance(element_type, RowTypeInformation) or (is_part and isinstance(element_type, TupleTypeInformation)):
             return list(element_type.names), list(element_type.types)
         return [_VALUE], [element_type]
+
+    def _position(self, column: str) -> int:
+        return self._fields(is_part=True)[0].index(column)
 
     def _column(self, column: int | str, where: str, is_part: bool = False) -> tuple[str, TypeInformation]:
         names, types = self._fields(is_part)
