@@ -76,6 +76,37 @@ def test_no_more_are_under_way_than_the_capacity(place: Path) -> None:
     assert max(ledger.read(place / "out")) == (3,)
 
 
+class Ending(AsyncFunction[int, int]):
+    """Ends the call for one of the elements as one that is cancelled from within does, or as a process does."""
+
+    def __init__(self, error: type[BaseException], *, in_own_task: bool) -> None:
+        self.error = error
+        self.in_own_task = in_own_task
+
+    async def async_invoke(self, value: int) -> list[int]:
+        if value == 2:
+            await (asyncio.create_task(self.end()) if self.in_own_task else self.end())
+        return [value]
+
+    async def end(self) -> None:
+        raise self.error
+
+
+@pytest.mark.parametrize("in_own_task", [False, True])
+@pytest.mark.parametrize("error", [asyncio.CancelledError, SystemExit])
+def test_a_call_that_is_cancelled_or_exits_fails_the_task_and_loses_no_element(
+    place: Path, error: type[BaseException], in_own_task: bool
+) -> None:
+    program = Program()
+    function = Ending(error, in_own_task=in_own_task)
+    stream = AsyncDataStream.unordered_wait(program.source("numbers", "bigint"), function, LONG, 5, "bigint")
+    stream.sink_to(ParquetFileSink(place / "out"))
+    with pytest.raises(JobExecutionError, match=f"the asynchronous call for 2 ended with {error.__name__}"):
+        run(program, place / "job", [{"numbers": [1, 2, 3]}], source_tasks=1)
+    assert run(program, place / "job", [{"numbers": [1, 3]}], source_tasks=1), "and the next ones are made"
+    assert sorted(ledger.read(place / "out")) == [(1,), (3,)]
+
+
 class Flaky(AsyncFunction[int, str]):
     """Fails so many times as the element says before it answers."""
 

@@ -10,6 +10,7 @@ import asyncio
 import os
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 from holdfast.errors import OutputTypeError
@@ -71,7 +72,7 @@ class AsyncOperation(Function):
 
         async def one(place: int, element: Any) -> None:
             async with free:
-                done.append((place, await self._timed(element)))
+                done.append((place, await self._told(element)))
 
         try:
             async with asyncio.TaskGroup() as group:
@@ -80,6 +81,18 @@ class AsyncOperation(Function):
         except BaseExceptionGroup as failed:
             raise failed.exceptions[0] from failed.exceptions[0].__cause__
         return sorted(done, key=lambda result: result[0]) if self._is_ordered else done
+
+    async def _told(self, element: Any) -> list[Any]:
+        """The results of a call, which says so if it ends in a way that asyncio takes for none, or for its own end."""
+        try:
+            return await self._timed(element)
+        except (asyncio.CancelledError, SystemExit, KeyboardInterrupt) as error:
+            task = asyncio.current_task()
+            if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
+                raise  # another call has failed
+            raise RuntimeError(
+                f"the asynchronous call for {element!r:.200} ended with {type(error).__name__}"
+            ) from error
 
     async def _timed(self, element: Any) -> list[Any]:
         if not self._timeout:
@@ -121,5 +134,11 @@ def _loop() -> asyncio.AbstractEventLoop:
         loop = _loops.get(os.getpid())
         if loop is None:
             loop = _loops[os.getpid()] = asyncio.new_event_loop()
-            threading.Thread(target=loop.run_forever, name="holdfast-async", daemon=True).start()
+            threading.Thread(target=_run, args=(loop,), name="holdfast-async", daemon=True).start()
         return loop
+
+
+def _run(loop: asyncio.AbstractEventLoop) -> None:
+    while True:
+        with suppress(SystemExit, KeyboardInterrupt):  # of a call, whose waiter is told by the loop when it goes on
+            loop.run_forever()
