@@ -361,6 +361,20 @@ def test_decimals_are_summed_with_all_their_digits(place: Path) -> None:
     assert ledger.read(place / "out") == [(0, 10, Decimal("24691357802469135780.0000000004"))]
 
 
+def test_an_aggregate_may_have_the_name_of_the_count_that_is_kept_beside_it(place: Path) -> None:
+    """A window whose sum is null has rows all the same, and the type of an aggregate is its own."""
+    program = Program()
+    stream = program.source("rows", "at bigint, n bigint, x double").assign_timestamps_and_watermarks(late_by(0))
+    sliding = stream.window_all(SlidingEventTimeWindows.of(MS(20), MS(10)))
+    for name, aggregate in (("sum", SumAggregate("n")), ("max", MaxAggregate("x")), ("count", CountAggregate())):
+        windows = sliding.aggregate_batches(rows=aggregate).uid(name)
+        windows.sink_to(ParquetFileSink(place / name)).uid(f"{name}-out")
+    run(program, place / "job", epochs("rows", [[(1, None, 1.5), (2, None, 2.5)], [(3, None, 0.5), (30, 7, 1.0)]]))
+    assert ledger.read(place / "sum") == [(-10, 10, None), (0, 20, None)]
+    assert ledger.read(place / "max") == [(-10, 10, 2.5), (0, 20, 2.5)]
+    assert ledger.read(place / "count") == [(-10, 10, 3), (0, 20, 3)]
+
+
 def test_what_does_not_go_by_columns_is_refused(place: Path) -> None:
     program = Program()
     stream = program.source("rows", ROW).assign_timestamps_and_watermarks(late_by(0))

@@ -153,7 +153,10 @@ class PaneOperator(Function):
     @property
     def descriptors(self) -> list[ValueStateDescriptor[object]]:
         """The states of a pane: the number of its rows, which says whether there are any, and the accumulators."""
-        names = ["rows", *self.output_type.names[len(self.keys) + 2 :]]
+        given = self.output_type.names[len(self.keys) + 2 :]
+        # A program's own aggregate of that name has the same state if it counts rows too, which it must not otherwise.
+        is_taken = "rows" in given and type(self._aggregates[1 + given.index("rows")]) is not CountAggregate
+        names = ["" if is_taken else "rows", *given]
         return [
             ValueStateDescriptor(f"pane-{name}-{part}", of_part)
             for name, types in zip(names, self._types, strict=True)
