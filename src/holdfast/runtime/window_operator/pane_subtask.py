@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, StateMigrationError
 from holdfast.runtime.function.metric import LATE_DROPPED
 from holdfast.runtime.operator import OperatorSubtask, user_error
 from holdfast.runtime.operator.vectorised.groups import Groups
@@ -111,6 +111,7 @@ class PaneSubtask(OperatorSubtask):
 
         Raises:
             UserFunctionError: An aggregate raised.
+            StateMigrationError: State has windows that the program does not make any more.
         """
         assert self.backend is not None
         limit = watermark if self._operator.is_event_time else now
@@ -165,19 +166,21 @@ class PaneSubtask(OperatorSubtask):
             else timers.take_due_processing_time(limit)
         )
         assert due.namespaces is not None
-        numbers = [
-            self._panes.pane_number(self._serializer.deserialize(name))
-            for name in due.namespaces.dictionary.to_pylist()
-        ]
+        numbers = []
+        for pane in map(self._serializer.deserialize, due.namespaces.dictionary.to_pylist()):
+            numbers.append(self._panes.pane_number(pane))
+            if self._panes.pane(numbers[-1]) != pane:
+                raise self._of_other_windows(pane)
         return _Fired(due.slots, np.array(numbers, np.int64)[due.namespaces.indices.to_numpy()], due.times)
 
     def _evaluate(self, part: _Part | None, fired: _Fired, limit: int) -> tuple[pa.RecordBatch, Stamps]:
         """Put windows together from state and from the panes of the epoch."""
         stored = self._stored(fired.slots, fired.panes)
-        present = np.array([at for at, values in enumerate(stored) if values is not None], np.int64)
+        if None in stored:
+            raise self._of_other_windows(self._panes.pane(int(fired.panes[stored.index(None)])))
         columns = self._as_columns([values for values in stored if values is not None])
-        rows, numbers = self._windows_of(fired.panes[present], fired.times[present], limit)
-        owners = fired.slots[present][rows]
+        rows, numbers = self._windows_of(fired.panes, fired.times, limit)
+        owners = fired.slots[rows]
         columns = [column.take(pa.array(rows)) for column in columns]
         if part is not None:
             rows, of_rows = self._due(part, limit)
@@ -196,6 +199,14 @@ class PaneSubtask(OperatorSubtask):
         results = self._operator.results([column.take(pa.array(order)) for column in columns])
         ends = self._panes.ends(numbers[order]) + 1
         return self._as_batch(owners[order], ends - self._panes.size, ends, results)
+
+    def _of_other_windows(self, window: TimeWindow) -> StateMigrationError:
+        return StateMigrationError(
+            f"Operator {self.info.uid!r} has windows in state that it does not make now, such as {window!r}: their "
+            "size, slide, gap or offset has changed, or they went by element before. Start the job with the windows "
+            "that it had, from a checkpoint or savepoint of then, or give the operator another uid, which leaves its "
+            "open windows behind."
+        )
 
     def _nothing(self) -> tuple[pa.RecordBatch, Stamps]:
         return pa.RecordBatch.from_pylist([], schema=self._operator.output_type.arrow_schema), no_stamps(0)

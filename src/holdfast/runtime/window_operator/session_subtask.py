@@ -76,6 +76,7 @@ class SessionSubtask(PaneSubtask):
 
         Raises:
             UserFunctionError: An aggregate raised.
+            StateMigrationError: State has windows that the program does not make any more.
         """
         assert self.backend is not None
         found = self._guarded("evaluating sessions", lambda: self._evaluate_sessions(watermark))
@@ -99,7 +100,12 @@ class SessionSubtask(PaneSubtask):
         )
 
     def _evaluate_sessions(self, watermark: int) -> tuple[pa.RecordBatch, Stamps]:
-        fired = self._timers.take_due_event_time(watermark).slots
+        timers = self._timers.take_due_event_time(watermark)
+        assert timers.namespaces is not None
+        for window in map(self._serializer.deserialize, timers.namespaces.dictionary.to_pylist()):
+            if window != _KEY:
+                raise self._of_other_windows(window)
+        fired = timers.slots
         parts, self._found = self._found, []
         touched = np.unique(np.concatenate([fired, *(part.slots for part in parts)]))
         before = self._before(touched)
