@@ -6,9 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
 import pytest
 
-from holdfast.datastream import KeyedProcessFunction, MapFunction, RuntimeContext
+from holdfast.datastream import BatchFunction, KeyedProcessFunction, MapFunction, RuntimeContext
 from holdfast.errors import ConfigurationError, HoldfastError
 from holdfast.metrics import MetricGroup
 from holdfast.rest.metric.job_samples import samples_of
@@ -107,6 +109,30 @@ def test_a_gauge_that_cannot_be_read_harms_nobody(tmp_path: Path) -> None:
     running = master(program, tmp_path, [{"numbers": [(1,)]}])
     running.run()
     assert running.metrics.numbers.operators["broken"].own == {}
+
+
+def test_what_functions_of_batches_count_with_numpy_counts(tmp_path: Path) -> None:
+    class Counting(BatchFunction):
+        def open(self, runtime_context: RuntimeContext) -> None:
+            group = runtime_context.get_metrics_group()
+            self.large, self.values = group.counter("large"), group.distribution("values")
+
+        def process_batch(self, batch: pa.RecordBatch, ctx: Any) -> Any:
+            numbers = batch.column("n").to_numpy()
+            self.large.inc((numbers > 2).sum())
+            self.values.update(numbers.max() / np.float32(2))
+            return batch
+
+    program = Program()
+    program.source("numbers", "n bigint").key_by("n").process_batches(Counting()).uid("counting").for_each_epoch(
+        lambda rows, epoch: None
+    ).uid("sink")
+    running = master(program, tmp_path, [{"numbers": [(1,), (2,), (3,), (4,)]}], source_tasks=1, parallelism=1)
+    running.run()
+    assert running.metrics.numbers.operators["counting"].own == {
+        "large": ["counter", 2],
+        "values": ["distribution", 1, 2.0, 2.0, 2.0],
+    }
 
 
 def test_a_name_means_one_thing() -> None:

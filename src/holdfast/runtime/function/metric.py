@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import math
+import operator
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
@@ -166,7 +167,9 @@ class TaskMetrics:
 
         A gauge that cannot be read is left out, and the log says why.
         """
-        told: dict[str, list[Any]] = {name: [metric.kind, *metric.value()] for name, metric in self._metrics.items()}
+        told: dict[str, list[Any]] = {
+            name: [metric.kind, *map(_plain, metric.value())] for name, metric in self._metrics.items()
+        }
         for name, read in self.gauges.items():
             try:
                 number = float(read())
@@ -245,6 +248,14 @@ class MetricGroup:
         if not full.strip("_"):
             raise ConfigurationError(f"{name!r} cannot be the name of a metric: it has no letter or digit")
         return full
+
+
+def _plain(number: Any) -> float:
+    """A number as Python has it; functions of batches count with those of numpy."""
+    try:
+        return int(operator.index(number))
+    except TypeError:
+        return float(number)
 
 
 def added(
