@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 from holdfast.datastream import BatchFunction, KeyedProcessFunction, MapFunction, RuntimeContext
+from holdfast.datastream.window import CountTrigger, GlobalWindows
 from holdfast.errors import ConfigurationError, HoldfastError
 from holdfast.metrics import MetricGroup
 from holdfast.rest.metric.job_samples import samples_of
@@ -133,6 +134,26 @@ def test_what_functions_of_batches_count_with_numpy_counts(tmp_path: Path) -> No
         "large": ["counter", 2],
         "values": ["distribution", 1, 2.0, 2.0, 2.0],
     }
+
+
+def test_what_a_trigger_and_an_assigner_count_is_the_operators(tmp_path: Path) -> None:
+    class Counted(CountTrigger[Any, Any]):
+        def on_element(self, element: Any, timestamp: int, window: Any, ctx: Any) -> Any:
+            ctx.get_metric_group().counter("triggered").inc()
+            return super().on_element(element, timestamp, window, ctx)
+
+    class Assigning(GlobalWindows[Any]):
+        def assign_windows(self, element: Any, timestamp: int, context: Any) -> Any:
+            context.get_runtime_context().get_metrics_group().counter("assigned").inc()
+            return super().assign_windows(element, timestamp, context)
+
+    program = Program()
+    windows = program.source("numbers", "n bigint").key_by("n").window(Assigning()).trigger(Counted(2))
+    windows.reduce(lambda one, other: other).uid("windows").for_each_epoch(lambda rows, epoch: None).uid("sink")
+    running = master(program, tmp_path, [{"numbers": [(1,), (2,)]}, {"numbers": [(1,)]}])
+    running.run()
+    own = running.metrics.numbers.operators["windows"].own
+    assert own == {"triggered": ["counter", 3], "assigned": ["counter", 3]}
 
 
 def test_a_name_means_one_thing() -> None:

@@ -38,6 +38,7 @@ class WindowSubtask(OperatorSubtask):
         self._side_stamps: dict[str, list[int]] = {}
         self._out: list[Any] = []
         runtime_context = SubtaskContext(self.info, self.backend)
+        runtime_context.metrics = self.metrics
         self._task = WindowTask(self.function, runtime_context, self.backend, self.context, self, self.info.watermark)
 
     def process(
