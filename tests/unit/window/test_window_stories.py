@@ -13,6 +13,7 @@ from holdfast.datastream import (
     OutputTag,
     ParquetFileSink,
     ProcessAllWindowFunction,
+    ProcessWindowFunction,
     WindowFunction,
 )
 from holdfast.datastream.window import (
@@ -138,6 +139,34 @@ class Saves(WindowFunction[Any, Any, Any, Any], CheckpointedFunction):
 
     def snapshot_state(self, context: Any) -> None:
         raise AssertionError
+
+
+def test_what_a_window_sends_aside_when_it_goes_has_its_time(place: Path) -> None:
+    gone = OutputTag("gone", "sensor string, starts bigint")
+
+    class Saying(ProcessWindowFunction[Any, Any, Any, Any]):
+        def process(self, key: Any, context: Any, elements: Any) -> Any:
+            yield (key, context.window().start)
+
+        def clear(self, context: Any) -> None:
+            context.output(gone, ("gone", context.window().start))
+
+    program = Program()
+    stream = program.source("readings", READING).assign_timestamps_and_watermarks(late_by(0)).key_by("sensor")
+    tens = TumblingEventTimeWindows.of(Time.milliseconds(10))
+    aside = stream.window(tens).process(Saying(), "sensor string, starts bigint").uid("windows").get_side_output(gone)
+    counted = (
+        aside.key_by("sensor")
+        .window(tens)
+        .apply(
+            lambda sensor, window, rows: [(window.start, sorted(row.starts for row in rows))],
+            "starts bigint, of array<bigint>",
+        )
+    )
+    counted.uid("again").sink_to(ParquetFileSink(place / "out")).uid("out")
+    batches = [[("a", 1, 1), ("b", 2, 1)], [("a", 12, 1)], [("a", 40, 1)]]
+    run(program, place / "job", epochs("readings", batches), is_bounded=True)
+    assert ledger.read(place / "out") == [(0, [0, 0]), (10, [10]), (40, [40])]
 
 
 def test_what_does_not_go_together_is_refused_where_it_is_written() -> None:

@@ -194,6 +194,7 @@ class WindowTask:
         self._trigger.clear(window, self._trigger_context)
         self._context.current = window
         self._operator.evaluation.clear(self._context)
+        self._output.emit((), window.max_timestamp())  # what it has sent to side outputs has that time
         if known is not None:
             known.retire(window)
             known.persist()
