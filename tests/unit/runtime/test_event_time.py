@@ -11,9 +11,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from holdfast.common import Duration, TimestampAssigner, WatermarkStrategy
+from holdfast.common import Duration, Time, TimestampAssigner, WatermarkStrategy
 from holdfast.datastream import KeyedProcessFunction, OutputTag, ParquetFileSink, ProcessFunction, Sink, SinkWriter
 from holdfast.datastream.stream.data_stream import DataStream
+from holdfast.datastream.window import CountAggregate, EventTimeSessionWindows, TumblingEventTimeWindows
 from holdfast.errors import ConfigurationError, JobExecutionError
 from holdfast.kernel.clock import ManualClock
 from holdfast.runtime.job.engine import EngineError
@@ -389,6 +390,25 @@ def test_a_strategy_without_an_assigner_goes_by_the_timestamps_that_there_are(
     assert ledger.read(place / "windows") == [("a", 9, 1, 20)]
     source.assign_timestamps_and_watermarks(WatermarkStrategy.for_monotonous_timestamps())
     assert "the elements of 'readings' have no timestamps" in caplog.text
+
+
+def test_an_assigner_that_hands_on_the_timestamp_of_elements_without_one_gives_them_none(place: Path) -> None:
+    handed_on = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda row, before: before)
+    program = Program()
+    stream = program.source("readings", READING).assign_timestamps_and_watermarks(handed_on)
+    told = stream.process(lambda row, ctx: [(row.sensor, ctx.timestamp())], "sensor string, at bigint").uid("told")
+    told.sink_to(ParquetFileSink(place / "out")).uid("out")
+    run(program, place / "job", epochs("readings", [[("a", 1, 1)]]))
+    assert ledger.read(place / "out") == [("a", None)]
+
+    sessions, tens = EventTimeSessionWindows.with_gap(Time.milliseconds(5)), TumblingEventTimeWindows.of(10)
+    for number, assigner in enumerate((tens, sessions)):
+        of_columns = Program()
+        stream = of_columns.source("readings", READING).assign_timestamps_and_watermarks(handed_on)
+        windows = stream.key_by("sensor").window(assigner).aggregate_batches(n=CountAggregate())
+        windows.uid("windows").sink_to(ParquetFileSink(place / "none")).uid("out")
+        with pytest.raises(ConfigurationError, match="an element came that has none"):
+            run(of_columns, place / str(number), epochs("readings", [[("a", 1, 1)]]), is_bounded=True)
 
 
 def test_what_is_no_timestamp_or_no_strategy_is_refused(place: Path) -> None:

@@ -92,6 +92,8 @@ class TimestampRun(StepRun):
             raise
         except Exception as error:
             raise user_error(error, self.step.uid, None, self._epoch, "assigning a timestamp") from error
+        if NO_TIMESTAMP in stamps:  # which an assigner has got for an element that has none, and has handed on
+            return stamps_of([None if stamp == NO_TIMESTAMP else stamp for stamp in stamps])
         return stamps_of(stamps)
 
 
