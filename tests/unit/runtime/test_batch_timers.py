@@ -306,6 +306,23 @@ def test_what_has_no_timestamps_ends_no_window(place: Path) -> None:
                 run(program, place / f"{name}-job", inputs)
 
 
+@pytest.mark.parametrize("time", [np.int64(20), np.int32(20), pa.scalar(20), 20])
+def test_one_time_for_all_rows_may_be_a_number_of_numpy_or_arrow(place: Path, time: Any) -> None:
+    class Once(BatchFunction):
+        def process_batch(self, batch: pa.RecordBatch, ctx: BatchContext) -> Any:
+            ctx.register_event_time_timers(time)
+
+        def on_timers(self, batch: pa.RecordBatch, ctx: BatchContext) -> Any:
+            assert ctx.timestamps is not None and ctx.timestamps.to_pylist() == [20] * batch.num_rows
+            return batch
+
+    program = Program()
+    stream = program.source("readings", READING).assign_timestamps_and_watermarks(late_by(0)).key_by("sensor")
+    stream.process_batches(Once(), "sensor string").uid("once").sink_to(ParquetFileSink(place / "out")).uid("out")
+    run(program, place / "job", epochs("readings", [[("a", 1, 5, 1), ("b", 1, 6, 1)]]), is_bounded=True)
+    assert sorted(ledger.read(place / "out")) == [("a",), ("b",)]
+
+
 def test_wrong_times_and_unknown_keys_are_refused(place: Path) -> None:
     class Wrong(ByBatch):
         def __init__(self, do: Any) -> None:

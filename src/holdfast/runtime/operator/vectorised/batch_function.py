@@ -251,7 +251,8 @@ class BatchContext:
         slots = np.asarray(self._slots, np.int64)
         if rows is not None:
             slots = slots[_row_numbers(rows)]
-        return slots, np.full(len(slots), times) if isinstance(times, int) else np.asarray(times)
+        given = np.asarray(times.as_py() if isinstance(times, pa.Scalar) else times)
+        return slots, given if given.ndim else np.full(len(slots), given)
 
     @property
     def slots(self) -> Sequence[Any]:
