@@ -375,6 +375,21 @@ def test_an_aggregate_may_have_the_name_of_the_count_that_is_kept_beside_it(plac
     assert ledger.read(place / "count") == [(-10, 10, 3), (0, 20, 3)]
 
 
+def test_the_last_row_of_a_session_is_the_one_that_came_last_though_it_is_late(place: Path) -> None:
+    program = Program()
+    stream = program.source("rows", "sensor string, at bigint, n bigint").assign_timestamps_and_watermarks(late_by(0))
+    sessions = stream.key_by("sensor").window(EventTimeSessionWindows.with_gap(MS(5)))
+    fast = sessions.aggregate_batches(first=FirstAggregate("n"), last=LastAggregate("n")).uid("fast")
+    slow = sessions.apply(
+        lambda sensor, window, rows: [(sensor, window.start, window.end, rows[0].n, rows[-1].n)], fast.get_type()
+    ).uid("slow")
+    for name, windows in (("fast", fast), ("slow", slow)):
+        windows.sink_to(ParquetFileSink(place / name)).uid(f"{name}-out")
+    batches = [[("a", 25, 1), ("a", 27, 1), ("b", 30, 0)], [("a", 28, 2), ("a", 22, 3)], [("a", 90, 0)]]
+    run(program, place / "job", epochs("rows", batches), source_tasks=1)
+    assert written(place / "fast") == written(place / "slow") == ["('a', 22, 33, 1, 3)", "('b', 30, 35, 0, 0)"]
+
+
 TUMBLING, SESSION = TumblingEventTimeWindows.of(MS(10)), EventTimeSessionWindows.with_gap(MS(5))
 
 

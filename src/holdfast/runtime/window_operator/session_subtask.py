@@ -56,6 +56,7 @@ class SessionSubtask(PaneSubtask):
         assert self.backend is not None
         slots = np.asarray(self.backend.prepare(dict_keys, hashes), np.int64)
         times = self._times(batch.num_rows, stamps)
+        arrival = self._arrival(batch.num_rows)
         # These count only if they belong to a session that goes on; which they do is known at the end.
         is_late = times + (self._gap - 1) <= self.info.watermark
         if is_late.any():
@@ -64,10 +65,11 @@ class SessionSubtask(PaneSubtask):
             self._late_batches.append(batch.take(pa.array(late)))
             self._late_times.append(times[late])
             numbers = np.arange(known, known + len(late))
-            self._add(self._late_batches[-1], slots[late], times[late], np.arange(len(late)), numbers)
-            batch, slots, times = batch.take(pa.array(rest)), slots[rest], times[rest]
+            own = np.arange(len(late))
+            self._add(self._late_batches[-1], slots[late], times[late], arrival[late], own, numbers)
+            batch, slots, times, arrival = batch.take(pa.array(rest)), slots[rest], times[rest], arrival[rest]
         if len(slots):
-            self._add(batch, slots, times, joined(slots, times, times + self._gap), None)
+            self._add(batch, slots, times, arrival, joined(slots, times, times + self._gap), None)
         if len(self._found) >= MOST_PARTS and not self._late_batches:
             self._found = [self._merged(self._found)[0]]
 
@@ -84,9 +86,10 @@ class SessionSubtask(PaneSubtask):
         result: tuple[pa.RecordBatch, Stamps] = found
         return result
 
-    def _add(self, batch: pa.RecordBatch, slots: Numbers, times: Numbers, numbers: Numbers, late: Any) -> None:
+    def _add(
+        self, batch: pa.RecordBatch, slots: Numbers, times: Numbers, arrival: Numbers, numbers: Numbers, late: Any
+    ) -> None:
         groups = Groups(numbers)
-        arrival = self._arrival(len(slots))
         columns = self._guarded("aggregating a batch", lambda: self._operator.accumulate(batch, groups, arrival))
         ordered = times[groups.order]
         self._found.append(
