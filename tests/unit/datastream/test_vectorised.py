@@ -238,6 +238,13 @@ def test_a_hot_key_is_reduced_like_any_other(tmp_path):
             assert value == running
 
 
+def test_the_mean_of_whole_numbers_that_no_double_has_exactly(tmp_path):
+    driven = Driven(spec_of(keyed("k string, v bigint").mean("v")), HashMapStateBackend(), str(tmp_path))
+    nanoseconds = 1_700_000_000_000_000_001
+    emitted = driven.epoch([[("a", nanoseconds), ("a", nanoseconds + 2)]])
+    assert emitted == [("a", nanoseconds, 1.7e18), ("a", nanoseconds + 2, 1.7e18)]
+
+
 def test_a_sum_that_does_not_fit_is_refused(tmp_path):
     spec = spec_of(keyed("k string, v bigint").sum("v"))
     with pytest.raises(OutputTypeError, match="64 bits"):

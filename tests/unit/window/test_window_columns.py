@@ -361,6 +361,23 @@ def test_decimals_are_summed_with_all_their_digits(place: Path) -> None:
     assert ledger.read(place / "out") == [(0, 10, Decimal("24691357802469135780.0000000004"))]
 
 
+def test_large_numbers_have_a_mean_and_a_sum_that_does_not_fit_is_refused(place: Path) -> None:
+    def means(name: str, rows: list[Any], **aggregates: BatchAggregateFunction) -> list[Any]:
+        program = Program()
+        stream = program.source("rows", "at bigint, n bigint, money decimal(38, 0)")
+        ten = stream.assign_timestamps_and_watermarks(late_by(0)).window_all(TumblingEventTimeWindows.of(MS(10)))
+        ten.aggregate_batches(**aggregates).uid("windows").sink_to(ParquetFileSink(place / name)).uid("out")
+        run(program, place / f"{name}-job", epochs("rows", [rows]), is_bounded=True)
+        return ledger.read(place / name)
+
+    rows = [(1, 1_700_000_000_000_000_001, Decimal(9 * 10**37)), (2, 1_700_000_000_000_000_003, Decimal(9 * 10**37))]
+    assert means("mean", rows, n=MeanAggregate("n")) == [(0, 10, 1.7e18)]
+    for column in ("n", "money"):
+        many = [(at, 2**62, money) for at, _, money in rows] if column == "n" else rows
+        with pytest.raises(JobExecutionError, match="A sum does not fit"):
+            means(column, many, sum=SumAggregate(column))
+
+
 def test_an_aggregate_may_have_the_name_of_the_count_that_is_kept_beside_it(place: Path) -> None:
     """A window whose sum is null has rows all the same, and the type of an aggregate is its own."""
     program = Program()

@@ -167,7 +167,7 @@ class MeanAggregate(OfColumn):
 
     def accumulate(self, batch: pa.RecordBatch, groups: Groups, arrival: Arrival) -> Sequence[pa.Array]:
         values = batch.column(self.column)
-        numbers = values.cast(pa.float64()).fill_null(0.0)
+        numbers = values.cast(pa.float64(), safe=False).fill_null(0.0)
         return self.merge([numbers, values.is_valid().cast(pa.int64())], groups)
 
     def merge(self, accumulators: Sequence[pa.Array], groups: Groups) -> Sequence[pa.Array]:
@@ -337,7 +337,7 @@ def summed(values: pa.Array, groups: Groups, who: str) -> pa.Array:
     """Return the sum of the values of each group that are not null, null if there is none.
 
     Raises:
-        OutputTypeError: A sum of whole numbers does not fit 64 bits.
+        OutputTypeError: A sum of whole numbers does not fit 64 bits, or one of decimals 38 digits.
     """
     present = values.is_valid().to_numpy(zero_copy_only=False)[groups.order]
     nothing: Any = Decimal(0) if pa.types.is_decimal(values.type) else 0
@@ -348,7 +348,10 @@ def summed(values: pa.Array, groups: Groups, who: str) -> pa.Array:
         about = np.add.reduceat(numbers.astype(np.float64), groups.starts)
         if (np.abs(sums - about) > _SAFE_SUM).any():
             raise OutputTypeError(who, "A sum does not fit 64 bits.", declared="bigint")
-    return pa.array(sums, values.type, mask=~np.logical_or.reduceat(present, groups.starts))
+    try:
+        return pa.array(sums, values.type, mask=~np.logical_or.reduceat(present, groups.starts))
+    except pa.ArrowInvalid as error:
+        raise OutputTypeError(who, f"A sum does not fit: {error}", declared=str(values.type)) from error
 
 
 def _wide(values: pa.Array) -> pa.Array:

@@ -104,7 +104,7 @@ class MeanReduction(Reduction):
         assert values is not None
         ordered = values.take(pa.array(groups.order))
         present = ordered.is_valid().to_numpy(zero_copy_only=False)
-        numbers = ordered.cast(pa.float64()).fill_null(0.0).to_numpy(zero_copy_only=False)
+        numbers = ordered.cast(pa.float64(), safe=False).fill_null(0.0).to_numpy(zero_copy_only=False)
         sums_before = _numbers(ctx.columns(self._sum).get_at(groups.first_rows), 0.0)
         counts_before = _numbers(ctx.columns(self._count).get_at(groups.first_rows), 0)
         sums = running(np.add, groups, numbers, sums_before)
