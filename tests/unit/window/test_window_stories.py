@@ -17,6 +17,7 @@ from holdfast.datastream import (
     WindowFunction,
 )
 from holdfast.datastream.window import (
+    CountAggregate,
     CountTrigger,
     DeltaTrigger,
     EventTimeSessionWindows,
@@ -63,6 +64,20 @@ def test_windows_behind_windows_go_by_the_end_of_the_first_ones(place: Path) -> 
     assert found == [("a", 60, 90, 7, 2), ("b", 0, 30, 4, 4)] or found == [
         ("a", 30, 60, 6, 1), ("a", 60, 90, 7, 2), ("b", 0, 30, 4, 4),
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("by_columns", [False, True])
+@pytest.mark.parametrize("assigner", [TumblingEventTimeWindows.of(MS(10)), EventTimeSessionWindows.with_gap(MS(10))])
+def test_windows_of_event_time_refuse_what_windows_emit_that_no_time_ends(
+    place: Path, assigner: Any, by_columns: bool
+) -> None:
+    program = Program()
+    stream = program.source("readings", READING).assign_timestamps_and_watermarks(late_by(0)).key_by("sensor")
+    counted = stream.count_window(2).reduce(lambda one, other: other).uid("count").key_by("sensor").window(assigner)
+    windows = counted.aggregate_batches(n=CountAggregate()) if by_columns else counted.apply(summed, RESULT)
+    windows.uid("windows").sink_to(ParquetFileSink(place / "out")).uid("out")
+    with pytest.raises(ConfigurationError, match="the end of all time, as count windows"):
+        run(program, place / "job", epochs("readings", [[("a", 1, 1), ("a", 2, 1)]]), is_bounded=True)
 
 
 def test_windows_without_keys_have_one_subtask_whatever_the_job_has(place: Path) -> None:

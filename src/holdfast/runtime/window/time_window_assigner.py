@@ -10,7 +10,7 @@ from holdfast.errors import ConfigurationError
 from holdfast.runtime.window.built_in_trigger import EventTimeTrigger, ProcessingTimeTrigger
 from holdfast.runtime.window.length import milliseconds
 from holdfast.runtime.window.trigger import Trigger
-from holdfast.runtime.window.window import TimeWindow, TimeWindowSerializer
+from holdfast.runtime.window.window import MAX_TIMESTAMP, TimeWindow, TimeWindowSerializer
 from holdfast.runtime.window.window_assigner import MergingWindowAssigner, WindowAssigner
 from holdfast.types.serializer import TypeSerializer
 
@@ -40,8 +40,8 @@ class TimeWindowAssigner(WindowAssigner[T, TimeWindow]):
     def _time(self, timestamp: int, context: WindowAssigner.WindowAssignerContext) -> int:
         if not self.EVENT_TIME:
             return context.get_current_processing_time()
-        if timestamp == NO_TIMESTAMP:
-            raise without_timestamp(repr(self))
+        if not NO_TIMESTAMP < timestamp < MAX_TIMESTAMP:
+            raise without_timestamp(repr(self)) if timestamp == NO_TIMESTAMP else without_end(repr(self))
         return timestamp
 
     def fixed(self) -> tuple[int, int, int] | None:
@@ -54,6 +54,15 @@ def without_timestamp(who: str) -> ConfigurationError:
     return ConfigurationError(
         f"{who} puts elements into windows by their event time, and an element came that has none: call "
         "assign_timestamps_and_watermarks() before window(), or take windows of processing time."
+    )
+
+
+def without_end(who: str) -> ConfigurationError:
+    """What is raised for an element whose event time is that of a window that no time ends."""
+    return ConfigurationError(
+        f"{who} puts elements into windows by their event time, and an element came with the end of all time, as count "
+        "windows, global windows and reductions in batch mode emit them: call assign_timestamps_and_watermarks() "
+        "behind these, or take windows of processing time."
     )
 
 

@@ -21,7 +21,7 @@ from holdfast.errors import HoldfastError, StateMigrationError
 from holdfast.runtime.function.metric import LATE_DROPPED
 from holdfast.runtime.operator import OperatorSubtask, user_error
 from holdfast.runtime.operator.vectorised.groups import Groups
-from holdfast.runtime.window.time_window_assigner import without_timestamp
+from holdfast.runtime.window.time_window_assigner import without_end, without_timestamp
 from holdfast.runtime.window.window import TimeWindow, TimeWindowSerializer
 from holdfast.runtime.window_operator.pane_operator import END, START, Numbers, PaneOperator
 from holdfast.runtime.window_operator.window_task import WINDOW_TIMERS
@@ -82,7 +82,7 @@ class PaneSubtask(OperatorSubtask):
 
         Raises:
             UserFunctionError: An aggregate raised.
-            ConfigurationError: A row has no event time, and the windows end by it.
+            ConfigurationError: A row has no event time, or the end of it, and the windows end by it.
         """
         assert self.backend is not None
         slots = np.asarray(self.backend.prepare(dict_keys, hashes), np.int64)
@@ -144,6 +144,8 @@ class PaneSubtask(OperatorSubtask):
         if stamps is None or stamps.null_count:
             raise without_timestamp(f"operator {self.info.uid!r}")
         times: Numbers = stamps.to_numpy()
+        if (times == _GREATEST).any():
+            raise without_end(f"operator {self.info.uid!r}")
         return times
 
     def _put_aside(self, batch: pa.RecordBatch, times: Numbers, late: npt.NDArray[np.bool_]) -> None:
