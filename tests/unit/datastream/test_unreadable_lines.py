@@ -124,6 +124,17 @@ def test_a_quote_that_is_not_closed_swallows_no_lines(folder: Path) -> None:
             list(last.read(file, 0, file.length))
 
 
+def test_a_quote_in_a_column_of_bytes_swallows_no_lines(folder: Path) -> None:
+    path = folder / "quotes.csv"
+    path.write_bytes(b'1,"a\n2,b\n3,"c"\n')
+    refused: list[Any] = []
+    file = InputFile.of(str(path))
+    batches = list(CsvReaderFormat.for_schema("n bigint, raw binary").readable(file, 0, file.length, refused.append))
+    assert [tuple(row.values()) for batch in batches for row in batch.to_pylist()] == [(2, b"b"), (3, b"c")]
+    assert [letter.line for letter in refused] == [b'1,"a']
+    assert "the quote that begins a value of column 'raw' is not closed" in refused[0].reason
+
+
 def test_places_count_what_is_uncompressed_and_begin_behind_the_header(folder: Path) -> None:
     path = folder / "a.csv.gz"
     path.write_bytes(gzip.compress(b"key,n\na,1\nb\n"))

@@ -104,13 +104,14 @@ class CsvReaderFormat(RowFormat, LineFormat):
         yield from table.combine_chunks().to_batches()
 
     def _require_lines(self, table: pa.Table) -> None:
-        """Makes sure that no text goes over the end of its line, as one does that begins with a quote and has no end.
+        """Makes sure that no value goes over the end of its line, as one does that begins with a quote and has no end.
 
         Raises:
             ValueError: One does; the lines that it goes over would be missing.
         """
         for field in self.schema:
-            if pa.types.is_string(field.type) and pc.any(pc.match_substring(table[field.name], "\n")).as_py():
+            has_lines = pa.types.is_string(field.type) or pa.types.is_binary(field.type)
+            if has_lines and pc.any(pc.match_substring(table[field.name], "\n")).as_py():
                 raise ValueError(
                     f"the quote that begins a value of column {field.name!r} is not closed in its line; "
                     "multi_line=True reads values that have ends of lines in them"
