@@ -13,6 +13,8 @@ import pytest
 from holdfast.common import Row, RowKind
 from holdfast.datastream import DataStream, KeyedProcessFunction
 from holdfast.datastream.connectors.database import DatabaseSink
+from holdfast.datastream.connectors.delta import DeltaSink
+from holdfast.errors import ConfigurationError
 from holdfast.testing import EpochProgram
 
 TOTALS = "user string, day string, total bigint"
@@ -78,3 +80,20 @@ def test_what_no_program_tells_is_told_when_it_happens(tmp_path: Path, caplog: p
     assert totals(tmp_path) == [("mon", 1), ("tue", 1)], "ann's came later, and cy's subtask has the greater number"
     told = [record.getMessage() for record in caplog.records if "several subtasks" in record.getMessage()]
     assert len(told) == 1 and "'table'" in told[0] and "{'day': 'mon'}" in told[0]
+
+
+@pytest.mark.parametrize(
+    ("columns", "key", "said"),
+    [
+        ("tags array<string>, total bigint", "tags", r"finds rows by the key 'tags', which is list<"),
+        ("place struct<x: int>, total bigint", ["place"], r"finds rows by the key 'place', which is struct<"),
+        (TOTALS, ["day", "user", "day"], r"has the column 'day' twice in its key, \['day', 'user', 'day'\]"),
+    ],
+)
+@pytest.mark.parametrize("kind", ["database", "delta"])
+def test_a_key_by_which_no_commit_could_find_rows_is_refused_where_it_is_written(
+    tmp_path: Path, kind: str, columns: str, key: str | list[str], said: str
+) -> None:
+    sink = table(tmp_path, key) if kind == "database" else DeltaSink(tmp_path / "t", key=key, create_table=True)
+    with pytest.raises(ConfigurationError, match=f"^{type(sink).__name__} {said}"):
+        EpochProgram().source("in", columns).sink_to(sink)

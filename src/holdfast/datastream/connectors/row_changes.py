@@ -80,6 +80,14 @@ class ChangeColumns:
                 raise ConfigurationError(
                     f"{sink} names the column {name!r}, but the elements of the stream have only {schema.names!r}."
                 )
+        for name in self.key:
+            if pa.types.is_nested(schema.field(name).type):
+                raise ConfigurationError(
+                    f"{sink} finds rows by the key {name!r}, which is {schema.field(name).type}: use a column of a "
+                    "simple type."
+                )
+            if self.key.count(name) > 1:
+                raise ConfigurationError(f"{sink} has the column {name!r} twice in its key, {list(self.key)!r}.")
         if self.row_kind is not None and not (_is_word(schema.field(self.row_kind).type) or self._is_number(schema)):
             raise ConfigurationError(
                 f"The column {self.row_kind!r}, by which {sink} knows what a row does, is "

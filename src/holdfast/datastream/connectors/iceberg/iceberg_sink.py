@@ -100,7 +100,7 @@ class IcebergSink(Sink):
         schema = pa.schema([schema.field(name) for name in self.changes.written(schema.names)])
         schema = iceberg_table.in_microseconds(schema)
         for name in self.changes.key:
-            if pa.types.is_floating(schema.field(name).type) or pa.types.is_nested(schema.field(name).type):
+            if pa.types.is_floating(schema.field(name).type):
                 raise ConfigurationError(
                     f"IcebergSink finds rows by the key {name!r}, which is {schema.field(name).type}: use a column of "
                     "texts, whole numbers, decimals, dates or timestamps."
