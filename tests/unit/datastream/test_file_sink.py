@@ -134,6 +134,8 @@ def test_parquet_in_directories_of_columns_is_read_by_everybody(tmp_path: Path) 
         run(sink, tmp_path / name, columns, rows)
         out = tmp_path / name / "out"
         assert [file.parent.relative_to(out).as_posix() for file in files_of(out)][:1] == ["day=2026-11-01/word=kelp"]
+        # Spark takes each "%" and two digits for one character, which in UTF-8 only those of ASCII are.
+        assert {folder.name for folder in out.glob("*/word=a*")} == {"word=a%2Fb %3D%25é.."}
         assert {tuple(pq.read_schema(file).names) for file in files_of(out)} == {("n",)}
         found = duckdb.sql(
             f"select day, word, n from read_parquet('{out}/*/*/*.parquet', hive_partitioning = true) order by n"

@@ -8,7 +8,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
-from urllib.parse import quote
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import pyarrow as pa
@@ -21,6 +20,8 @@ NULL: Final = "__HIVE_DEFAULT_PARTITION__"
 LONGEST: Final = 255
 """Bytes that file systems take as a name."""
 _LETTERS: Final = {"yyyy": "%Y", "yy": "%y", "MM": "%m", "dd": "%d", "HH": "%H", "mm": "%M", "ss": "%S", "DDD": "%j"}
+_ESCAPED: Final = re.compile("[^A-Za-z0-9 _.,+@~\x80-\U0010ffff-]")
+"""Characters that stand in a directory's name as their numbers. No others: Spark reads a number as one character."""
 _TOKEN: Final = re.compile(r"'[^']*'|([A-Za-z])\1*|[^A-Za-z']")
 
 Make = Callable[[str], BatchSinkWriter]
@@ -162,9 +163,9 @@ def _directory(columns: Sequence[str], values: Values) -> str:
     """
     names = [f"{_text(name)}={_text(value)}" for name, value in zip(columns, values, strict=True)]
     for name, column in zip(names, columns, strict=True):
-        if len(name) > LONGEST:
+        if (size := len(name.encode())) > LONGEST:
             raise RefusedElementError(
-                f"the directory for a value of {column!r}, {name!r:.60}..., would have a name of {len(name)} bytes, of "
+                f"the directory for a value of {column!r}, {name!r:.60}..., would have a name of {size} bytes, of "
                 f"which file systems take {LONGEST}"
             )
     return "/".join(names)
@@ -175,4 +176,4 @@ def _text(value: Any) -> str:
         return NULL
     if isinstance(value, bool):
         return str(value).lower()
-    return quote(str(value), safe=" -_.,+@")
+    return _ESCAPED.sub(lambda match: f"%{ord(match[0]):02X}", str(value))
