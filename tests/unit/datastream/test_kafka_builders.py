@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.common import Duration, Types, WatermarkStrategy
-from holdfast.common.serialization import SimpleStringSchema
+from holdfast.common import Duration, TypeInformation, Types, WatermarkStrategy
+from holdfast.common.serialization import DeserializationSchema, SimpleStringSchema
 from holdfast.datastream import OutputTag
 from holdfast.datastream.connectors.kafka import (
     DEAD_LETTER,
@@ -189,6 +189,37 @@ def test_records_that_cannot_be_read_are_dropped_where_nobody_reads_the_side_out
     values = (b"garbage", b'{"n": 1}')
     program.run(tmp_path, [{"words": [(None, value, "words", 0, n, 5, []) for n, value in enumerate(values)]}])
     assert seen == [{"n": 1}]
+
+
+class Numbers(DeserializationSchema):
+    """Several elements of a message, one after the other."""
+
+    def deserialize(self, message: bytes) -> int:
+        return int(message)
+
+    def deserialize_all(self, message: bytes) -> Any:
+        yield from map(int, message.split(b","))
+
+    def get_produced_type(self) -> TypeInformation:
+        return Types.LONG()
+
+
+def test_a_record_whose_elements_come_one_by_one_goes_aside_as_a_whole(tmp_path: Path) -> None:
+    tag = OutputTag("unreadable", DEAD_LETTER)
+    made = KafkaSource.builder().set_bootstrap_servers("localhost:1").set_topics("words")
+    source = made.set_value_only_deserializer(Numbers()).set_dead_letter_output(tag).build()
+    program = EpochProgram()
+    stream = elements_of(source, program.source("words", COLUMNS), WatermarkStrategy.no_watermarks(), None)
+    seen: list[Any] = []
+    letters: list[Any] = []
+    stream.for_each_epoch(lambda frame, epoch, incarnation: seen.extend(frame.to_pylist())).uid("out")
+    beside = stream.get_side_output(tag)
+    beside.for_each_epoch(lambda frame, epoch, incarnation: letters.extend(frame.to_pylist())).uid("beside")
+    values = (b"1,2", b"3,x", b"4")
+    program.run(tmp_path, [{"words": [(None, value, "words", 0, n, 5, []) for n, value in enumerate(values)]}])
+    assert sorted(row["value"] for row in seen) == [1, 2, 4]
+    assert [(letter["offset"], letter["value"]) for letter in letters] == [(1, b"3,x")]
+    assert "invalid literal for int()" in letters[0]["reason"]
 
 
 def test_offsets_are_committed_to_a_group_if_there_is_one_and_nobody_has_said_no() -> None:

@@ -142,7 +142,7 @@ class _Values(FlatMapFunction):
         if value.value is None:
             return ()
         try:
-            return self._schema.deserialize_all(bytes(value.value))
+            return list(self._schema.deserialize_all(bytes(value.value)))  # a generator raises where it is read
         except (StorageError, ConfigurationError):
             raise  # not the record is to blame, but what is needed to read it
         except Exception as error:
