@@ -174,6 +174,14 @@ def test_compressed_and_quoted_text_is_read_whole_by_one_task(tmp_path: Path) ->
     ]
 
 
+@pytest.mark.parametrize("charset", ["UTF-8", "UTF-16", "latin-1"])
+def test_a_file_without_text_has_no_lines(tmp_path: Path, charset: str) -> None:
+    (tmp_path / "a.txt.gz").write_bytes(gzip.compress(b""))
+    assert read(StreamFormat.text_line_format(charset), [tmp_path / "a.txt.gz"]) == []
+    (tmp_path / "b.txt").write_bytes("".encode("UTF-16"))
+    assert read(StreamFormat.text_line_format("UTF-16"), [tmp_path / "b.txt"]) == []
+
+
 def test_the_work_is_shared_out_by_bytes(tmp_path: Path) -> None:
     for name, size in (("a", 6), ("b", 3), ("c", 2), ("d", 0)):
         (tmp_path / name).write_bytes(b"x" * (size << 20))

@@ -177,7 +177,8 @@ class TextLineFormat(LineFormat):
     def blocks(self, file: InputFile, begin: int, end: int) -> Iterator[Block]:
         if self._charset == "utf-8":
             return line_blocks(file, begin, end)
-        return iter([Block(0, whole(file).decode(self._charset).encode())])
+        content = whole(file).decode(self._charset).encode()
+        return iter([Block(0, content)] if content else ())
 
 
 def can_split_text(path: str) -> bool:
