@@ -30,12 +30,21 @@ COLUMNS = "key string, n bigint"
 CSV = CsvReaderFormat.for_schema(COLUMNS)
 JSON = JsonLinesFormat(COLUMNS)
 DAYS = JsonLinesFormat("key string, n bigint, day date")
+TIMES = JsonLinesFormat("n bigint, at timestamp, parts array<struct<at: timestamp_ntz>>")
+DATES = CsvReaderFormat.for_schema("n bigint, day date, at timestamp_ntz")
 TEXT = StreamFormat.text_line_format()
 GOOD = {CSV: b"a,1", JSON: b'{"key": "a", "n": 1}', DAYS: b'{"key": "a", "n": 1, "day": "2026-11-26"}', TEXT: b"a"}
+GOOD |= {TIMES: b'{"n": 1, "at": "2026-11-26T07:30:00Z"}', DATES: b"1,9999-12-31,0001-01-01 00:00:00"}
 BAD = {
     CSV: (b"a", b"a,1,2", b"a,b", b'"a,1', b"\xff,1"),
     JSON: (b"{", b"5", b'{"n": "b"}', b"a,1", b'{"key": 7}'),
     DAYS: (b"{", b"5", b"null", b'{"n": "1"}', b'{"day": "yesterday"}', b'{"n": 1} {"n": 2}', b'{"key": 7}'),
+    TIMES: (
+        b'{"at": "0000-12-31T23:59:59Z"}',
+        b'{"at": "9999-12-31T23:59:59-02:00"}',
+        b'{"parts": [{"at": "2026-11-26"}, {"at": "0000-01-01"}]}',
+    ),
+    DATES: (b"1,0000-12-31,2026-11-26", b"1,,0000-01-01 00:00:00", b"1,0000-01-01,"),
     TEXT: (b"\xff", b"a\xc3"),
 }
 TAG = OutputTag("unreadable", DEAD_LETTER)

@@ -14,7 +14,7 @@ from holdfast.datastream.flink_paths import REFUSED_FORMATS
 from holdfast.datastream.formats.bulk_writer import require_delimiter
 from holdfast.datastream.formats.csv_row import CsvRowDeserializationSchema, CsvRowSerializationSchema
 from holdfast.datastream.formats.input_file import InputFile
-from holdfast.datastream.formats.input_format import RowFormat
+from holdfast.datastream.formats.input_format import RowFormat, require_calendar
 from holdfast.datastream.formats.text_lines import Block, LineFormat, can_split_text, line_blocks, lines_of, whole
 from holdfast.errors import ConfigurationError
 from holdfast.runtime.job.engine import InputError
@@ -101,7 +101,10 @@ class CsvReaderFormat(RowFormat, LineFormat):
         )
         if not self._multi_line and b'"' in content:
             self._require_lines(table)
-        yield from table.combine_chunks().to_batches()
+        for batch in table.combine_chunks().to_batches():
+            for column in batch.columns:
+                require_calendar(column)
+            yield batch
 
     def _require_lines(self, table: pa.Table) -> None:
         """Makes sure that no value goes over the end of its line, as one does that begins with a quote and has no end.

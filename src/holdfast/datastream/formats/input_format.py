@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from datetime import date
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from holdfast.datastream.formats.input_file import InputFile
 from holdfast.errors import ConfigurationError
@@ -20,6 +22,8 @@ from holdfast.types.information.type_information import RowTypeInformation, Type
 
 ROWS: Final = 64 * 1024
 """Of a batch that is read at once."""
+_FIRST_DAY: Final = date.min.toordinal() - date(1970, 1, 1).toordinal()
+_LAST_DAY: Final = date.max.toordinal() - date(1970, 1, 1).toordinal()
 
 
 class InputFormat(ABC):
@@ -131,6 +135,21 @@ class RowFormat(InputFormat):
             for column, field in zip(columns, self.schema, strict=True)
         ]
         return pa.RecordBatch.from_arrays(typed, schema=self.schema)
+
+
+def require_calendar(column: pa.Array) -> None:
+    """Makes sure that the dates and timestamps of a column, or in it, are in the years that Python has.
+
+    Raises:
+        ValueError: One is not.
+    """
+    if pa.types.is_struct(column.type) or pa.types.is_list(column.type):
+        for part in column.flatten() if pa.types.is_struct(column.type) else [column.flatten()]:
+            require_calendar(part)
+    elif pa.types.is_date(column.type) or pa.types.is_timestamp(column.type):
+        days = pc.min_max(column.cast(pa.date32(), safe=False).cast(pa.int32())).as_py()
+        if days["min"] is not None and not (days["min"] >= _FIRST_DAY and days["max"] <= _LAST_DAY):
+            raise ValueError("a date is in none of the years 1 to 9999")
 
 
 def _fits(given: pa.DataType, wanted: pa.DataType) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import codecs
 from collections.abc import Iterator
-from datetime import date
 from typing import Any, Final
 
 import pyarrow as pa
@@ -12,7 +11,7 @@ import pyarrow.compute as pc
 import pyarrow.json as pj
 
 from holdfast.datastream.formats.input_file import InputFile
-from holdfast.datastream.formats.input_format import RowFormat
+from holdfast.datastream.formats.input_format import RowFormat, require_calendar
 from holdfast.datastream.formats.json_row import JsonRowDeserializationSchema, JsonRowSerializationSchema
 from holdfast.datastream.formats.text_lines import Block, LineFormat, can_split_text, line_blocks
 from holdfast.errors import OutputTypeError
@@ -22,10 +21,8 @@ from holdfast.types.conversion.json_value import as_bytes, json_reader, parse_js
 __all__ = ["JsonLinesFormat", "JsonRowDeserializationSchema", "JsonRowSerializationSchema"]
 
 _ONE_OBJECT: Final = "a line has one object, from its first character to its last"
-_FIRST_DAY: Final = date.min.toordinal() - date(1970, 1, 1).toordinal()
 _WHOLE: Final = {pa.float32(): 2.0**24, pa.float64(): 2.0**53}
 """Below these, each whole number is one of the type."""
-_LAST_DAY: Final = date.max.toordinal() - date(1970, 1, 1).toordinal()
 
 
 class JsonLinesFormat(RowFormat, LineFormat):
@@ -83,7 +80,10 @@ class JsonLinesFormat(RowFormat, LineFormat):
         if table.num_rows != count:
             raise ValueError(_ONE_OBJECT)
         for batch in table.combine_chunks().to_batches():
-            if not self._is_known_to_arrow:
+            if self._is_known_to_arrow:
+                for column in batch.columns:
+                    require_calendar(column)
+            else:
                 columns = [_from_text(batch[field.name], field.type) for field in self.schema]
                 batch = pa.RecordBatch.from_arrays(columns, schema=self.schema)
             yield self.conform(batch)
@@ -151,9 +151,7 @@ def _from_text(column: pa.Array, kind: pa.DataType) -> pa.Array:
         return pc.binary_join_element_wise("1970-01-01T", column, "").cast(pa.timestamp("us")).cast(kind)
     if pa.types.is_temporal(kind):
         found = column.cast(kind)
-        days = pc.min_max(found.cast(pa.date32(), safe=False).cast(pa.int32())).as_py()
-        if days["min"] is not None and not (days["min"] >= _FIRST_DAY and days["max"] <= _LAST_DAY):
-            raise ValueError("a date is none of a calendar")
+        require_calendar(found)
         return found
     return column
 
