@@ -234,6 +234,7 @@ def test_offsets_are_committed_to_a_group_if_there_is_one_and_nobody_has_said_no
     assert listener(None) is None
     assert listener("readers") is not None
     assert listener("readers", commit_offsets_on_checkpoint="false") is None
+    assert listener(None, group_id="readers") is not None, "PyFlink's programs may name it so"
     assert listener(None, commit_offsets_on_checkpoint="false") is None
     with pytest.raises(ConfigurationError, match="needs set_group_id"):
         listener(None, commit_offsets_on_checkpoint="true")
@@ -299,6 +300,7 @@ def test_what_cannot_be_a_source_is_refused() -> None:
         (lambda: builder().set_topic_pattern("("), "no regular expression"),
         (lambda: builder().set_partitions([("a", 0)]), "takes KafkaTopicPartitions"),
         (lambda: builder().set_group_id(""), "takes text"),
+        (lambda: builder().set_property("group.id", 7), r"set_group_id\(\) takes text, not 7"),
         (lambda: builder().set_bounded(5), "takes a KafkaOffsetsInitializer"),
         (lambda: builder().set_max_rows_per_epoch(0), "takes a positive whole number"),
         (lambda: builder().set_value_only_deserializer(bytes.decode), "the type of what it returns"),

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _NAME: Final = "holdfast-kafka"
+_GROUP: Final = "group.id"
 _ISOLATION: Final = "isolation.level"
 _DISCOVERY: Final = "partition.discovery.interval.ms"
 _DISCOVERY_MS: Final = 10_000
@@ -292,12 +293,14 @@ class KafkaSourceBuilder:
         return self.set_property("client.id", prefix)
 
     def set_property(self, key: str, value: Any) -> KafkaSourceBuilder:
-        """A property of the consumer, by its name in librdkafka.
+        """A property of the consumer, by its name in librdkafka; `group.id` is what `set_group_id` sets.
 
         Also `partition.discovery.interval.ms` and `commit.offsets.on.checkpoint`, which are Flink's.
         """
         if not isinstance(key, str):
             raise ConfigurationError(f"set_property() takes the name of a property, not {key!r}.")
+        if key == _GROUP:
+            return self.set_group_id(value)
         self._properties[key] = value
         return self
 
