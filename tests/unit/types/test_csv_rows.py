@@ -77,6 +77,21 @@ def test_lines_are_those_of_flink(value: tuple[Any, ...], line: bytes) -> None:
     assert writes.serialize(value) == line
 
 
+@pytest.mark.parametrize(
+    ("value", "line"),
+    [
+        ((0.1, 0.1, [0.1]), b"0.1,0.1,0.1\n"),
+        ((float("nan"), float("inf"), [float("-inf"), None]), b"NaN,Infinity,-Infinity;\n"),
+        ((1e20, 1e-5, [3.0]), b"1.0E20,1.0E-5,3.0\n"),
+    ],
+)
+def test_floating_point_numbers_are_those_of_java(value: tuple[Any, ...], line: bytes) -> None:
+    """Java reads no "nan" and no "inf", and a FLOAT of 0.1 is not 0.10000000149011612."""
+    writes, reads = pair("single float, ratio double, singles array<float>", null="")
+    assert writes.serialize(value) == line
+    assert writes.serialize(reads.deserialize(line)) == line
+
+
 def test_a_quote_is_doubled_and_an_escape_too_where_there_is_one() -> None:
     writes, reads = pair("name string, n int", escape="\\")
     assert writes.serialize(('a"\\b', 1)) == b'"a""\\\\b",1\n'

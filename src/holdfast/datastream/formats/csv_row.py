@@ -10,6 +10,7 @@ from decimal import Decimal
 from typing import Any, Final, Self
 
 from holdfast.errors import ConfigurationError, OutputTypeError
+from holdfast.types.conversion import flink_text
 from holdfast.types.conversion.convert import to_row_type
 from holdfast.types.conversion.text_value import text_of, text_reader
 from holdfast.types.information.type_information import (
@@ -17,6 +18,7 @@ from holdfast.types.information.type_information import (
     ListTypeInformation,
     RowTypeInformation,
     TypeInformation,
+    Types,
 )
 from holdfast.types.serialization_schema import DeserializationSchema, SerializationSchema
 
@@ -188,7 +190,7 @@ class CsvRowSerializationSchema(SerializationSchema):
 
     A text is quoted if it is longer than 24 characters, has the escape character, or one that is not after comma, quote
     and end of line in Unicode's order, so a space as well: as Flink does it. Rows of changes have their kind as a last
-    value, from 0 to 3.
+    value, from 0 to 3. Floating-point numbers are written as Java does: a FLOAT has the digits of its 32 bits.
     """
 
     class Builder(_Builder):
@@ -224,6 +226,7 @@ class CsvRowSerializationSchema(SerializationSchema):
         self._form = form
         for part in row_type.types:
             _reader(part, form)
+        self._writers = [_writer(part, form) for part in row_type.types]
         marks = [mark for mark in (form.delimiter, form.quote, *form.line) if mark]
         self._plain_from = max(map(ord, marks)) + 1
 
@@ -231,19 +234,16 @@ class CsvRowSerializationSchema(SerializationSchema):
         """The line of a row, which must be of the type."""
         form = self._form
         row = self._type.adopt(element)
-        texts = [self._text(value) for value in row]
+        texts = [self._text(value, write) for value, write in zip(row, self._writers, strict=False)]
         if isinstance(self._type, ChangelogTypeInformation):
             texts.append(str(row.get_row_kind().value))
         return (form.delimiter.join(texts) + form.line).encode()
 
-    def _text(self, value: Any) -> str:
-        form = self._form
+    def _text(self, value: Any, write: Callable[[Any], str]) -> str:
         if value is None:
-            return form.null or ""
-        if isinstance(value, (list, tuple)):
-            return self._quoted(form.array.join((form.null or "") if item is None else text_of(item) for item in value))
-        text = text_of(value)
-        is_bare = isinstance(value, (int, float, Decimal)) and form.delimiter not in text
+            return self._form.null or ""
+        text = write(value)
+        is_bare = isinstance(value, (int, float, Decimal)) and self._form.delimiter not in text
         return text if is_bare else self._quoted(text)
 
     def _quoted(self, text: str) -> str:
@@ -257,6 +257,9 @@ class CsvRowSerializationSchema(SerializationSchema):
         # As in Flink a quote is doubled also where there is an escape character.
         text = text.replace(escape, escape * 2) if escape is not None else text
         return f"{quote}{text.replace(quote, quote * 2)}{quote}"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return CsvRowSerializationSchema, (self._type, self._form)
 
 
 def _one_character(what: str, given: Any) -> str:
@@ -288,3 +291,21 @@ def _reader(described: TypeInformation, form: _Form) -> Callable[[str], Any]:
         return [None if item == null else part(item) for item in text.split(delimiter)] if text else []
 
     return read
+
+
+def _writer(described: TypeInformation, form: _Form) -> Callable[[Any], str]:
+    """A function that writes a value that is not None, in the form that `_reader` reads."""
+    delimiter, null = form.array, form.null or ""
+    if isinstance(described, RowTypeInformation):
+        parts = list(map(_text_writer, described.types))
+        return lambda row: delimiter.join(
+            null if item is None else part(item) for part, item in zip(parts, row, strict=True)
+        )
+    if isinstance(described, ListTypeInformation):
+        write = _text_writer(described.element_type)
+        return lambda items: delimiter.join(null if item is None else write(item) for item in items)
+    return _text_writer(described)
+
+
+def _text_writer(described: TypeInformation) -> Callable[[Any], str]:
+    return flink_text.text_of(described) if described in (Types.FLOAT(), Types.DOUBLE()) else text_of
