@@ -97,3 +97,13 @@ def test_a_key_by_which_no_commit_could_find_rows_is_refused_where_it_is_written
     sink = table(tmp_path, key) if kind == "database" else DeltaSink(tmp_path / "t", key=key, create_table=True)
     with pytest.raises(ConfigurationError, match=f"^{type(sink).__name__} {said}"):
         EpochProgram().source("in", columns).sink_to(sink)
+
+
+def test_what_a_row_does_is_no_part_of_its_key(tmp_path: Path) -> None:
+    """It is not written, so no row of the table would be found by it."""
+    for sink in (
+        DatabaseSink(tmp_path / "t.db", "t", key=["id", "op"], row_kind="op", create_table=True),
+        DeltaSink(tmp_path / "t", key=["id", "op"], row_kind="op", create_table=True),
+    ):
+        with pytest.raises(ConfigurationError, match="has the column 'op' in its key and as row_kind"):
+            EpochProgram().source("in", "id bigint, op string").sink_to(sink)

@@ -80,6 +80,11 @@ class ChangeColumns:
                 raise ConfigurationError(
                     f"{sink} names the column {name!r}, but the elements of the stream have only {schema.names!r}."
                 )
+        if self.row_kind in self.key:
+            raise ConfigurationError(
+                f"{sink} has the column {self.row_kind!r} in its key and as row_kind, which is not written: leave it "
+                "out of the key."
+            )
         for name in self.key:
             if pa.types.is_nested(schema.field(name).type):
                 raise ConfigurationError(
