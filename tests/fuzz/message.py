@@ -17,6 +17,17 @@ NOWHERE: Final[Any] = None
 """The topics of a source that is never asked for them."""
 
 
+class _Aside:
+    """Takes what a function sends aside."""
+
+    def __init__(self) -> None:
+        self.unreadable: list[Any] = []
+
+    def output(self, tag: OutputTag, element: Any) -> None:
+        assert tag is UNREADABLE
+        self.unreadable.append(element)
+
+
 def read(data: bytes, schema: DeserializationSchema, lenient: DeserializationSchema | None = None) -> None:
     """Reads a message, and hands on what it stands for as a task does.
 
@@ -34,9 +45,10 @@ def read(data: bytes, schema: DeserializationSchema, lenient: DeserializationSch
     assert decoder is not None
     function, kind = decoder
     record = Row(key=None, value=data, topic="t", partition=0, offset=7, timestamp=None, headers=None)
-    [*found] = function.process_element(record, None)  # type: ignore[union-attr]
-    if len(found) == 1 and found[0][0] is UNREADABLE:
-        elements_to_batch([found[0][1]], to_type(DEAD_LETTER))
+    context = _Aside()
+    [*found] = function.process_element(record, context)  # type: ignore[union-attr, arg-type]
+    if context.unreadable:
+        elements_to_batch(context.unreadable, to_type(DEAD_LETTER))
         try:
             schema.deserialize_all(data)
         except ValueError as error:

@@ -93,7 +93,7 @@ class Cluster:
         """Runs a command to its end; returns what it has printed."""
         result = CliRunner().invoke(main, [verb, *map(str, arguments[:1]), *self.arguments, *map(str, arguments[1:])])
         assert result.exit_code == code, f"{result.output}\n{result.exception!r}"
-        return result.output
+        return result.stdout if code == 0 else result.output
 
     def follow(self, job_id: str) -> subprocess.Popen[bytes]:
         """Starts `logs -f`, which writes to the file `followed`."""

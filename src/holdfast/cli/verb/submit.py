@@ -14,8 +14,6 @@ from holdfast.cli.registers import where_option
 from holdfast.cli.script import options_of
 from holdfast.cli.table import print_json
 from holdfast.dispatcher.service.job_manager_client import JobManagerClient
-from holdfast.errors import ConfigurationError
-from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.ids import JobID
 from holdfast.rest.client import RestError
 from holdfast.runtime.job.options import DEFAULT_PARALLELISM
@@ -77,19 +75,15 @@ def submit(
         if parallelism is not None:
             options.set(DEFAULT_PARALLELISM, parallelism)
         options.validate()
-        _require_none_of_the_job_manager(options)
+        not_used = sorted(key for key in options.to_texts() if key.startswith(_OF_THE_JOB_MANAGER))
+        if not_used:
+            click.echo(f"Not used, because a job manager has its own: {', '.join(not_used)}.", err=True)
         own = {key: text for key, text in options.to_texts().items() if not key.startswith(_OF_THE_CLUSTER)}
         answer = JobManagerClient.find(options).submit(script, args, own, files, job_id)
         if as_json:
             print_json([{"job_id": answer["jobid"], "name": answer["name"]}])
         else:
             click.echo(answer["jobid"])
-
-
-def _require_none_of_the_job_manager(options: Configuration) -> None:
-    for key in options.to_texts():
-        if key.startswith(_OF_THE_JOB_MANAGER):
-            raise ConfigurationError(f"{key} is the job manager's own option: set it where that is started.")
 
 
 @click.command()
