@@ -403,3 +403,29 @@ def test_a_job_that_fails_after_the_savepoint_of_its_stop_fails_and_says_where_t
     assert isinstance(error, StopWithSavepointStoppingError)
     assert str(error).startswith(f"A savepoint has been created at: {error.savepoint_path}, but the corresponding job")
     goes_on(place, error.savepoint_path)
+
+
+def test_who_asks_beside_a_savepoint_that_ends_the_attempt_is_answered_by_the_next(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    again = {"restart-strategy.type": "fixed-delay", "restart-strategy.fixed-delay.delay": "1 ms"}
+    job = master(program(place / "out"), place / "job", epochs("in", WORDS), again)
+    asked: list[Any] = []
+
+    def ask(stage: int, partition: int) -> None:
+        if not asked:
+            asked.extend(
+                job.control.request(SnapshotRequest(is_savepoint=True, directory=str(place / name)))
+                for name in ("first", "second")
+            )
+
+    def is_lost(*arguments: Any) -> Any:
+        monkeypatch.undo()
+        raise PossibleInconsistentStateError("the answer was lost")
+
+    job.job.engine._interceptor = ask  # type: ignore[attr-defined]
+    monkeypatch.setattr(checkpointing.EpochCheckpoints, "_savepoint", is_lost)
+    assert job.run() is JobStatus.SUSPENDED
+    with pytest.raises(PossibleInconsistentStateError):
+        asked[0].result(0)
+    assert Path(asked[1].result(0)).parent == place / "second"

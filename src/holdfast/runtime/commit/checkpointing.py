@@ -208,7 +208,7 @@ class EpochCheckpoints:
             if is_promised:
                 self.commits.settle()
         self._settle_claim()
-        for request in self._control.take_requests(among=self._asked, drained=is_last):
+        while (request := self._control.take_request(among=self._asked, drained=is_last)) is not None:
             self._answer(request, checkpoint_id, epochs)
         if is_promised:
             self._sweep(epochs)

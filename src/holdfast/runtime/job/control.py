@@ -193,8 +193,8 @@ class JobControl:
         with self._lock:
             return tuple(self._snapshots)
 
-    def take_requests(self, *, among: Collection[SnapshotRequest], drained: bool) -> list[SnapshotRequest]:
-        """The waiting requests that the end of an epoch can answer; whoever takes them answers them.
+    def take_request(self, *, among: Collection[SnapshotRequest], drained: bool) -> SnapshotRequest | None:
+        """A waiting request that the end of an epoch can answer; whoever takes it answers it. None if there is none.
 
         Args:
             among: Those who waited when the checkpoint began; it is none that later ones have asked for.
@@ -202,9 +202,11 @@ class JobControl:
                 waits for the next one.
         """
         with self._lock:
-            taken = [request for request in self._snapshots if request in among and (drained or not request.drain)]
-            self._snapshots = [request for request in self._snapshots if request not in taken]
-        return taken
+            for request in self._snapshots:
+                if request in among and (drained or not request.drain):
+                    self._snapshots.remove(request)
+                    return request
+        return None
 
     def wait(self, seconds: float) -> None:
         """Waits until something is asked for, at most `seconds`."""
