@@ -23,6 +23,7 @@ from holdfast.dispatcher.service.job_manager_client import JobManagerClient
 from holdfast.errors import ConfigurationError, StorageError
 from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.ids import JobID
+from holdfast.rest.client import RestError
 from tests.stories.cluster import Cluster, counted, is_gone, processes_of, rows, until
 from tests.stories.process import ROOT
 from tests.stories.served import Running
@@ -337,6 +338,20 @@ def test_what_it_could_not_run_with_is_refused_before_anything_begins(tmp_path: 
     assert (foreign / "uploads").is_dir()
     with pytest.raises(ConfigurationError, match="is empty"):
         JobManagerClient.find(Configuration({directory: ""}))
+
+
+def test_who_has_no_home_is_told_to_name_a_directory_where_one_is_needed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def home() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", home)
+    with pytest.raises(ConfigurationError, match=r"no home directory: set process\.jobmanager\.working-dir"):
+        JobManagerClient.find(Configuration())
+    elected = {"high-availability.type": "filesystem", "high-availability.storageDir": str(tmp_path)}
+    with pytest.raises(RestError, match="nobody leads"):
+        JobManagerClient.find(Configuration(elected), patience=0.1)
 
 
 def test_a_submission_for_which_there_is_no_room_is_refused_and_leaves_nothing(tmp_path: Path, alone: Cluster) -> None:

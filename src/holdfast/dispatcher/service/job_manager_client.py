@@ -54,9 +54,10 @@ class JobManagerClient:
             RestError: Nobody leads, or the leader does not answer.
             ConfigurationError: The configuration names no cluster.
         """
-        directory = str(options.working_directory(configuration))
+        is_elected = ha_type(configuration) != "none"
+        directory = "" if is_elected else str(options.working_directory(configuration))
         book = AddressBook.of(configuration, directory)
-        if ha_type(configuration) == "none":
+        if not is_elected:
             return cls._find_here(configuration, book, directory)
         listener = _Follower()
         services = create_client_high_availability_services(configuration)

@@ -78,11 +78,14 @@ def working_directory(configuration: Configuration) -> Path:
     """Where a job manager without high availability works, and where its clients look for it.
 
     Raises:
-        ConfigurationError: It is empty, as that of a variable that is not set.
+        ConfigurationError: It is empty, as that of a variable that is not set, or the user has no home directory.
     """
     chosen = configuration.get(WORKING_DIRECTORY)
     if chosen is None:
-        return Path.home() / ".holdfast" / "jobmanager"
+        try:
+            return Path.home() / ".holdfast" / "jobmanager"
+        except RuntimeError as error:  # as of a number that no user has, in a container
+            raise ConfigurationError(f"This user has no home directory: set {WORKING_DIRECTORY.key}.") from error
     if not chosen.strip():
         raise ConfigurationError(f"{WORKING_DIRECTORY.key} is empty, and must be a directory.")
     return Path(chosen).absolute()
