@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from holdfast.datastream import ParquetFileSink
+from holdfast.datastream.sinks.output_directory import CommitLedger, OutputDirectory
 from holdfast.errors import ConfigurationError, FencedError, HoldfastError, JobExecutionError, RestoreError
 from holdfast.kernel import fault
 from holdfast.storage.file_system.local import LocalFileSystem
@@ -75,9 +77,43 @@ def test_a_directory_that_goes_away_between_staging_and_commit_is_refused_until_
 
     with pytest.raises(JobExecutionError, match="is not the directory"):
         go(place, 6, engine=Unmounted)
-    (place / "been away").rename(place / "out")
+    is_back(place, "been away")
     go(place, 6)
     assert rows(place / "out") == words(0, 6)
+
+
+@pytest.mark.parametrize(
+    ("who", "step"),
+    [
+        (OutputDirectory, "require"), (CommitLedger, "has_begun"), (OutputDirectory, "missing"),
+        (CommitLedger, "begin"), (OutputDirectory, "move"), (OutputDirectory, "require_moved"),
+        (CommitLedger, "finish"),
+    ],
+)  # fmt: skip
+def test_a_directory_that_goes_away_behind_any_step_of_a_commit_has_all_rows_when_it_is_back(
+    place: Path, monkeypatch: pytest.MonkeyPatch, who: type, step: str
+) -> None:
+    go(place, 2)
+    does = getattr(who, step)
+
+    def goes_away(*arguments: Any) -> Any:
+        answer = does(*arguments)
+        monkeypatch.undo()
+        (place / "out").rename(place / "away")
+        return answer
+
+    monkeypatch.setattr(who, step, goes_away)
+    with suppress(JobExecutionError):
+        go(place, 3)
+    is_back(place, "away")
+    go(place, 6)
+    assert rows(place / "out") == words(0, 6)
+
+
+def is_back(place: Path, away: str) -> None:
+    """A mount covers what was made where it was not."""
+    shutil.rmtree(place / "out", ignore_errors=True)
+    (place / away).rename(place / "out")
 
 
 def test_an_empty_directory_in_its_place_is_not_it_either(place: Path) -> None:

@@ -97,6 +97,9 @@ class OutputBucket(OutputDirectory):
             "there, and the job goes on; if not, start from an earlier checkpoint (-s PATH)."
         )
 
+    def require_moved(self, identity: str, files: StagedFiles) -> None:
+        """Nothing: a store that is away does not answer, and leaves no empty directory in its place."""
+
     def discard(self, folder: str, name: str) -> bool:
         """Aborts the upload of a dead attempt, and removes its mark."""
         path = join(self.path, folder, name)

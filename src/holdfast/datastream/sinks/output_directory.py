@@ -8,7 +8,8 @@
                                                  <epoch>.done  the last of them has its final name, durably
 
     seen --put if absent--> begun --rename each, sync--> moved --second name--> done
-      |                       |
+      |                       |                            |
+      |                       |                            +-- the directory is still the same
       |                       +-- a staged file that is not there has been renamed by an earlier try
       +-- a staged file that is not there is lost, or on a disk that is not mounted: refused
 
@@ -125,6 +126,19 @@ class OutputDirectory:
         for bucket in dict.fromkeys(parent(file.final) for file in files if "/" in file.final):
             self._fs.mkdirs(join(self.path, bucket))
         self._fs.move_all([(join(self.path, file.staged), join(self.path, file.final)) for file in files])
+
+    def require_moved(self, identity: str, files: StagedFiles) -> None:
+        """Makes sure that files were moved in the directory of this identity: a mount may go away at any moment.
+
+        Where it was away, nothing was there to be moved, which looks as if a consumer had taken all.
+
+        Raises:
+            StorageError: It is not there, or was not, and is again.
+        """
+        is_whole = len(self.missing(files)) == len(files)
+        self.require(identity)
+        if not is_whole:
+            raise StorageError(f"{self.path!r} went away while files were committed into it, and is there again.")
 
     def discard(self, folder: str, name: str) -> bool:
         """Removes what a dead attempt has staged under a name in a folder; returns whether it was there."""

@@ -222,11 +222,12 @@ def _commit(directory: OutputDirectory, requests: Sequence[CommitRequest]) -> No
     """Commits the files of one epoch of one incarnation.
 
     Raises:
-        StorageError: The directory is not there.
+        StorageError: The directory is not there, or went away.
         ConfigurationError: A staged file is not there, and nothing says that it was committed.
     """
     first = requests[0]
-    directory.require(first.committable["identity"])
+    identity = first.committable["identity"]
+    directory.require(identity)
     files = [StagedFile(*(str(r.committable.get(name, "")) for name in StagedFile._fields)) for r in requests]
     ledger = CommitLedger(directory, parent(files[0].staged))
     last = ledger.last_epoch()
@@ -235,11 +236,14 @@ def _commit(directory: OutputDirectory, requests: Sequence[CommitRequest]) -> No
         has_begun = ledger.has_begun(first.epoch, files)
         if not has_begun:
             missing = set(directory.missing(files))
+            if missing:
+                directory.require(identity)  # it may have gone away since
             for request, file in zip(requests, files, strict=True):
                 if file.staged in missing:
                     raise _missing(request.committable, join(directory.path, file.staged))
             ledger.begin(first.epoch, files)
         directory.move(files)
+        directory.require_moved(identity, files)
         ledger.finish(first.epoch)
     if was_done:
         for request in requests:
