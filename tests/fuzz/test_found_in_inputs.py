@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import xxhash
 
 from holdfast.datastream.connectors.delta.delta_committer import _added
 from holdfast.datastream.connectors.file_system import StreamFormat
@@ -28,7 +29,9 @@ from holdfast.errors import ConfigurationError, CorruptFileError, HoldfastError,
 from holdfast.kernel.ids import JobID
 from holdfast.runtime.job.engine import InputError
 from holdfast.spark.input.file_listing import listed_in_log
+from holdfast.spark.input.positions import QueryDirectory
 from holdfast.storage.file_system.scheme import LocalFileSystem
+from holdfast.storage.job.job_directory import JobDirectory
 from tests.fuzz.lines import _splits
 from tests.fuzz.target import csv_message, debezium_message, json_message
 from tests.fuzz.targets import CORPUS, Target
@@ -279,3 +282,14 @@ def test_staged_output_is_told_of_as_storage_that_fails(tmp_path: Path) -> None:
         opened(str(tmp_path / "staged")) as file,
     ):
         pq.read_table(file)
+
+
+@pytest.mark.parametrize("name", ["0/" + "x" * 300, "/".join(["0" * 300, "0"])])
+def test_an_entry_of_a_source_that_no_file_can_be_called_is_storage_that_fails(tmp_path: Path, name: str) -> None:
+    job = JobDirectory(LocalFileSystem(), str(tmp_path), JobID("0" * 32))
+    job.fs.create_exclusive(job.absolute("shared/a.src"), b"{}")
+    handle = {"path": "shared/a.src", "size": 2, "digest": xxhash.xxh3_64_hexdigest(b"{}")}
+    with pytest.raises(StorageError, match="File name too long"):
+        QueryDirectory(tmp_path / "spark", job, 1).seed(
+            {"batch_id": 0, "offsets": {"0": "v1"}, "sources": {name: handle}}
+        )

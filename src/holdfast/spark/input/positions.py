@@ -19,6 +19,7 @@ import xxhash
 from holdfast.checkpoint.recovery.replay import AGAIN
 from holdfast.errors import CorruptFileError
 from holdfast.kernel import fault
+from holdfast.storage.file_system.os_error import translate
 from holdfast.storage.job.job_directory import SHARED, JobDirectory
 from holdfast.storage.job.naming import FileName
 
@@ -51,14 +52,15 @@ class QueryDirectory:
 
         Raises:
             CorruptFileError: A copied source entry is damaged.
+            StorageError: The directory cannot be written.
         """
         batch = positions["batch_id"]
-        self._write("metadata", json.dumps({"id": str(uuid.uuid4())}))
+        self._write("metadata", json.dumps({"id": str(uuid.uuid4())}).encode())
         for number, text in positions["offsets"].items():
-            self._write(f"offsets/{number}", text)
+            self._write(f"offsets/{number}", text.encode())
             # Spark runs a batch that it has planned and not committed once more, with exactly the same rows.
             if not (positions.get(AGAIN) and int(number) == batch):
-                self._write(f"commits/{number}", COMMIT_ENTRY)
+                self._write(f"commits/{number}", COMMIT_ENTRY.encode())
         assert str(batch) in positions["offsets"]
         for name, handle in positions["sources"].items():
             path = self._job.absolute(handle["path"])
@@ -67,9 +69,7 @@ class QueryDirectory:
                 raise CorruptFileError(
                     path, 0, f"the copied source entry {path!r} is damaged: start from the checkpoint before (-s PATH)"
                 )
-            target = self.path / "sources" / name
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_bytes(content)
+            self._write(f"sources/{name}", content)
             self._copied[name] = dict(handle)
 
     def positions(self, batch_id: int, epoch: int) -> dict[str, Any]:
@@ -106,7 +106,10 @@ class QueryDirectory:
         path = self.path / kind / str(number)
         return path.read_text() if path.exists() else None
 
-    def _write(self, name: str, text: str) -> None:
+    def _write(self, name: str, content: bytes) -> None:
         path = self.path / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+        except OSError as error:
+            raise translate(error, "write", str(path)) from error
