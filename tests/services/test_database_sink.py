@@ -19,7 +19,7 @@ from holdfast.errors import ConfigurationError, JobExecutionError, StorageError
 from holdfast.testing import EpochProgram, TcpProxy
 from holdfast.testing.sink_contract.sink_stage import SinkStage
 from tests.postgres import PostgresServer
-from tests.stories.databases import Database, of_postgres
+from tests.stories.databases import Database, of_postgres, sqlite_in
 
 pytestmark = pytest.mark.services
 
@@ -162,6 +162,22 @@ def test_an_empty_database_in_the_place_of_the_known_one_is_refused_and_the_job_
     database.ask(f"update holdfast_ledger_identity set identity = '{identity}'")
     run(sink, tmp_path, COUNTS, [("kelp", 1)], [("kelp", 2)])
     assert database.ask("select n from counts order by n") == [(1,), (2,)]
+
+
+def test_output_that_waits_does_not_fit_a_key_that_came_later(tmp_path: Path) -> None:
+    database = sqlite_in(tmp_path)
+    database.ask(
+        "create table counts (word varchar primary key, n bigint, id bigint unique)",
+        "create trigger shut before insert on counts begin select raise(abort, 'shut'); end",
+    )
+    with pytest.raises(ConfigurationError, match="refuses 1 of the rows"):
+        run(DatabaseSink(database.uri, "counts", key="word"), tmp_path, COUNTS, [("kelp", 1)])
+    database.ask("drop trigger shut")
+    with pytest.raises(ConfigurationError, match=r"'out' goes by the columns \['id'\], which the output that waits"):
+        run(DatabaseSink(database.uri, "counts", key="id"), tmp_path, f"{COUNTS}, id bigint", [], [("rock", 1, 1)])
+    run(DatabaseSink(database.uri, "counts", key="word"), tmp_path, COUNTS, [])
+    run(DatabaseSink(database.uri, "counts", key="id"), tmp_path, f"{COUNTS}, id bigint", [], [("rock", 1, 1)])
+    assert database.ask("select word, n, id from counts order by word") == [("kelp", 1, None), ("rock", 1, 1)]
 
 
 def test_a_file_of_sqlite_that_is_gone_is_not_made_anew(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from deltalake import DeltaTable
 
 from holdfast.common import Row, RowKind
 from holdfast.datastream import DataStream, KeyedProcessFunction
@@ -107,3 +108,13 @@ def test_what_a_row_does_is_no_part_of_its_key(tmp_path: Path) -> None:
     ):
         with pytest.raises(ConfigurationError, match="has the column 'op' in its key and as row_kind"):
             EpochProgram().source("in", "id bigint, op string").sink_to(sink)
+
+
+def test_zeros_of_both_signs_are_one_row_of_a_table(tmp_path: Path) -> None:
+    program = EpochProgram()
+    sink = DeltaSink(tmp_path / "t", key="level", create_table=True)
+    program.source("in", "level double, n bigint").sink_to(sink).uid("table")
+    epochs = [[(0.0, 1), (-0.0, 2), (1.5, 3)], [(-0.0, 4)], [(-0.0, 5), (0.0, 6)]]
+    program.run(tmp_path / "job", [{"in": rows} for rows in epochs], source_tasks=1)
+    rows = DeltaTable(tmp_path / "t").to_pyarrow_table().to_pylist()
+    assert sorted((row["level"], row["n"]) for row in rows) == [(0.0, 6), (1.5, 3)]

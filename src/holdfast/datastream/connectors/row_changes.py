@@ -161,11 +161,16 @@ class EpochChanges:
 
         Returns:
             Rows to put and rows to delete, without the column of kinds; no key is there twice.
+
+        Raises:
+            ConfigurationError: The rows were staged for a key, or a kind, of other columns, and have not these.
         """
         rows, key = pa.concat_tables(parts), list(self._columns.key)
+        self._require_columns(rows.column_names)
         if not key:
             return _split(rows, self._columns)
-        numbered = rows.select(key).append_column(_POSITION, pa.array(range(rows.num_rows), pa.int64()))
+        keys = _equal_where_tables_are(rows.select(key))
+        numbered = keys.append_column(_POSITION, pa.array(range(rows.num_rows), pa.int64()))
         asked = [(_POSITION, "max")]
         looks = len(parts) > 1 and not self._has_told
         if looks:
@@ -177,6 +182,16 @@ class EpochChanges:
             self._tell_shared(found)
         last = found[f"{_POSITION}_max"]
         return _split(rows if len(last) == rows.num_rows else rows.take(last.combine_chunks().sort()), self._columns)
+
+    def _require_columns(self, staged: Sequence[str]) -> None:
+        kind = self._columns.row_kind
+        missing = [name for name in (*self._columns.key, *([kind] if kind else [])) if name not in staged]
+        if missing:
+            raise ConfigurationError(
+                f"The sink {self._uid!r} goes by the columns {missing!r}, which the output that waits to be committed "
+                f"does not have, only {list(staged)!r}: an earlier version of the program has staged it. Start that "
+                "one once more, so that it commits its output (stop it with a savepoint), and then change the sink."
+            )
 
     def _tell_shared(self, found: pa.Table) -> None:
         """Says once that a key has come from several subtasks, of which nobody knows who was the last."""
@@ -202,6 +217,14 @@ def _split(kept: pa.Table, columns: ChangeColumns) -> tuple[pa.Table, pa.Table]:
     kinds = kept[columns.row_kind]
     is_delete = pc.is_in(kinds, value_set=_deletes(kinds.type))
     return kept.filter(pc.invert(is_delete)).select(written), kept.filter(is_delete).select(written)
+
+
+def _equal_where_tables_are(keys: pa.Table) -> pa.Table:
+    """Keys in which numbers are the same bits where they are equal: 0.0 and -0.0 are one row of a table."""
+    for at, field in enumerate(keys.schema):
+        if pa.types.is_floating(field.type):
+            keys = keys.set_column(at, field, pc.add(keys.column(at), pa.scalar(0, field.type)))
+    return keys
 
 
 def columns_of(names: str | Sequence[str]) -> tuple[str, ...]:
