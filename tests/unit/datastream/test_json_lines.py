@@ -129,3 +129,14 @@ def test_most_forms_are_read_without_a_look_at_single_rows(monkeypatch: pytest.M
 def test_two_objects_in_one_line_are_none(columns: str) -> None:
     with pytest.raises(ValueError, match=r"one object|no JSON|Extra data"):
         list(JsonLinesFormat(columns).parse(b'{"n": 1} {"n": 2}\n{"n": 3}\n'))
+
+
+@pytest.mark.parametrize(
+    "columns", ["local timestamp_ntz", "local timestamp_ntz, day date", "places array<timestamp_ntz>"]
+)
+@pytest.mark.parametrize("text", ["2026-11-26T07:30:00Z", "2026-11-26T09:30:00+02:00"])
+def test_a_time_of_a_zone_is_none_without_a_zone_whatever_other_columns_there_are(columns: str, text: str) -> None:
+    """Arrow would make it one of UTC."""
+    name = columns.partition(" ")[0]
+    with pytest.raises(ValueError, match="is not of the declared type timestamp_ntz"):
+        list(JsonLinesFormat(columns).parse(json.dumps({name: [text] if name == "places" else text}).encode()))

@@ -107,8 +107,13 @@ def _is_known_to_arrow(kind: pa.DataType) -> bool:
         return all(_is_known_to_arrow(field.type) for field in kind.fields)
     if pa.types.is_list(kind):
         return _is_known_to_arrow(kind.value_type)
-    unknown = (pa.types.is_date, pa.types.is_time, pa.types.is_binary, pa.types.is_map)
+    unknown = (pa.types.is_date, pa.types.is_time, pa.types.is_binary, pa.types.is_map, _is_without_zone)
     return not any(is_one(kind) for is_one in unknown)
+
+
+def _is_without_zone(kind: pa.DataType) -> bool:
+    """Whether it is a time of no zone, in which Arrow's reader takes one of a zone for that of UTC."""
+    return bool(pa.types.is_timestamp(kind)) and kind.tz is None
 
 
 def _has_maps(kind: pa.DataType) -> bool:
