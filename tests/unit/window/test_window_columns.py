@@ -40,7 +40,7 @@ from holdfast.datastream.window import (
     TumblingProcessingTimeWindows,
     WindowAssigner,
 )
-from holdfast.errors import ConfigurationError, JobExecutionError, StateMigrationError
+from holdfast.errors import ConfigurationError, JobExecutionError
 from holdfast.kernel.clock import ManualClock
 from holdfast.runtime.job.engine import EngineError
 from holdfast.types.conversion.convert import to_type
@@ -405,36 +405,6 @@ def test_the_last_row_of_a_session_is_the_one_that_came_last_though_it_is_late(p
     batches = [[("a", 25, 1), ("a", 27, 1), ("b", 30, 0)], [("a", 28, 2), ("a", 22, 3)], [("a", 90, 0)]]
     run(program, place / "job", epochs("rows", batches), source_tasks=1)
     assert written(place / "fast") == written(place / "slow") == ["('a', 22, 33, 1, 3)", "('b', 30, 35, 0, 0)"]
-
-
-TUMBLING, SESSION = TumblingEventTimeWindows.of(MS(10)), EventTimeSessionWindows.with_gap(MS(5))
-
-
-@pytest.mark.parametrize(
-    ("before", "after", "known"),
-    [
-        (TUMBLING, TumblingEventTimeWindows.of(MS(20)), "start=10, end=20"),
-        (TumblingEventTimeWindows.of(MS(20)), TUMBLING, "start=0, end=20"),
-        (TUMBLING, TumblingEventTimeWindows.of(MS(10), MS(1)), "start=10, end=20"),
-        (TUMBLING, SESSION, "start=10, end=20"),
-        (SESSION, TUMBLING, "start=0, end=0"),
-    ],
-)
-def test_open_windows_of_another_size_fail_the_job_instead_of_being_lost_or_counted_twice(
-    place: Path, before: WindowAssigner[Any, Any], after: WindowAssigner[Any, Any], known: str
-) -> None:
-    def program(assigner: WindowAssigner[Any, Any]) -> Program:
-        program = Program()
-        stream = program.source("rows", "at bigint, n bigint").assign_timestamps_and_watermarks(late_by(0))
-        sums = stream.window_all(assigner).aggregate_batches(n=SumAggregate("n")).uid("sums")
-        sums.sink_to(ParquetFileSink(place / "out")).uid("out")
-        return program
-
-    batches = [[(11, 1), (12, 2)], [(14, 4)], [(50, 8)]]
-    run(program(before), place / "job", epochs("rows", batches[:1]))
-    with pytest.raises(StateMigrationError, match=rf"'sums' has windows in state .* TimeWindow\({known}\)"):
-        run(program(after), place / "job", epochs("rows", batches))
-    assert not list((place / "out").glob("*.parquet"))
 
 
 def test_what_does_not_go_by_columns_is_refused(place: Path) -> None:

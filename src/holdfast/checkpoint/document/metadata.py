@@ -33,6 +33,7 @@ KIND: Final = "checkpoint"
 FORMAT_VERSION: Final = 1
 PREVIOUS_EPOCH: Final = "previous_epoch"
 TARGETS: Final = "targets"
+WINDOWS: Final = "windows"
 CLAIMED: Final = "claimed"
 EVENT_TIME: Final = "event_time"
 EVENT_TIME_AGAIN: Final = "event_time_again"
@@ -54,7 +55,8 @@ class OperatorMetadata:
         max_parallelism: Number of key groups; fixed for the life of the state.
         key: The key codec as JSON, None for an operator without key.
         runs: Its keyed state and timers, oldest first.
-        states: What is known of each registered state, by name.
+        states: What is known of its state beside the runs: of an operator of windows as what those that are open are
+            kept, by `windows`.
         subtasks: Operator state and progress of each subtask, as JSON.
         committables: Output that is staged and not known to be committed, by sink:
             ``{"epoch": int, "subtask": int, "value": JSON}``.

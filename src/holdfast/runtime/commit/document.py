@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from holdfast.checkpoint.document.metadata import OperatorMetadata
+from holdfast.checkpoint.document.metadata import WINDOWS, OperatorMetadata
 from holdfast.kernel.ids import OperatorID
 from holdfast.runtime.commit.sink_committing import Entry
 from holdfast.runtime.epoch.job_epochs import JobEpochs
@@ -27,6 +27,7 @@ def operators_of(epochs: JobEpochs, staged: Mapping[str, Sequence[Entry]]) -> tu
             max_parallelism=step.max_parallelism,
             key=step.codec.to_json() if step.codec else None,
             runs=epochs.versions[step.uid].runs if step.codec else (),
+            states={WINDOWS: dict(step.windows)} if step.windows else {},
             subtasks=epochs.operator_states.to_json(step.uid),
         )
         for step in epochs.plan.stateful_steps()

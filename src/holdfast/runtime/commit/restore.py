@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
+import reprlib
 from collections.abc import Iterable
 from dataclasses import replace
 
-from holdfast.checkpoint.document.metadata import OperatorMetadata
+from holdfast.checkpoint.document.metadata import WINDOWS, OperatorMetadata
 from holdfast.errors import ConfigurationError, RestoreError, StateMigrationError
 from holdfast.kernel.ids import OperatorID
-from holdfast.runtime.graph.plan import JobPlan
+from holdfast.runtime.graph.plan import JobPlan, Step
 from holdfast.runtime.graph.stream_graph import KeyedNode, StreamGraph
 from holdfast.runtime.job.options import MAX_PARALLELISM
 from holdfast.state.declaration.raw_state import RAW_KEYED
@@ -126,8 +127,26 @@ def restored_versions(plan: JobPlan, operators: Iterable[OperatorMetadata], allo
                 f"{operator.key!r}: a key's type cannot "
                 "change; give the operator a new uid to start with empty state"
             )
+        _require_same_windows(operator, step)
         versions[uid] = StateVersion(operator.runs)
     return versions
+
+
+def _require_same_windows(operator: OperatorMetadata, step: Step) -> None:
+    """Refuse to go on with open windows that the program would take for others, and mix with its own.
+
+    A checkpoint of an older release does not say what they are. Where it can be told then, the operator does so when
+    they end.
+    """
+    before, now = operator.states.get(WINDOWS), step.windows
+    has_open = any(time is not None for run in operator.runs for time in run.least_timers.values())
+    if before is None or not now or before == now or not has_open:
+        return
+    raise StateMigrationError(
+        f"Operator {operator.uid!r} has windows in state that it does not make now: they are kept as "
+        f"{reprlib.repr(before)}, and the program has {dict(now)!r}. Start the job with the windows that it had, or "
+        "give the operator another uid, which leaves its open windows behind."
+    )
 
 
 def _is_partitioned(operator: OperatorMetadata) -> bool:

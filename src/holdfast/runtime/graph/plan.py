@@ -15,7 +15,7 @@ graph.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -128,6 +128,14 @@ class Step:
     def has_operator_state(self) -> bool:
         """Whether it has state that belongs to a subtask."""
         return self.operator is not None and self.operator.has_operator_state
+
+    @property
+    def windows(self) -> Mapping[str, Any]:
+        """What its open windows are kept as, in the words of a checkpoint; empty for a step without windows."""
+        if self.operator is None or self.operator.shape not in ("window", "panes"):
+            return {}
+        kept: Mapping[str, Any] = self.operator.function.kept_as
+        return kept
 
     @property
     def is_clock(self) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
 
@@ -149,6 +149,14 @@ class PaneOperator(Function):
         times = [parse_type("bigint")] * 2
         results = [one.result_type(input_type) for one in aggregates.values()]
         self.output_type = RowTypeInformation(names, [*keys.values(), *times, *results])
+
+    @property
+    def kept_as(self) -> dict[str, Any]:
+        """What a checkpoint says of its open windows: all that decides what a pane is, and when it goes."""
+        time = "event" if self.is_event_time else "processing"
+        if self.is_sessions:  # those that are open have their own ends, so the gap may be another
+            return {"form": "columns", "windows": "sessions", "time": time}
+        return {"form": "columns", "windows": "fixed", "time": time, **asdict(self.panes)}
 
     @property
     def descriptors(self) -> list[ValueStateDescriptor[object]]:

@@ -137,7 +137,12 @@ class WindowOperator(Function):
         allowed_lateness: For how many milliseconds after its end a window of event time still takes elements.
         late_data_tag: Where elements go that come later; None drops them.
         evictor: Takes elements out of the contents before or after they are evaluated.
+
+    Attributes:
+        kept_as: What a checkpoint says of its open windows. Each has its own contents, so new ones may be others.
     """
+
+    kept_as: Final = {"form": "elements"}
 
     def __init__(
         self,
