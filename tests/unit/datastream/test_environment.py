@@ -61,6 +61,24 @@ def test_options_from_outside_win_over_the_program_whenever_it_sets_its_own(capl
     assert get_environment({"parallelism.default": 2}).get_parallelism() == 2, "outside of launching() nothing is left"
 
 
+def test_a_program_is_told_what_holds_wherever_it_asks() -> None:
+    given = {
+        "parallelism.default": 8,
+        "pipeline.max-parallelism": 64,
+        "pipeline.global-job-parameters.place": "pier",
+        "execution.checkpointing.interval": "30 s",
+        "execution.checkpointing.timeout": "20 s",
+    }
+    with launching(Configuration(given)):
+        env = get_environment({"parallelism.default": 2, "pipeline.global-job-parameters.sea": "north"})
+        config, checkpoints = env.get_config(), env.get_checkpoint_config()
+        assert (config.get_parallelism(), config.get_max_parallelism()) == (8, 64)
+        assert config.get_global_job_parameters() == {"place": "pier", "sea": "north"}
+        assert env.get_checkpoint_interval() == checkpoints.get_checkpoint_interval() == 30_000
+        checkpoints.set_checkpoint_timeout(5_000)
+        assert checkpoints.get_checkpoint_timeout() == 20_000
+
+
 def test_an_option_from_outside_replaces_an_older_key_of_the_program() -> None:
     with launching(Configuration({"state.backend.type": "hashmap"})):
         env = get_environment({"state.backend": "memory"})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, ClassVar, Final, Self
@@ -99,6 +99,10 @@ class CheckpointConfig:
 
     A value that cannot be is refused with a `ConfigurationError` where it is given.
 
+    Args:
+        configuration: What the program has set, which is added to.
+        in_force: Returns what holds, where others have set something, too.
+
     Attributes:
         configuration: The options that were set.
     """
@@ -109,8 +113,11 @@ class CheckpointConfig:
     DEFAULT_MIN_PAUSE_BETWEEN_CHECKPOINTS: ClassVar = 0
     DEFAULT_MAX_CONCURRENT_CHECKPOINTS: ClassVar = 1
 
-    def __init__(self, configuration: Configuration | None = None) -> None:
+    def __init__(
+        self, configuration: Configuration | None = None, in_force: Callable[[], Configuration] | None = None
+    ) -> None:
         self.configuration = configuration if configuration is not None else Configuration()
+        self._in_force = in_force or (lambda: self.configuration)
         self._storage: CheckpointStorage | None = None
 
     def _set(self, option: ConfigOption[Any], value: Any) -> Self:
@@ -127,7 +134,7 @@ class CheckpointConfig:
 
     def get_checkpointing_mode(self) -> CheckpointingMode:
         """Return what checkpoints promise."""
-        return self.configuration.get(options.CHECKPOINTING_MODE)
+        return self._in_force().get(options.CHECKPOINTING_MODE)
 
     def set_checkpointing_mode(self, checkpointing_mode: CheckpointingMode) -> Self:
         """Set what checkpoints promise."""
@@ -135,7 +142,7 @@ class CheckpointConfig:
 
     def get_checkpoint_interval(self) -> int:
         """Return how often checkpoints are taken, in milliseconds; 0 for every epoch."""
-        return self.configuration.get(options.CHECKPOINTING_INTERVAL)
+        return self._in_force().get(options.CHECKPOINTING_INTERVAL)
 
     def set_checkpoint_interval(self, checkpoint_interval: int) -> Self:
         """Set how often checkpoints are taken."""
@@ -143,7 +150,7 @@ class CheckpointConfig:
 
     def get_checkpoint_timeout(self) -> int:
         """Return how long a checkpoint may take, in milliseconds."""
-        return self.configuration.get(options.CHECKPOINTING_TIMEOUT)
+        return self._in_force().get(options.CHECKPOINTING_TIMEOUT)
 
     def set_checkpoint_timeout(self, checkpoint_timeout: int) -> Self:
         """Set how long a checkpoint may take."""
@@ -153,7 +160,7 @@ class CheckpointConfig:
 
     def get_min_pause_between_checkpoints(self) -> int:
         """Return the least time between two checkpoints, in milliseconds."""
-        return self.configuration.get(options.MIN_PAUSE)
+        return self._in_force().get(options.MIN_PAUSE)
 
     def set_min_pause_between_checkpoints(self, min_pause_between_checkpoints: int) -> Self:
         """Set the least time between two checkpoints."""
@@ -161,7 +168,7 @@ class CheckpointConfig:
 
     def get_max_concurrent_checkpoints(self) -> int:
         """Return how many checkpoints may be under way."""
-        return self.configuration.get(options.MAX_CONCURRENT_CHECKPOINTS)
+        return self._in_force().get(options.MAX_CONCURRENT_CHECKPOINTS)
 
     def set_max_concurrent_checkpoints(self, max_concurrent_checkpoints: int) -> Self:
         """Set how many checkpoints may be under way."""
@@ -173,7 +180,7 @@ class CheckpointConfig:
 
     def get_tolerable_checkpoint_failure_number(self) -> int:
         """Return how many checkpoints in a row may fail."""
-        return self.configuration.get(options.TOLERABLE_FAILED)
+        return self._in_force().get(options.TOLERABLE_FAILED)
 
     def set_tolerable_checkpoint_failure_number(self, tolerable_checkpoint_failure_number: int) -> Self:
         """Set how many checkpoints in a row may fail."""
@@ -207,7 +214,7 @@ class CheckpointConfig:
 
     def get_externalized_checkpoint_retention(self) -> ExternalizedCheckpointRetention:
         """Return what becomes of checkpoints when the job ends."""
-        return self.configuration.get(options.EXTERNALIZED_RETENTION)
+        return self._in_force().get(options.EXTERNALIZED_RETENTION)
 
     get_externalized_checkpoint_cleanup = get_externalized_checkpoint_retention
 
@@ -259,7 +266,7 @@ class CheckpointConfig:
 
     def get_aligned_checkpoint_timeout(self) -> timedelta:
         """Return what was set."""
-        found = self.configuration.get(all_options()["execution.checkpointing.aligned-checkpoint-timeout"])
+        found = self._in_force().get(all_options()["execution.checkpointing.aligned-checkpoint-timeout"])
         return timedelta(milliseconds=found)
 
     get_alignment_timeout = get_aligned_checkpoint_timeout
@@ -306,7 +313,7 @@ class CheckpointConfig:
 
     def resolve_checkpoint_storage(self) -> CheckpointStorage:
         """Return where checkpoints go: what the program set, or what the options say."""
-        return self._storage if self._storage is not None else load_checkpoint_storage(self.configuration)
+        return self._storage if self._storage is not None else load_checkpoint_storage(self._in_force())
 
     def __repr__(self) -> str:
         return f"CheckpointConfig({self.configuration!r})"

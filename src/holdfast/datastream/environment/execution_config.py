@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Self
 
 from holdfast.errors import ConfigurationError
@@ -17,18 +17,23 @@ class ExecutionConfig:
 
     What is only kept says how Java serializes or how a task is cancelled. Python objects are pickled or have columns,
     and Spark ends tasks.
+
+    Args:
+        program: What the program has set, which is added to.
+        in_force: Returns what holds: that, and what the command line says.
     """
 
     PARALLELISM_DEFAULT: ClassVar = -1
     PARALLELISM_UNKNOWN: ClassVar = -2
 
-    def __init__(self, program: Configuration) -> None:
+    def __init__(self, program: Configuration, in_force: Callable[[], Configuration]) -> None:
         self._program = program
+        self._in_force = in_force
         self._kept: dict[str, Any] = {}
 
     def get_parallelism(self) -> int | None:
         """Subtasks of keyed operators that set none of their own; None for Spark's default parallelism."""
-        return self._program.get(DEFAULT_PARALLELISM)
+        return self._in_force().get(DEFAULT_PARALLELISM)
 
     def set_parallelism(self, parallelism: int) -> Self:
         """Sets that number."""
@@ -37,7 +42,7 @@ class ExecutionConfig:
 
     def get_max_parallelism(self) -> int | None:
         """Key groups of keyed operators that set none of their own; None if it is derived."""
-        return self._program.get(MAX_PARALLELISM)
+        return self._in_force().get(MAX_PARALLELISM)
 
     def set_max_parallelism(self, max_parallelism: int) -> Self:
         """Sets that number."""
@@ -46,7 +51,7 @@ class ExecutionConfig:
 
     def has_auto_generated_uids_enabled(self) -> bool:
         """Whether operators without a uid get one."""
-        return self._program.get(AUTO_GENERATE_UIDS)
+        return self._in_force().get(AUTO_GENERATE_UIDS)
 
     def enable_auto_generated_uids(self) -> Self:
         """Derives the uids of operators that have none."""
@@ -60,7 +65,7 @@ class ExecutionConfig:
 
     def get_global_job_parameters(self) -> dict[str, str]:
         """What functions read by `RuntimeContext.get_job_parameter`."""
-        given = self._program.to_dict()
+        given = self._in_force().to_dict()
         return {key.removeprefix(_PARAMETERS): str(given[key]) for key in given if key.startswith(_PARAMETERS)}
 
     def set_global_job_parameters(self, global_job_parameters_dict: Mapping[str, Any]) -> Self:

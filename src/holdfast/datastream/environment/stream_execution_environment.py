@@ -58,8 +58,8 @@ class StreamExecutionEnvironment(EnvironmentSettings):
         self._other_kinds = OtherKinds()
         self._sinks: list[SinkNode] = []
         self._job_names: list[str] = []
-        self._checkpoint_config = CheckpointConfig(configuration)
-        self._execution_config = ExecutionConfig(configuration)
+        self._checkpoint_config = CheckpointConfig(configuration, self.get_configuration)
+        self._execution_config = ExecutionConfig(configuration, self.get_configuration)
 
     @classmethod
     def get_execution_environment(
