@@ -48,6 +48,7 @@ from holdfast.runtime.master.job_flow import JobFlow
 from holdfast.runtime.master.job_metrics import JobMetrics
 from holdfast.runtime.master.job_observer import JobObservers
 from holdfast.runtime.master.recurrence import FATAL, Recurrence
+from holdfast.runtime.master.register_gone import register_gone
 from holdfast.runtime.master.submission import submission_of
 from holdfast.storage.register.fenced_register import CheckpointPointer, Lease, RegisterState
 
@@ -206,9 +207,8 @@ class JobMaster:
                 return ended
             status = self._run_attempt(lease, number)
             return None if status is JobStatus.SUSPENDED and self.control.is_deposed else status
-        except FencedError:
-            raise
-        except HoldfastError as error:
+        except HoldfastError as met:
+            error = self._explained(met)
             self.history.failed(error)
             self._require_leadership(error)
             if self.control.is_deposed:
@@ -279,7 +279,19 @@ class JobMaster:
         )
         return None
 
+    def _explained(self, error: HoldfastError) -> HoldfastError:
+        """What a failure comes of: if the register is gone, anything may have failed, as if another leader wrote."""
+        gone = register_gone(self.job, self._seen)
+        if gone is not None:
+            gone.__cause__ = error
+        elif isinstance(error, FencedError):
+            raise error
+        return gone or error
+
     def _raise_token(self) -> Lease:
+        gone = register_gone(self.job, self._seen)
+        if gone is not None:
+            raise gone
         try:
             self._lease = self.job.register.raise_token(self.job.owner)
         except PossibleInconsistentStateError:
@@ -302,7 +314,7 @@ class JobMaster:
             newest = self.job.register.read()
         except HoldfastError:
             return
-        if newest.token != self._lease.token:
+        if newest.token != self._lease.token and not register_gone(self.job, self._seen):
             raise FencedError(
                 f"Leader {self.job.owner!r} with token {self._lease.token} is fenced: {newest.owner!r} leads with "
                 f"token {newest.token}. This process stops; what failed here is of no consequence to the job: {error}"
