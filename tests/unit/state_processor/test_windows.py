@@ -20,7 +20,7 @@ from holdfast.datastream.window import (
     TumblingEventTimeWindows,
     TumblingProcessingTimeWindows,
 )
-from holdfast.errors import ConfigurationError, StateError
+from holdfast.errors import ConfigurationError, StateError, StateMigrationError
 from holdfast.kernel.clock import ManualClock
 from holdfast.state_processor import OperatorTransformation, SavepointReader, SavepointWriter
 from tests.stories import journal, tidiness
@@ -108,7 +108,7 @@ def test_history_is_aggregated_by_columns_and_the_job_goes_on_with_its_panes(pla
     aggregates = {"n": SumAggregate("n"), "most": MaxAggregate("n")}
     history = pa.table({"word": ["a", "b", "a", "a"], "at": [5100, 5200, 5300, 6900], "n": [1, 2, 4, 8]})
 
-    def results(name: str, inputs: list[Any], path: str | None = None) -> list[Any]:
+    def results(name: str, inputs: list[Any], path: str | None = None, windows: Any = windows) -> list[Any]:
         program = Program()
         timed = program.source("in", "word string, at bigint, n bigint").assign_timestamps_and_watermarks(
             WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda row, _: row.at)
@@ -127,6 +127,8 @@ def test_history_is_aggregated_by_columns_and_the_job_goes_on_with_its_panes(pla
         path = SavepointWriter.new_savepoint(None, 8).with_operator("sums", made).write(str(place / f"made-{name}"))
         # The same as if the job had had the history too.
         assert results(name, later, path) == results(f"all-{name}", [first, *later])
+    with pytest.raises(StateMigrationError, match="'sums' has windows in state that it does not make now"):
+        results("tumbling", later, path, TumblingEventTimeWindows.of(Time.milliseconds(500)))
     with pytest.raises(ConfigurationError, match="default trigger"):
         timed.window(windows).trigger(CountTrigger.of(2)).aggregate_batches(**aggregates)
 

@@ -15,6 +15,7 @@ from holdfast.runtime.graph.stream_graph import KeyedNode, StreamGraph
 from holdfast.runtime.job.options import MAX_PARALLELISM
 from holdfast.state.declaration.raw_state import RAW_KEYED
 from holdfast.state.run.version import StateVersion
+from holdfast.state.timer.timer_service import EVENT, PROCESSING
 
 logger = logging.getLogger(__name__)
 
@@ -139,8 +140,8 @@ def _require_same_windows(operator: OperatorMetadata, step: Step) -> None:
     they end.
     """
     before, now = operator.states.get(WINDOWS), step.windows
-    has_open = any(time is not None for run in operator.runs for time in run.least_timers.values())
-    if before is None or not now or before == now or not has_open:
+    timers = map(StateVersion(operator.runs).least_timer, (EVENT, PROCESSING))
+    if before is None or not now or before == now or all(time is None for time in timers):
         return
     raise StateMigrationError(
         f"Operator {operator.uid!r} has windows in state that it does not make now: they are kept as "

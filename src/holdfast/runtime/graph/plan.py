@@ -131,16 +131,21 @@ class Step:
 
     @property
     def windows(self) -> Mapping[str, Any]:
-        """What its open windows are kept as, in the words of a checkpoint; empty for a step without windows."""
-        if self.operator is None or self.operator.shape not in ("window", "panes"):
-            return {}
-        kept: Mapping[str, Any] = self.operator.function.kept_as
-        return kept
+        """See `windows_of`."""
+        return {} if self.operator is None else windows_of(self.operator)
 
     @property
     def is_clock(self) -> bool:
         """Whether watermarks follow from the timestamps that it assigns."""
         return self.strategy is not None and self.uid in self.clocks
+
+
+def windows_of(operator: OperatorSpec) -> Mapping[str, Any]:
+    """What the open windows of an operator are kept as, in the words of a checkpoint; empty for one without windows."""
+    if operator.shape not in ("window", "panes"):
+        return {}
+    kept: Mapping[str, Any] = operator.function.kept_as
+    return kept
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,11 @@ from typing import Any
 import cloudpickle
 import pyarrow as pa
 
-from holdfast.checkpoint.document.metadata import OperatorMetadata
+from holdfast.checkpoint.document.metadata import WINDOWS, OperatorMetadata
 from holdfast.errors import ConfigurationError, StateError
 from holdfast.kernel.ids import JobID, OperatorID
 from holdfast.runtime.function.sink import owner_of
+from holdfast.runtime.graph.plan import windows_of
 from holdfast.runtime.graph.stream_graph import OperatorSpec
 from holdfast.runtime.operator import OperatorInstance, OperatorSubtask, SubtaskInfo
 from holdfast.runtime.task.operator_state import TaskSnapshotStore
@@ -104,6 +105,7 @@ def written_operator(
     max_parallelism = transformation.max_parallelism or max_parallelism
     runs: list[RunHandle] = []
     codec: KeyCodec | None = None
+    windows: Mapping[str, Any] = {}
     for keyed in transformation.keyed:
         data = _data(keyed.data, keyed.element_type)
         own = _codec(keyed.key, data)
@@ -113,9 +115,11 @@ def written_operator(
                 "has one type of key: say it with key_type."
             )
         codec = own
+        by_row = _by_row(keyed, data.row_type)
+        windows = windows if by_row is None else windows_of(by_row[0])
         # The newest run of a range says when its next timer is due, also that of older runs.
         least = {domain: StateVersion(tuple(runs)).least_timer(domain) for domain in (EVENT, PROCESSING)}
-        runs += _written(keyed, data, target.place(uid, own, max_parallelism, least), target.now)
+        runs += _written(keyed, data, by_row, target.place(uid, own, max_parallelism, least), target.now)
     subtasks = _operator_state(uid, transformation.operator, target) if transformation.operator else None
     parallelism = min(target.parallelism, max_parallelism)
     return OperatorMetadata(
@@ -126,6 +130,7 @@ def written_operator(
         max_parallelism=max_parallelism,
         key=None if codec is None else codec.to_json(),
         runs=tuple(runs),
+        states={WINDOWS: dict(windows)} if windows else {},
         subtasks=() if subtasks is None else (subtasks, *[None] * (parallelism - 1)),
     )
 
@@ -169,13 +174,14 @@ def _codec(key: KeyBy, data: _Table) -> KeyCodec:
     return key_codec_for(types[0] if len(types) == 1 else RowTypeInformation(key.columns, types), names)
 
 
-def _written(keyed: KeyedTable, data: _Table, place: RunPlace, now: int) -> list[RunHandle]:
+def _written(
+    keyed: KeyedTable, data: _Table, by_row: tuple[OperatorSpec, Any] | None, place: RunPlace, now: int
+) -> list[RunHandle]:
     if not keyed.states and not keyed.is_by_row:
         raise ConfigurationError(
             f"A table for operator {place.uid!r} is keyed, and nothing says what becomes of it: call to_state(), "
             "to_timers(), transform() or window()."
         )
-    by_row = _by_row(keyed, data.row_type)
     work = PartWork(
         place,
         keyed.key.columns,
