@@ -82,6 +82,23 @@ def test_a_process_whose_threads_do_not_end_is_ended(tmp_path: Path, monkeypatch
     assert outcome.failure.message == "it failed"
 
 
+def test_the_log_of_a_process_that_runs_for_ever_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job_process, "_LONGEST_LOG", 100_000)
+    monkeypatch.setattr(job_process, "_LOG_SECONDS", 0.05)
+    program = (
+        "import sys, time\n"
+        "for number in range(60):\n"
+        "    print(f'line {number}', 'x' * 10_000, flush=True)\n"
+        "    time.sleep(0.02)\n"
+        "raise ValueError('it failed')"
+    )
+    ended(tmp_path, program)
+    log, before = (tmp_path / "log").read_text(), (tmp_path / "log.1").read_text()
+    assert len(log) < 500_000 and len(before) < 500_000
+    assert "line 59" in log and "it failed" in log and "\0" not in log
+    assert "line 59" not in before
+
+
 def test_a_plan_with_an_option_that_does_not_fit_any_more_harms_no_other_job(tmp_path: Path) -> None:
     job_id = JobID.from_name("words")
     key = BlobKey.of(Path(__file__))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 import signal
 import subprocess
 import threading
@@ -25,6 +26,7 @@ from holdfast.ha.job_manager_store.job_result import FailureCause
 _log = logging.getLogger(__name__)
 _FENCED_CODE: Final = 3
 _LONGEST_LOG: Final = 64 << 20
+_LOG_SECONDS: Final = 60.0
 _LAST_WORDS: Final = 4000
 _LINGER_SECONDS: Final = 5.0
 _GRACE_SECONDS: Final = 60.0
@@ -84,7 +86,10 @@ class JobProcess:
             self._process = process
         reader = threading.Thread(target=self._read, args=(lines,), name="holdfast-job-process", daemon=True)
         reader.start()
+        ended = threading.Event()
+        threading.Thread(target=self._keep_log_short, args=(ended,), name="holdfast-job-log", daemon=True).start()
         code = process.wait()
+        ended.set()
         self._signal(signal.SIGKILL)  # what it has left behind
         with self._lock:
             self._is_over = True
@@ -111,10 +116,27 @@ class JobProcess:
             spare.begin(self._directory)
         return spare.lines, spare.process
 
+    def _keep_log_short(self, ended: threading.Event) -> None:
+        while not ended.wait(_LOG_SECONDS):
+            self._cut_log()
+
+    def _cut_log(self) -> None:
+        """Begin the log anew when it is long, and keep what it had beside it; what comes in between may be lost.
+
+        The process has it open and adds to its end, so it stays the same file.
+        """
+        log, before = self._directory / LOG, self._directory / f"{LOG}.1"
+        try:
+            if log.exists() and log.stat().st_size > _LONGEST_LOG:
+                before.unlink(missing_ok=True)  # on a disk that is full there may be no room for both
+                shutil.copyfile(log, before)
+                os.truncate(log, 0)
+        except OSError as error:
+            _log.warning("the log %s is long, and was not cut: %s", log, error)
+
     def _started(self) -> tuple[BinaryIO, subprocess.Popen[bytes]]:
+        self._cut_log()
         log = self._directory / LOG
-        if log.exists() and log.stat().st_size > _LONGEST_LOG:
-            log.replace(self._directory / f"{LOG}.1")
         reading, writing = os.pipe()
         lines = os.fdopen(reading, "rb")
         try:
