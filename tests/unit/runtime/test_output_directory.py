@@ -256,3 +256,19 @@ def test_a_job_that_is_started_from_a_checkpoint_commits_it_where_it_was_staged(
         go(place, 4, {PATH: newest}, directory=directory, out=directory, name=directory)
         assert rows(place / "out") == words(0, 2)
         assert rows(place / directory) == words(2, 4)
+
+
+def test_a_job_that_begins_anew_beside_its_own_output_says_so(place: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Its checkpoints are on a disk that is not mounted yet, for instance; nothing there can tell."""
+    told = "out' has output that a sink 'files' committed before, of this job or of another"
+    go(place, 2)
+    go(place, 3)
+    go(place, 3, {"execution.state-recovery.fresh": True})
+    assert told not in caplog.text
+    (place / "job").rename(place / "unmounted")
+    (place / "job").mkdir()
+    go(place, 1)
+    assert caplog.text.count(told) == 1
+    go(place, 1)
+    go(place, 1, out="another")
+    assert caplog.text.count(told) == 1

@@ -117,9 +117,25 @@ class OutputFiles(Sink):
                 "from another one (-s PATH)."
             )
         if kept is None or kept["path"] != self.path:
-            return {"path": self.path, "identity": directory.make_identity()}
+            made = {"path": self.path, "identity": directory.make_identity()}
+            self._tell_of_earlier(context)
+            return made
         directory.require(kept["identity"])
         return kept
+
+    def _tell_of_earlier(self, context: CommitterInitContext) -> None:
+        """Says that output is there which no checkpoint of the job knows of: its checkpoints may be away."""
+        own = {folder_of(name, context.owner) for name in (context.job_id, *context.incarnations)}
+        names = file_system_for(self.path).list_names(join(self.path, HIDDEN_FOLDER))
+        others = {join(HIDDEN_FOLDER, name) for name in names if name.endswith(f"-{context.owner}")} - own
+        if any(CommitLedger(output_at(self.path), folder).last_epoch() is not None for folder in others):
+            logger.warning(
+                "%r has output that a sink %r committed before, of this job or of another, and no checkpoint of this "
+                "job knows of it. If it is this job's, what is read again will be there twice: look whether the "
+                "directory of its checkpoints is mounted, or whether the program names another one",
+                self.path,
+                context.uid,
+            )
 
     def create_writer(self, context: WriterInitContext) -> BatchSinkWriter:
         """Stages files in the hidden folder."""
