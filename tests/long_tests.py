@@ -142,6 +142,7 @@ LONG = (
     f"{LEDGER}::test_sigterm_to_all_processes_of_the_job_ends_it_with_exit_code_0[between epochs]",
     f"{LEDGER}::test_sigterm_to_all_processes_of_the_job_ends_it_with_exit_code_0[while tasks run]",
     f"{LEDGER}::test_sigterm_while_tasks_run_lets_their_epoch_come_to_its_end",
+    f"{LEDGER}::test_the_disk_of_the_checkpoints_goes_away_and_comes_back",
     f"{LEDGER}::test_the_drivers_jvm_alone_is_killed",
     f"{LEDGER}::test_the_drivers_python_process_alone_is_killed",
     f"{LEDGER}::test_the_process_group_is_killed_between_the_epoch_jobs_of_an_epoch",

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pyarrow as pa
@@ -286,6 +288,34 @@ def test_no_input_for_a_minute(tmp_path: Path) -> None:
         time.sleep(0.1)
     os.kill(process.pid, signal.SIGTERM)
     assert process.wait(timeout=180) == 0
+    story.audit()
+
+
+def test_the_disk_of_the_checkpoints_goes_away_and_comes_back(tmp_path: Path) -> None:
+    story = Story(tmp_path, epochs=3)
+    log = story.root / "log"
+    process = start("ledger_job.py", *story.arguments("--trigger", "continuous"), log=log)
+    story.wait_for(2, process)
+    disk = story.root / "disk"
+    story.checkpoints.rename(disk)
+    story.checkpoints.mkdir()
+    for epoch in ledger.payments(2, 100, 11, 77):
+        story.add([(payment + 100_000, account, amount) for payment, account, amount in epoch])
+    deadline = time.monotonic() + 120
+    while "is not mounted any more" not in log.read_text():
+        assert time.monotonic() < deadline and process.poll() is None, log.read_text()
+        time.sleep(0.1)
+    assert not list(story.checkpoints.glob("*/register/v-*")), "nothing is begun in the empty directory"
+    while disk.exists():
+        shutil.rmtree(story.checkpoints, ignore_errors=True)
+        with suppress(OSError):  # somebody has written into it meanwhile
+            disk.rename(story.checkpoints)
+    rows = sum(map(len, story.payments))
+    while len(ledger.read(story.output)) < rows:
+        assert time.monotonic() < deadline + 120 and process.poll() is None, log.read_text()
+        time.sleep(0.1)
+    os.kill(process.pid, signal.SIGTERM)
+    assert process.wait(timeout=180) == 0, log.read_text()
     story.audit()
 
 
