@@ -256,6 +256,8 @@ def test_a_job_is_called_by_a_text_that_can_be_written() -> None:
     "request_of",
     [
         b"GET /jobs/" + b"9" * 30_000,
+        b"9" * 30_000 + b" /jobs",
+        b"PUT /jobs/" + b"9" * 30_000,
         b"POST /jobs\n\n" + b'{"script":"a","files":{"a":""},"jobId":"' + b"9" * 30_000 + b'"}',
     ],
 )

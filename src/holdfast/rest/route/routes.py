@@ -85,20 +85,21 @@ class Routes:
             RefusedError: It cannot be answered.
         """
         parts = parts_of(target)
+        shown = f"{parts.path!r:.200}"
         fitting = [(route, match) for route in self._routes if (match := route.pattern.fullmatch(parts.path))]
         allowed = ", ".join(sorted({route.method for route, _ in fitting if not route.is_refusal}))
         for route, match in fitting:
             if route.method != method:
                 continue
             if route.is_refusal and allowed:
-                raise RefusedError(405, f"{route.what} {allowed} is served at {parts.path!r}.", {"Allow": allowed})
+                raise RefusedError(405, f"{route.what} {allowed} is served at {shown}.", {"Allow": allowed})
             found = match.groupdict()
             if self._job_id is not None and found.get("jobid", self._job_id) != self._job_id:
-                raise RefusedError(404, f"Job {found['jobid']} not found; this is the master of {self._job_id}.")
+                raise RefusedError(404, f"Job {found['jobid']:.80} not found; this is the master of {self._job_id}.")
             return route.respond(found, dict(parse_qsl(parts.query, keep_blank_values=True)), body)
         if allowed:
-            raise RefusedError(405, f"{method} is not served at {parts.path!r}; {allowed} is.", {"Allow": allowed})
-        raise UnknownPathError(404, f"Nothing is served at {parts.path!r:.200}.")
+            raise RefusedError(405, f"{method:.80} is not served at {shown}; {allowed} is.", {"Allow": allowed})
+        raise UnknownPathError(404, f"Nothing is served at {shown}.")
 
 
 def _refusal(what: str) -> Handler:
