@@ -9,10 +9,12 @@ A row may be changed, which costs more than to make one; see `holdfast.types.cha
 
 from __future__ import annotations
 
+import threading
 from collections import _tuplegetter  # type: ignore[attr-defined]
 from collections.abc import Callable, Iterable, Sequence
 from itertools import repeat
-from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Self, cast
+from weakref import WeakValueDictionary
 
 from holdfast.types.changed_row import CHANGES, ChangedRow, begin_change, class_of_changed, plain_tuple
 from holdfast.types.row_kind import RowKind
@@ -229,11 +231,19 @@ def _plain(value: Any) -> Any:
 
 
 _METHODS = frozenset(name for name in vars(Row) if name not in ("count", "index")) | {"__class__", "__dict__"}
-_classes: dict[tuple[tuple[str, ...], RowKind], type[Row]] = {((), RowKind.INSERT): Row}
+_Key = tuple[tuple[str, ...], RowKind]
+_WITHOUT_NAMES: Final[dict[_Key, type[Row]]] = {((), RowKind.INSERT): Row}
+_MOST, _LONGEST = 1000, 10_000
+"""How many classes are remembered that nobody has, and of how many letters their names are together."""
+_classes = dict(_WITHOUT_NAMES)
+_living: WeakValueDictionary[_Key, type[Row]] = WeakValueDictionary()
+_making = threading.Lock()
 
 
 def row_class(names: Iterable[str], kind: RowKind = RowKind.INSERT) -> type[Row]:
-    """Return the class of rows with these field names and of a kind, always the same one for the same ones.
+    """Return the class of rows with these field names and of a kind, the same one as long as anybody has it.
+
+    Those that nobody has any more are forgotten in the end: names may come from outside, in ever new forms.
 
     Raises:
         TypeError: A name occurs twice or is not text.
@@ -256,8 +266,16 @@ def row_class(names: Iterable[str], kind: RowKind = RowKind.INSERT) -> type[Row]
         "_positions": {name: position for position, name in enumerate(texts)},
         "_kind": kind,
     }
-    # Two threads may come here for the same names; both must get the same class.
-    return _classes.setdefault(key, type("Row", (Row,), members))
+    with _making:  # two threads may come here for the same names, and both must get the same class
+        made = _living.get(key)
+        if made is None:
+            made = _living[key] = type("Row", (Row,), members)
+        if sum(map(len, texts)) <= _LONGEST:
+            if len(_classes) > _MOST:
+                _classes.clear()
+                _classes.update(_WITHOUT_NAMES)
+            _classes[key] = made
+    return made
 
 
 def field_names_of(cls: type[Any]) -> tuple[str, ...]:

@@ -39,6 +39,8 @@ from holdfast.types.information.type_information import AtomicTypeInformation
 from holdfast.types.key.abstract_key_codec import KeyCodec
 from holdfast.types.key.key_codec import AtomicKeyCodec
 
+_REMEMBERED: Final = 4096
+"""Bytes of a header."""
 _JOB: Final = re.compile(r"[0-9a-fA-F]{32}")
 _TEXT: Final = struct.Struct("<Qii")
 _NUMBER: Final = struct.Struct("<Qq")
@@ -230,9 +232,15 @@ def origin_of(answer: Frame) -> Origin:
     return _source(answer.header)[0]
 
 
-@lru_cache(256)
 def _source(header: bytes) -> tuple[Origin, str | None]:
-    """Where an answer is from, and the description of its state: the same for all answers from a checkpoint."""
+    """Where an answer is from, and the description of its state: the same for all answers from a checkpoint.
+
+    That of a long header is not remembered: it would be memory that any server can fill.
+    """
+    return _known_source(header) if len(header) <= _REMEMBERED else _source_in(header)
+
+
+def _source_in(header: bytes) -> tuple[Origin, str | None]:
     fields = fields_of(header)
     try:
         numbers = [fields[name] for name in ("checkpoint_id", "epoch", "completed_at")]
@@ -241,6 +249,9 @@ def _source(header: bytes) -> tuple[Origin, str | None]:
         return Origin(numbers[0], numbers[1], fields["lineage"], numbers[2]), fields.get("state")
     except (KeyError, TypeError) as error:
         raise ProtocolError(f"The answer does not say where it is from: {error!r}.") from error
+
+
+_known_source = lru_cache(256)(_source_in)
 
 
 @lru_cache(4096)
