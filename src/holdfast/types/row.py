@@ -232,11 +232,13 @@ def _plain(value: Any) -> Any:
 
 _METHODS = frozenset(name for name in vars(Row) if name not in ("count", "index")) | {"__class__", "__dict__"}
 _Key = tuple[tuple[str, ...], RowKind]
-_WITHOUT_NAMES: Final[dict[_Key, type[Row]]] = {((), RowKind.INSERT): Row}
-_MOST, _LONGEST = 1000, 10_000
-"""How many classes are remembered that nobody has, and of how many letters their names are together."""
-_classes = dict(_WITHOUT_NAMES)
-_living: WeakValueDictionary[_Key, type[Row]] = WeakValueDictionary()
+_MOST: Final = 1_000_000
+"""How many letters the names of classes have together that are remembered although nobody has them any more."""
+_LEAST: Final = 1000
+"""How many letters a class counts as, at least."""
+_classes: dict[_Key, type[Row]] = {((), RowKind.INSERT): Row}
+_letters = 0
+_living: WeakValueDictionary[_Key, type[Row]] = WeakValueDictionary(_classes)
 _making = threading.Lock()
 
 
@@ -249,10 +251,15 @@ def row_class(names: Iterable[str], kind: RowKind = RowKind.INSERT) -> type[Row]
         TypeError: A name occurs twice or is not text.
     """
     key = tuple(names), kind
-    known = _classes.get(key)
+    known = _classes.get(key) or _living.get(key)
     if known is not None:
         return known
-    texts = key[0]
+    return _made(key)
+
+
+def _made(key: _Key) -> type[Row]:
+    global _letters
+    texts, kind = key
     if len(set(texts)) != len(texts) or not all(isinstance(name, str) for name in texts):
         raise TypeError(f"The names of a row's fields must be distinct texts, not {list(texts)!r}.")
     members: dict[str, Any] = {
@@ -270,11 +277,11 @@ def row_class(names: Iterable[str], kind: RowKind = RowKind.INSERT) -> type[Row]
         made = _living.get(key)
         if made is None:
             made = _living[key] = type("Row", (Row,), members)
-        if sum(map(len, texts)) <= _LONGEST:
-            if len(_classes) > _MOST:
-                _classes.clear()
-                _classes.update(_WITHOUT_NAMES)
-            _classes[key] = made
+        _letters += max(_LEAST, sum(map(len, texts)))
+        if _letters > _MOST:
+            _letters = 0
+            _classes.clear()
+        _classes[key] = made
     return made
 
 
