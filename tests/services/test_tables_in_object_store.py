@@ -373,7 +373,8 @@ def test_a_table_that_is_made_has_checkpoints_of_its_log_so_that_commits_stay_as
     for epoch in range(1, 32):
         entries = stage.write(epoch, [("kelp", epoch)])
         asked.append(len(requests_of(server, lambda: stage.commit(entries))))  # noqa: B023
-    assert max(asked[21:]) <= max(asked[11:21]), asked
+    # Without checkpoints each commit asks six times more than the one before; under load one is asked again.
+    assert max(asked[21:]) < max(asked[11:21]) + 6, asked
     assert DeltaTable(out, storage_options=delta_table._storage_options(out)).to_pyarrow_table().num_rows == 31
 
 

@@ -25,7 +25,6 @@ SOAK_LIMIT = 4000
 QUICKLY_FOUND = (
     "token not checked",
     "token not raised",
-    "read before token",
     "pointer before document",
     "document written in place",
     "ids not reserved",
