@@ -116,7 +116,8 @@ def written_operator(
             )
         codec = own
         by_row = _by_row(keyed, data.row_type)
-        windows = windows if by_row is None else windows_of(by_row[0])
+        if by_row is not None:
+            windows = windows_of(by_row[0]) or windows
         # The newest run of a range says when its next timer is due, also that of older runs.
         least = {domain: StateVersion(tuple(runs)).least_timer(domain) for domain in (EVENT, PROCESSING)}
         runs += _written(keyed, data, by_row, target.place(uid, own, max_parallelism, least), target.now)
