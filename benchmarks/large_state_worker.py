@@ -37,10 +37,11 @@ from holdfast.kernel.key_group import KeyGroupRange, key_groups_of, range_of  # 
 from holdfast.runtime.compaction.executor import compaction_executor  # noqa: E402
 from holdfast.runtime.function.user_function import KeyedProcessFunction  # noqa: E402
 from holdfast.runtime.graph.stream_graph import OperatorSpec  # noqa: E402
-from holdfast.runtime.operator import OperatorSubtask, SubtaskInfo  # noqa: E402
+from holdfast.runtime.operator import SubtaskInfo  # noqa: E402
 from holdfast.runtime.operator.operator_instance import OperatorInstance  # noqa: E402
 from holdfast.runtime.operator.vectorised.reduction import CountReduction  # noqa: E402
 from holdfast.runtime.task.garbage_collection import paused_garbage_collection  # noqa: E402
+from holdfast.runtime.window_operator.window_subtask import subtask_kind  # noqa: E402
 from holdfast.state import load_state_backend  # noqa: E402
 from holdfast.state.backend.cache import STATE_CACHE  # noqa: E402
 from holdfast.state.compaction.layer import layers  # noqa: E402
@@ -144,9 +145,9 @@ class Worker:
         self._state_backend = load_state_backend(self._configuration)
         shape: Any = "process" if options["form"] == "rows" else "batches"
         function = Counter() if options["form"] == "rows" else CountReduction(name="count")
-        spec = OperatorSpec(function, shape, True, EVENT, COUNTED)
+        self._spec = OperatorSpec(function, shape, True, EVENT, COUNTED)
         self._info = SubtaskInfo("count", max_parallelism=MAX_PARALLELISM, parallelism=options["subtasks"])
-        self._opened = OperatorInstance(spec, self._info, self._backend())
+        self._opened = OperatorInstance(self._spec, self._info, self._backend())
         self._random = np.random.default_rng(7)
         self._epoch = 1
         self._merges = 0
@@ -193,7 +194,7 @@ class Worker:
         with paused_garbage_collection():
             backend = self._backend()
             backend.open_version(self._version, self._files, self._options["directory"])
-            subtask = OperatorSubtask(self._opened, self._info, backend)
+            subtask: Any = subtask_kind(self._spec, is_stamped=False)(self._opened, self._info, backend)
             for batch, hashes in batches:
                 keys = arrived_keys(CODEC, [batch.column(0)])
                 if self._options["form"] == "rows":

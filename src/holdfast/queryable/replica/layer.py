@@ -18,11 +18,9 @@ import pyarrow.compute as pc
 from holdfast.kernel.key_group import KeyGroupRange
 from holdfast.state.layout.column_layout import MAP_KEY, NAMESPACE, OP, STAMP, VALUE, Op
 from holdfast.state.layout.evolution import Conversion
+from holdfast.state.run.lower_bound import Hashes, Positions, lower_bounds
 from holdfast.state.run.probe import KEY
 from holdfast.state.run.run_file import Segment
-
-Hashes = npt.NDArray[np.uint64]
-Positions = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -209,7 +207,7 @@ def find(layer: ReplicaLayer, wanted: WantedKeys) -> tuple[Positions, Positions]
     start = int(np.searchsorted(wanted.hashes, stored[0]))
     stop = int(np.searchsorted(wanted.hashes, stored[-1], side="right"))
     hashes = wanted.hashes[start:stop]
-    first = np.searchsorted(stored, hashes)
+    first = lower_bounds(stored, hashes)
     hits = np.flatnonzero(stored[first] == hashes)
     if not len(hits):
         return hits, hits

@@ -14,9 +14,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.queryable.replica.layer import Positions, ReplicaLayer, empty_layer
+from holdfast.queryable.replica.layer import ReplicaLayer, empty_layer
 from holdfast.state.declaration.descriptor import StateKind
 from holdfast.state.layout.column_layout import Op
+from holdfast.state.run.lower_bound import Positions
 
 Codes = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]

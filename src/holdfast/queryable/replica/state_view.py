@@ -17,7 +17,6 @@ import pyarrow.compute as pc
 from holdfast.errors import HoldfastError
 from holdfast.kernel.key_group import KeyGroupRange, hash_range
 from holdfast.queryable.replica.layer import (
-    Hashes,
     ReplicaLayer,
     WantedKeys,
     find,
@@ -32,6 +31,7 @@ from holdfast.queryable.wire.errors import BadRequestError, LimitExceededError, 
 from holdfast.state.declaration.descriptor import StateKind
 from holdfast.state.layout.column_layout import Op
 from holdfast.state.run import batch
+from holdfast.state.run.lower_bound import Hashes
 
 SCALARS: Final = frozenset({StateKind.VALUE, StateKind.REDUCING, StateKind.AGGREGATING, StateKind.FOLDING})
 MAX_LAYERS: Final = 6

@@ -16,7 +16,7 @@ from holdfast.kernel.ids import JobID, JobVertexID
 from holdfast.kernel.key_group import key_group_of, key_groups_of
 from holdfast.queryable.replica.checkpoint_view import CheckpointView
 from holdfast.queryable.replica.follower import CheckpointFollower
-from holdfast.queryable.replica.layer import Hashes, comparable
+from holdfast.queryable.replica.layer import comparable
 from holdfast.queryable.replica.scan import RunningScan
 from holdfast.queryable.replica.state_view import SCALARS, StateView
 from holdfast.queryable.server.proxy import not_ready
@@ -36,6 +36,7 @@ from holdfast.queryable.wire.location import KvStateID, unknown_state
 from holdfast.queryable.wire.request import GetRequest, ScanRequest
 from holdfast.queryable.wire.wire_column import ColumnReader
 from holdfast.state.declaration.descriptor import StateKind
+from holdfast.state.run.lower_bound import Hashes
 
 _OFFSETS: Final = struct.Struct("<ii")
 _AT_ONCE: Final = 1024  # keys of a request that are looked for together

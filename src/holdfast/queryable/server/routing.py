@@ -13,7 +13,6 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.kernel.key_group import KeyGroupRange, key_groups_of
-from holdfast.queryable.replica.layer import Positions
 from holdfast.queryable.server.high_water import HighWater
 from holdfast.queryable.server.local import LocalStates
 from holdfast.queryable.server.peers import Peers
@@ -33,6 +32,7 @@ from holdfast.queryable.wire.frame import Frame, FrameType, encode, to_header
 from holdfast.queryable.wire.location import Address, KvStateLocation, Placement
 from holdfast.queryable.wire.request import GetRequest, ScanRequest
 from holdfast.queryable.wire.wire_column import ColumnReader, encode_column
+from holdfast.state.run.lower_bound import Positions
 
 _PAUSE_SECONDS = 0.01  # before servers are asked again to agree on a checkpoint
 _SCAN_SECONDS = 300.0  # for which servers keep the checkpoint of a scan of several of them

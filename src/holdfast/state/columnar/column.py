@@ -15,7 +15,8 @@ from holdfast.state.hashmap.collection_column import ListColumn, MapColumn
 from holdfast.state.hashmap.column import Column, ScalarColumn
 from holdfast.state.hashmap.placement import Cells
 from holdfast.state.layout.column_layout import OP, Op, StateLayout
-from holdfast.state.run.probe import KEY, Hashes, Stretch, Wanted
+from holdfast.state.run.lower_bound import Hashes
+from holdfast.state.run.probe import KEY, Stretch, Wanted
 from holdfast.types.key.abstract_key_codec import KeyCodec
 
 _SMALL_MAP: Final = 256

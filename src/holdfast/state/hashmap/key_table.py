@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from holdfast.state.hashmap.growing_array import GrowingArray
 from holdfast.state.hashmap.placement import Cells
 from holdfast.state.run.batch import batches_of
-from holdfast.state.run.probe import Hashes
+from holdfast.state.run.lower_bound import Hashes
 
 _FEWEST: Final = 1024
 _NOTHING: Final = -1

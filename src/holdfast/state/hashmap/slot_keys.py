@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from holdfast.state.hashmap.key_table import KeyTable
 from holdfast.state.hashmap.placement import Cells, pick
-from holdfast.state.run.probe import Hashes
+from holdfast.state.run.lower_bound import Hashes
 from holdfast.types.key.abstract_key_codec import KeyCodec
 
 _SAMPLE: Final = 64

@@ -12,7 +12,8 @@ from holdfast.state.hashmap.placement import Cells, SlotPlacement
 from holdfast.state.hashmap.slot_keys import SlotKeys
 from holdfast.state.layout.value_size import average_size
 from holdfast.state.run.lineage import Lineage
-from holdfast.state.run.probe import Hashes, Stretch, Wanted
+from holdfast.state.run.lower_bound import Hashes
+from holdfast.state.run.probe import Stretch, Wanted
 from holdfast.types.key.abstract_key_codec import KeyCodec
 
 # Its place in a list, and two bytes.

@@ -8,15 +8,13 @@ from functools import cached_property
 from typing import Any, Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from holdfast.state.run.lower_bound import Hashes, Positions, lower_bounds
 from holdfast.state.run.run_file import Segment
 from holdfast.types.key.abstract_key_codec import KeyCodec
 
-Positions = npt.NDArray[np.int64]
-Hashes = npt.NDArray[np.uint64]
 KEY: Final = "key"
 
 
@@ -103,9 +101,8 @@ class Wanted:
         hashes = self.hashes[among]
         begin, end = np.searchsorted(hashes, stored[0]), np.searchsorted(hashes, stored[-1], side="right")
         among, hashes = among[begin:end], hashes[begin:end]
-        first = np.searchsorted(stored, hashes)
-        inside = np.flatnonzero(first < len(stored))
-        found = inside[stored[first[inside]] == hashes[inside]]
+        first = lower_bounds(stored, hashes)
+        found = np.flatnonzero(stored[first] == hashes)
         if not len(found):
             return Hits(found, found)
         first, hashes, wanted = first[found], hashes[found], among[found]
