@@ -5,11 +5,20 @@ crash for instance. So the transaction that writes the rows begins by recording 
 incarnation, and does nothing if that one or a later one is recorded already. A job that is started anew (with another
 checkpoint directory, `--fresh` or `-s`) counts its epochs in a new incarnation, so its rows are not taken for those.
 Recording comes first because it also makes a second leader wait: one that looked first and wrote afterwards would
-write beside it. The same works with any database; with Delta Lake, `txnAppId` and `txnVersion` do it::
+write beside it.
+
+`last_epoch(incarnation)` tells the job what is recorded. So a checkpoint directory that was put back from an older copy
+is refused: its next rows would come under numbers that are recorded already, and be skipped.
+
+The same works with any database; with Delta Lake, `txnAppId` and `txnVersion` do it::
 
     def write(df, epoch, incarnation):
         writer = df.write.format("delta").mode("append")
         writer.option("txnAppId", f"orders-{incarnation}").option("txnVersion", epoch).save(path)
+
+    def last_epoch(incarnation):  # with the package deltalake
+        is_there = DeltaTable.is_deltatable(path)
+        return DeltaTable(path).transaction_version(f"orders-{incarnation}") if is_there else None
 
     python examples/database_by_epoch.py DATABASE_FILE CHECKPOINTS
 """
@@ -73,13 +82,20 @@ class Database:
             if connection.execute(RECORD, [incarnation, epoch]).fetchone() is not None:
                 connection.executemany("insert into orders values (?, ?, ?)", rows)
 
+    def last_epoch(self, incarnation: str) -> int | None:
+        """The last epoch of an incarnation that the table contains."""
+        with closing(sqlite3.connect(self.path)) as connection:
+            row = connection.execute("select epoch from ledger where incarnation = ?", [incarnation]).fetchone()
+            return None if row is None else row[0]
+
 
 def main(database: str, checkpoints: str) -> None:
     """Runs the job over a handful of orders."""
     env = StreamExecutionEnvironment.get_execution_environment({"execution.checkpointing.dir": checkpoints})
     orders = env.from_collection(ORDERS, "customer string, amount bigint")
     totals = orders.key_by("customer").process(Turnover(), output_type="customer string, amount bigint, total bigint")
-    totals.uid("turnover").for_each_epoch(Database(database).write).uid("database")
+    target = Database(database)
+    totals.uid("turnover").for_each_epoch(target.write, target.last_epoch).uid("database")
     env.execute("turnover")
 
 

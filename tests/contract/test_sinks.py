@@ -95,7 +95,7 @@ class Database(Directory):
             database.execute("create table ledger (incarnation text primary key, epoch integer)")
 
     def new_sink(self) -> Sink:
-        return ForEachEpochSink(self.write)
+        return ForEachEpochSink(self.write, self.last_epoch)
 
     def write(self, frame: Any, epoch: int, incarnation: str) -> None:
         with closing(self._connect()) as database, database:
@@ -108,6 +108,11 @@ class Database(Directory):
             if new:
                 rows = [(row["word"], row["n"]) for row in frame.to_pylist()]
                 database.executemany("insert into seen values (?, ?)", rows)
+
+    def last_epoch(self, incarnation: str) -> int | None:
+        with closing(self._connect()) as database:
+            row = database.execute("select epoch from ledger where incarnation = ?", [incarnation]).fetchone()
+            return None if row is None else row[0]
 
     def rows(self) -> list[tuple[str, int]]:
         with closing(self._connect()) as database:

@@ -11,7 +11,7 @@ import pytest
 from holdfast.datastream.sinks.collect import CollectSink, Mailbox
 from holdfast.datastream.sinks.epoch import ForEachEpochSink
 from holdfast.datastream.sinks.printing import PrintSink
-from holdfast.errors import JobExecutionError, StorageError, UserFunctionError
+from holdfast.errors import ConfigurationError, JobExecutionError, StorageError, UserFunctionError
 from holdfast.testing.sink_contract.sink_stage import SinkStage as Stage
 from holdfast.types.conversion.convert import to_type
 
@@ -87,6 +87,11 @@ def test_the_function_stays_in_the_driver_so_it_may_hold_what_cannot_be_pickled(
 
     shipped = pickle.loads(pickle.dumps(ForEachEpochSink(Connected().write)))
     assert len(Stage(shipped, tmp_path).write(1, [("kelp", 1)])) == 1
+
+
+def test_what_asks_the_target_for_its_last_epoch_must_be_a_function() -> None:
+    with pytest.raises(ConfigurationError, match="last_epoch of for_each_epoch is a function"):
+        ForEachEpochSink(Table().write, 3)  # type: ignore[arg-type]
 
 
 def test_staged_files_stay_until_no_checkpoint_names_them(tmp_path: Path) -> None:

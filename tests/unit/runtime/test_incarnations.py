@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -12,9 +13,10 @@ import pyarrow as pa
 import pytest
 
 from holdfast.datastream.sinks.epoch import ForEachEpochSink
-from holdfast.errors import HoldfastError, JobExecutionError
+from holdfast.errors import ConfigurationError, HoldfastError, JobExecutionError, RestoreError
 from holdfast.kernel import fault
 from holdfast.runtime.function.sink import CommitRequest, Committer, CommitterInitContext
+from holdfast.testing.epoch.epoch_runner import LocalEngine
 from tests.stories import tidiness
 from tests.stories.journal import Journal
 from tests.stories.local import RESTARTING, Program, epochs, run
@@ -42,6 +44,9 @@ class Ledger:
         self.last[incarnation] = epoch
         self.rows += [row["value"] for row in table.to_pylist()]
 
+    def last_epoch(self, incarnation: str) -> int | None:
+        return self.last.get(incarnation)
+
     def new(self) -> list[str]:
         """What was written since it was asked last."""
         rows, self.rows = sorted(self.rows), []
@@ -51,7 +56,7 @@ class Ledger:
 def go(place: Path, ledger: Any, count: int, options: Mapping[str, Any] | None = None, **settings: Any) -> None:
     program = Program()
     words = program.source("in", "string").map(lambda word: word, "string").uid("same")
-    words.sink_to(ForEachEpochSink(ledger.write)).uid("db")
+    words.sink_to(ForEachEpochSink(ledger.write, settings.pop("last_epoch", None))).uid("db")
     directory = place / settings.pop("directory", "job")
     run(program, directory, epochs("in", WORDS[:count]), {**AT_ONCE, **(options or {})}, **settings)
 
@@ -234,3 +239,55 @@ def test_committers_are_told_too_and_an_epoch_that_is_tried_again_holds_up_the_n
     assert {uid for _, uid, _ in _SEEN} == {"w"}
     register = tidiness.register_of(tidiness.job_directory(place / "job"))
     assert {incarnation for incarnation, _, _ in _SEEN} == {register.incarnation}
+
+
+def test_a_job_directory_that_was_put_back_is_refused_if_the_function_says_what_its_target_has(place: Path) -> None:
+    """As it was found: the epochs of the copy were taken for those that were written, and their rows were lost."""
+    ledger = Ledger()
+    told = {"last_epoch": ledger.last_epoch}
+    go(place, ledger, 2, **told)
+    shutil.copytree(place / "job", place / "backup")
+    go(place, ledger, 4, **told)
+    assert ledger.new() == words(0, 4), "asked before each first write, also of an incarnation that it has not"
+    shutil.rmtree(place / "job")
+    shutil.copytree(place / "backup", place / "job")
+    with pytest.raises(RestoreError, match=r"committed epoch 4 .* is of epoch 2: the job directory was put back.*-s"):
+        go(place, ledger, 5, RESTARTING, **told)
+    assert ledger.new() == []
+    go(place, ledger, 5, {PATH: newest(place)}, **told)
+    assert ledger.new() == words(2, 5), "what came after the copy is emitted again"
+
+
+def test_two_copies_of_one_job_directory_do_not_take_their_epochs_for_each_others(place: Path) -> None:
+    ledger = Ledger()
+    go(place, ledger, 2, last_epoch=ledger.last_epoch)
+    shutil.copytree(place / "job", place / "copy")
+
+    class Beside(LocalEngine):
+        def execute(self, epoch: Any, epoch_input: Any) -> Any:
+            if epoch_input is not None and epoch_input.number == 2:
+                go(place, ledger, 3, directory="copy", last_epoch=ledger.last_epoch)
+            return super().execute(epoch, epoch_input)
+
+    with pytest.raises(ConfigurationError, match="two copies of one job directory"):
+        go(place, ledger, 4, engine=Beside, last_epoch=ledger.last_epoch)
+    assert ledger.new() == words(0, 3)
+
+
+@pytest.mark.parametrize("answer", ["3", 3.5, (3,)])
+def test_an_answer_that_is_no_epoch_ends_the_job_by_name(place: Path, answer: Any) -> None:
+    with pytest.raises(ConfigurationError, match=r"last_epoch of for_each_epoch 'db' returned .*a number or None"):
+        go(place, Ledger(), 1, last_epoch=lambda incarnation: answer)
+
+
+def test_a_target_that_is_away_when_it_is_asked_is_waited_for(place: Path) -> None:
+    ledger, failures = Ledger(), [ConnectionError("the database is away")] * 3
+
+    def last_epoch(incarnation: str) -> int | None:
+        if failures:
+            raise failures.pop()
+        return ledger.last_epoch(incarnation)
+
+    go(place, ledger, 3, RESTARTING, last_epoch=last_epoch)
+    assert not failures
+    assert ledger.new() == words(0, 3)

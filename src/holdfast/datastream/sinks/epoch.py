@@ -5,6 +5,10 @@ driver calls `write(df, epoch, incarnation)` with a frame over exactly these fil
 `write` sees the same bytes under the same epoch and incarnation every time, and is exactly once in effect if it skips
 what is at most the last epoch that it wrote of this incarnation.
 
+`last_epoch(incarnation)` asks the target which that is. With it, a job whose directory was put back from an older copy
+is refused, as by the sinks that keep a ledger themselves; without it, `write` skips the new rows that come under the
+numbers of epochs that it has written.
+
 A function of two parameters is called with frame and epoch alone. That is enough for nothing that outlives the job's
 directory, because another incarnation counts its epochs anew.
 
@@ -15,6 +19,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+import operator
 import traceback
 from collections.abc import Callable, Sequence
 from typing import Any, Final
@@ -45,18 +50,24 @@ class ForEachEpochSink(Sink):
     Args:
         write: `write(df, epoch, incarnation)`, or `write(df, epoch)`; what it returns is ignored. A third parameter
             that has a default and another name than `incarnation` is left alone.
+        last_epoch: Asks the target for the last epoch that it has of an incarnation; None if it has none.
 
     Raises:
-        ConfigurationError: It is not callable.
+        ConfigurationError: One is not callable.
     """
 
-    def __init__(self, write: Callable[..., Any]) -> None:
+    def __init__(self, write: Callable[..., Any], last_epoch: Callable[[str], int | None] | None = None) -> None:
         if not callable(write):
             raise ConfigurationError(f"for_each_epoch takes a function write(df, epoch, incarnation), not {write!r}.")
+        if last_epoch is not None and not callable(last_epoch):
+            raise ConfigurationError(
+                f"last_epoch of for_each_epoch is a function, called with an incarnation, not {last_epoch!r}."
+            )
         self.write = write
+        self.last_epoch = last_epoch
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Tasks only stage; the function stays in the driver, so it may hold what cannot be pickled.
+        # Tasks only stage; the functions stay in the driver, so they may hold what cannot be pickled.
         return _without_function, ()
 
     def check_input(self, element_type: TypeInformation) -> None:
@@ -70,7 +81,7 @@ class ForEachEpochSink(Sink):
 
     def create_committer(self, context: CommitterInitContext) -> Committer:
         """Calls the function."""
-        return _CallingCommitter(self.write, context)
+        return _CallingCommitter(self.write, self.last_epoch, context)
 
     def sweep(self, context: CommitterInitContext, is_dead: Callable[[FileName], bool]) -> int:
         """Deletes staged files that no checkpoint names any more."""
@@ -85,8 +96,14 @@ class _ToldStaging(ParquetStaging):
 
 
 class _CallingCommitter(Committer):
-    def __init__(self, write: Callable[..., Any], context: CommitterInitContext) -> None:
+    def __init__(
+        self,
+        write: Callable[..., Any],
+        last_epoch: Callable[[str], int | None] | None,
+        context: CommitterInitContext,
+    ) -> None:
         self._write = _of_three(write)
+        self._ask = last_epoch
         self._context = context
 
     def commit(self, requests: Sequence[CommitRequest]) -> None:
@@ -100,6 +117,18 @@ class _CallingCommitter(Committer):
             failure = _user_error(self._context.uid, epoch, error)
             for request in requests:
                 request.retry_later(failure)
+
+    def last_epoch(self, incarnation: str) -> int | None:
+        last = None if self._ask is None else self._ask(incarnation)
+        if last is None:
+            return None
+        try:
+            return operator.index(last)
+        except TypeError:
+            raise ConfigurationError(
+                f"last_epoch of for_each_epoch {self._context.uid!r} returned {last!r}. Return the last epoch that the "
+                "target has of the incarnation, a number or None."
+            ) from None
 
 
 def _of_three(write: Callable[..., Any]) -> Callable[[Any, int, str], Any]:

@@ -296,7 +296,9 @@ class DataStream(Named, Distributed):
         self._environment._add_sink(node)
         return DataStreamSink(node, partial(DataStream, self._environment))
 
-    def for_each_epoch(self, write: Callable[..., Any]) -> DataStreamSink:
+    def for_each_epoch(
+        self, write: Callable[..., Any], last_epoch: Callable[[str], int | None] | None = None
+    ) -> DataStreamSink:
         """Calls `write(df, epoch, incarnation)` in the driver with the rows of each completed epoch, until it returns.
 
         `df` is a static DataFrame of Spark, in `EpochProgram` a table of pyarrow. The call is made in a thread of the
@@ -305,8 +307,11 @@ class DataStream(Named, Distributed):
         It sees exactly the rows that the checkpoint names, the same under the same epoch and incarnation every time.
         Let it do nothing if the epoch is at most the last one that it wrote of this incarnation, and its effect is
         exactly once. Epochs without rows are left out. A function of two parameters is called without the incarnation.
+
+        `last_epoch(incarnation)` asks the target for that last epoch, None if it has none. With it, a job directory
+        that was put back from an older copy is refused; without it, `write` skips what comes under old numbers then.
         """
-        return self.sink_to(ForEachEpochSink(write)).name("for_each_epoch")
+        return self.sink_to(ForEachEpochSink(write, last_epoch)).name("for_each_epoch")
 
     def print(self, sink_identifier: str | None = None) -> DataStreamSink:
         """Prints the elements of each completed epoch on the driver's standard output."""
