@@ -1,26 +1,45 @@
-"""A small checkpoint, whatever is read of it on a restore, and what becomes of that when a bit of it is another."""
+"""Small checkpoints, whatever is read of them on a restore, and what becomes of that when a bit of one is another."""
 
 from __future__ import annotations
 
 import resource
 import signal
 import time
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from holdfast.checkpoint.document.completed_checkpoint import CompletedCheckpoint
 from holdfast.checkpoint.recovery import retained
-from holdfast.errors import HoldfastError
+from holdfast.datastream import KeyedProcessFunction
+from holdfast.datastream.functions import CheckpointedFunction, RichMapFunction
+from holdfast.datastream.sinks.printing import PrintSink
+from holdfast.errors import HoldfastError, JobExecutionError
+from holdfast.kernel import fault
+from holdfast.kernel.clock import ManualClock
 from holdfast.kernel.key_group import KeyGroupRange
+from holdfast.runtime.commit.committing import MAX_PENDING, Committing
+from holdfast.runtime.job.control import SnapshotRequest
 from holdfast.state.backend.cache import StateCache
 from holdfast.state.declaration.descriptor import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
 from holdfast.state.declaration.environment import TaskEnvironment
 from holdfast.state.hashmap.keyed_backend import HashMapKeyedStateBackend
 from holdfast.state.run.run_file import forget_runs, open_run
 from holdfast.state.run.version import StateVersion
+from holdfast.state_processor import SavepointReader
+from holdfast.storage.file_system.scheme import LocalFileSystem, join
+from holdfast.storage.job.job_directory import TASK_OWNED
+from holdfast.storage.register.file_register import FileRegister
+from holdfast.testing import EpochProgram
+from holdfast.types.conversion.convert import to_type
 from tests.programs.written_job import WrittenJob
+from tests.stories.local import master
 
 GROUPS = 8
 KEYS = ("ada", "bob", "cy")
@@ -29,6 +48,8 @@ STATES = (
     ListStateDescriptor("names", "string"),
     MapStateDescriptor("rates", "string", "double"),
 )
+COLUMNS = "word string, n bigint"
+ROWS = [("kelp", 1), ("rock", 2)]
 KIBIBYTES = 1024
 SECONDS = 2.0
 """Of the processor, that a look at one flipped bit may take; at a whole checkpoint it takes some milliseconds."""
@@ -53,46 +74,26 @@ class Flips:
     mebibytes: float = 0.0
 
 
-class Small:
-    """A job with one checkpoint of one operator with a state of each form.
+class Flippable(ABC):
+    """Something durable of which each bit is flipped.
 
     Attributes:
-        values: What the states of each key are.
+        values: What it holds, as it was read when it was whole.
     """
 
-    def __init__(self, root: Path) -> None:
-        self._job = WrittenJob(root, list(STATES), max_parallelism=GROUPS, parallelism=1)
-        for count in (1, 2):
-            self._job.epoch_of([(key, _writing(count)) for key in KEYS])
-        self._job.complete()
-        self.values = self.read()
+    values: Any
 
+    @abstractmethod
     def files(self) -> list[Path]:
-        """What is read on a restore: the register, the document, the runs."""
-        root = Path(self._job.directory.path)
-        return sorted(path for path in root.rglob("*") if path.is_file())
+        """What is read on a restore."""
 
-    def read(self) -> dict[str, Any]:
-        """Restore the newest checkpoint, check each byte of it, and read everything."""
-        forget_runs()
-        directory = self._job.directory
-        [checkpoint] = retained.recover_all(directory, self._job.register.read())
-        [operator] = checkpoint.metadata.operators
-        for handle in operator.runs:
-            open_run(directory.fs, directory.path, handle).verify()
-        environment = TaskEnvironment(checkpoint.metadata.job_id, operator.uid, 0, 1, GROUPS)
-        backend = HashMapKeyedStateBackend(
-            environment, self._job.job_id, operator.uid, self._job._codec, GROUPS, KeyGroupRange(0, GROUPS - 1), None,
-            StateCache(),
-        )  # fmt: skip
-        backend.open_version(StateVersion(operator.runs), directory.fs, directory.path)
-        number, names, rates = (backend.get_partitioned_state(None, None, state) for state in STATES)
-        found = {}
-        for key in KEYS:
-            backend.set_current_key(key)
-            found[key] = (number.value(), list(names.get()), dict(rates.items()))
-        backend.dispose()
-        return found
+    @abstractmethod
+    def read(self) -> Any:
+        """Read everything, as it is read on a restore."""
+
+    @abstractmethod
+    def verify(self) -> None:
+        """Check each byte, also of what nobody reads."""
 
     def flipped(self, path: Path, bits: Iterable[int]) -> Flips:
         """Flip one bit after the other of a file, and see that nobody believes it, and what looking at it costs."""
@@ -113,6 +114,7 @@ class Small:
         try:
             with _bounded_time(what):
                 assert self.read() == self.values, f"{what} was believed"
+                self.verify()
             found.harmless += 1
         except HoldfastError as error:
             assert str(path) in str(error), f"{error!r} does not name {path}"
@@ -121,6 +123,194 @@ class Small:
         more = (_kibibytes("VmHWM") - before) / KIBIBYTES
         assert more < MEBIBYTES, f"{what} takes {more} MiB of memory"
         found.mebibytes = max(found.mebibytes, more)
+
+
+class Small(Flippable):
+    """A job with one checkpoint of one operator with a state of each form."""
+
+    def __init__(self, root: Path) -> None:
+        self._job = WrittenJob(root, list(STATES), max_parallelism=GROUPS, parallelism=1)
+        for count in (1, 2):
+            self._job.epoch_of([(key, _writing(count)) for key in KEYS])
+        self._job.complete()
+        self.values = self.read()
+
+    def files(self) -> list[Path]:
+        """The register, the document, the runs."""
+        return _files(self._job.directory.path)
+
+    def read(self) -> dict[str, Any]:
+        """Restore the newest checkpoint as a worker does with `hashmap`."""
+        forget_runs()
+        directory, checkpoint = self._job.directory, self._checkpoint()
+        [operator] = checkpoint.metadata.operators
+        environment = TaskEnvironment(checkpoint.metadata.job_id, operator.uid, 0, 1, GROUPS)
+        backend = HashMapKeyedStateBackend(
+            environment, self._job.job_id, operator.uid, self._job._codec, GROUPS, KeyGroupRange(0, GROUPS - 1), None,
+            StateCache(),
+        )  # fmt: skip
+        backend.open_version(StateVersion(operator.runs), directory.fs, directory.path)
+        number, names, rates = (backend.get_partitioned_state(None, None, state) for state in STATES)
+        found = {}
+        for key in KEYS:
+            backend.set_current_key(key)
+            found[key] = (number.value(), list(names.get()), dict(rates.items()))
+        backend.dispose()
+        return found
+
+    def verify(self) -> None:
+        """Check each byte of the runs."""
+        _verify_runs(self._checkpoint())
+
+    def _checkpoint(self) -> CompletedCheckpoint:
+        [checkpoint] = retained.recover_all(self._job.directory, self._job.register.read())
+        return checkpoint
+
+
+class Full(Flippable):
+    """A job with timers of both clocks, operator state of each mode, and rows that wait to be committed.
+
+    Operator state of the checkpoint is in a file, that of the savepoint in its document, and the rows of the epoch of
+    the savepoint are committed before it is taken.
+    """
+
+    def __init__(self, root: Path, *, is_savepoint: bool = False) -> None:
+        self._savepoint: str | None = None
+        options = {MAX_PENDING.key: "0"}
+        if not is_savepoint:
+            options["execution.checkpointing.data-inline-threshold"] = "0"
+        wanted = SnapshotRequest(is_savepoint=True, directory=str(root / "savepoints"))
+        asked: list[Any] = []
+
+        def ask(stage: int, subtask: int) -> None:
+            if is_savepoint and not asked:
+                asked.append(job.control.request(wanted))
+
+        inputs: list[dict[str, Any]] = [{"in": ROWS}, {"in": []}]
+        job = master(
+            _program(), root, inputs, options, clock=ManualClock(1), parallelism=1, source_tasks=1, interceptor=ask
+        )
+        self._directory = job.job.directory
+        if is_savepoint:
+            with redirect_stdout(StringIO()):
+                job.run()
+            self._savepoint = wanted.future.result(0)
+        else:
+            fault.install("before:sink.commit=raise")
+            with pytest.raises(JobExecutionError):
+                job.run()
+            fault.clear()
+        self.values = self.read()
+
+    def files(self) -> list[Path]:
+        """The register and everything that the checkpoint names; of a savepoint all that is in its directory."""
+        if self._savepoint is not None:
+            return _files(self._savepoint)
+        return [path for path in _files(self._directory.path) if path.suffix != ".nonce"]  # which nobody reads again
+
+    def read(self) -> Any:
+        """Read the document and the state as tables, and commit the rows that wait."""
+        forget_runs()
+        checkpoint = self._checkpoint()
+        reader = SavepointReader(None, checkpoint)
+        tables = {
+            (uid, name): _table_of(reader, uid, name, kind).to_pylist()
+            for uid in reader.operators()
+            for name, kind in reader.states(uid).items()
+        }
+        return checkpoint.metadata, tables, _committed(checkpoint)
+
+    def verify(self) -> None:
+        """Check each byte of the runs."""
+        _verify_runs(self._checkpoint())
+
+    def _checkpoint(self) -> CompletedCheckpoint:
+        if self._savepoint is not None:
+            return retained.load(self._savepoint)
+        [checkpoint] = retained.recover_all(self._directory, FileRegister.of(self._directory).read())
+        return checkpoint
+
+
+KINDS: Mapping[str, Callable[[Path], Flippable]] = {
+    "keyed state": Small,
+    "everything": Full,
+    "savepoint": lambda root: Full(root, is_savepoint=True),
+}
+
+
+def _table_of(reader: SavepointReader, uid: str, name: str, kind: str) -> Any:
+    read = {
+        "split": reader.read_list_state, "union": reader.read_union_state, "broadcast": reader.read_broadcast_state,
+        "timers": lambda uid, _: reader.read_timers(uid),
+    }  # fmt: skip
+    return read.get(kind, reader.read_keyed_state)(uid, name)
+
+
+def _committed(checkpoint: CompletedCheckpoint) -> str:
+    """What is printed of the rows that wait, when they are committed."""
+    waiting = {uid: rows for operator in checkpoint.metadata.operators for uid, rows in operator.committables.items()}
+    printed = StringIO()
+    committing = Committing(
+        {"out": PrintSink(to_type(COLUMNS))}, job_id=checkpoint.metadata.job_id,
+        staging_dir=join(retained.root_of(checkpoint), TASK_OWNED),
+    )  # fmt: skip
+    try:
+        with redirect_stdout(printed):
+            committing.commit(1, waiting, is_recovered=True)
+    finally:
+        committing.close()
+    return printed.getvalue()
+
+
+def _verify_runs(checkpoint: CompletedCheckpoint) -> None:
+    root = retained.root_of(checkpoint)
+    for operator in checkpoint.metadata.operators:
+        for handle in operator.runs:
+            open_run(LocalFileSystem(), root, handle).verify()
+
+
+def _files(root: Path | str) -> list[Path]:
+    return sorted(path for path in Path(root).rglob("*") if path.is_file())
+
+
+class Waiting(KeyedProcessFunction):
+    """Counts, and sets a timer of each clock that does not fire."""
+
+    def open(self, runtime_context: Any) -> None:
+        self.count = runtime_context.get_state(ValueStateDescriptor("count", "bigint"))
+
+    def process_element(self, value: Any, ctx: Any) -> Any:
+        self.count.update((self.count.value() or 0) + value.n)
+        ctx.timer_service().register_event_time_timer(10_000 + value.n)
+        ctx.timer_service().register_processing_time_timer(20_000 + value.n)
+        yield value
+
+
+class Dealing(RichMapFunction, CheckpointedFunction):
+    """Operator state of each mode."""
+
+    def initialize_state(self, context: Any) -> None:
+        store = context.get_operator_state_store()
+        self.split = store.get_list_state(ListStateDescriptor("split", "bigint"))
+        self.union = store.get_union_list_state(ListStateDescriptor("union", "string"))
+        self.shared = store.get_broadcast_state(MapStateDescriptor("shared", "string", "bigint"))
+
+    def snapshot_state(self, context: Any) -> None:
+        pass
+
+    def map(self, value: Any) -> Any:
+        self.split.add(value.n)
+        self.union.add(value.word)
+        self.shared.put(value.word, value.n)
+        return value
+
+
+def _program() -> EpochProgram:
+    program = EpochProgram()
+    dealt = program.source("in", COLUMNS).map(Dealing(), output_type=COLUMNS).uid("dealing")
+    kept = dealt.key_by("word").process(Waiting(), output_type=COLUMNS).uid("waiting").set_max_parallelism(GROUPS)
+    kept.print().uid("out")
+    return program
 
 
 @contextmanager

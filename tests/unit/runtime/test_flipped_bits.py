@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,24 +10,49 @@ import numpy as np
 import pytest
 
 from tests.stories import flipped
-from tests.stories.flipped import Small
+from tests.stories.flipped import KINDS, Full, Small
 
 STEP = 997
 """A prime: so all bits of a byte, and all parts of a file, have their turn. `tests/soak` flips every bit."""
 
 
-def test_a_flipped_bit_anywhere_is_refused_by_the_name_of_its_file(tmp_path: Path) -> None:
-    small = Small(tmp_path)
-    assert small.values["ada"] == (2, ["n1", "n2"], {"r1": 0.5, "r2": 1.0})
-    refused_of = {}
+@pytest.mark.parametrize(
+    ("kind", "directories"),
+    [
+        ("keyed state", {"chk-1", "register", "shared"}),
+        ("everything", {"chk-1", "register", "shared", "taskowned"}),
+        ("savepoint", {"savepoint", "shared"}),
+    ],
+)
+def test_a_flipped_bit_anywhere_is_refused_by_the_name_of_its_file(
+    tmp_path: Path, kind: str, directories: set[str]
+) -> None:
+    small, refused_of = KINDS[kind](tmp_path), Counter[str]()
     for path in small.files():
         size = 8 * path.stat().st_size
         found = small.flipped(path, [*range(0, size, STEP), size - 1])
-        refused_of[path.parent.name] = found.refused
+        refused_of[path.parent.name.partition("-")[0] if kind == "savepoint" else path.parent.name] += found.refused
         # Versions of the register before the last two are there for writers that slept.
         assert not found.harmless or path.parent.name == "register"
-    assert refused_of.keys() == {"chk-1", "register", "shared"} and all(refused_of.values())
+    assert refused_of.keys() == directories and all(refused_of.values())
     assert small.read() == small.values
+
+
+def test_what_is_flipped_holds_state_of_every_kind(tmp_path: Path) -> None:
+    assert Small(tmp_path / "small").values["ada"] == (2, ["n1", "n2"], {"r1": 0.5, "r2": 1.0})
+    for is_savepoint in (False, True):
+        metadata, tables, printed = Full(tmp_path / str(is_savepoint), is_savepoint=is_savepoint).values
+        assert metadata.is_savepoint is is_savepoint
+        rows = [row for table in tables.values() for row in table if "domain" in row]
+        timers = {(row["key"], row["domain"], row["timestamp"]) for row in rows}
+        assert timers == {
+            ("kelp", "event", 10_001), ("kelp", "processing", 20_001),
+            ("rock", "event", 10_002), ("rock", "processing", 20_002),
+        }  # fmt: skip
+        assert [row["value"] for row in tables["dealing", "split"]] == [1, 2]
+        assert [row["value"] for row in tables["dealing", "union"]] == ["kelp", "rock"]
+        assert tables["dealing", "shared"] == [{"key": "kelp", "value": 1}, {"key": "rock", "value": 2}]
+        assert printed == ("" if is_savepoint else "+I[kelp,1]\n+I[rock,2]\n")
 
 
 def fills() -> None:
