@@ -8,8 +8,11 @@ from typing import Any
 
 import pytest
 
-from holdfast.datastream import DataStream
+from holdfast.datastream import BroadcastProcessFunction, CoMapFunction, DataStream, OutputTag
+from holdfast.datastream.state import MapStateDescriptor
 from holdfast.errors import RestoreError
+from holdfast.runtime.graph.stream_graph import SourceNode
+from holdfast.types.conversion.convert import to_type
 from tests.stories.functions import Numbering
 from tests.stories.journal import Journal, as_tuples, read
 from tests.stories.local import Program, epochs, run
@@ -180,3 +183,163 @@ def test_the_order_in_which_streams_are_united_does_not_count() -> None:
 
     assert united(0, 1, 2) == united(2, 0, 1)
     assert united(0, 1) != united(0, 2)
+
+
+def topic(program: Program, name: str, type_info: str = "string") -> DataStream:
+    """An input without a uid, which is known by what it reads."""
+    node = SourceNode(
+        name="kafka", element_type=to_type(type_info), is_streaming=True, reads=f"kafka of subscribe {name!r}"
+    )
+    return DataStream(program, node)
+
+
+Build = Callable[[dict[str, DataStream]], None]
+
+
+def derived(order: str, build: Build) -> dict[str, str]:
+    """Names of the steps of a program with one input for each letter, defined in this order, and their uids."""
+    program = Program()
+    build({letter: topic(program, letter) for letter in order})
+    return {node.name: node.identity for node in program.get_stream_graph().nodes if node.keeps_state}
+
+
+def end(stream: DataStream, name: str) -> None:
+    stream.sink_to(Journal(Path(name))).name(f"{name} journal")
+
+
+def each_counted(streams: dict[str, DataStream]) -> None:
+    for letter, stream in streams.items():
+        end(counted(stream).name(f"{letter} counts"), letter)
+
+
+def each_written(streams: dict[str, DataStream]) -> None:
+    for letter, stream in streams.items():
+        end(stream.map(word, "string"), letter)
+
+
+def each_in_a_side_output(streams: dict[str, DataStream]) -> None:
+    for letter, stream in streams.items():
+        counts = counted(stream).name(f"{letter} counts")
+        end(counts, letter)
+        end(counts.get_side_output(OutputTag("late", TYPE)), f"{letter} late")
+
+
+def each_with_another(streams: dict[str, DataStream]) -> None:
+    for letter, stream in streams.items():
+        end(counted(stream.union(streams["c"])).name(f"{letter} counts"), letter)
+
+
+def each_beside_another(streams: dict[str, DataStream]) -> None:
+    for letter, stream in streams.items():
+        pairs = stream.key_by(word, "string").connect(streams["c"].key_by(word, "string"))
+        end(pairs.map(Either(), "string").name(f"{letter} pairs"), letter)
+
+
+def one_beside_the_other(streams: dict[str, DataStream]) -> None:
+    pairs = streams["a"].key_by(word, "string").connect(streams["b"].key_by(word, "string"))
+    end(pairs.map(Either(), "string").name("pairs"), "pairs")
+
+
+def each_with_broadcast(streams: dict[str, DataStream]) -> None:
+    for letter, stream in streams.items():
+        rules = streams["c"].broadcast(MapStateDescriptor("rules", "string", "string"))
+        end(stream.connect(rules).process(Ruled(), "string").name(f"{letter} ruled"), letter)
+
+
+class Either(CoMapFunction):
+    def map1(self, value: Any) -> Any:
+        return value
+
+    def map2(self, value: Any) -> Any:
+        return value
+
+
+class Ruled(BroadcastProcessFunction):
+    def process_element(self, value: Any, ctx: Any) -> Any:
+        yield value
+
+    def process_broadcast_element(self, value: Any, ctx: Any) -> Any:
+        yield value
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        each_counted,
+        each_written,
+        each_in_a_side_output,
+        each_with_another,
+        each_beside_another,
+        one_beside_the_other,
+        each_with_broadcast,
+    ],
+)
+def test_what_follows_an_input_is_the_same_wherever_that_stands_in_the_program(build: Build) -> None:
+    uids = derived("abc", build)
+    assert len(set(uids.values())) == len(uids)
+    assert all(derived(order, build) == uids for order in ("acb", "bac", "bca", "cab", "cba"))
+
+
+def test_who_is_first_of_two_connected_inputs_counts() -> None:
+    def the_other_way(streams: dict[str, DataStream]) -> None:
+        one_beside_the_other({"a": streams["b"], "b": streams["a"]})
+
+    assert not set(derived("ab", one_beside_the_other).values()) & set(derived("ba", the_other_way).values())
+
+
+def test_an_input_more_leaves_those_that_were_there_their_state() -> None:
+    before = derived("ab", each_counted)
+    assert before.items() < derived("cab", each_counted).items()
+
+
+def test_inputs_that_read_the_very_same_are_numbered_and_the_log_says_what_that_means(caplog: Any) -> None:
+    def in_order(*names: str) -> list[str]:
+        program = Program()
+        for place, name in enumerate(names):
+            end(counted(topic(program, name)).name(f"counts {place}"), str(place))
+        return [node.identity for node in program.get_stream_graph().nodes if node.keeps_state]
+
+    in_order("a", "b")
+    assert "only their order" not in caplog.text
+    assert len(set(in_order("a", "b", "b"))) == 6
+    told = "only their order tells from each other: 'counts 1', '1 journal', 'counts 2', '2 journal'; call .uid('...')"
+    assert told in caplog.text
+
+
+def test_an_input_with_a_uid_may_read_something_else() -> None:
+    def moved(name: str) -> list[str]:
+        program = Program()
+        for uid, what in (("orders", name), ("returns", "b")):
+            end(counted(topic(program, what).uid(uid)), uid)
+        return [node.identity for node in program.get_stream_graph().nodes if node.keeps_state]
+
+    assert moved("a") == moved("c")
+
+
+def test_programs_that_no_order_of_inputs_changes_keep_the_uids_that_they_had() -> None:
+    """Sinks are known by them to what they write to: change this list and an epoch may be committed twice."""
+    assert derived("a", each_counted) == {"a counts": "process-c2dc04c2aa", "a journal": "journal-40b87c8889"}
+
+    def all_in_one(streams: dict[str, DataStream]) -> None:
+        first, *others = streams.values()
+        end(counted(first.union(*others)).name("counts"), "all")
+
+    assert derived("ab", all_in_one) == {"counts": "process-caa55a6a27", "all journal": "journal-6d30889ca2"}
+
+
+def test_two_topics_in_another_order_go_on_with_their_own_counts(tmp_path: Path) -> None:
+    def two(order: str, inputs: list[dict[str, list[str]]]) -> None:
+        program, uids = Program(), {}
+        for letter in order:
+            stream = topic(program, letter)
+            uids[letter] = stream
+            plain(stream, tmp_path / letter)
+        graph = program.get_stream_graph()
+        fed = [{uids[letter]._node.identity: words for letter, words in epoch.items()} for epoch in inputs]
+        run(graph, tmp_path / "job", fed)
+
+    first = {"a": ["kelp"] * 5, "b": ["kelp"]}
+    two("ab", [first])
+    two("ba", [first, {"a": ["kelp"], "b": ["kelp"]}])
+    assert sorted(as_tuples(read(tmp_path / "a")))[-1] == ("kelp", 6)
+    assert sorted(as_tuples(read(tmp_path / "b")))[-1] == ("kelp", 2)

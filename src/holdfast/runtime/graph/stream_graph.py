@@ -7,7 +7,6 @@ driver only.
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import logging
 import re
@@ -23,7 +22,7 @@ from holdfast.runtime.function.source_listener import SourceListener
 from holdfast.runtime.function.splits import SplitInput
 from holdfast.runtime.function.user_function import CheckpointedFunction
 from holdfast.runtime.graph.chosen_subtask import ChosenSubtask
-from holdfast.runtime.graph.structure import StructuredStep, identities
+from holdfast.runtime.graph.structure import StructuredStep, identities, uid_of_input
 from holdfast.state.declaration.descriptor import MapStateDescriptor
 from holdfast.types.information.type_information import RowTypeInformation, TypeInformation
 
@@ -287,28 +286,30 @@ class StreamGraph:
                         "give each its own"
                     )
                 taken[node.uid] = node
-        stateful = [n.name for n in self.nodes if n.uid is None and n.keeps_state]
-        if stateful and not auto_generate_uids:
+        unnamed = [node for node in self.nodes if node.uid is None and node.keeps_state]
+        if unnamed and not auto_generate_uids:
             raise ConfigurationError(
-                f"these steps have no uid: {', '.join(map(repr, stateful))}; call .uid('...') on each, or set "
+                f"these steps have no uid: {_names(unnamed)}; call .uid('...') on each, or set "
                 "pipeline.auto-generate-uids"
             )
-        if stateful:
+        formers = set(taken)
+        told = identities(self._structured())
+        alike = [node for node, one in zip(self.nodes, told, strict=True) if one.by_order and node in unnamed]
+        if unnamed:
             logger.warning(
                 "no uid was set for %s: derived from the structure of the program, so a changed program is refused its "
-                "state; call .uid('...')",
-                ", ".join(map(repr, stateful)),
+                "state%s; call .uid('...')",
+                _names(unnamed),
+                f", but for these, which only their order tells from each other: {_names(alike)}" if alike else "",
             )
-        formers = set(taken)
-        digits = identities(self._structured())
         for position, node in enumerate(self.nodes):
             if node.uid is None:
                 former = _free(f"{_stem(node.name, node)}-{position}", formers)
                 formers.add(former)
                 if node.keeps_state:
                     node.former_uid = former
-                    former = f"{_stem(_own(node)[0], node)}-{digits[position]}"
-                node.uid = _derived_of_input(node, taken) or _free(former, taken)
+                    former = f"{_stem(_own(node)[0], node)}-{told[position].digits}"
+                node.uid = _uid_of_input(node, taken) or _free(former, taken)
                 taken[node.uid] = node
                 if isinstance(node, SourceNode):
                     _tell_derived(node)
@@ -320,7 +321,8 @@ class StreamGraph:
             inputs = tuple(places[other.number] for other in node.inputs)
             counts = node.keeps_state and not isinstance(node, SinkNode)
             is_input, is_union = isinstance(node, SourceNode), isinstance(node, UnionNode)
-            steps.append(StructuredStep(_own(node), inputs, node.uid, counts, is_input, is_union))
+            reads = _uid_of_input(node)
+            steps.append(StructuredStep(_own(node), inputs, node.uid, counts, is_input, is_union, reads))
         return steps
 
     def _check_parallelism(self) -> None:
@@ -358,14 +360,17 @@ def _own(node: Node) -> tuple[str, ...]:
 
 def _tell_derived(node: SourceNode) -> None:
     """Says under which uid the position of an input is kept; only that of a stream is ever gone on from in a row."""
-    level = logging.WARNING if node.is_streaming else logging.INFO
     logger.log(
-        level,
+        logging.WARNING if node.is_streaming else logging.INFO,
         "no uid was set for the input that reads %s: its position is kept under %r, which is derived from that; call "
         ".uid('...')",
         node.reads or "no named place",
         node.uid,
     )
+
+
+def _names(nodes: Iterable[Node]) -> str:
+    return ", ".join(repr(node.name) for node in nodes)
 
 
 def _stem(name: str, node: Node) -> str:
@@ -378,13 +383,8 @@ def _free(uid: str, taken: Container[str]) -> str:
     return uid
 
 
-def _derived_of_input(node: Node, taken: Container[str]) -> str | None:
-    """By what it reads, so that it is found wherever it stands; inputs that read the same are numbered. Else None."""
-    if not isinstance(node, SourceNode) or not node.reads:
-        return None
-    stem = f"{node.name}-{hashlib.sha256(node.reads.encode()).hexdigest()[:8]}"
-    numbered = (f"{stem}-{number}" for number in itertools.count(2))
-    return next(uid for uid in itertools.chain([stem], numbered) if uid not in taken)
+def _uid_of_input(node: Node, taken: Container[str] = ()) -> str:
+    return uid_of_input(node.name, node.reads, taken) if isinstance(node, SourceNode) and node.reads else ""
 
 
 def _topological(sinks: Sequence[Node]) -> Iterator[Node]:

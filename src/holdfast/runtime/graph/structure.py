@@ -10,14 +10,19 @@ whoever stands in that place now. So it is made of
 - its number among those of which all this is equal, and how many they are.
 
 What comes after a step and has no state does not count: a sink or a map may be added there.
+
+An input without a uid is its columns and its number among inputs of these columns. What would be another step if they
+were defined in another order is told by what they read instead: their positions follow that, and so must state. Not
+every step is, because sinks are known to their targets by these uids: those that exist stay as they are.
 """
 
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,8 +38,9 @@ class StructuredStep:
         inputs: Places in the program of the steps that it reads.
         uid: Given by the program; None if it is to be derived.
         has_state: Whether the steps above it are told by it.
-        is_input: Whether nothing but its number tells it from other inputs.
+        is_input: Whether its number tells it from other inputs that are the same by themselves.
         is_union: Whether the order of what it reads does not count.
+        reads: What tells an input from others that are the same by themselves, wherever it stands; empty for nothing.
     """
 
     own: tuple[str, ...]
@@ -43,28 +49,87 @@ class StructuredStep:
     has_state: bool
     is_input: bool = False
     is_union: bool = False
+    reads: str = ""
 
 
-def identities(steps: Sequence[StructuredStep]) -> list[str]:
-    """Return hexadecimal digits for each step, different for each.
+@dataclass(frozen=True)
+class Identity:
+    """Who a step is.
+
+    Attributes:
+        digits: Hexadecimal, different for each.
+        by_order: Whether only the order of definition tells it from another one.
+    """
+
+    digits: str
+    by_order: bool
+
+
+def uid_of_input(name: str, reads: str, taken: Container[str]) -> str:
+    """By what it reads, so that it is found wherever it stands; inputs that read the same are numbered."""
+    stem = f"{name}-{hashlib.sha256(reads.encode()).hexdigest()[:8]}"
+    numbered = (f"{stem}-{number}" for number in itertools.count(2))
+    return next(uid for uid in itertools.chain([stem], numbered) if uid not in taken)
+
+
+def identities(steps: Sequence[StructuredStep]) -> list[Identity]:
+    """Tells each step from all others.
 
     Args:
         steps: All steps of the program, inputs before those that read them.
     """
-    above = _above(steps)
     below = _below(steps)
-    both = [_digest(up, down) for up, down in zip(above, below, strict=True)]
-    return [_digest(*place)[:_DIGITS] for place in _numbered(both)]
+    told, unnumbered = _above(steps, _by_what_they_read(steps)), _above(steps, _by_what_they_read(steps, False))
+    above = [*map(_first_if_all_are_equal, zip(*_of_all_orders(steps), strict=True), told)]
+    both = [*map(_digest, above, below)]
+    alike = Counter(map(_digest, unnumbered, below))
+    return [
+        Identity(_digest(*place)[:_DIGITS], alike[_digest(up, down)] > 1)
+        for place, up, down in zip(_numbered(both), unnumbered, below, strict=True)
+    ]
 
 
-def _above(steps: Sequence[StructuredStep]) -> list[str]:
-    inputs = iter(_numbered([_digest(*step.own) for step in steps if step.is_input and step.uid is None]))
+def _first_if_all_are_equal(digests: Sequence[str], otherwise: str) -> str:
+    return digests[0] if len(set(digests)) == 1 else otherwise
+
+
+def _inputs(steps: Sequence[StructuredStep]) -> list[StructuredStep]:
+    return [step for step in steps if step.is_input and step.uid is None]
+
+
+def _of_all_orders(steps: Sequence[StructuredStep]) -> Iterator[list[str]]:
+    """What is above each step by the numbers of inputs, first as they are, then as if they were defined otherwise.
+
+    Two orders stand for all: who is the same if two change places and if all move on by one is the same in any order.
+    """
+    inputs = _inputs(steps)
+    numbered = _numbered([_digest(*step.own) for step in inputs])
+    yield _above(steps, [_digest(*number) for number in numbered])
+    for own in dict.fromkeys(step.own for step in inputs):
+        places = [place for place, step in enumerate(inputs) if step.own == own]
+        if len({inputs[place].reads for place in places}) > 1:
+            for order in ([places[1], places[0], *places[2:]], [*places[1:], places[0]]):
+                moved = list(numbered)
+                for place, other in zip(places, order, strict=True):
+                    moved[place] = numbered[other]
+                yield _above(steps, [_digest(*number) for number in moved])
+
+
+def _by_what_they_read(steps: Sequence[StructuredStep], numbered: bool = True) -> list[str]:
+    """Inputs by what they read; those of the same columns that read the same by their number, if that counts."""
+    told = _numbered([_digest(*step.own, step.reads) for step in _inputs(steps)])
+    return [_digest(*number) if numbered else number[0] for number in told]
+
+
+def _above(steps: Sequence[StructuredStep], inputs: Iterable[str]) -> list[str]:
+    """Of each step, all that is upstream of it and itself; `inputs` are those without a uid."""
+    inputs = iter(inputs)
     found: list[str] = []
     for step in steps:
         if step.uid is not None:
             found.append(_digest("uid", step.uid))
         elif step.is_input:
-            found.append(_digest(*next(inputs)))
+            found.append(next(inputs))
         else:
             read = [found[place] for place in step.inputs]
             found.append(_digest(*step.own, *(sorted(read) if step.is_union else read)))
