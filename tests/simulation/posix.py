@@ -110,15 +110,12 @@ class Posix:
         self._do("link", lambda: self._disk.link(source, target), target, source)
 
     def unlink(self, path: str, *, dir_fd: int | None = None) -> None:
-        whole = path
-        if dir_fd is not None:
-            opened = self._opened[dir_fd]
-            assert isinstance(opened, tuple)
-            whole = f"{opened[0]}/{path}"
+        whole = self._in(dir_fd, path)
         self._do("unlink", lambda: self._disk.unlink(whole), whole)
 
-    def rename(self, source: str, target: str) -> None:
-        self._do("rename", lambda: self._disk.rename(source, target), target, source)
+    def rename(self, source: str, target: str, *, src_dir_fd: int | None = None) -> None:
+        whole = self._in(src_dir_fd, source)
+        self._do("rename", lambda: self._disk.rename(whole, target), target, whole)
 
     def mkdir(self, path: str) -> None:
         self._do("mkdir", lambda: self._disk.make_directory(path), path)
@@ -144,6 +141,13 @@ class Posix:
     def map(self, path: str) -> memoryview:
         """What `LocalFileSystem.mmap` does."""
         return memoryview(self._read("map", path, lambda: self._disk.file(path)).data)
+
+    def _in(self, directory: int | None, path: str) -> str:
+        if directory is None:
+            return path
+        opened = self._opened[directory]
+        assert isinstance(opened, tuple)
+        return f"{opened[0]}/{path}"
 
     def _isdir(self, path: str) -> bool:
         try:

@@ -11,8 +11,11 @@ import pytest
 from holdfast.checkpoint.recovery.disposal import dispose_savepoint
 from holdfast.checkpoint.storage.savepoint_place import check_place
 from holdfast.datastream import KeyedProcessFunction
+from holdfast.datastream.connectors.table_directory import TableDirectory
 from holdfast.datastream.sinks.output_directory import CommitLedger, OutputDirectory, StagedFile
+from holdfast.dispatcher.store.address_book import AddressBook
 from holdfast.errors import ConfigurationError, HoldfastError, StorageError
+from holdfast.ha import ApplicationStatus, FileSystemJobResultStore, JobResult, JobResultEntry
 from holdfast.ha.job_manager_store.blob_store import FileSystemBlobStore
 from holdfast.ha.services.cluster_storage import ClusterStorage
 from holdfast.kernel.configuration import Configuration
@@ -21,6 +24,7 @@ from holdfast.rest.address import AddressFile
 from holdfast.runtime.commit.savepoints import try_place
 from holdfast.runtime.job.control import SnapshotRequest
 from holdfast.state import ValueStateDescriptor
+from holdfast.storage.file_system.local_copies import LocalCopies
 from holdfast.storage.file_system.scheme import LocalFileSystem
 from holdfast.storage.job.job_directory import JobDirectory
 from tests.stories.local import Program, master
@@ -192,3 +196,105 @@ def test_who_listens_no_more_deletes_his_address_through_no_link(tmp_path: Path)
     with pytest.raises(StorageError, match="is a link"):
         file.withdraw()
     assert names(others) == before
+
+
+@pytest.mark.parametrize("deleted", [True, False], ids=["deleted", "marked"])
+def test_results_of_jobs_are_not_cleaned_through_a_link(tmp_path: Path, deleted: bool) -> None:
+    job, others, mine = JobID("0" * 32), tmp_path / "others", tmp_path / "mine"
+    others.mkdir()
+    (others / f"{job}_DIRTY.json").write_text("of somebody else")
+    mine.symlink_to(others)
+    store = FileSystemJobResultStore(LocalFileSystem(), str(mine), delete_on_commit=deleted)
+    with pytest.raises(StorageError, match="is a link"):
+        store.mark_result_as_clean_async(job).result()
+    assert names(others) == [f"{job}_DIRTY.json"]
+
+
+@pytest.mark.parametrize("deleted", ["true", "false"])
+def test_the_directory_of_results_that_the_user_names_may_be_a_link(tmp_path: Path, deleted: str) -> None:
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "results").symlink_to(tmp_path / "disk")
+    options = {
+        "high-availability.storageDir": str(tmp_path / "ha"),
+        "job-result-store.storage-path": str(tmp_path / "results"),
+        "job-result-store.delete-on-commit": deleted,
+    }
+    store, job = ClusterStorage(Configuration(options)).job_result_store(None), JobID("0" * 32)
+    store.create_dirty_result_async(JobResultEntry(JobResult(job, "job", ApplicationStatus.SUCCEEDED))).result()
+    assert names(tmp_path / "disk") == [f"{job}_DIRTY.json"]
+    store.mark_result_as_clean_async(job).result()
+    assert names(tmp_path / "disk") == ([] if deleted == "true" else [f"{job}.json"])
+
+
+def test_a_table_does_not_take_the_identity_of_another_away(tmp_path: Path) -> None:
+    theirs, mine = tmp_path / "theirs", tmp_path / "mine"
+    TableDirectory(str(theirs)).write_identity("theirs")
+    mine.mkdir()
+    (mine / "_holdfast").symlink_to(theirs / "_holdfast")
+    with pytest.raises(StorageError, match="is a link"):
+        TableDirectory(str(mine)).write_identity("mine")
+    TableDirectory(str(theirs)).require_identity("theirs")
+    (tmp_path / "link").symlink_to(theirs)
+    TableDirectory(str(tmp_path / "link")).write_identity("of the next table here")
+    TableDirectory(str(theirs)).require_identity("of the next table here")
+
+
+def test_a_job_manager_deletes_its_address_through_no_link(tmp_path: Path) -> None:
+    book, term = AddressBook(LocalFileSystem(), str(tmp_path)), "00000000-0000-0000-0000-00000000000"
+    book.publish("http://127.0.0.1:1", "token", f"{term}1")
+    others, mine = tmp_path / "others", tmp_path / "rest"
+    mine.rename(others)
+    mine.symlink_to(others)
+    before = names(others)
+    with pytest.raises(StorageError, match="is a link"):
+        book.withdraw()
+    with pytest.raises(StorageError, match="is a link"):
+        book.publish("http://127.0.0.1:2", "token", f"{term}2")
+    assert len(before) == 1 and set(before) < set(names(others))
+
+
+def test_output_is_not_taken_out_of_the_directory_that_a_link_points_to(tmp_path: Path) -> None:
+    output, others = tmp_path / "out", tmp_path / "others"
+    others.mkdir()
+    (others / "staged").write_text("of somebody else")
+    (output / ".holdfast").mkdir(parents=True)
+    (output / ".holdfast/mine").symlink_to(others)
+    with pytest.raises(StorageError, match=r"'staged' was not moved: .*mine' is a link to .*others'"):
+        OutputDirectory(str(output)).move([StagedFile(".holdfast/mine/staged", "final")])
+    assert names(others) == ["staged"] and not (output / "final").exists()
+
+
+def test_the_directory_of_output_that_the_user_names_may_be_a_link(tmp_path: Path) -> None:
+    staging = tmp_path / "disk/.holdfast/mine"
+    staging.mkdir(parents=True)
+    (staging / "staged").write_text("mine")
+    (tmp_path / "out").symlink_to(tmp_path / "disk")
+    OutputDirectory(str(tmp_path / "out")).move([StagedFile(".holdfast/mine/staged", "final")])
+    assert (tmp_path / "disk/final").read_text() == "mine" and not names(staging)
+
+
+def test_the_file_system_moves_out_of_directories_only(tmp_path: Path) -> None:
+    fs, real, link, target = LocalFileSystem(), tmp_path / "real", tmp_path / "link", str(tmp_path / "target")
+    real.mkdir()
+    (real / "a").write_text("of somebody else")
+    link.symlink_to(real)
+    moves = [(str(link / "a"), target)]
+    for move in (fs.move_all, fs.rename_all, fs.link_all, lambda moves: fs.rename(*moves[0])):
+        with pytest.raises(StorageError, match=r"'a' was not moved: .*link' is a link"):
+            move(moves)
+    assert names(tmp_path) == ["link", "real", "real/a"]
+    fs.rename(str(real / "a"), target)
+    assert names(real) == []
+
+
+def test_room_for_copies_is_not_made_behind_a_link(tmp_path: Path) -> None:
+    others, cache, origin = tmp_path / "others", tmp_path / "cache", tmp_path / "origin"
+    for directory in (others, origin):
+        directory.mkdir()
+    (others / "thesis.tex").write_text("of somebody else" * 100)
+    cache.symlink_to(others)
+    (origin / "run").write_text("state")
+    copies = LocalCopies(LocalFileSystem(), str(cache), 100, lambda content, path: None)
+    assert bytes(copies.mmap(str(origin / "run"))) == b"state"
+    copies.write_atomic(str(origin / "other"), b"more")
+    assert names(others) == ["thesis.tex"]

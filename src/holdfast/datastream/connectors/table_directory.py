@@ -66,13 +66,17 @@ class TableDirectory:
         self._identity_path = join(path, FOLDER, IDENTITY)
 
     def write_identity(self, identity: str) -> None:
-        """Says in the directory which table this is. Blocks."""
+        """Says in the directory which table this is. Blocks.
+
+        Raises:
+            StorageError: It cannot be written, or a link to the folder of another table is in the place of its own.
+        """
         found = self._identity()
         if found == identity:
             return
         if found is not None:
             # Of a table that was dropped, and whose directory another one has got: who writes into that one is told.
-            self._fs.delete(self._identity_path)
+            self._fs.delete_in(join(self.path, FOLDER), IDENTITY)
         self._fs.write_atomic(self._identity_path, f"{identity}\n".encode())
 
     def require_identity(self, identity: str) -> None:

@@ -84,16 +84,20 @@ class AddressBook:
             StorageError: It cannot be written.
         """
         address = JobManagerAddress(url, bearer_token, socket.gethostname(), os.getpid(), session)
-        path = join(self._directory, f"{session}-{new_nonce()}.json")
-        self._fs.create_private(path, json.dumps(asdict(address)).encode())
-        before, self._own = self._own, path
+        name = f"{session}-{new_nonce()}.json"
+        self._fs.create_private(join(self._directory, name), json.dumps(asdict(address)).encode())
+        before, self._own = self._own, name
         if before is not None:
-            self._fs.delete(before)
+            self._fs.delete_in(self._directory, before)
 
     def withdraw(self) -> None:
-        """This process is reached no more."""
+        """This process is reached no more.
+
+        Raises:
+            StorageError: The file cannot be deleted, or a link has taken the place of its directory.
+        """
         if self._own is not None:
-            self._fs.delete(self._own)
+            self._fs.delete_in(self._directory, self._own)
             self._own = None
 
     def clear(self, keep: str) -> None:

@@ -37,7 +37,7 @@ class FileSystemJobResultStore(JobResultStore):
 
     Args:
         fs: The file system.
-        directory: The directory; the first write makes it.
+        directory: The directory, which is no link; the first write makes it.
         delete_on_commit: Whether a result is deleted instead of marked as clean.
         executor: Where the work is done; None: in the calling thread.
     """
@@ -65,7 +65,7 @@ class FileSystemJobResultStore(JobResultStore):
 
     def _mark_clean(self, job_id: JobID) -> None:
         if self._delete_on_commit:
-            self._fs.delete(self._dirty_path(job_id))
+            self._fs.delete_in(self._directory, f"{job_id}{_DIRTY}")
         else:
             self._fs.rename(self._dirty_path(job_id), self._clean_path(job_id))
 

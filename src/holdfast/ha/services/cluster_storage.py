@@ -158,9 +158,9 @@ class ClusterStorage:
 
     def job_result_store(self, executor: Executor | None) -> FileSystemJobResultStore:
         """The results of the cluster's jobs."""
-        directory = self._configuration.get(options.JOB_RESULT_STORE_PATH) or join(
-            self.root, "job-result-store", cluster_path(self.cluster_id)
-        )
+        directory = join(self.root, "job-result-store", cluster_path(self.cluster_id))
+        if configured := self._configuration.get(options.JOB_RESULT_STORE_PATH):
+            directory = file_system_for(configured).resolved(configured)  # a link that the user names is meant
         return FileSystemJobResultStore(
             file_system_for(directory),
             directory,

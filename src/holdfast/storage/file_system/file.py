@@ -187,6 +187,7 @@ class FileSystem(ABC):
 
         Raises:
             AlreadyExistError: Something has the target path already.
+            StorageError: The directory of the source is a link, so the file is somebody else's.
         """
 
     def move_all(self, moves: Sequence[tuple[str, str]]) -> None:
@@ -196,7 +197,7 @@ class FileSystem(ABC):
             moves: Pairs of source and target. Nobody else uses the name of a target.
 
         Raises:
-            StorageError: This file system cannot move a file in one step.
+            StorageError: This file system cannot move a file in one step, or the directory of a source is a link.
         """
         raise StorageError(f"{self!r} cannot move a file in one step.")
 

@@ -22,7 +22,7 @@ from holdfast.kernel.ids import new_nonce
 from holdfast.storage.file_system.file import FileStatus, FileSystem
 from holdfast.storage.file_system.os_error import DEFINITE, translate, unknown_outcome
 from holdfast.storage.file_system.path import can_name_a_file, local_path, without_itself
-from holdfast.storage.file_system.regular_file import link, link_or_move, open_regular, read_regular
+from holdfast.storage.file_system.regular_file import link, link_or_move, open_regular, own_directory, read_regular
 
 _Listing = list[FileStatus]
 _Names = list[str]
@@ -232,26 +232,13 @@ class LocalFileSystem(FileSystem):
 
         The directory is opened first, and the file deleted in what was opened: nobody can put a link there in between.
         """
-        local = without_itself(_local(directory))
         try:
-            descriptor = os.open(local, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        except FileNotFoundError:
-            return False
-        except OSError as error:
-            if os.path.islink(local):
-                raise StorageError(
-                    f"{name!r} was not deleted: {directory!r} is a link to {os.readlink(local)!r}, and what lies there "
-                    "may belong to somebody else. Put a directory in its place, or a mount."
-                ) from error
-            raise translate(error, "delete", f"{directory}/{name}") from error
-        try:
-            os.unlink(name, dir_fd=descriptor)
+            with own_directory(_local(directory), f"{name!r} was not deleted") as descriptor:
+                os.unlink(name, dir_fd=descriptor)
         except FileNotFoundError:
             return False
         except OSError as error:
             raise translate(error, "delete", f"{directory}/{name}") from error
-        finally:
-            os.close(descriptor)
         return True
 
     def is_link(self, path: str) -> bool:
@@ -295,10 +282,10 @@ class LocalFileSystem(FileSystem):
             for source, target in names:
                 old, new = _local(source), _local(target)
                 _make_directory(os.path.dirname(new) or ".")
-                with suppress(FileNotFoundError, PermissionError):  # of another user's file the time stays
-                    os.utime(old)
-                with suppress(FileNotFoundError):
-                    link_or_move(old, new)
+                with suppress(FileNotFoundError), own_directory(*_of(old)) as opened:
+                    with suppress(PermissionError):  # of another user's file the time stays
+                        os.utime(old)
+                    link_or_move(old, new, opened)
             for directory in dict.fromkeys(os.path.dirname(_local(target)) for _, target in names):
                 _sync_directory(directory)
         except OSError as error:
@@ -308,9 +295,10 @@ class LocalFileSystem(FileSystem):
         """Move a file, durably, and never over another."""
         old, new = _local(source), _local(target)
         try:
-            link(old, new, target)
-            _sync_directory(os.path.dirname(new))
-            os.unlink(old)
+            with own_directory(*_of(old)) as opened:
+                link(old, new, target)
+                _sync_directory(os.path.dirname(new))
+                os.unlink(os.path.basename(old), dir_fd=opened)
             _sync_directory(os.path.dirname(old))
         except FileNotFoundError as error:
             raise translate(error, "rename", source) from error
@@ -324,8 +312,10 @@ class LocalFileSystem(FileSystem):
         """
         outcomes: list[AlreadyExistError | NotExistError | None] = []
         for source, target in moves:
+            old = _local(source)
             try:
-                link(_local(source), _local(target), target)
+                with own_directory(*_of(old)):
+                    link(old, _local(target), target)
                 outcomes.append(None)
             except OSError as error:
                 missing = isinstance(error, FileNotFoundError)
@@ -340,7 +330,8 @@ class LocalFileSystem(FileSystem):
             for directory in dict.fromkeys(os.path.dirname(_local(target)) for _, target in moved):
                 _sync_directory(directory)
             for source, _ in moved:
-                os.unlink(_local(source))
+                with own_directory(*_of(_local(source))) as opened:
+                    os.unlink(os.path.basename(source), dir_fd=opened)
         except OSError as error:
             raise translate(error, "rename files of", os.path.dirname(moved[0][0])) from error
         return outcomes
@@ -349,8 +340,9 @@ class LocalFileSystem(FileSystem):
         """Rename the files that are there, then sync both directories."""
         try:
             for source, target in moves:
-                with suppress(FileNotFoundError):
-                    os.rename(_local(source), _local(target))
+                old = _local(source)
+                with suppress(FileNotFoundError), own_directory(*_of(old)) as opened:
+                    os.rename(os.path.basename(old), _local(target), src_dir_fd=opened)
             for side in (1, 0):
                 for directory in dict.fromkeys(os.path.dirname(_local(move[side])) for move in moves):
                     if os.path.isdir(directory):
@@ -383,6 +375,12 @@ def _make_directory(local: str) -> None:
             raise NotADirectoryError(20, "Not a directory", local) from None
         return
     _sync_directory(above)
+
+
+def _of(path: str) -> tuple[str, str]:
+    """The directory of a file that is to be moved, and what is said where it is a link."""
+    directory, name = os.path.split(path)
+    return directory, f"{name!r} was not moved"
 
 
 def _sync_directory(local: str) -> None:

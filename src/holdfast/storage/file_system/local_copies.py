@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import shutil
+import stat
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, suppress
@@ -99,8 +100,8 @@ class LocalCopies(FileSystem):
 
     def drop_copy(self, path: str) -> None:
         """Forget the copy of a file, which has turned out to be damaged."""
-        with suppress(OSError):
-            self._copy_of(path).unlink(missing_ok=True)
+        with suppress(HoldfastError):
+            self._disk.delete_in(str(self._directory), self._copy_of(path).name)
 
     def _enter(self, path: str, copy: Path) -> memoryview | None:
         """Copy a file and check it; None if it is too large.
@@ -133,10 +134,13 @@ class LocalCopies(FileSystem):
         """Make sure that nobody else can change what is in the directory.
 
         Raises:
-            PermissionError: It belongs to somebody else.
+            PermissionError: It belongs to somebody else, or is a link: what is removed there might, too.
             FileNotFoundError: It is not there.
         """
-        if self._directory.stat().st_uid != os.getuid():
+        status = self._directory.lstat()
+        if stat.S_ISLNK(status.st_mode):
+            raise PermissionError(f"the directory {str(self._directory)!r} is a link")
+        if status.st_uid != os.getuid():
             raise PermissionError(f"the directory {str(self._directory)!r} belongs to another user")
 
     def _make_room(self) -> None:

@@ -8,11 +8,14 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
 from holdfast.errors import StorageError
 from holdfast.storage.file_system.os_error import NO_LINKS
+from holdfast.storage.file_system.path import base_name, without_itself
 
 
 def open_regular(path: str, buffering: int = -1) -> BinaryIO:
@@ -59,6 +62,35 @@ def _at_once(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NONBLOCK)
 
 
+@contextmanager
+def own_directory(path: str, refusal: str) -> Iterator[int]:
+    """Open a directory that is no link: nobody can put one there before something is taken out of what was opened.
+
+    Args:
+        path: The directory.
+        refusal: What was not done, for the message.
+
+    Raises:
+        StorageError: It is a link.
+        OSError: It cannot be opened.
+    """
+    local = without_itself(path or ".")
+    try:
+        descriptor = os.open(local, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError as error:
+        place = Path(local)
+        if place.is_symlink():
+            raise StorageError(
+                f"{refusal}: {path!r} is a link to {str(place.readlink())!r}, and what lies there may belong to "
+                "somebody else. Put a directory in its place, or a mount."
+            ) from error
+        raise
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
 def link(source: str, target: str, path: str) -> None:
     """Gives a file a second name.
 
@@ -78,8 +110,14 @@ def link(source: str, target: str, path: str) -> None:
         raise
 
 
-def link_or_move(source: str, target: str) -> None:
-    """Gives a file a second name, or another one where there are no links; one that has it keeps it."""
+def link_or_move(source: str, target: str, directory: int) -> None:
+    """Gives a file a second name, or another one where there are no links; one that has it keeps it.
+
+    Args:
+        source: The file.
+        target: Its other name.
+        directory: That of the source, opened.
+    """
     try:
         os.link(source, target)
     except FileExistsError:
@@ -87,4 +125,4 @@ def link_or_move(source: str, target: str) -> None:
     except OSError as error:
         if error.errno not in NO_LINKS:
             raise
-        Path(source).rename(target)
+        os.rename(base_name(source), target, src_dir_fd=directory)
