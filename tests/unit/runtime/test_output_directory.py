@@ -15,7 +15,7 @@ from holdfast.datastream import ParquetFileSink
 from holdfast.datastream.sinks.output_directory import CommitLedger, OutputDirectory
 from holdfast.errors import ConfigurationError, FencedError, HoldfastError, JobExecutionError, RestoreError
 from holdfast.kernel import fault
-from holdfast.storage.file_system.local import LocalFileSystem
+from holdfast.storage.file_system.local import LocalFileSystem, temporary_name
 from holdfast.testing.epoch.epoch_runner import LocalEngine
 from tests.stories import tidiness
 from tests.stories.local import RESTARTING, Program, epochs, run
@@ -197,6 +197,15 @@ def test_it_dies_between_any_two_steps_of_a_commit(
     go(place, 6)
     assert sorted((seen if taken else []) + rows(place / "out")) == words(0, 6)
     tidiness.inspect(place / "job", outputs=(place / "out",))
+
+
+def test_an_intent_of_which_a_process_that_was_killed_wrote_half_goes_with_those_of_its_epoch(place: Path) -> None:
+    """As the simulation found it: each kill at that moment left a file in the ledger for ever."""
+    go(place, 2)
+    (ledger,) = place.glob("out/.holdfast/*/ledger")
+    (ledger / temporary_name("000000003.begun")).write_bytes(b"hal")
+    go(place, 4)
+    assert sorted(path.name for path in ledger.iterdir()) == ["000000004.begun", "000000004.done"]
 
 
 def test_what_consumers_have_taken_does_not_come_again(place: Path) -> None:

@@ -27,6 +27,7 @@ from contextlib import AbstractContextManager, suppress
 from typing import Any, BinaryIO, Final, NamedTuple
 
 from holdfast.errors import AlreadyExistError, ConfigurationError, CorruptFileError, NotExistError, StorageError
+from holdfast.storage.file_system.local import final_name
 from holdfast.storage.file_system.path import parent
 from holdfast.storage.file_system.scheme import file_system_for, join
 from holdfast.storage.handle.document import decode_document, encode_document
@@ -212,21 +213,17 @@ class CommitLedger:
         """Says that an epoch is committed to its end, and forgets those below it."""
         with suppress(AlreadyExistError, NotExistError):  # another leader has said so, or is further already
             self._directory.name_again(self._path(epoch, "begun"), self._path(epoch, "done"))
-        for state in ("done", "begun"):
-            for below in self._marks(state):
-                if below < epoch:
-                    self._fs.delete_in(self._place, _mark(below, state))
+        for name in sorted(self._fs.list_names(self._place), reverse=True):
+            match = _MARK.fullmatch(final_name(name) or name)  # whoever was killed may have written half of an intent
+            if match is not None and int(match[1]) < epoch:
+                self._fs.delete_in(self._place, name)
 
     def _marks(self, state: str) -> list[int]:
         found = (_MARK.fullmatch(name) for name in self._fs.list_names(self._place))
         return [int(match[1]) for match in found if match is not None and match[2] == state]
 
     def _path(self, epoch: int, state: str) -> str:
-        return join(self._place, _mark(epoch, state))
-
-
-def _mark(epoch: int, state: str) -> str:
-    return f"{epoch:09d}.{state}"
+        return join(self._place, f"{epoch:09d}.{state}")
 
 
 def _names(files: StagedFiles) -> list[list[str]]:
