@@ -21,6 +21,7 @@ from tests.simulation import workload
 from tests.simulation.disk import Disk
 from tests.simulation.evidence import Evidence, position_of
 from tests.simulation.kind import Kind
+from tests.simulation.leftovers import Leftovers
 from tests.simulation.output import SeenOutput
 from tests.simulation.workload import Model, Row
 from tests.simulation.world import Process, World
@@ -41,16 +42,26 @@ class Auditors:
         job_path: The job's directory.
         max_runs: How many runs a key may have to be looked for in.
         sinks: How many the job has.
+        leftovers: Knows what may be left at the end.
     """
 
     def __init__(
-        self, world: World, disk: Disk, kind: Kind, model: Model, grace: int, job_path: str, max_runs: int, sinks: int
+        self,
+        world: World,
+        disk: Disk,
+        kind: Kind,
+        model: Model,
+        grace: int,
+        job_path: str,
+        max_runs: int,
+        sinks: int,
+        leftovers: Leftovers,
     ) -> None:
         self._world, self._disk, self._model, self._grace, self._job = world, disk, model, grace, job_path
         self.truth: RegisterRecord = GENESIS
         self.leaders: dict[int, Process] = {}
         self.masters: dict[Process, Any] = {}
-        self._max_runs, self._kind = max_runs, kind
+        self._max_runs, self._kind, self._leftovers = max_runs, kind, leftovers
         self._named: frozenset[FileName] = frozenset()
         self._released: dict[FileName, float] = {}
         self._completed: dict[int, frozenset[str]] = {}
@@ -69,6 +80,7 @@ class Auditors:
 
     def seen(self, call: str, path: str, source: str) -> None:
         """Something has changed on the disk."""
+        self._leftovers.seen(call, path)
         if call == "link":
             match = _VERSION.fullmatch(path)
             if match is not None:
@@ -80,6 +92,7 @@ class Auditors:
         elif call == "rename":
             if _VERSION.fullmatch(path) is not None:
                 self._fail(f"{path} took the place of what was there")
+            self._require_not_output(source, f"is called {path} now")
             self._became_visible(path, source)
         elif call == "unlink":
             self._deleted(path)
@@ -95,7 +108,9 @@ class Auditors:
         record = self._evidence.record(path)
         is_next = number == self.truth.number + 1
         if not is_next or (number > 1 and record.history[1] != self.truth.nonce):
+            self._leftovers.holes.add(path)
             return  # in a hole, or upon one; nobody may take it for real
+        self._leftovers.holes.discard(path)
         self.moved_on(record)
 
     def moved_on(self, record: RegisterRecord) -> None:
@@ -114,6 +129,7 @@ class Auditors:
             self._fail(f"pointers appeared out of order: {added}")
         if old.newest is not None and not added and old.newest not in new.checkpoints and new.terminal is None:
             self._fail("the newest checkpoint left the register, and none took its place")
+        self._leftovers.moved_on(old, new, self._in_memory_of(process))
         self.truth = record
         gone = [self._evidence.document(pointer) for pointer in old.checkpoints if pointer not in new.checkpoints]
         self._remember(gone)
@@ -230,6 +246,11 @@ class Auditors:
             if path.startswith(f"{output.root}/"):
                 output.became_visible(path, source, self._committed)
 
+    def _require_not_output(self, path: str, what: str) -> None:
+        """Output that is committed belongs to its consumers, who do not go through the simulated system."""
+        if any(path.startswith(f"{output.root}/") and not output.is_hidden(path) for output in self.outputs.values()):
+            self._fail(f"{path} is committed, and {what} by {self._process().name}")
+
     @property
     def _committed(self) -> set[str]:
         """What completed checkpoints name of output, where it was staged."""
@@ -238,6 +259,7 @@ class Auditors:
     # Deletions
 
     def _deleted(self, path: str) -> None:
+        self._require_not_output(path, "was deleted")
         name = FileName.parse(base_name(path))
         if final_name(base_name(path)) is not None:
             return  # a file that was never finished: its writer fails, and nothing else
@@ -263,16 +285,18 @@ class Auditors:
         if name.token == state.token:
             if self.leaders[name.token] is not process:
                 self._fail(f"{process.name} deleted {path} of the leader")
-            master = self.masters.get(process)
-            epochs = None if master is None or master.attempt is None else master.attempt._epochs
-            if epochs is not None:
-                needed = [*epochs.live_runs(), master.attempt._checkpoints.nonce_file]
-                if base_name(path) in map(base_name, needed):
-                    self._fail(f"{process.name} deleted {path}, which it still needs")
+            if base_name(path) in map(base_name, self._in_memory_of(process)):
+                self._fail(f"{process.name} deleted {path}, which it still needs")
         own = self._token_of(process)
         if name.token > own:
             self._fail(f"{process.name} with token {own} deleted {path} of a higher token")
         self._require_grace(path, self._released.get(name))
+
+    def _in_memory_of(self, process: Process) -> list[str]:
+        """The files that a leader needs."""
+        master = self.masters.get(process)
+        attempt = None if master is None else master.attempt
+        return [] if attempt is None else [*attempt._epochs.live_runs(), attempt._checkpoints.nonce_file]
 
     def _token_of(self, process: Process) -> int:
         """The highest token that a process has raised."""
@@ -319,33 +343,20 @@ class Auditors:
                 return records[number]
         return GENESIS
 
-    def at_end(self, is_tidy: bool) -> None:
+    def at_end(self) -> None:
         """The job has FINISHED: everything is there once, and not much else."""
         for output in self.outputs.values():
-            output.require_whole()
-        newest = self.truth.state.newest
-        if newest is None:
+            output.require_whole(self._disk.files(output.root))
+        state = self.truth.state
+        if state.newest is None:
             self._fail("the job has finished without a checkpoint")
-        for pointer in self.truth.state.checkpoints:
+        for pointer in state.checkpoints:
             self._whole(pointer)
         for savepoint in self.savepoints:
             self._require_savepoint(savepoint)
-        if is_tidy:
-            self._require_tidy()
-
-    def _require_tidy(self) -> None:
-        """Of earlier leaders nothing is left that no checkpoint names."""
-        token = self.truth.state.token
-        for path in self._disk.files(f"{self._job}/shared"):
-            name = FileName.parse(base_name(path))
-            if name is not None and name.token < token and name not in self._named and not self._is_late(path):
-                self._fail(f"{path} is left over")
-
-    def _is_late(self, path: str) -> bool:
-        file = self._evidence.file(path)
-        return file is not None and file.mtime >= self.tidy_since
-
-    tidy_since = float("inf")
+        documents = [self._evidence.document(pointer) for pointer in state.checkpoints]
+        own = max((document.epoch for document in documents if document.token == state.token), default=-1)
+        self._leftovers.require_none(state, own, self._named, has_grace=self._grace > 0)
 
     def _fail(self, what: str) -> NoReturn:
         self._world.fail(what)

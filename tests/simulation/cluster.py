@@ -60,7 +60,6 @@ class Cluster:
     leaders: dict[int, Process] = field(default_factory=dict)
     processes: list[Process] = field(default_factory=list)
     started: int = 0
-    ended_in_calm: bool = False
 
     @property
     def is_finished(self) -> bool:
@@ -187,7 +186,6 @@ class Supervisor:
             if cluster.is_alone:
                 process = cluster.start()
                 cluster.elected.add(process.name)
-                cluster.ended_in_calm = True
             world.block(lambda: cluster.is_finished or cluster.is_alone, _QUIET_SECONDS)
             for process in cluster.processes if not cluster.is_finished else ():
                 process.kill()

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, NoReturn
 
+from holdfast.datastream.sinks.output_directory import HIDDEN_FOLDER
 from holdfast.storage.file_system.path import base_name
 from holdfast.storage.job.naming import FileName
+from tests.simulation.disk import File
 from tests.simulation.evidence import Evidence
 from tests.simulation.kind import Kind
 from tests.simulation.workload import Model, Row
@@ -46,6 +48,10 @@ class SeenOutput:
     def rows(self) -> list[Row]:
         """What is in them."""
         return [row for rows in (*self._visible.values(), *self._taken.values()) for row in rows]
+
+    def is_hidden(self, path: str) -> bool:
+        """Whether no reader sees a file of the sink."""
+        return path.startswith(f"{self.root}/{HIDDEN_FOLDER}/")
 
     def has(self, value: dict[str, Any]) -> bool:
         """Whether what a committable names is staged or committed."""
@@ -95,12 +101,23 @@ class SeenOutput:
             if path.removesuffix(".parquet").rpartition("-")[2] not in nonces:
                 self._fail(f"{path} is visible, and its checkpoint was lost with the power")
 
-    def require_whole(self) -> None:
-        """Each row is there once, and all are of one piece."""
-        rows = self.rows
+    def require_whole(self, there: Mapping[str, File]) -> None:
+        """Each row is there once, in files on the disk and those that were taken, and all are of one piece.
+
+        Args:
+            there: The files in the directory of the sink.
+        """
+        visible = {path: self._kind.rows_of(file.data) for path, file in there.items() if not self.is_hidden(path)}
+        rows = [row for rows in (*visible.values(), *self._taken.values()) for row in rows]
         missing = sorted(set(self._model.rows) - {row[0] for row in rows})
         if missing:
             self._fail(f"payments {missing} are missing from {self.root}")
+        numbers = sorted(row[0] for row in rows)
+        if numbers != sorted(self._model.rows):
+            self._fail(f"the output in {self.root} has payments {numbers}, each of which comes once")
+        for row in rows:
+            if self._kind.plain(row) != self._model.rows[row[0]]:
+                self._fail(f"payment {row[0]} is {self._kind.plain(row)}, not {self._model.rows[row[0]]}")
         broken = self._kind.wrong(rows)
         if broken is not None:
             self._fail(f"the output in {self.root} is not of one piece: {broken}")

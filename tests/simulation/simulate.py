@@ -14,6 +14,7 @@ from tests.simulation.choices import Choices
 from tests.simulation.cluster import JOB_ID, Cluster, Supervisor
 from tests.simulation.disk import Disk
 from tests.simulation.kind import LIGHT, Kind
+from tests.simulation.leftovers import Leftovers
 from tests.simulation.patches import simulated
 from tests.simulation.posix import Posix
 from tests.simulation.quorum import Quorum, QuorumRegister
@@ -90,12 +91,14 @@ def simulate(
     disk.sync_directory(disk.root)
     model = _model(kind, settings.epochs)
     job = f"{workload.ROOT}/{JOB_ID}"
-    auditors = Auditors(world, disk, kind, model, grace, job, settings.max_runs, settings.sinks)
+    is_quorum = bool(choices.below(2))
+    readers, consumers, window = choices.below(3), choices.below(2), (64, 3, 6)[choices.below(3)]
+    retained = int(settings.options["execution.checkpointing.num-retained"])
+    leftovers = Leftovers(world, disk, job, retained, window)
+    auditors = Auditors(world, disk, kind, model, grace, job, settings.max_runs, settings.sinks, leftovers)
     cluster = Cluster(world, settings, kind, None, [list(epoch) for epoch in model.inputs])
     auditors.masters = cluster.masters
     auditors.clocks_jumped = climate.jump > 0
-
-    is_quorum = bool(choices.below(2))
 
     def lose_power() -> None:
         processes = {actor.process for actor in world.actors} - {world.outside}
@@ -111,10 +114,9 @@ def simulate(
     if is_quorum:
         quorum = Quorum(weather, auditors.moved_on)
         cluster.register_of = lambda: QuorumRegister(quorum)
-    readers, consumers, window = choices.below(3), choices.below(2), (64, 3, 6)[choices.below(3)]
 
     def calm() -> None:
-        weather.is_calm = True
+        weather.is_calm, leftovers.calm_since = True, world.now
 
     def story() -> None:
         for _ in range(consumers):
@@ -126,7 +128,7 @@ def simulate(
         cluster.start_readers = follower.start
         Supervisor(cluster, calm).live()
         weather.late.clear()
-        auditors.at_end(is_tidy=grace == 0 and cluster.ended_in_calm)
+        auditors.at_end()
         world.is_over = True
 
     slow = (0.0, 0.3, 0.9)[choices.below(3)]
