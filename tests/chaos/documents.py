@@ -21,7 +21,7 @@ from tests.chaos.bank import ROWS, Auditor, Bank, by_key
 
 MOST_FILES: Final = 600
 """That a job may keep, with what it will delete. A checkpoint leaves seven, and a file goes with the second sweep after
-it was named last, so after forty checkpoints or a few more: 350 were seen. Without sweeps fifty rounds would leave 900.
+it was named last, so after forty checkpoints or a few more. Without sweeps fifty rounds would leave 900.
 """
 
 

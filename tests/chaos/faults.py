@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import random
 import signal
-from collections.abc import Callable
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Final
+from functools import partial
+from typing import Final
 
-from holdfast.testing.server.zookeeper import ZooKeeperEnsemble
-from tests.chaos.members import Driver, Member, one_of, real_api_servers, servers
+from holdfast.testing.server.zookeeper import ZooKeeperEnsemble, ZooKeeperServer
+from tests.chaos.api_server import ApiServer
+from tests.chaos.members import Driver, Member, one_of, real_api_servers, zookeeper_servers
 from tests.chaos.site import LEASE, Site
 
 _LONGER_THAN_THE_LEASE: Final = LEASE * 1.5
@@ -31,126 +34,138 @@ class Struck:
     fault: str
     member: str
     seconds: float = 0.0
-    mend: Callable[[], None] = lambda: None
+    mend: Callable[[], object] = lambda: None
 
 
-def strike(site: Site, chance: random.Random) -> Struck | None:
-    """Let one fault strike; None if there was nobody to strike."""
-    return chance.choice(_faults_of(site))(site, chance)
+_Fault = Callable[[], Struck | None]
 
 
-def _faults_of(site: Site) -> list[Callable[[Site, random.Random], Struck | None]]:
-    faults = [_kill, _kill, _stop]
-    if site.clocks is not None:
-        faults.append(_move_clock)
-    if site.disk.is_mount():
-        faults.append(_fill_disk)
-    if site.servers is not None:
-        faults.append(_cut_off)
-    if _servers_of(site):
-        faults += [_end_server, _stop_server]
-    if site.is_real and real_api_servers():
-        faults += [_stop_api_server, _stop_api_server]
-    return faults
+class Faults:
+    """Deals the faults that a site can have: all have struck before any does again, each whom it has struck least.
+
+    Args:
+        site: Whom they strike.
+        chance: Decides about the rest.
+    """
+
+    def __init__(self, site: Site, chance: random.Random) -> None:
+        self._site, self._chance = site, chance
+        self._to_come: list[_Fault] = []
+        self._met: dict[str, Counter[str]] = defaultdict(Counter)
+
+    def strike(self) -> Struck | None:
+        """Let one of them strike; None if there was nobody to strike."""
+        if not self._to_come:
+            self._to_come = self._possible()
+            self._chance.shuffle(self._to_come)
+        fault = self._to_come.pop()
+        struck = fault()
+        if struck is None:
+            self._to_come.insert(0, fault)
+        else:
+            self._met[struck.fault][struck.member] += 1
+        return struck
+
+    def _possible(self) -> list[_Fault]:
+        site = self._site
+        faults: list[_Fault] = [self._kill, self._kill, self._stop]
+        if site.disk.is_mount():
+            faults.append(self._fill_disk)
+        if site.clocks is not None:
+            faults.append(self._move_clock)
+        if site.servers is not None:
+            faults += [partial(self._cut_off, in_silence=False), partial(self._cut_off, in_silence=True)]
+        if _servers_of(site):
+            faults += [self._kill_server, self._stop_server]
+            if site.clocks is not None:
+                faults.append(self._move_clock_of_server)
+        if site.is_real and real_api_servers():
+            faults += [self._stop_real_server, self._stop_real_server]
+        return faults
+
+    def _member(self, fault: str) -> Member | None:
+        members = [member for driver in self._site.drivers for member in self._members_of(driver)]
+        return one_of([*members, *self._site.replica.members()], self._chance, self._met[fault])
+
+    def _members_of(self, driver: Driver) -> list[Member]:
+        return driver.members(self._site.leads(driver))
+
+    def _kill(self) -> Struck | None:
+        member = self._member("killed")
+        if member is None:
+            return None
+        member.send(signal.SIGKILL)
+        return Struck("killed", member.kind)
+
+    def _stop(self) -> Struck | None:
+        member = self._member("stopped and went on")
+        return None if member is None else _stopped(member)
+
+    def _move_clock(self) -> Struck | None:
+        first = self._member("clock moved")
+        if first is None:
+            return None
+        of_drivers = map(self._members_of, self._site.drivers)
+        machine = next((members for members in of_drivers if first in members and self._chance.random() < 0.3), None)
+        named = f"{machine[0].kind} and all it started" if machine else first.kind
+        return self._moved(named, machine or [first])
+
+    def _move_clock_of_server(self) -> Struck:
+        double = self._site.api_server
+        servers = zookeeper_servers() if double is None else [Member("server", double.pid)]
+        return self._moved("server", [self._chance.choice(servers)])
+
+    def _moved(self, named: str, members: Sequence[Member]) -> Struck:
+        assert self._site.clocks is not None
+        seconds = self._chance.randrange(-_HOURS, _HOURS)
+        for member in members:
+            self._site.clocks.move(member.pid, seconds)
+        return Struck("clock moved", named, 3.0)
+
+    def _cut_off(self, in_silence: bool) -> Struck:
+        driver = self._chance.choice(self._site.drivers)
+        route = self._site.routes[driver.number]
+        for proxy in route:
+            if in_silence:
+                proxy.stall()
+            else:
+                proxy.cut()
+
+        def mend() -> None:
+            for proxy in route:
+                proxy.mend()
+
+        named = "driver" if self._site.leads(driver) else "standby's driver"
+        return Struck("cut off in silence" if in_silence else "cut off", named, _LONGER_THAN_THE_LEASE, mend)
+
+    def _fill_disk(self) -> Struck:
+        ballast = self._site.disk / "ballast"
+        with ballast.open("wb", buffering=0) as file, suppress(OSError):
+            while True:
+                file.write(bytes(1 << 16))
+        return Struck("disk full", "all", self._chance.uniform(1, 5), ballast.unlink)
+
+    def _kill_server(self) -> Struck:
+        server = self._chance.choice(_servers_of(self._site))
+        server.kill()
+        return Struck("killed", "server", _LONGER_THAN_THE_LEASE, server.start)
+
+    def _stop_server(self) -> Struck:
+        server = self._chance.choice(_servers_of(self._site))
+        server.suspend()
+        return Struck("stopped and went on", "server", _LONGER_THAN_THE_LEASE, server.resume)
+
+    def _stop_real_server(self) -> Struck:
+        return _stopped(self._chance.choice(real_api_servers()))
 
 
-def _member(site: Site, chance: random.Random) -> Member | None:
-    members = [member for driver in site.drivers for member in _members_of(site, driver)]
-    return one_of([*members, *site.replica.members()], chance)
-
-
-def _members_of(site: Site, driver: Driver) -> list[Member]:
-    return driver.members(site.kind == "none" or driver.says_it_leads())
-
-
-def _kill(site: Site, chance: random.Random) -> Struck | None:
-    member = _member(site, chance)
-    if member is None:
-        return None
-    member.send(signal.SIGKILL)
-    return Struck("killed", member.kind)
-
-
-def _stop(site: Site, chance: random.Random) -> Struck | None:
-    member = _member(site, chance)
-    if member is None:
-        return None
+def _stopped(member: Member) -> Struck:
     member.send(signal.SIGSTOP)
     return Struck("stopped and went on", member.kind, _LONGER_THAN_THE_LEASE, lambda: member.send(signal.SIGCONT))
 
 
-def _name_of(site: Site, driver: Driver) -> str:
-    return "driver" if site.kind == "none" or driver.says_it_leads() else "standby's driver"
-
-
-def _move_clock(site: Site, chance: random.Random) -> Struck | None:
-    of_drivers = [_members_of(site, driver) for driver in site.drivers]
-    others = [*site.replica.members(), *servers()]
-    first = one_of([*(member for members in of_drivers for member in members), *others], chance)
-    if first is None or site.clocks is None:
-        return None
-    machine = next((members for members in of_drivers if first in members and chance.random() < 0.3), None)
-    seconds = chance.randrange(-_HOURS, _HOURS)
-    for member in machine or [first]:
-        site.clocks.move(member.pid, seconds)
-    return Struck("clock moved", f"{machine[0].kind} and all it started" if machine else first.kind, 3.0)
-
-
-def _cut_off(site: Site, chance: random.Random) -> Struck:
-    driver = chance.choice(site.drivers)
-    name, route = _name_of(site, driver), site.routes[driver.number]
-    is_silent = chance.random() < 0.5
-    for proxy in route:
-        if is_silent:
-            proxy.stall()
-        else:
-            proxy.cut()
-
-    def mend() -> None:
-        for proxy in route:
-            proxy.mend()
-
-    return Struck("cut off in silence" if is_silent else "cut off", name, _LONGER_THAN_THE_LEASE, mend)
-
-
-def _fill_disk(site: Site, chance: random.Random) -> Struck:
-    ballast = site.disk / "ballast"
-    with ballast.open("wb", buffering=0) as file:
-        try:
-            while True:
-                file.write(bytes(1 << 16))
-        except OSError:
-            pass
-    return Struck("disk full", "all", chance.uniform(1, 5), lambda: Path.unlink(ballast))
-
-
-def _servers_of(site: Site) -> list[Any]:
+def _servers_of(site: Site) -> Sequence[ZooKeeperServer | ApiServer]:
     """Those that this process has started."""
     if isinstance(site.servers, ZooKeeperEnsemble):
-        return list(site.servers.servers)
-    return [] if site.servers is None or site.servers.server is None else [site.servers.server]
-
-
-def _end_server(site: Site, chance: random.Random) -> Struck:
-    server = chance.choice(_servers_of(site))
-    if isinstance(site.servers, ZooKeeperEnsemble):
-        server.kill()
-        return Struck("killed", "server", _LONGER_THAN_THE_LEASE, server.start)
-    server.stop()
-    return Struck("killed", "server", _LONGER_THAN_THE_LEASE, server.restart)
-
-
-def _stop_server(site: Site, chance: random.Random) -> Struck:
-    server = chance.choice(_servers_of(site))
-    if isinstance(site.servers, ZooKeeperEnsemble):
-        server.suspend()
-    else:
-        server.pause()
-    return Struck("stopped and went on", "server", _LONGER_THAN_THE_LEASE, server.resume)
-
-
-def _stop_api_server(site: Site, chance: random.Random) -> Struck:
-    server = chance.choice(real_api_servers())
-    server.send(signal.SIGSTOP)
-    seconds = _LONGER_THAN_THE_LEASE
-    return Struck("stopped and went on", server.kind, seconds, lambda: server.send(signal.SIGCONT))
+        return site.servers.servers
+    return [] if site.api_server is None else [site.api_server]

@@ -6,7 +6,7 @@ import os
 import random
 import signal
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,16 +48,18 @@ class Driver:
         self.starts = 0
         self._arguments = arguments
         self._process: subprocess.Popen[bytes] | None = None
+        self._read = 0
 
-    def supervise(self) -> None:
-        """Start the process if it does not run, as a service manager does."""
+    def supervise(self) -> bool:
+        """Start the process if it does not run, as a service manager does; returns whether it did not."""
         if self._process is not None and self._process.poll() is None:
-            return
+            return False
         if self._process is not None:
             with suppress(ProcessLookupError):  # what it has started may have outlived it
                 os.killpg(self._process.pid, signal.SIGKILL)
         self._process = start("chaos_job.py", *self._arguments, log=self.log)
         self.starts += 1
+        return True
 
     def members(self, leads: bool) -> list[Member]:
         """The processes that run now."""
@@ -76,10 +78,16 @@ class Driver:
             below += [(child, is_below_java or command == "java") for child in children(pid)]
         return found
 
-    def says_it_leads(self) -> bool:
-        """Whether the last thing that it said about leading is that it does."""
-        text = self.log.read_text(errors="replace") if self.log.exists() else ""
-        return text.rfind("this process leads job") > text.rfind("standing by")
+    def begins_to_lead(self) -> bool:
+        """Whether it has said so since this was asked last."""
+        if not self.log.exists():
+            return False
+        with self.log.open("rb") as log:
+            log.seek(self._read)
+            lines = log.read()
+        whole = lines[: lines.rfind(b"\n") + 1]
+        self._read += len(whole)
+        return b"this process leads job" in whole
 
     def end(self) -> None:
         """Kill it with all that it has started."""
@@ -88,17 +96,18 @@ class Driver:
                 kill_group(self._process)
 
 
-def one_of(members: Sequence[Member], chance: random.Random) -> Member | None:
-    """A member, each kind as likely as the others."""
+def one_of(members: Sequence[Member], chance: random.Random, met: Mapping[str, int]) -> Member | None:
+    """A member, of one of the kinds which were met least often."""
     kinds = sorted({member.kind for member in members})
     if not kinds:
         return None
-    kind = chance.choice(kinds)
+    least = min(met.get(kind, 0) for kind in kinds)
+    kind = chance.choice([kind for kind in kinds if met.get(kind, 0) == least])
     return chance.choice([member for member in members if member.kind == kind])
 
 
-def servers() -> list[Member]:
-    """The servers that are processes of their own."""
+def zookeeper_servers() -> list[Member]:
+    """The servers of ZooKeeper that this process has started."""
     return [Member("server", pid) for pid in children(os.getpid()) if command_of(pid) == "java"]
 
 

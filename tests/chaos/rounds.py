@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import math
 import random
 import sys
 import time
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,11 +18,16 @@ from typing import Final
 from holdfast.queryable import QueryableStateClient
 from tests.chaos.bank import ROWS, Auditor, Bank
 from tests.chaos.documents import DocumentAuditor
-from tests.chaos.faults import strike
+from tests.chaos.faults import Faults
 from tests.chaos.replica import ReplicaAuditor
 from tests.chaos.site import Site, a_site
 from tests.chaos.watch import Watch
 from tests.programs.chaos_job import DISORDER
+
+_HEAD: Final = """\
+| kind | seed | rounds | payments, each shown once and rightly | starts of drivers | checkpoints read | answers of the \
+replica | files at most | seconds until everything was shown, median | at most |
+| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |"""
 
 PATIENCE: Final = 600.0
 """Seconds in which a job must have recovered, also on a machine that has much else to do."""
@@ -41,6 +48,7 @@ class Report:
         checkpoints: How many were read, whole.
         answers: How many the replica gave, each with all state of one checkpoint.
         most_files: That the job kept at one time.
+        left_out: The faults that could not strike, and why.
     """
 
     kind: str
@@ -53,17 +61,58 @@ class Report:
     checkpoints: int = 0
     answers: int = 0
     most_files: int = 0
+    left_out: list[str] = field(default_factory=list)
 
     def __str__(self) -> str:
-        seconds = self.seconds or [0.0]  # on a slow machine no round may have begun in time
-        faults = "\n".join(f"| {fault} | {member} | {times} |" for (fault, member), times in sorted(self.met.items()))
         return (
-            f"{self.kind}, seed {self.seed}: {self.rounds} rounds, {self.payments:,} payments shown once and rightly, "
-            f"{self.starts} starts of drivers, {self.checkpoints} checkpoints read, {self.answers:,} answers of a "
-            f"replica, {self.most_files} files at most; everything was shown {median(seconds):.1f} s after the "
-            f"mending in the median, {max(seconds):.1f} s at most.\n\n"
-            f"| fault | member | times |\n| --- | --- | ---: |\n{faults}"
+            f"{self.kind}, seed {self.seed}: {self.rounds} rounds, {self.payments:,} payments shown once and rightly; "
+            f"everything was shown {median(self._seconds):.1f} s after the mending in the median, "
+            f"{max(self._seconds):.1f} s at most{''.join(f'; {why}' for why in self.left_out)}"
         )
+
+    @property
+    def row(self) -> str:
+        """Its line in the table of runs."""
+        counted = (self.rounds, self.payments, self.starts, self.checkpoints, self.answers, self.most_files)
+        seconds = f"{median(self._seconds):.1f} | {max(self._seconds):.1f}"
+        return f"| {self.kind} | {self.seed} | {' | '.join(f'{count:,}' for count in counted)} | {seconds} |"
+
+    def to_json(self) -> str:
+        """All of it, on one line."""
+        met = [[fault, member, times] for (fault, member), times in sorted(self.met.items())]
+        return json.dumps({**vars(self), "met": met})
+
+    @classmethod
+    def from_json(cls, line: str) -> Report:
+        """What `to_json` wrote."""
+        fields = json.loads(line)
+        met = Counter({(fault, member): times for fault, member, times in fields["met"]})
+        return cls(**{**fields, "met": met})
+
+    @property
+    def _seconds(self) -> list[float]:
+        return self.seconds or [0.0]  # on a slow machine no round may have begun in time
+
+
+def tables(reports: Sequence[Report]) -> str:
+    """What runs have met, as benchmarks/results/chaos.md has it: a line for each, and the faults by kind."""
+    kinds = list(dict.fromkeys(report.kind for report in reports))
+    rounds = {kind: sum(report.rounds for report in reports if report.kind == kind) for kind in kinds}
+    met = {kind: sum((report.met for report in reports if report.kind == kind), Counter()) for kind in kinds}
+    faults = sorted({fault for counts in met.values() for fault in counts})
+    return "\n".join(
+        [
+            _HEAD,
+            *(report.row for report in reports),
+            "",
+            f"Rounds: {sum(rounds.values())} ({', '.join(f'{kind} {count}' for kind, count in rounds.items())}).",
+            "",
+            f"| fault | member | {' | '.join(kinds)} |",
+            f"| --- | --- |{' ---: |' * len(kinds)}",
+            *(f"| {' | '.join(fault)} | {' | '.join(str(met[kind][fault]) for kind in kinds)} |" for fault in faults),
+            *(f"\n{report.kind}, seed {report.seed}: {why}." for report in reports for why in report.left_out),
+        ]
+    )
 
 
 @dataclass(frozen=True)
@@ -121,6 +170,10 @@ def run_rounds(kind: str, rounds: int, seed: int, directory: Path, minutes: floa
     chance = random.Random(seed)
     end = time.monotonic() + minutes * 60
     with a_site(kind, directory) as site, ExitStack() as stack:
+        report.kind, report.left_out = f"{kind}, real" if site.is_real else kind, site.left_out
+        for why in site.left_out:
+            print(f"left out: {why}", file=sys.stderr, flush=True)
+        faults = Faults(site, chance)
         bank = Bank(site.inputs, seed)
         output = Auditor(bank, site.disk)
         documents = stack.enter_context(closing(DocumentAuditor(bank, output, site.disk, site.options)))
@@ -131,7 +184,7 @@ def run_rounds(kind: str, rounds: int, seed: int, directory: Path, minutes: floa
         bank.pay()
         scene.wait("the job to begin")
         while report.rounds < rounds and time.monotonic() < end:
-            _one(scene, chance, report)
+            _one(scene, faults, chance, report)
         for _ in range(DISORDER // ROWS + 4):
             bank.pay()
         scene.wait("the job to show everything")
@@ -144,12 +197,12 @@ def run_rounds(kind: str, rounds: int, seed: int, directory: Path, minutes: floa
     return report
 
 
-def _one(scene: Scene, chance: random.Random, report: Report) -> None:
+def _one(scene: Scene, faults: Faults, chance: random.Random, report: Report) -> None:
     scene.bank.pay()
     if chance.random() < 0.2:
         scene.bank.add_rule()
     scene.go_on(chance.uniform(0, 3))
-    struck = strike(scene.site, chance)
+    struck = faults.strike()
     if struck is None:
         return
     try:

@@ -6,16 +6,16 @@ import os
 import shutil
 import subprocess
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager, nullcontext
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any, Final
 from unittest.mock import patch
 
-from holdfast.testing.kubernetes.api_server import KubernetesApiServer
 from holdfast.testing.server.tcp_proxy import TcpProxy
 from holdfast.testing.server.zookeeper import ZooKeeperEnsemble, free_port
+from tests.chaos.api_server import ApiServer
 from tests.chaos.clocks import Clocks
-from tests.chaos.members import Driver
+from tests.chaos.members import Driver, real_api_servers
 from tests.chaos.replica import Replica
 from tests.services.kubernetes.cluster import REAL, KubernetesCluster
 
@@ -34,6 +34,7 @@ class Site:
         options: What the drivers have in common.
         routes: For each driver, what it reaches the servers through; options of its own go with it.
         servers: The servers, None where there are none.
+        api_server: The double of Kubernetes' one, None where there is another one or none.
         clocks: The clocks of all its processes, None if they cannot be moved.
     """
 
@@ -44,12 +45,15 @@ class Site:
         options: dict[str, str],
         routes: Sequence[tuple[list[TcpProxy], dict[str, str]]],
         servers: ZooKeeperEnsemble | KubernetesCluster | None,
+        api_server: ApiServer | None,
         clocks: Clocks | None,
     ) -> None:
         self.kind = kind
         self.inputs, self.disk = directory / "inputs", directory / "disk"
-        self.servers = servers
+        self.servers, self.api_server = servers, api_server
         self.clocks = clocks
+        self.leader: Driver | None = None
+        """The driver that was the last to say that it leads, if its process still runs."""
         self.options = options | _direct(servers)
         """How the register is reached past the proxies."""
         self.routes = [proxies for proxies, _ in routes]
@@ -66,18 +70,40 @@ class Site:
     @property
     def is_real(self) -> bool:
         """Whether the API server is a real one, and not a double."""
-        return isinstance(self.servers, KubernetesCluster) and self.servers.server is None
+        return isinstance(self.servers, KubernetesCluster) and self.api_server is None
+
+    @property
+    def left_out(self) -> list[str]:
+        """The faults that cannot strike here, and why."""
+        found = []
+        if self.clocks is None:
+            found.append("no clock is moved: there is no C compiler (cc)")
+        if not self.disk.is_mount():
+            found.append("no disk is full: this process may not mount a tmpfs, as root may")
+        if self.is_real:
+            found.append("no server is killed or has its clock moved: whoever ran this has started it")
+            if not real_api_servers():
+                found.append("no server is stopped: HOLDFAST_TEST_API_SERVER does not say which processes it has")
+        return found
 
     @property
     def logs(self) -> list[Path]:
         """What the processes have said."""
-        return [*(driver.log for driver in self.drivers), self.replica.log]
+        of_servers = [] if self.api_server is None else [self.api_server.log]
+        return [*(driver.log for driver in self.drivers), self.replica.log, *of_servers]
 
     def supervise(self) -> None:
         """Start everything that has ended."""
         for driver in self.drivers:
-            driver.supervise()
+            if driver.begins_to_lead():
+                self.leader = driver
+            if driver.supervise() and self.leader is driver:
+                self.leader = None
         self.replica.supervise()
+
+    def leads(self, driver: Driver) -> bool:
+        """Whether a driver works, or stands by."""
+        return self.kind == "none" or self.leader is driver
 
     def close(self) -> None:
         """End the drivers, the replica, and what they reach the servers through."""
@@ -95,11 +121,11 @@ def a_site(kind: str, directory: Path) -> Iterator[Site]:
     with ExitStack() as stack:
         disk = stack.enter_context(_disk(directory / "disk"))
         stack.enter_context(patch.dict(os.environ, {} if clocks is None else clocks.variables))
-        servers = stack.enter_context(_servers(kind, directory))
+        servers, api_server = stack.enter_context(_servers(kind, directory))
         options = _options(kind, disk)
         if isinstance(servers, KubernetesCluster):
             options |= {"kubernetes.cluster-id": "chaos", "kubernetes.namespace": servers.namespace}
-        site = Site(kind, directory, options, _routes(kind, servers), servers, clocks)
+        site = Site(kind, directory, options, _routes(kind, servers), servers, api_server, clocks)
         stack.callback(site.close)
         yield site
 
@@ -107,8 +133,9 @@ def a_site(kind: str, directory: Path) -> Iterator[Site]:
 @contextmanager
 def _disk(directory: Path) -> Iterator[Path]:
     directory.mkdir()
-    mounted = ["mount", "-t", "tmpfs", "-o", f"size={_DISK}", "tmpfs", str(directory)]
-    is_mounted = subprocess.run(mounted, capture_output=True).returncode == 0
+    mount = shutil.which("mount")
+    mounted = ["-t", "tmpfs", "-o", f"size={_DISK}", "tmpfs", str(directory)]
+    is_mounted = mount is not None and subprocess.run([mount, *mounted], capture_output=True).returncode == 0
     try:
         yield directory
     except BaseException:
@@ -120,16 +147,20 @@ def _disk(directory: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def _servers(kind: str, directory: Path) -> Iterator[ZooKeeperEnsemble | KubernetesCluster | None]:
-    if kind == "zookeeper":
-        with ZooKeeperEnsemble() as ensemble:
-            yield ensemble
-    elif kind == "kubernetes":
-        double = nullcontext() if os.environ.get(REAL) else KubernetesApiServer()
-        with double as server, closing(KubernetesCluster(directory, server)) as cluster:
-            yield cluster
-    else:
-        yield None
+def _servers(
+    kind: str, directory: Path
+) -> Iterator[tuple[ZooKeeperEnsemble | KubernetesCluster | None, ApiServer | None]]:
+    with ExitStack() as stack:
+        if kind == "zookeeper":
+            yield stack.enter_context(ZooKeeperEnsemble()), None
+        elif kind == "kubernetes":
+            double = None
+            if not os.environ.get(REAL):
+                double = stack.enter_context(ApiServer(directory / "api-server"))
+                stack.enter_context(patch.dict(os.environ, {REAL: str(double.kubeconfig)}))
+            yield stack.enter_context(closing(KubernetesCluster(directory, None))), double
+        else:
+            yield None, None
 
 
 def _options(kind: str, disk: Path) -> dict[str, str]:

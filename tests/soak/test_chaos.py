@@ -9,8 +9,21 @@ import pytest
 
 from tests.chaos.rounds import run_rounds
 from tests.chaos.site import KINDS
+from tests.services.kubernetes.cluster import REAL
 
 ROUNDS = int(os.environ.get("CHAOS_ROUNDS", "50"))
+PROCESSES = {"killed", "stopped and went on", "clock moved"}
+FAULTS = {kind: PROCESSES | {"disk full"} for kind in KINDS}
+FAULTS["zookeeper"] |= {"cut off", "cut off in silence"}
+FAULTS["kubernetes"] |= {"cut off", "cut off in silence"}
+OF_SERVERS = {
+    "none": set[str](),
+    "filesystem": set[str](),
+    "zookeeper": PROCESSES,
+    "kubernetes": {"stopped and went on"} if os.environ.get(REAL) else PROCESSES,
+}
+A_DEAL = 12
+"""In so many rounds each fault has come, if there always was somebody to strike."""
 
 
 @pytest.mark.soak
@@ -20,3 +33,7 @@ def test_fifty_rounds_lose_and_double_nothing(kind: str, tmp_path: Path) -> None
     report = run_rounds(kind, ROUNDS, 1, tmp_path)
     print(f"\n{report}")
     assert report.rounds == ROUNDS
+    if ROUNDS >= A_DEAL:
+        missing = FAULTS[kind] - {fault for fault, _ in report.met}
+        missing |= {f"{fault}: server" for fault in OF_SERVERS[kind] if not report.met[fault, "server"]}
+        assert not missing, f"these faults have not come: {sorted(missing)}; left out: {report.left_out}"
