@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos.rounds import run_rounds
+from tests.chaos.rounds import run_rounds, tables
 from tests.chaos.site import KINDS
 from tests.services.kubernetes.cluster import REAL
 
@@ -31,7 +31,7 @@ A_DEAL = 12
 @pytest.mark.parametrize("kind", KINDS)
 def test_fifty_rounds_lose_and_double_nothing(kind: str, tmp_path: Path) -> None:
     report = run_rounds(kind, ROUNDS, 1, tmp_path)
-    print(f"\n{report}")
+    print(f"\n{tables([report])}")
     assert report.rounds == ROUNDS
     if ROUNDS >= A_DEAL:
         missing = FAULTS[kind] - {fault for fault, _ in report.met}
