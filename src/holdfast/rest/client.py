@@ -6,17 +6,21 @@ import http.client
 import json
 import ssl
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
 from typing import Any, Final, Self
 from urllib.parse import quote, urlsplit
 
 from holdfast.errors import HoldfastError
+from holdfast.kernel.malformed import MALFORMED
 from holdfast.rest.address import RestAddress, addresses
 from holdfast.storage.job.job_directory import JobDirectory
 
 _TIMEOUT: Final = 90.0
 _CONNECT_SECONDS: Final = 5.0
 _POLL_SECONDS: Final = 0.1
+_LONGEST: Final = 256 << 20
+_LONGEST_REASON: Final = 4000
 
 
 class RestError(HoldfastError):
@@ -102,7 +106,9 @@ class RestClient:
 
     def parallelism(self) -> dict[str, int]:
         """Return the parallelism of each operator with state, by uid."""
-        return {uid: entry["parallelism"]["upperBound"] for uid, entry in self.get("resource-requirements").items()}
+        with self._read("resource-requirements"):
+            entries = self.get("resource-requirements").items()
+            return {uid: entry["parallelism"]["upperBound"] for uid, entry in entries}
 
     def result_of(self, kind: str, trigger_id: str, timeout: float) -> dict[str, Any]:
         """Wait for a savepoint or a checkpoint that was asked for, and return what became of it.
@@ -116,18 +122,28 @@ class RestClient:
             RestError: It failed, is not there in time, or the process has gone.
         """
         deadline = time.monotonic() + timeout
-        while True:
-            answer = self.get(f"{kind}/{quote(trigger_id)}")
-            if answer["status"]["id"] == "COMPLETED":
-                break
-            if time.monotonic() >= deadline:
-                raise RestError(f"Not done within {timeout:g} s; it goes on. Look again with id {trigger_id!r}.")
-            time.sleep(_POLL_SECONDS)
-        operation: dict[str, Any] = answer["operation"]
-        failure = operation.get("failure-cause")
-        if failure is not None:
-            raise RestError(f"{failure['class']}: {failure['message']}")
-        return operation
+        path = f"{kind}/{quote(trigger_id)}"
+        with self._read(path):
+            while (answer := self.get(path))["status"]["id"] != "COMPLETED":
+                if time.monotonic() >= deadline:
+                    raise RestError(f"Not done within {timeout:g} s; it goes on. Look again with id {trigger_id!r}.")
+                time.sleep(_POLL_SECONDS)
+            operation: dict[str, Any] = answer["operation"]
+            failure = operation.get("failure-cause")
+            if failure is not None:
+                raise RestError(f"{failure['class']}: {failure['message']}"[:_LONGEST_REASON])
+            return operation
+
+    @contextmanager
+    def _read(self, path: str) -> Iterator[None]:
+        """Around what reads an answer: somebody else may have got the port."""
+        try:
+            yield
+        except MALFORMED as error:
+            raise RestError(
+                f"{path!r:.80} is answered in another form than a job's process does by {self.address.url}: "
+                f"{error!r:.200}. Look who listens there."
+            ) from error
 
     def send(
         self, method: str, path: str, body: Mapping[str, Any] | None = None, timeout: float = _TIMEOUT
@@ -159,19 +175,20 @@ def send(
     """
     headers = {"Authorization": f"Bearer {address.bearer_token}", "Content-Type": "application/json"}
     url = urlsplit(address.url)
-    connection = (
-        http.client.HTTPSConnection(url.netloc, timeout=timeout, context=tls)
-        if url.scheme == "https"
-        else http.client.HTTPConnection(url.netloc, timeout=timeout)
-    )
     try:
-        connection.request(method, target, None if body is None else json.dumps(body), headers)
-        response = connection.getresponse()
-        content = json.loads(response.read() or b"{}")
+        with closing(
+            http.client.HTTPSConnection(url.netloc, timeout=timeout, context=tls)
+            if url.scheme == "https"
+            else http.client.HTTPConnection(url.netloc, timeout=timeout)
+        ) as connection:
+            connection.request(method, target, None if body is None else json.dumps(body), headers)
+            response = connection.getresponse()
+            said = response.read(_LONGEST + 1)
+        if len(said) > _LONGEST or response.length:
+            raise ValueError(f"{len(said)} bytes of its answer came, which is not all of it")
+        content = json.loads(said or b"{}")
     except (OSError, http.client.HTTPException, ValueError, RecursionError) as error:
-        raise RestError(f"{address.url} (process {address.pid}) does not answer: {error}") from error
-    finally:
-        connection.close()
+        raise RestError(f"{address.url} (process {address.pid}) does not answer: {error!s:.500}") from error
     if response.status >= 300:
         raise RestError(_reason(content) or f"HTTP {response.status}", response.status)
     return response.status, content
@@ -180,4 +197,5 @@ def send(
 def _reason(content: Any) -> str:
     """Why a request was refused; nothing if somebody else listens there by now, who says it in another form."""
     errors = content.get("errors") if isinstance(content, dict) else None
-    return " ".join(map(str, errors)) if isinstance(errors, list) else ""
+    texts = [error for error in errors if isinstance(error, str)] if isinstance(errors, list) else []
+    return " ".join(texts)[:_LONGEST_REASON]

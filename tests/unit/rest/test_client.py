@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -9,6 +10,8 @@ from threading import Thread
 
 import pytest
 
+from holdfast.dispatcher.service.job_manager_client import JobManagerClient
+from holdfast.dispatcher.store.address_book import JobManagerAddress
 from holdfast.rest.address import RestAddress
 from holdfast.rest.client import RestClient, RestError
 
@@ -44,6 +47,8 @@ def answering() -> Iterator[Answering]:
         (b"[" * 100_000, "200 OK"),
         (b"<html>", "200 OK"),
         (b"", "999"),
+        (b"", "200 OK\r\nContent-Length: 1" + "0" * 20),
+        (b"", "200 OK\r\nContent-Length: 1" + "0" * 15),
     ],
 )
 def test_somebody_else_who_has_got_the_port_of_a_job_is_not_its_process(
@@ -59,3 +64,37 @@ def test_why_a_request_was_refused_is_told(answering: Answering) -> None:
     with pytest.raises(RestError, match=r"^one two$") as refused:
         answering(b'HTTP/1.0 409 Conflict\r\n\r\n{"errors":["one","two"]}').get("status")
     assert refused.value.status == 409
+
+
+@pytest.mark.parametrize("body", [b"[]", b"7", b'{"a":7}', b'{"a":{"parallelism":[]}}', b'{"status":"COMPLETED"}'])
+def test_an_answer_of_another_form_is_somebody_elses(answering: Answering, body: bytes) -> None:
+    said = b"HTTP/1.0 200 OK\r\n\r\n" + body
+    for ask in (RestClient.parallelism, lambda client: client.result_of("savepoints", "1", 0)):
+        with pytest.raises(RestError, match="is answered in another form than a job's process does"):
+            ask(answering(said))
+    place = answering(said).address
+    assert not JobManagerClient(JobManagerAddress(place.url, "token", place.host, 1, "session"), None).answers()
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"HTTP/1.0 409 Conflict\r\n\r\n" + json.dumps({"errors": ["x" * 30_000]}).encode(),
+        b"x" * 30_000 + b"\r\n\r\n",
+        b"HTTP/1.0 200 OK\r\n\r\n"
+        + json.dumps(
+            {"status": {"id": "COMPLETED"}, "operation": {"failure-cause": {"class": "X" * 30_000, "message": ""}}}
+        ).encode(),
+    ],
+)
+def test_not_all_that_somebody_says_stands_in_the_error(answering: Answering, said: bytes) -> None:
+    with pytest.raises(RestError) as refused:
+        answering(said).result_of("savepoints", "1", 0)
+    assert len(str(refused.value)) < 5000
+
+
+@pytest.mark.parametrize("host", ["a b", "a\x7f", "x" * 300])
+def test_a_place_that_no_host_can_have_is_one_that_does_not_answer(host: str) -> None:
+    address = RestAddress(f"http://{host}:80", "token", socket.gethostname(), 1, 1, "0" * 32)
+    with pytest.raises(RestError, match="does not answer"):
+        RestClient(address).get("status")

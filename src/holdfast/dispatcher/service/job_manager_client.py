@@ -18,6 +18,7 @@ from holdfast.ha.election.leader_retrieval import LeaderRetrievalListener
 from holdfast.ha.services.factory import create_client_high_availability_services
 from holdfast.ha.services.options import ha_type
 from holdfast.kernel.configuration import Configuration
+from holdfast.kernel.malformed import MALFORMED
 from holdfast.queryable.wire.tls import client_context
 from holdfast.rest.address import RestAddress
 from holdfast.rest.client import RestClient, RestError, send
@@ -106,7 +107,7 @@ class JobManagerClient:
         """Whether it is there, leads, and takes jobs."""
         try:
             return bool(self.get("/overview", timeout=_CONNECT_SECONDS)["ready"])
-        except RestError:
+        except (RestError, *MALFORMED):  # somebody else may have got the port
             return False
 
     def get(self, path: str, *, timeout: float = 90.0) -> Any:
