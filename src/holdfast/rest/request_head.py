@@ -33,7 +33,8 @@ class _Parser(BaseHTTPRequestHandler):
             self.refused = RefusedError(400, "This is no request.")
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        self.refused = RefusedError(int(code), message or explain or f"HTTP {int(code)}")
+        said = message or explain or f"HTTP {int(code)}"  # with the line in it, of somebody who has shown no token
+        self.refused = RefusedError(int(code), f"{said:.200}")
 
 
 class RequestHead:

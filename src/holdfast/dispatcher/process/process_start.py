@@ -15,9 +15,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from holdfast.dispatcher.protocol.event import ProcessOutcome
 from holdfast.errors import CorruptFileError
@@ -29,6 +29,7 @@ PROGRAM: Final = "program"
 LOG: Final = "log"
 SPARE: Final = "-"
 """In place of the directory: it comes later."""
+_T = TypeVar("_T", "LaunchedJob", ProcessOutcome, FailureCause)
 
 
 @dataclass(frozen=True)
@@ -64,9 +65,13 @@ class ProcessStart:
         path = directory / START
         try:
             body = json.loads(path.read_text())
-            return cls(body["script"], tuple(body["arguments"]), dict(body["options"]), dict(body["defaults"]))
+            script, arguments, options, defaults = map(body.get, ("script", "arguments", "options", "defaults"))
+            texts = (script, *arguments, *options.values(), *defaults.values())
+            if type(arguments) is not list or not all(type(text) is str for text in texts):
+                raise TypeError("a field is of another type")
+            return cls(script, tuple(arguments), options, defaults)
         except (OSError, *MALFORMED) as error:
-            raise CorruptFileError(str(path), None, f"it does not say what is to be run: {error!r}.") from error
+            raise CorruptFileError(str(path), None, f"it does not say what is to be run: {error!r:.300}.") from error
 
 
 @dataclass(frozen=True)
@@ -110,11 +115,19 @@ def parse_line(line: bytes) -> LaunchedJob | ProcessOutcome | None:
         body: dict[str, Any] = json.loads(line)
         kind = body.pop("event")
         if kind == "launched":
-            return LaunchedJob(**body)
+            return _checked(LaunchedJob(**body))
         failure = body.pop("failure")
-        return ProcessOutcome(**body, failure=None if failure is None else FailureCause(**failure))
+        return _checked(ProcessOutcome(**body, failure=None if failure is None else _checked(FailureCause(**failure))))
     except MALFORMED:
         return None
+
+
+def _checked(found: _T) -> _T:
+    """What was read, if each field is of its type."""
+    for field in fields(found):
+        if type(getattr(found, field.name)).__name__.replace("NoneType", "None") not in str(field.type).split(" | "):
+            raise TypeError(field.name)
+    return found
 
 
 def _line(body: Mapping[str, Any]) -> bytes:

@@ -8,9 +8,9 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable
 from typing import Any, Final
 
-from holdfast.errors import StateError
+from holdfast.errors import ConfigurationError, StateError
 from holdfast.kernel.ids import JobID, JobVertexID
-from holdfast.kernel.key_group import KeyGroupRange
+from holdfast.kernel.malformed import MALFORMED
 from holdfast.queryable.replica.checkpoint_view import CheckpointView
 from holdfast.queryable.server.local import LocalStates
 from holdfast.queryable.server.peers import PING_SECONDS
@@ -25,7 +25,13 @@ from holdfast.queryable.wire.errors import (
 )
 from holdfast.queryable.wire.frame import Frame, FrameType, encode, to_header
 from holdfast.queryable.wire.limits import Limits
-from holdfast.queryable.wire.location import Address, KvStateID, KvStateLocationRegistry
+from holdfast.queryable.wire.location import (
+    Address,
+    KvStateID,
+    KvStateLocationRegistry,
+    address_from,
+    key_groups_from,
+)
 from holdfast.queryable.wire.request import GetRequest, ScanRequest, text
 
 QUERIES: Final[Counter[str]] = Counter()
@@ -192,8 +198,7 @@ class QueryService:
         job = text(fields, "job")
         registry = self._leader_of(job)
         try:
-            host, port = fields["address"]
-            address = (str(host), int(port))
+            address = address_from(*fields["address"])
             if self._registered.get(connection, (job, address)) != (job, address):
                 # What the first one holds would remain when the connection ends.
                 raise BadRequestError("A connection registers one server, and for one job.")
@@ -201,12 +206,12 @@ class QueryService:
             self._registered[connection] = (job, address)
             connection.signs_of_life.watch(PING_SECONDS, MOST_SILENCES)
             for vertex, groups, start, end, name, state in json.loads(bytes(frame.body)):
-                held, known_as = KeyGroupRange(start, end), KvStateID(str(state))
+                held, known_as = key_groups_from(start, end), KvStateID(str(state))
                 registry.notify_kv_state_registered(
                     JobVertexID(str(vertex)), int(groups), held, str(name), known_as, address
                 )
-        except (LookupError, TypeError, ValueError, ArithmeticError, RecursionError, StateError) as error:
-            raise BadRequestError(f"The registration of a server cannot be taken: {error!r}") from error
+        except (*MALFORMED, StateError, ConfigurationError) as error:
+            raise BadRequestError(f"The registration of a server cannot be taken: {error!r:.250}") from error
         return _result(frame, {})
 
     def _leader_of(self, job: str) -> KvStateLocationRegistry:

@@ -42,6 +42,28 @@ class Placement:
     address: Address
 
 
+def key_groups_from(start: Any, end: Any) -> KeyGroupRange:
+    """Return the key groups that another process holds.
+
+    Raises:
+        TypeError, ConfigurationError: They are none.
+    """
+    if type(start) is not int or type(end) is not int:
+        raise TypeError(f"key groups {start!r:.40} to {end!r:.40}")
+    return KeyGroupRange(start, end)
+
+
+def address_from(host: Any, port: Any) -> Address:
+    """Return where another process listens.
+
+    Raises:
+        ValueError: Nobody can listen there.
+    """
+    if type(host) is not str or type(port) is not int or not 0 < port < 1 << 16:
+        raise ValueError(f"nobody listens on port {port!r:.40} of {host!r:.80}")
+    return host, port
+
+
 class KvStateLocation:
     """Where the key groups of one state are.
 
@@ -137,7 +159,7 @@ class KvStateLocation:
         """
         try:
             placements = [
-                Placement(KeyGroupRange(int(start), int(end)), KvStateID(str(state)), (str(host), int(port)))
+                Placement(key_groups_from(start, end), KvStateID(str(state)), address_from(host, port))
                 for start, end, state, host, port in value["placements"]
             ]
             groups = value["key_groups"]

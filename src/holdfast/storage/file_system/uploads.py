@@ -146,7 +146,7 @@ class Uploads:
             return getattr(self._client, operation)(**arguments)
         except ClientError as error:
             raise _translate(error.response.get("Error", {}), action, uri, error) from error
-        except BotoCoreError as error:
+        except (BotoCoreError, UnicodeEncodeError) as error:  # a name with half a character is no key
             raise StorageError(
                 f"Could not {action} {uri!r}: {error}. Check the store, its endpoint and the credentials, then run "
                 "the job again."
