@@ -11,11 +11,11 @@ from contextlib import ExitStack, contextmanager
 from typing import Any, Final
 from unittest.mock import patch
 
-from tests.simulation.bugs import epochs, files, register
+from tests.simulation.bugs import epochs, files, leftovers, register
 
 BUGS: Final[dict[str, Callable[[], Iterator[tuple[Any, str, Any]]]]] = {
     name.replace("_", " "): function
-    for module in (register, epochs, files)
+    for module in (register, epochs, files, leftovers)
     for name, function in vars(module).items()
     if inspect.isfunction(function) and function.__module__ == module.__name__
 }
