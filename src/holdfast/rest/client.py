@@ -14,6 +14,7 @@ from urllib.parse import quote, urlsplit
 from holdfast.errors import HoldfastError
 from holdfast.kernel.malformed import MALFORMED
 from holdfast.rest.address import RestAddress, addresses
+from holdfast.runtime.job.status import JobStatus
 from holdfast.storage.job.job_directory import JobDirectory
 
 _TIMEOUT: Final = 90.0
@@ -75,9 +76,10 @@ class RestClient:
     def answers(self) -> bool:
         """Whether the process is there, and serves this job."""
         try:
-            return bool(self.get("status", timeout=_CONNECT_SECONDS))
+            answer = self.get("status", timeout=_CONNECT_SECONDS)
         except RestError:
             return False
+        return isinstance(answer, dict) and answer.get("status") in [status.value for status in JobStatus]
 
     def get(self, path: str = "", *, timeout: float = _TIMEOUT) -> Any:
         """Return what is at a path below the job's.

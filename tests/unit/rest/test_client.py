@@ -60,6 +60,16 @@ def test_somebody_else_who_has_got_the_port_of_a_job_is_not_its_process(
     assert not answering(said).answers()
 
 
+@pytest.mark.parametrize(
+    ("body", "answers"),
+    [(b'{"status":"RUNNING"}', True), (b'{"status":"fine"}', False), (b'{"status":[]}', False), (b"7", False)],
+)
+def test_a_process_is_there_if_it_says_what_state_its_job_is_in(
+    answering: Answering, body: bytes, answers: bool
+) -> None:
+    assert answering(b"HTTP/1.0 200 OK\r\n\r\n" + body).answers() is answers
+
+
 def test_why_a_request_was_refused_is_told(answering: Answering) -> None:
     with pytest.raises(RestError, match=r"^one two$") as refused:
         answering(b'HTTP/1.0 409 Conflict\r\n\r\n{"errors":["one","two"]}').get("status")
