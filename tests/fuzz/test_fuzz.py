@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-import resource
+import sys
 from functools import cache
 
 import pytest
@@ -11,11 +11,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.examples import examples
+from tests.fuzz.memory import peak, peak_begun_anew
 from tests.fuzz.mutation import mutated
 from tests.fuzz.targets import CORPUS, NAMES, Target
 
 EXAMPLES = examples(300)
 MEBIBYTE = 1024
+MOST_MEMORY = 500 * MEBIBYTE
 
 
 @cache
@@ -38,10 +40,24 @@ def test_the_corpus_is_refused_by_name_or_read_and_some_of_it_is_read(name: str)
 @settings(max_examples=EXAMPLES, suppress_health_check=list(HealthCheck))
 @given(seed=st.integers(0, 2**32 - 1))
 def test_whatever_becomes_of_the_corpus_is_refused_by_name_or_read(name: str, seed: int) -> None:
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     chance = random.Random(seed)
-    target(name).accepts(mutated(chance.choice(target(name).corpus).read_bytes(), chance))
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 500 * MEBIBYTE
+    data = mutated(chance.choice(target(name).corpus).read_bytes(), chance)
+    before = peak_begun_anew()
+    target(name).accepts(data)
+    assert peak() - before < MOST_MEMORY
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="there the peak is that of all times")
+def test_memory_is_seen_also_where_the_process_has_had_more_before() -> None:
+    def use(mebibytes: int) -> int:
+        before = peak_begun_anew()
+        held = bytearray(mebibytes * MEBIBYTE * 1024)
+        held[::4096] = b"x" * len(held[::4096])
+        del held
+        return peak() - before
+
+    assert use(192) > 190 * MEBIBYTE
+    assert 90 * MEBIBYTE < use(96) < 120 * MEBIBYTE, "half as much, after the first was given back"
 
 
 def test_every_parser_has_a_line_and_a_corpus() -> None:
