@@ -118,17 +118,7 @@ class LeaderRegistration(KvStateRegistryListener):
     async def _keep_informed(self, connection: ClientConnection) -> None:
         while connection.is_open:
             self._changed.clear()
-            states = [
-                (
-                    str(held.job_vertex_id),
-                    held.num_key_groups,
-                    held.key_groups.start,
-                    held.key_groups.end,
-                    held.registration_name,
-                    str(held.kv_state_id),
-                )
-                for held in self._registry.registrations(self._job_id)
-            ]
+            states = [held.to_json() for held in self._registry.registrations(self._job_id)]
             header = to_header({"job": str(self._job_id), "address": list(self._own)})
             body = json.dumps(states).encode()
             await connection.request(FrameType.REGISTER, header, body, timeout=_ANSWER_SECONDS)

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
+from collections import Counter
 from dataclasses import dataclass
+from typing import Any, Final
 
+from holdfast.errors import ConfigurationError
 from holdfast.kernel.ids import JobID, JobVertexID
 from holdfast.kernel.key_group import KeyGroupRange
-from holdfast.queryable.wire.location import KvStateID
+from holdfast.kernel.malformed import MALFORMED, strict_json
+from holdfast.queryable.wire.errors import ProtocolError
+from holdfast.queryable.wire.location import KvStateID, key_groups_from
+
+_MOST_RANGES: Final = 128
 
 
 @dataclass(frozen=True)
@@ -21,6 +28,42 @@ class Registration:
     key_groups: KeyGroupRange
     registration_name: str
     kv_state_id: KvStateID
+
+    def to_json(self) -> list[Any]:
+        """Return it as it is told to a leader, who knows of which job it is."""
+        held = self.key_groups
+        return [
+            *(str(self.job_vertex_id), self.num_key_groups, held.start, held.end),
+            *(self.registration_name, str(self.kv_state_id)),
+        ]
+
+
+def registrations_from(job_id: JobID, body: bytes) -> list[Registration]:
+    """Read what another server holds of a job, as a list of what `to_json` returns.
+
+    Raises:
+        ProtocolError: It is no such list, or has more ranges of one state than anybody needs: each is looked at for
+            each key group of a request.
+    """
+    try:
+        told = strict_json(body)
+        if type(told) is not list:
+            raise TypeError(f"{told!r:.80} is no list")
+        found = [_registration(job_id, *one) for one in told]
+    except (*MALFORMED, ConfigurationError) as error:
+        raise ProtocolError(f"Not what a server holds of a job: {error!r:.300}") from error
+    for name, ranges in Counter(held.registration_name for held in found).items():
+        if ranges > _MOST_RANGES:
+            raise ProtocolError(f"{ranges} ranges of state {name!r:.80}; a server registers up to {_MOST_RANGES}.")
+    return found
+
+
+def _registration(job_id: JobID, vertex: Any, groups: Any, start: Any, end: Any, name: Any, state: Any) -> Registration:
+    if type(groups) is not int:
+        raise TypeError(f"no number of key groups: {groups!r:.40}")
+    if not all(type(text) is str for text in (vertex, name, state)):
+        raise TypeError(f"no texts: {vertex!r:.40}, {name!r:.40}, {state!r:.40}")
+    return Registration(job_id, JobVertexID(vertex), groups, key_groups_from(start, end), name, KvStateID(state))
 
 
 class KvStateRegistryListener(ABC):

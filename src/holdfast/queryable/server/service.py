@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable
 from typing import Any, Final
 
-from holdfast.errors import ConfigurationError, StateError
-from holdfast.kernel.ids import JobID, JobVertexID
-from holdfast.kernel.malformed import MALFORMED
+from holdfast.errors import StateError
+from holdfast.kernel.ids import JobID
 from holdfast.queryable.replica.checkpoint_view import CheckpointView
 from holdfast.queryable.server.local import LocalStates
 from holdfast.queryable.server.peers import PING_SECONDS
 from holdfast.queryable.server.proxy import LocationCache
+from holdfast.queryable.server.registry import registrations_from
 from holdfast.queryable.server.routing import Router
 from holdfast.queryable.server.server_connection import ServerConnection
 from holdfast.queryable.wire.errors import (
@@ -25,13 +24,7 @@ from holdfast.queryable.wire.errors import (
 )
 from holdfast.queryable.wire.frame import Frame, FrameType, encode, to_header
 from holdfast.queryable.wire.limits import Limits
-from holdfast.queryable.wire.location import (
-    Address,
-    KvStateID,
-    KvStateLocationRegistry,
-    address_from,
-    key_groups_from,
-)
+from holdfast.queryable.wire.location import Address, KvStateLocationRegistry, address_from
 from holdfast.queryable.wire.request import GetRequest, ScanRequest, text
 
 QUERIES: Final[Counter[str]] = Counter()
@@ -72,13 +65,21 @@ class QueryService:
         self._connections.add(connection)
 
     def closed(self, connection: ServerConnection) -> None:
-        """Forget a connection, and what the server at its other end holds."""
+        """Forget a connection, and what the server at its other end holds.
+
+        Whoever has registered the same address before is to register again: what he told was replaced.
+        """
         self._connections.discard(connection)
-        lost = self._registered.pop(connection, None)
-        if lost is not None and lost not in self._registered.values():
-            job, address = lost
-            if job in self.registries:
-                self.registries[job].notify_server_lost(address)
+        lost = self._registered.get(connection)
+        if lost is None:
+            return
+        same = [other for other, registered in self._registered.items() if registered == lost]
+        del self._registered[connection]
+        job, address = lost
+        if same[-1] is connection and job in self.registries:
+            self.registries[job].notify_server_lost(address)
+            for other in same[:-1]:
+                other.close()
 
     def close(self) -> None:
         """End all connections."""
@@ -199,19 +200,21 @@ class QueryService:
         registry = self._leader_of(job)
         try:
             address = address_from(*fields["address"])
+            told = registrations_from(JobID(job), bytes(frame.body))
             if self._registered.get(connection, (job, address)) != (job, address):
                 # What the first one holds would remain when the connection ends.
                 raise BadRequestError("A connection registers one server, and for one job.")
             registry.notify_server_lost(address)
-            self._registered[connection] = (job, address)
+            self._registered.pop(connection, None)
+            self._registered[connection] = (job, address)  # who has registered last stands last
             connection.signs_of_life.watch(PING_SECONDS, MOST_SILENCES)
-            for vertex, groups, start, end, name, state in json.loads(bytes(frame.body)):
-                held, known_as = key_groups_from(start, end), KvStateID(str(state))
+            for held in told:
                 registry.notify_kv_state_registered(
-                    JobVertexID(str(vertex)), int(groups), held, str(name), known_as, address
-                )
-        except (*MALFORMED, StateError, ConfigurationError) as error:
-            raise BadRequestError(f"The registration of a server cannot be taken: {error!r:.250}") from error
+                    held.job_vertex_id, held.num_key_groups, held.key_groups, held.registration_name, held.kv_state_id,
+                    address,
+                )  # fmt: skip
+        except (LookupError, TypeError, ValueError, ProtocolError, StateError) as error:
+            raise BadRequestError(f"The registration of a server cannot be taken: {error!r:.400}") from error
         return _result(frame, {})
 
     def _leader_of(self, job: str) -> KvStateLocationRegistry:

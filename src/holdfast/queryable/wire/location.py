@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from holdfast.errors import ConfigurationError, StateError
 from holdfast.kernel.ids import JobID, JobVertexID
@@ -17,6 +17,7 @@ from holdfast.kernel.malformed import MALFORMED
 from holdfast.queryable.wire.errors import ProtocolError, UnknownJobError, UnknownKvStateLocationError
 
 Address = tuple[str, int]
+_LONGEST_HOST: Final = 255
 
 
 @dataclass(frozen=True, order=True)
@@ -59,7 +60,7 @@ def address_from(host: Any, port: Any) -> Address:
     Raises:
         ValueError: Nobody can listen there.
     """
-    if type(host) is not str or type(port) is not int or not 0 < port < 1 << 16:
+    if type(host) is not str or not 0 < len(host) <= _LONGEST_HOST or type(port) is not int or not 0 < port < 1 << 16:
         raise ValueError(f"nobody listens on port {port!r:.40} of {host!r:.80}")
     return host, port
 
@@ -195,8 +196,9 @@ class _State:
     """What is registered of one state, by range and server: each comes and goes without a look at the others."""
 
     job_vertex_id: JobVertexID
-    num_key_groups: int
     placements: dict[tuple[KeyGroupRange, Address], Placement] = field(default_factory=dict)
+    key_groups: dict[tuple[KeyGroupRange, Address], int] = field(default_factory=dict)
+    """How many there are, by who says so; who has said it last counts."""
 
 
 class KvStateLocationRegistry(KvStateLocationOracle):
@@ -217,7 +219,7 @@ class KvStateLocationRegistry(KvStateLocationOracle):
                 location = self._locations[registration_name] = KvStateLocation(
                     self._job_id,
                     state.job_vertex_id,
-                    state.num_key_groups,
+                    next(reversed(state.key_groups.values())),
                     registration_name,
                     state.placements.values(),
                 )
@@ -258,14 +260,15 @@ class KvStateLocationRegistry(KvStateLocationOracle):
         with self._lock:
             state = self._states.get(registration_name)
             if state is None:
-                state = self._states[registration_name] = _State(job_vertex_id, num_key_groups)
+                state = self._states[registration_name] = _State(job_vertex_id)
             elif state.job_vertex_id != job_vertex_id:
                 raise StateError(
                     f"Registration name clash. KvState with name {registration_name!r} has already been registered by "
                     f"another operator ({state.job_vertex_id})."
                 )
-            state.num_key_groups = num_key_groups
             where = (key_group_range, kv_state_server_address)
+            state.key_groups.pop(where, None)
+            state.key_groups[where] = num_key_groups
             state.placements[where] = Placement(key_group_range, kv_state_id, kv_state_server_address)
             self._locations.pop(registration_name, None)
 
@@ -302,10 +305,11 @@ class KvStateLocationRegistry(KvStateLocationOracle):
                 self._remove(name, [where for where in state.placements if where[1] == address])
 
     def _remove(self, name: str, gone: Iterable[tuple[KeyGroupRange, Address]]) -> None:
-        placements = self._states[name].placements
+        state = self._states[name]
         for where in gone:
-            placements.pop(where, None)
-        if not placements:
+            state.placements.pop(where, None)
+            state.key_groups.pop(where, None)
+        if not state.placements:
             del self._states[name]
         self._locations.pop(name, None)
 
