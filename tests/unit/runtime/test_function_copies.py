@@ -12,6 +12,7 @@ import pytest
 
 from holdfast.datastream import KeyedProcessFunction, MapFunction
 from holdfast.datastream.state import ValueStateDescriptor
+from holdfast.errors import ConfigurationError
 from holdfast.testing import OperatorHarness
 
 
@@ -96,6 +97,64 @@ def by_a_keyword_default(me: Asks) -> Any:
     return ask
 
 
+def retried(call: Callable[..., int]) -> Callable[..., int]:
+    """As decorators are: what it makes has the name of what it wraps."""
+
+    @functools.wraps(call)
+    def wrapper(*args: Any) -> int:
+        return call(*args)
+
+    return wrapper
+
+
+def by_a_cached_method(me: Asks) -> Any:
+    cached = functools.lru_cache(maxsize=8)(me.count)
+    return lambda: cached(me.seen)
+
+
+def by_a_cached_local_function(me: Asks) -> Any:
+    @functools.cache
+    def again(depth: int, seen: int) -> int:
+        return again(depth - 1, seen) if depth else me.seen
+
+    return lambda: again(2, me.seen)
+
+
+def by_a_cache_over_a_field(me: Asks) -> Any:
+    items = me.items
+    cached = functools.lru_cache(lambda seen: len(items))
+    return lambda: cached(me.seen)
+
+
+def by_a_generic_function(me: Asks) -> Any:
+    return functools.partial(functools.singledispatch(lambda _: me.seen), 1)
+
+
+def by_a_weak_proxy(me: Asks) -> Any:
+    proxy = weakref.proxy(me)
+    return lambda: proxy.seen
+
+
+def by_a_weak_method(me: Asks) -> Any:
+    method = weakref.WeakMethod(me.count)
+    return lambda: method()()  # type: ignore[misc]
+
+
+def by_a_weak_value(me: Asks) -> Any:
+    found = weakref.WeakValueDictionary({"me": me})
+    return lambda: found["me"].seen
+
+
+def by_a_weak_key(me: Asks) -> Any:
+    found = weakref.WeakKeyDictionary({me: 0})
+    return lambda: next(iter(found)).seen
+
+
+def by_a_weak_set(me: Asks) -> Any:
+    found = weakref.WeakSet([me])
+    return lambda: next(iter(found)).seen
+
+
 WAYS: dict[str, Callable[[Any], Any]] = {
     "a bound method": lambda me: me.count,
     "a table of bound methods": in_a_table,
@@ -110,6 +169,17 @@ WAYS: dict[str, Callable[[Any], Any]] = {
     "a helper that points back and has a lock": by_a_helper,
     "an object with slots": by_slots,
     "a weak reference": by_a_weak_reference,
+    "a weak proxy": by_a_weak_proxy,
+    "a weak method": by_a_weak_method,
+    "a dictionary of weak values": by_a_weak_value,
+    "a dictionary of weak keys": by_a_weak_key,
+    "a weak set": by_a_weak_set,
+    "what a decorator made of a method": lambda me: retried(me.count),
+    "what decorators made of the method of a field": lambda me: retried(retried(me.items.__len__)),
+    "a cached method": by_a_cached_method,
+    "a cached function that calls itself": by_a_cached_local_function,
+    "a cache over a field": by_a_cache_over_a_field,
+    "a generic function": by_a_generic_function,
 }
 
 
@@ -119,6 +189,89 @@ def test_every_way_back_to_the_function_leads_to_the_copy(name: str) -> None:
         for _ in range(3):
             harness.process_element({"k": "x"})
         assert [tuple(row) for row in harness.output] == [(1, 1), (2, 2), (3, 3)]
+
+
+def by_a_generator(me: Asks) -> Any:
+    counts = (me.seen for _ in range(9))
+    return lambda: next(counts)
+
+
+def by_a_class(me: Asks) -> Any:
+    class Local:
+        def ask(self) -> int:
+            return me.seen  # type: ignore[no-any-return]
+
+    return Local().ask
+
+
+def by_an_attribute_of_a_class(me: Asks) -> Any:
+    class Local:
+        owner = me
+
+    return lambda: Local.owner.seen
+
+
+class NeverCopied:
+    def __init__(self, owner: Asks) -> None:
+        self.owner = owner
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise TypeError("it has a connection")
+
+    def ask(self) -> int:
+        return self.owner.seen
+
+
+REFUSED = [
+    (by_a_generator, "a generator"),
+    (by_a_class, "the class 'Local'"),
+    (by_an_attribute_of_a_class, "the class 'Local'"),
+    (lambda me: NeverCopied(me).ask, "a NeverCopied"),
+]
+
+
+@pytest.mark.parametrize(("way", "what"), REFUSED)
+def test_what_leads_to_the_function_and_cannot_be_copied_is_refused(way: Any, what: str) -> None:
+    with (
+        pytest.raises(ConfigurationError, match=f"A field of 'Asks' holds {what} that refers to the function"),
+        OperatorHarness(Asks(way), key_by="k", key_type="string", output_type="a int, b int") as harness,
+    ):
+        harness.process_element({"k": "x"})
+
+
+@functools.lru_cache
+def squared(number: int) -> int:
+    return number * number
+
+
+@retried
+def doubled(number: int) -> int:
+    return number * 2
+
+
+class UsesWhatIsShared(MapFunction):
+    """Its fields lead nowhere: a generator, a class and caches of its own, and functions of a module."""
+
+    def open(self, runtime_context: Any) -> None:
+        class Local:
+            def ask(self) -> int:
+                return 1
+
+        self.local = Local()
+        self.numbers = (number for number in range(9))
+        self.cached = functools.lru_cache(lambda number: number + 1)
+        self.squared, self.doubled = squared, doubled
+
+    def map(self, value: Any) -> tuple[int, bool]:
+        self.cached(value)
+        told = self.local.ask() + next(self.numbers) + self.cached.cache_info().currsize
+        return told, self.squared is squared and self.doubled is doubled
+
+
+def test_what_leads_nowhere_stays_as_it_was() -> None:
+    with OperatorHarness(UsesWhatIsShared(), output_type="a int, b boolean") as harness:
+        harness.process_elements([1, 2])
+        assert [tuple(row) for row in harness.output] == [(2, True), (4, True)]
 
 
 class Appends(MapFunction):

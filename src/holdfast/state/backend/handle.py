@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, NoReturn, Protocol
+from typing import Any, ClassVar, Final, NoReturn, Protocol
 
 from holdfast.errors import OutputTypeError, StateError, UserFunctionError
 from holdfast.state.declaration.api import State
@@ -38,7 +38,10 @@ class StateHandle(State):
         backend: The backend.
         descriptor: Of the state.
         namespace_serializer: Of the namespaces; None for state without.
+        user_functions: Names of the fields that hold functions of the user.
     """
+
+    user_functions: ClassVar[tuple[str, ...]] = ()
 
     def __init__(
         self, backend: HandleOwner, descriptor: StateDescriptor[Any], namespace_serializer: Any = None

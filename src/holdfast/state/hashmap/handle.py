@@ -188,6 +188,8 @@ class OpaqueValueHandle(CopiedValueHandle):
 class ReducingHandle(CellHandle[Column], ReducingState[Any]):
     """Reduces elements into one value."""
 
+    user_functions = ("_reduce",)
+
     def __init__(self, backend: Any, descriptor: StateDescriptor[Any], namespace_serializer: Any = None) -> None:
         super().__init__(backend, descriptor, namespace_serializer)
         assert isinstance(descriptor, ReducingStateDescriptor)
@@ -215,6 +217,8 @@ class ReducingHandle(CellHandle[Column], ReducingState[Any]):
 
 class AggregatingHandle(CellHandle[Column], AggregatingState[Any, Any]):
     """Collects elements in an accumulator."""
+
+    user_functions = ("_function",)
 
     def __init__(self, backend: Any, descriptor: StateDescriptor[Any], namespace_serializer: Any = None) -> None:
         super().__init__(backend, descriptor, namespace_serializer)
@@ -247,6 +251,8 @@ class AggregatingHandle(CellHandle[Column], AggregatingState[Any, Any]):
 
 class FoldingHandle(CellHandle[Column], FoldingState[Any, Any]):
     """Folds elements into an accumulator that starts from the descriptor's value."""
+
+    user_functions = ("_fold",)
 
     def __init__(self, backend: Any, descriptor: StateDescriptor[Any], namespace_serializer: Any = None) -> None:
         super().__init__(backend, descriptor, namespace_serializer)
