@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import signal
+import subprocess
+import sys
 import threading
 import zipfile
 from collections.abc import Iterator
@@ -71,6 +73,39 @@ def test_each_execute_without_a_name_runs_its_own_job_once(env: StreamExecutionE
     again = StreamExecutionEnvironment.get_execution_environment(env.get_configuration(), spark=spark)
     assert program(again) == [JobStatus.FINISHED] * 3
     assert sorted(told) == sorted(everything)
+
+
+def test_two_environments_without_names_run_a_job_each(spark: Any, tmp_path: Path) -> None:
+    """Also in the next process; and a part that runs again in this one has finished."""
+    program = f"""
+import sys
+from holdfast.datastream import StreamExecutionEnvironment
+
+def env():
+    return StreamExecutionEnvironment.get_execution_environment({{
+        "execution.checkpointing.dir": {str(tmp_path / "checkpoints")!r}, "parallelism.default": 1}})
+
+def ebb():
+    e = env()
+    e.from_collection([1], "bigint").map(lambda n: ("ebb", n), output_type="w string, n bigint").print().uid("p")
+    return e.execute().status.name
+
+def flood():
+    e = env()
+    e.from_collection([1], "bigint").map(lambda n: ("flood", n), output_type="w string, n bigint").print().uid("p")
+    return e.execute().status.name
+
+print("ended", ebb(), flood(), ebb())
+"""
+    script = tmp_path / "tides.py"
+    script.write_text(program)
+    told = []
+    for _ in range(2):
+        ended = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=240, check=True)
+        assert "ended FINISHED FINISHED FINISHED" in ended.stdout
+        told.append(sorted(word for word in ("ebb", "flood") for _ in range(ended.stdout.count(word))))
+    assert told == [["ebb", "flood"], []]
+    assert len(list((tmp_path / "checkpoints").iterdir())) == 2
 
 
 def test_a_session_of_another_thread_is_taken_as_it_is(spark: Any) -> None:

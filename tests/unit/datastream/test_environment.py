@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -16,6 +17,8 @@ from holdfast.datastream import (
     MemoryStateBackend,
     StreamExecutionEnvironment,
 )
+from holdfast.datastream.environment import stream_execution_environment
+from holdfast.datastream.environment.job_names import ExecutedJobs
 from holdfast.datastream.environment.launch import ProgramPlanned, launching, planning, require_one_job
 from holdfast.datastream.environment.stream_execution_environment import _script_name
 from holdfast.errors import ConfigurationError
@@ -163,6 +166,81 @@ def test_each_execute_without_a_name_is_a_job_of_its_own_and_a_rerun_finds_each(
         assert names == ["tides", "tides-2", "named", "named", "tides-3", "tides-4"]
     env = get_environment({"pipeline.name": "night"})
     assert [name_of_next_job(env) for _ in range(3)] == ["night", "night-2", "night-3"]
+
+
+SHARED = {"execution.checkpointing.dir": "/nowhere/checkpoints"}
+
+
+def readings(options: dict[str, Any]) -> StreamExecutionEnvironment:
+    env = get_environment(options)
+    env.from_collection([1], "bigint").map(lambda n: n, output_type="bigint").print()
+    return env
+
+
+def alarms(options: dict[str, Any]) -> StreamExecutionEnvironment:
+    env = get_environment(options)
+    env.from_collection([1], "bigint").map(lambda n: -n, output_type="bigint").print()
+    return env
+
+
+def names_of(*envs: StreamExecutionEnvironment) -> list[str]:
+    names = []
+    for env in envs:
+        with planning(), pytest.raises(ProgramPlanned) as planned:
+            env.execute()
+        names.append(planned.value.program.name)
+    return names
+
+
+@pytest.fixture
+def new_process(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Forgets what this process has executed, as the next one does not know it."""
+
+    def begin() -> None:
+        monkeypatch.setattr(sys, "argv", ["/jobs/tides.py"])
+        monkeypatch.setattr(stream_execution_environment, "_executed", ExecutedJobs())
+
+    begin()
+    return begin
+
+
+def test_environments_of_one_process_have_a_job_each_which_the_next_process_finds(
+    new_process: Callable[[], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(2):
+        assert names_of(readings(SHARED), alarms(SHARED)) == ["tides", "tides-2"]
+        assert "this process has executed another job 'tides', so this one, which was given no name, is" in caplog.text
+        caplog.clear()
+        new_process()
+
+
+def test_the_same_steps_again_are_the_same_job(
+    new_process: Callable[[], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(3):
+        assert names_of(readings(SHARED)) == ["tides"]
+        assert [name_of_next_job(env) for env in [alarms(SHARED)] * 2] == ["tides-2", "tides-3"]
+    assert "the same steps as job 'tides', so this is that job again" in caplog.text
+
+
+def test_a_name_that_was_given_in_one_environment_is_not_taken_by_another(new_process: Callable[[], None]) -> None:
+    assert name_of_next_job(get_environment(SHARED), "tides") == "tides"
+    assert names_of(readings(SHARED)) == ["tides-2"]
+    env = readings(SHARED)
+    assert name_of_next_job(env, "tides-2") == "tides-2"
+    env.from_collection([1], "bigint").map(lambda n: n, output_type="bigint").print()
+    assert names_of(env) == ["tides-3"]
+
+
+def test_jobs_that_cannot_meet_do_not_count_each_other(
+    new_process: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elsewhere = {"execution.checkpointing.dir": "/nowhere/else"}
+    assert names_of(readings(SHARED), alarms(elsewhere), readings({}), alarms({})) == ["tides"] * 4
+    one_id = SHARED | {"pipeline.job-id": "0" * 32}
+    assert names_of(alarms(one_id)) == ["tides"], "it is found by its id"
+    monkeypatch.setattr(sys, "ps1", ">>> ", raising=False)
+    assert names_of(readings(SHARED), alarms(SHARED)) == ["tides"] * 2, "a program that was changed in a shell"
 
 
 def test_an_id_is_that_of_one_job() -> None:

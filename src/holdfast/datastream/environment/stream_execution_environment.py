@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from holdfast.checkpoint.config.checkpoint_config import CheckpointConfig
-from holdfast.checkpoint.config.options import CheckpointingMode
+from holdfast.checkpoint.config.options import CHECKPOINTS_DIRECTORY, CheckpointingMode
 from holdfast.datastream.connectors.base import Source
 from holdfast.datastream.environment.execution_config import ExecutionConfig
+from holdfast.datastream.environment.job_names import ExecutedJobs, JobNames
 from holdfast.datastream.environment.launch import (
     Program,
     end_if_planning,
@@ -57,7 +58,7 @@ class StreamExecutionEnvironment(EnvironmentSettings):
         self._spark = spark
         self._other_kinds = OtherKinds()
         self._sinks: list[SinkNode] = []
-        self._job_names: list[str] = []
+        self._job_names = JobNames(_executed)
         self._checkpoint_config = CheckpointConfig(configuration, self.get_configuration)
         self._execution_config = ExecutionConfig(configuration, self.get_configuration)
 
@@ -242,8 +243,8 @@ class StreamExecutionEnvironment(EnvironmentSettings):
 
         Args:
             job_name: Names the job and, unless `pipeline.job-id` is set, its directory. The default is
-                `pipeline.name`, else the name of the script; from the second job of an environment on with its
-                number: `script-2`.
+                `pipeline.name`, else the name of the script; from the second job of a process on with its number:
+                `script-2`. The same steps in another environment are the same job again.
 
         Raises:
             ConfigurationError: The program cannot run as it is written.
@@ -270,28 +271,24 @@ class StreamExecutionEnvironment(EnvironmentSettings):
         graph = self.get_stream_graph()
         self._require_bounded(graph)
         self._sinks = []
-        name = job_name or self._next_name(configuration.get(JOB_NAME))
+        directory = _shared_directory(configuration)
+        name = job_name or self._next_name(configuration.get(JOB_NAME), graph, directory)
         require_one_job(name)
         self._require_own_id(name, configuration)
-        self._job_names.append(name)
+        self._job_names.add(name, directory)
         end_if_planning(Program(graph, name, configuration, self._spark))
         from holdfast.spark.launch import launch
 
         return told_of_launch(launch(graph, name, configuration, self._spark))
 
-    def _next_name(self, configured: str | None) -> str:
+    def _next_name(self, configured: str | None, graph: StreamGraph, directory: str | None) -> str:
         """The name of a job that was given none: the same when the program runs again, another one for each job."""
         if is_notebook():
             return _notebook_names.next(configured)
-        name = configured or _script_name()
-        number, free = 1, name
-        while free in self._job_names:
-            number += 1
-            free = f"{name}-{number}"
-        return free
+        return self._job_names.next(configured or _script_name(), graph, directory)
 
     def _require_own_id(self, name: str, configuration: Configuration) -> None:
-        others = [other for other in self._job_names if other != name]
+        others = self._job_names.other_than(name)
         if others and configuration.contains(JOB_ID):
             raise ConfigurationError(
                 f"{JOB_ID.key} is the id of one job, but this program executes {others[-1]!r} and then {name!r}: "
@@ -337,7 +334,14 @@ class StreamExecutionEnvironment(EnvironmentSettings):
 
 
 _notebook_names = NotebookNames()
+_executed = ExecutedJobs()
 _COLLECT_UID: Final = "execute_and_collect"  # nobody else can give the sink one
+
+
+def _shared_directory(configuration: Configuration) -> str | None:
+    """Where another environment of the process could find the job by its name, unless it is a shell's line."""
+    is_shell = hasattr(sys, "ps1")  # there a program that was changed is executed again, and goes on
+    return None if is_shell or configuration.contains(JOB_ID) else configuration.get(CHECKPOINTS_DIRECTORY)
 
 
 def _script_name() -> str:

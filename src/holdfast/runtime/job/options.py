@@ -12,8 +12,8 @@ JOB_NAME: Final = ConfigOption[str | None](
     "pipeline.name",
     str,
     None,
-    "Name of the job where execute() is given none; the default is the script's name. The second such job of an "
-    "environment has `-2` after it, and so on.",
+    "Name of the job where execute() is given none; the default is the script's name. The second such job of a "
+    "process has `-2` after it, and so on.",
 )
 
 JOB_ID: Final = ConfigOption[str | None](
