@@ -1,7 +1,8 @@
 """What must not be shown: the one list of it, for everything that a person may read.
 
-The values of some options, known by words in their keys, and who one is in URLs: the user before the host, and the
-parameters behind the question mark that have such a word. REST, logs, messages of errors, `info` and `repr` ask here.
+The values of some options, known by words in their keys; who one is in URLs: the user before the host; and what stands
+after a name with such a word, in parameters of URLs, in `name=value` and in entries of dictionaries. REST, logs,
+messages of errors, checkpoints, `info` and `repr` ask here.
 """
 
 from __future__ import annotations
@@ -10,37 +11,38 @@ import re
 from typing import Any, Final
 
 HIDDEN: Final = "******"
-_WORDS: Final = (
-    "secret",
-    "token",
-    "passw",
-    "passphrase",
-    "authorization",
-    "credential",
-    "access-key",
-    "access.key",
-    "accesskey",
-    "account.key",
-    "api-key",
-    "api.key",
-    "apikey",
-    "private-key",
-    "private.key",
-    "privatekey",
-    "tls.key",
-    "key.pem",
-    "jaas",
-    "signature",
+_SECRET: Final = re.compile(
+    r"secret|token|passw|passphrase|authorization|credential|jaas|signature"
+    r"|auth-params|basic-auth|http-headers|azure\.sas"
+    r"|(access|account|api|private|service|tls)[-.]?key|key\.pem"
+    r"|(encryption|customer|keystore)[-.]?key(?![a-z])"  # spark.io.encryption.keySizeBits is none
+    r"|(^|[-.])(pass|pwd)$"
 )
-_USER: Final = re.compile(r"(?P<before>\b[A-Za-z][A-Za-z0-9+.-]*://)[^\s/?#'\"]*@")
-_PARAMETER: Final = re.compile(r"(?P<name>[?&;](?P<key>[A-Za-z0-9_.-]+)=)[^\s&;'\"]+")
-_NAMED: Final = frozenset({"user", "username", "sig", "pwd"})
+_NAMED: Final = frozenset({"user", "username", "sig"})
+"""Hidden in a URL; elsewhere they may be anything."""
+
+_CHARACTER: Final = r"(?:[^\s'\"]|(?<=\w)['\"](?=\w))"  # a quote inside a word ends nothing
+_URL: Final = re.compile(
+    # Of Azure's paths what stands there is the container.
+    rf"(?<!abfs)(?<!abfss)(?<!wasb)(?<!wasbs)://(?P<rest>(?:(?!://){_CHARACTER})+)"
+)
+_ORACLE: Final = re.compile(rf"\b(?P<before>jdbc:oracle:\w+:)(?P<rest>[^@\s'\"](?:(?!://){_CHARACTER})*)@")
+_NAME: Final = re.compile(r"(?<![A-Za-z0-9_.-])(?P<key>[A-Za-z0-9_.-]+)(?:=|(?P<mark>\\*['\"])\s*:\s*(?=\\*['\"]))")
+_QUOTED: Final = r"(?P<quote>\\*['\"])(?:\\.|.)*?(?:(?P=quote)|$)"
+_VALUE: Final = re.compile(rf"{_QUOTED}|{_CHARACTER}+", re.MULTILINE)
+_PARAMETER: Final = re.compile(rf"{_QUOTED}|\{{[^}}\n]*\}}|(?:(?![&;]){_CHARACTER})+", re.MULTILINE)
+_PEM: Final = re.compile(r"(-----BEGIN [A-Z ]*PRIVATE KEY-----)(?s:.*?)(-----END|$)")
+_QUERY: Final = re.compile(r"[?;][\w.%-]+=")
+_PATH: Final = re.compile(r"[/?#;]")
+_PORT: Final = re.compile(r"\[.*|[^:]*(:\d*)?")
+_HOST: Final = re.compile(r"[\w-]+(\.[\w-]+)+(:\d+)?|[\w-]+:\d+|\[.*\](:\d+)?")
+_CONNECTION: Final = re.compile(r"\b(host|hostaddr|dbname)=")
+"""A text with it may be what libpq is told."""
 
 
 def is_secret(key: str) -> bool:
     """Whether the value of an option is not to be shown, by the words in its key."""
-    plain = key.lower().replace("_", "-")
-    return any(word in plain for word in _WORDS)
+    return _SECRET.search(key.lower().replace("_", "-")) is not None
 
 
 def shown(key: str, value: Any) -> str:
@@ -49,15 +51,51 @@ def shown(key: str, value: Any) -> str:
 
 
 def without_credentials(text: str) -> str:
-    """Return a text without the users and passwords that URLs in it have."""
-    if "://" not in text:
-        return text
-    return _PARAMETER.sub(_hide, _USER.sub(rf"\g<before>{HIDDEN}@", text))
+    """Return a text without the users and passwords that URLs and settings in it have."""
+    if "@" in text:
+        text = _URL.sub(_without_user, _ORACLE.sub(rf"\g<before>{HIDDEN}@", text))
+    if "PRIVATE KEY-----" in text:
+        text = _PEM.sub(rf"\1{HIDDEN}\2", text)
+    return _without_values(text) if "=" in text or ":" in text else text
 
 
-def _hide(found: re.Match[str]) -> str:
-    is_named = found["key"].lower() in _NAMED or is_secret(found["key"])
-    return f"{found['name']}{HIDDEN}" if is_named else found[0]
+def _without_user(found: re.Match[str]) -> str:
+    """A password may have any character that a URL ends something with; a host has a dot or a port, or is one word."""
+    rest = found["rest"]
+    if "@" not in rest:
+        return found[0]
+    before_query = _QUERY.split(rest, maxsplit=1)[0]
+    searched = before_query if "@" in before_query else rest
+    authority = _PATH.split(searched, maxsplit=1)[0]
+    user, _, host = authority.rpartition("@")
+    if "@" not in authority:
+        end = -1 if all(map(_PORT.fullmatch, authority.split(","))) else searched.rfind("@")
+    elif ":" in user and not _HOST.fullmatch(host):
+        end = searched.rfind("@")
+    else:
+        end = len(user)
+    return found[0] if end < 0 else f"://{HIDDEN}{rest[end:]}"
+
+
+def _without_values(text: str) -> str:
+    parts: list[str] = []
+    end = 0
+    for name in _NAME.finditer(text):
+        is_parameter = text[max(0, name.start() - 1) : name.start()] in ("?", "&", ";")
+        if name.start() < end or not _is_hidden(name["key"], text, is_parameter):
+            continue
+        value = (_PARAMETER if is_parameter else _VALUE).match(text, name.end())
+        if value is not None:
+            quote = value["quote"] or ""
+            parts += text[end : name.end()], quote, HIDDEN, quote
+            end = value.end()
+    return "".join([*parts, text[end:]])
+
+
+def _is_hidden(key: str, text: str, is_parameter: bool) -> bool:
+    if key.lower() in _NAMED:
+        return is_parameter or _CONNECTION.search(text) is not None
+    return is_secret(key)
 
 
 def shown_error(error: BaseException) -> str:
