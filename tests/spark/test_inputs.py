@@ -10,12 +10,17 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 
+from holdfast.common import Duration, WatermarkStrategy
 from holdfast.datastream import ParquetFileSink, StreamExecutionEnvironment
+from holdfast.datastream.connectors.file_system import FileSource, StreamFormat
+from holdfast.datastream.formats.json import JsonLinesFormat
 from holdfast.datastream.stream.data_stream import DataStream
 from holdfast.errors import ConfigurationError, RestoreError
 from holdfast.spark.input.description import description_of
+from tests.spark.test_shapes import environment
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
@@ -152,6 +157,40 @@ def test_an_input_whose_positions_hold_elsewhere_is_kept(files: Files) -> None:
     counted = files.run(("b", files.stream("b")), ("a", by_name("moved")), options={KEEP: "a"})
     assert counted == once("a1", "a2", "a3", "a4", "b1")
     assert files.run(("a", by_name("moved")), ("b", files.stream("b"))) == counted, "without being told again"
+
+
+def test_files_that_are_read_as_something_else_are_refused_unless_their_position_holds(
+    spark: Any, tmp_path: Path
+) -> None:
+    """As it was found: lines of text, and then the columns of JSON, under one uid, without a word."""
+
+    def run(told: StreamFormat, **options: Any) -> None:
+        source = FileSource.for_record_stream_format(told, str(tmp_path / "in"))
+        env = environment(spark, tmp_path, execution_trigger="available-now", **options)
+        stream = source.monitor_continuously(Duration.of_millis(50)).build()
+        rows = env.from_source(stream, WatermarkStrategy.no_watermarks(), "in").uid("in")
+        rows.map(lambda row: (str(row),), "value string").sink_to(ParquetFileSink(str(tmp_path / "out"))).uid("out")
+        env.execute("lines")
+
+    def put(name: str, line: str) -> None:
+        (tmp_path / "in" / name).write_text(line)
+
+    (tmp_path / "in").mkdir()
+    put("a", '{"x": 1}')
+    run(StreamFormat.text_line_format())
+    put("b", '{"x": 2}')
+    run(StreamFormat.text_line_format("latin-1"))
+    put("c", '{"x": 3}')
+    for other in (JsonLinesFormat("x bigint"), JsonLinesFormat("x bigint, y string")):
+        with pytest.raises(RestoreError, match=r"then .*/in', read as text of string, now .*read as JSON lines of str"):
+            run(other)
+    run(JsonLinesFormat("x bigint"), execution_state__recovery_changed__inputs_keep="in")
+    put("d", '{"x": 4}')
+    with pytest.raises(RestoreError, match=r"read as JSON lines of struct<x: bigint>, now .*<x: bigint, y: string>"):
+        run(JsonLinesFormat("x bigint, y string"))
+    run(JsonLinesFormat("x bigint"))
+    lines = [row["value"] for row in pq.read_table(str(tmp_path / "out")).to_pylist()]
+    assert sorted(lines) == ["Row(x=3)", "Row(x=4)", '{"x": 1}', '{"x": 2}']
 
 
 def test_one_frame_in_two_inputs_has_one_position(files: Files) -> None:

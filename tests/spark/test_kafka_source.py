@@ -29,8 +29,10 @@ from holdfast.datastream.connectors.kafka import (
     KafkaTopicPartition,
 )
 from holdfast.datastream.formats.debezium import DebeziumJsonDeserializationSchema
-from holdfast.errors import JobExecutionError
+from holdfast.datastream.formats.json import JsonRowDeserializationSchema
+from holdfast.errors import JobExecutionError, RestoreError
 from holdfast.testing import KafkaServer
+from holdfast.types.conversion.convert import to_type
 from tests.golden.debezium_log import END, records
 from tests.spark.test_changes import Same
 from tests.stories import ledger
@@ -97,6 +99,18 @@ def test_a_job_that_is_started_again_goes_on_where_it_was_and_finds_new_partitio
     produce(broker, topic, ["e"], 2)
     assert run(spark, tmp_path, source(broker, topic).build()) == ["a", "b", "c", "d", "e"]
     assert run(spark, tmp_path, source(broker, topic).build()) == ["a", "b", "c", "d", "e"]
+
+
+def test_records_that_are_read_as_something_else_are_refused_with_both_descriptions(
+    spark: Any, broker: KafkaServer, topic: str, tmp_path: Path
+) -> None:
+    produce(broker, topic, ["a"])
+    run(spark, tmp_path, source(broker, topic).build())
+    rows = source(broker, topic).set_value_only_deserializer(
+        JsonRowDeserializationSchema.builder().type_info(to_type("x bigint")).build()
+    )
+    with pytest.raises(RestoreError, match=r"read as records of string, now .*read as records of struct<x: bigint>"):
+        run(spark, tmp_path, rows.build())
 
 
 def test_a_job_waits_for_brokers_that_are_away_however_often_it_fails_in_the_same_way(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from holdfast.errors import ConfigurationError, RestoreError
@@ -9,9 +11,15 @@ from holdfast.runtime.graph.input_fitting import ANEW, KEEP, InputLeaf, InputRul
 
 
 def leaf(
-    uid: str, reads: str, ordinal: int = 0, *, schema: str = "struct<v:string>", streaming: bool = True
+    uid: str,
+    reads: str,
+    ordinal: int = 0,
+    *,
+    schema: str = "struct<v:string>",
+    streaming: bool = True,
+    elements: str | None = "",
 ) -> InputLeaf:
-    return InputLeaf(uid, ordinal, reads, schema, streaming)
+    return InputLeaf(uid, ordinal, reads, schema, streaming, elements)
 
 
 A, B = leaf("a", "topic 'a'"), leaf("b", "topic 'b'")
@@ -52,6 +60,33 @@ def test_one_that_reads_something_else_is_refused_with_both_descriptions(now: In
         assert all(part in str(caught.value) for part in (str(A), str(now), KEEP, ANEW))
     anew = fit_inputs([A, B], [now, B], InputRules(anew=frozenset("a")))
     assert (anew.origin(now), anew.origin(B), anew.dropped) == (None, B, (A,))
+
+
+LINES = leaf("a", "binaryFile of path '/in'", schema="struct<path:string>", elements="text of string")
+JSON = leaf("a", "binaryFile of path '/in'", schema="struct<path:string>", elements="JSON lines of struct<x: bigint>")
+
+
+def test_files_that_are_read_as_something_else_are_refused_and_called_what_they_are() -> None:
+    with pytest.raises(RestoreError) as caught:
+        fit_inputs([LINES], [JSON], NO_RULES)
+    then, now = "path '/in', read as text of string", "path '/in', read as JSON lines of struct<x: bigint>"
+    assert f"then a stream of {then}, now a stream of {now}" in str(caught.value)
+    assert "binaryFile" not in str(caught.value)
+    assert fit_inputs([LINES], [JSON], InputRules(keep=frozenset("a"))).origin(JSON) == LINES
+    assert fit_inputs([LINES], [JSON], InputRules(anew=frozenset("a"))).origin(JSON) is None
+    raw = leaf("a", "kafka of subscribe 'a'")
+    with pytest.raises(RestoreError, match="read as records of string, now a stream of kafka of subscribe 'a' with"):
+        fit_inputs([replace(raw, elements="records of string")], [raw], NO_RULES)
+
+
+def test_a_checkpoint_that_does_not_say_what_is_made_of_the_files_is_taken() -> None:
+    """As those before 2026-11-29."""
+    written = JSON.to_json()
+    assert InputLeaf.from_json(written, streaming=True) == JSON
+    del written["elements"]
+    before = InputLeaf.from_json(written, streaming=True)
+    assert fit_inputs([before], [JSON], NO_RULES).origin(JSON) == before
+    assert "elements" not in before.to_json()
 
 
 def test_a_position_is_kept_where_the_user_says_that_it_holds() -> None:

@@ -66,6 +66,13 @@ def read_by(splits: SplitInput, rows: DataStream, element_type: TypeInformation)
     return DataStream(rows._environment, node)
 
 
+def _say_what_is_made(rows: DataStream, elements: DataStream) -> None:
+    """Describes elements that a step makes of rows, whose description has only where they are from."""
+    node = rows._node
+    assert isinstance(node, SourceNode)
+    node.elements = f"{'records' if node.splits is None else node.splits.form()} of {elements.get_type().ddl}"
+
+
 def aligned_source(source: Source, strategy: WatermarkStrategy) -> tuple[Source, AlignedSource | None]:
     """The source as it can wait, if its strategy says that it is to wait for others; else as it is.
 
@@ -118,6 +125,8 @@ def elements_of(
         else:
             elements = elements.flat_map(decode, produced)
     decoded = elements
+    if decoder is not None or read is not None:
+        _say_what_is_made(rows, decoded)
     if decoder is None and type_info is not None and declared_type(type_info, "from_source") != elements.get_type():
         raise ConfigurationError(
             f"from_source(): type_info is {declared_type(type_info, 'from_source').ddl!r}, but the elements of "

@@ -65,6 +65,10 @@ class SplitInput(ABC):
             InputError: A file cannot be read, or is not what it was when the epoch was planned.
         """
 
+    def form(self) -> str:
+        """As what files are read, in a word of messages."""
+        return "files"
+
     def dead_letters(self) -> str | None:
         """Tag of the side output for what cannot be read; None if that fails the job."""
         return None

@@ -16,6 +16,8 @@ from holdfast.errors import ConfigurationError, RestoreError
 
 KEEP: Final = "execution.state-recovery.changed-inputs.keep"
 ANEW: Final = "execution.state-recovery.changed-inputs.anew"
+_LISTING: Final = "binaryFile of "
+"""The format in which Spark lists files that others read."""
 
 
 @dataclass(frozen=True)
@@ -28,6 +30,8 @@ class InputLeaf:
         reads: What it reads, in words: its format, and the path, topic or table.
         schema: The columns that it gives.
         streaming: Whether it is a stream; otherwise it is read once, as a whole.
+        elements: What is made of these columns as they are read, in words: a format of files and the type of their
+            elements, or that of records. Empty if nothing is; None if a checkpoint does not say, as older ones.
     """
 
     uid: str
@@ -35,23 +39,35 @@ class InputLeaf:
     reads: str
     schema: str
     streaming: bool = True
+    elements: str | None = None
 
     @property
-    def what(self) -> tuple[str, str, bool]:
-        """What it reads, to be compared."""
+    def place(self) -> tuple[str, str, bool]:
+        """Where it reads, whatever is made of that."""
         return self.reads, self.schema, self.streaming
 
+    def reads_as(self, other: InputLeaf) -> bool:
+        """Whether it reads the same as another, as far as both say."""
+        return self.place == other.place and (
+            None in (self.elements, other.elements) or self.elements == other.elements
+        )
+
     def __str__(self) -> str:
-        return f"{'a stream of ' if self.streaming else ''}{self.reads} with the columns {self.schema}"
+        stream = "a stream of " if self.streaming else ""
+        if self.elements:
+            return f"{stream}{self.reads.removeprefix(_LISTING)}, read as {self.elements}"
+        return f"{stream}{self.reads} with the columns {self.schema}"
 
     def to_json(self) -> dict[str, Any]:
         """As a checkpoint has it; what it is of, a stream or not, says its place there."""
-        return {"uid": self.uid, "ordinal": self.ordinal, "reads": self.reads, "schema": self.schema}
+        told = {} if self.elements is None else {"elements": self.elements}
+        return {"uid": self.uid, "ordinal": self.ordinal, "reads": self.reads, "schema": self.schema, **told}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any], *, streaming: bool) -> InputLeaf:
         """The leaf of which `to_json` was written."""
-        return cls(value["uid"], int(value["ordinal"]), value["reads"], value["schema"], streaming)
+        elements = value.get("elements")
+        return cls(value["uid"], int(value["ordinal"]), value["reads"], value["schema"], streaming, elements)
 
 
 @dataclass(frozen=True)
@@ -148,7 +164,7 @@ def _paired(
     """Pairs the leaves that read the same, best those at the same place; what is left on either side."""
     for same_place in (True, False):
         for leaf in list(now):
-            alike = (o for o in before if o.what == leaf.what and (not same_place or o.ordinal == leaf.ordinal))
+            alike = (o for o in before if o.reads_as(leaf) and (not same_place or o.ordinal == leaf.ordinal))
             found = next(alike, None)
             if found is not None:
                 origins[_key(leaf)] = found

@@ -122,6 +122,7 @@ class SourceNode(Node):
         reads: What it reads, in words that are the same in every run; its uid is derived from them if it has none.
         splits: What plans its epochs, if its elements are the splits that the next step reads.
         listener: Is told of completed checkpoints.
+        elements: What a step makes of its rows as it reads them, in words; empty if they are the elements.
     """
 
     frame: Any = None
@@ -130,6 +131,7 @@ class SourceNode(Node):
     reads: str = ""
     splits: SplitInput | None = None
     listener: SourceListener | None = None
+    elements: str = ""
 
 
 @dataclass(eq=False, kw_only=True)
@@ -362,8 +364,7 @@ def _tell_derived(node: SourceNode) -> None:
     """Says under which uid the position of an input is kept; only that of a stream is ever gone on from in a row."""
     logger.log(
         logging.WARNING if node.is_streaming else logging.INFO,
-        "no uid was set for the input that reads %s: its position is kept under %r, which is derived from that; call "
-        ".uid('...')",
+        "no uid was set for the input that reads %s: its position is kept under %r, derived from it; call .uid('...')",
         node.reads or "no named place",
         node.uid,
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from holdfast.errors import ConfigurationError, RestoreError
 from holdfast.runtime.graph.input_fitting import Fitting, InputLeaf, InputRules, fit_inputs
 from holdfast.runtime.graph.plan import SourcePlan
-from holdfast.runtime.graph.stream_graph import input_of
+from holdfast.runtime.graph.stream_graph import SourceNode, input_of
 from holdfast.spark.input.description import ignores_missing_files, source_of, streaming_leaves, table_of
 from holdfast.spark.input.offset_log import PlannedLine, lines_of, rearranged, require_plain
 from holdfast.spark.input.stored import require_positions
@@ -79,8 +79,8 @@ class InputIdentities:
         self.lines = () if union is None else tuple(_lines(streaming, union, session))
         tables: dict[str, InputLeaf] = {}
         for source, frame in static:
-            uid = uid_of(source)
-            tables.setdefault(uid, InputLeaf(uid, 0, *table_of(frame, session), streaming=False))
+            uid, elements = uid_of(source), _elements_of(source)
+            tables.setdefault(uid, InputLeaf(uid, 0, *table_of(frame, session), streaming=False, elements=elements))
         self.static = tuple(tables.values())
 
     def to_json(self, text: str) -> list[dict[str, Any]]:
@@ -150,7 +150,7 @@ class InputIdentities:
         for line in self.lines:
             origin = fitting.origin(line.leaf)
             taken = None if origin is None else places[origin]
-            elsewhere = origin is not None and origin.what != line.leaf.what
+            elsewhere = origin is not None and origin.place != line.leaf.place
             plan.append(PlannedLine(line.leaf.uid, line.folder, taken, elsewhere))
         return rearranged(streaming, [line.folder for line in before], plan)
 
@@ -161,18 +161,28 @@ def uid_of(source: SourcePlan) -> str:
     return input_of(source.node).identity
 
 
+def _elements_of(source: SourcePlan) -> str:
+    assert source.node is not None
+    node = input_of(source.node)
+    return node.elements if isinstance(node, SourceNode) else ""
+
+
 def _lines(
     streaming: Sequence[tuple[SourcePlan, DataFrame]], union: DataFrame, session: SparkSession
 ) -> Sequence[Line]:
     """The lines of the offset log, as Spark counts: by the leaves of the plan, where equal ones are one source."""
     leaves = streaming_leaves(union)
-    owners = [uid_of(source) for source, frame in streaming for _ in streaming_leaves(frame)]
+    owners = [source for source, frame in streaming for _ in streaming_leaves(frame)]
     if len(owners) != len(leaves):
         raise ConfigurationError(
             f"the inputs have {len(owners)} sources, but their union has {len(leaves)}: give each source an input of "
             "its own, by from_dataframe(), and join them by union()"
         )
-    return lines_of_leaves(zip(owners, leaves, strict=True), session)
+    lines = lines_of_leaves(zip(map(uid_of, owners), leaves, strict=True), session)
+    return [
+        replace(line, leaf=replace(line.leaf, elements=_elements_of(source)))
+        for line, source in zip(lines, owners, strict=True)
+    ]
 
 
 def lines_of_leaves(leaves: Iterable[tuple[str, Any]], session: SparkSession) -> list[Line]:

@@ -57,6 +57,7 @@ def _require_streaming(streaming: Mapping[str, Any]) -> None:
 
 
 def _require_fields(value: Mapping[str, Any], kinds: Mapping[str, type]) -> None:
+    _require(type(value.get("elements", "")) is str, "'elements' is no text")
     for name, kind in kinds.items():
         _require(type(value[name]) is kind, f"{name!r} is {value[name]!r:.80}")
         if kind is str:

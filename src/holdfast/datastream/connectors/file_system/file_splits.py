@@ -63,6 +63,9 @@ class FileSplits(SplitInput):
     def interval(self) -> float | None:
         return self._interval
 
+    def form(self) -> str:
+        return self._format.name
+
     def dead_letters(self) -> str | None:
         return self._letters
 
