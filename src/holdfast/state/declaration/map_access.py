@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Generic, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Final, Generic, TypeVar
+
+from holdfast.errors import StateError
 
 K = TypeVar("K")
 V = TypeVar("V")
+_PAIRS: Final = "a map, or pairs of a key and a value"
 
 
 class ReadableMap(ABC, Generic[K, V]):
@@ -53,6 +56,46 @@ class WritableMap(ReadableMap[K, V]):
         self.remove(key)
 
 
-def entries_of(given: Mapping[Any, Any] | Iterable[tuple[Any, Any]]) -> Iterable[tuple[Any, Any]]:
-    """Return the entries of a mapping, or the pairs that are given; PyFlink's `put_all` takes those only."""
-    return given.items() if isinstance(given, Mapping) else given
+def entries_of(
+    given: Mapping[Any, Any] | Iterable[tuple[Any, Any]], called: Callable[[], str]
+) -> Iterable[tuple[Any, Any]]:
+    """Return the entries of a mapping, or the pairs that are given; PyFlink's `put_all` takes those only.
+
+    Args:
+        given: What the user gave.
+        called: How the state is called in errors.
+
+    Raises:
+        StateError: It is neither.
+    """
+    if isinstance(given, Mapping):
+        return given.items()
+    if given is None:
+        raise StateError(f"The entries for {called()} are None; an empty map is no error.")
+    return _pairs(given, called)
+
+
+def elements_of(given: Iterable[Any], called: Callable[[], str], takes: str = "several elements") -> Iterator[Any]:
+    """Return the elements that are given for a state of several.
+
+    Args:
+        given: What the user gave.
+        called: How the state is called in errors.
+        takes: What it takes, in errors.
+
+    Raises:
+        StateError: There is no telling what its elements are.
+    """
+    try:
+        return iter(given)
+    except TypeError as error:
+        raise StateError(f"{called()} is given {given!r:.200}, but takes {takes}.") from error
+
+
+def _pairs(given: Iterable[Any], called: Callable[[], str]) -> Iterator[tuple[Any, Any]]:
+    for pair in elements_of(given, called, _PAIRS):
+        try:
+            key, value = pair
+        except (TypeError, ValueError) as error:
+            raise StateError(f"{called()} takes {_PAIRS}: {pair!r:.200} is none.") from error
+        yield key, value

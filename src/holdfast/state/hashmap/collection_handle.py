@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 
 from holdfast.errors import StateError
 from holdfast.state.declaration.api import ListState, MapState
-from holdfast.state.declaration.map_access import entries_of
+from holdfast.state.declaration.map_access import elements_of, entries_of
 from holdfast.state.hashmap.collection_column import REWRITTEN, ListColumn, MapColumn
 from holdfast.state.hashmap.handle import CellHandle
 from holdfast.state.layout.value_codec import RowCodec
@@ -84,16 +84,17 @@ class ListHandle(CellHandle[ListColumn], ListState[Any]):
 
     def _elements(self, values: Iterable[Any]) -> list[Any]:
         if values is None:
-            raise StateError(
-                f"The elements of list state {self.descriptor.name!r} are None; an empty list is no error."
-            )
+            raise StateError(f"The elements of {self._called()} are None; an empty list is no error.")
         exact = self._exact
-        return [value if type(value) is exact else self._element(value) for value in values]
+        return [value if type(value) is exact else self._element(value) for value in elements_of(values, self._called)]
 
     def _element(self, value: Any) -> Any:
         if value is None:
-            raise StateError(f"None is no element of list state {self.descriptor.name!r}.")
+            raise StateError(f"None is no element of {self._called()}.")
         return self.adopt(value)
+
+    def _called(self) -> str:
+        return f"list state {self.descriptor.name!r}"
 
 
 class MapHandle(CellHandle[MapColumn], MapState[Any, Any]):
@@ -132,11 +133,12 @@ class MapHandle(CellHandle[MapColumn], MapState[Any, Any]):
 
     def put_all(self, dict_value: Mapping[Any, Any] | Iterable[tuple[Any, Any]]) -> None:
         """Set several entries; nothing changes if one of them is refused."""
-        if dict_value is None:
-            raise StateError(f"The entries for map state {self.descriptor.name!r} are None; an empty map is no error.")
-        checked = [(self._dict_key(key), self.adopt(value)) for key, value in entries_of(dict_value)]
+        checked = [(self._dict_key(key), self.adopt(value)) for key, value in entries_of(dict_value, self._called)]
         for key, value in checked:
             self._write(key, value)
+
+    def _called(self) -> str:
+        return f"map state {self.descriptor.name!r}"
 
     def remove(self, key: Any) -> None:
         """Remove an entry, and the map with its last one."""

@@ -10,7 +10,6 @@ from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
-from holdfast.errors import StateError
 from holdfast.state.declaration.descriptor import StateDescriptor
 from holdfast.state.declaration.map_access import entries_of
 from holdfast.state.declaration.ttl_config import StateTtlConfig
@@ -228,10 +227,9 @@ class ExpiringMapHandle(Expiring, MapHandle):
 
     def put_all(self, dict_value: Mapping[Any, Any] | Iterable[tuple[Any, Any]]) -> None:
         """Set several entries; nothing changes if one of them is refused."""
-        if dict_value is None:
-            raise StateError(f"The entries for map state {self.descriptor.name!r} are None; an empty map is no error.")
         now = self._now()
-        checked = [(self._dict_key(key), (self.adopt(value), now)) for key, value in entries_of(dict_value)]
+        entries = entries_of(dict_value, self._called)
+        checked = [(self._dict_key(key), (self.adopt(value), now)) for key, value in entries]
         for key, pair in checked:
             self._write(key, pair)
 

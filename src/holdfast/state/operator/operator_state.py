@@ -15,7 +15,7 @@ import pyarrow as pa
 from holdfast.errors import HoldfastError, StateError, StateMigrationError
 from holdfast.state.declaration.api import BroadcastState, ListState
 from holdfast.state.declaration.descriptor import ListStateDescriptor, MapStateDescriptor
-from holdfast.state.declaration.map_access import entries_of
+from holdfast.state.declaration.map_access import elements_of, entries_of
 from holdfast.state.layout.value_codec import ValueCodec, value_codec_for
 from holdfast.state.operator.operator_evolution import Reading, reading_of
 from holdfast.state.operator.operator_snapshot import (
@@ -84,7 +84,7 @@ class OperatorListState(ListState[Any]):
         self._chunks, self._before, self._added = (), [], []
 
     def _adopted(self, values: Iterable[Any]) -> list[Any]:
-        elements = None if values is None else list(values)
+        elements = None if values is None else list(elements_of(values, self._gate.called))
         if elements is None or any(element is None for element in elements):
             raise StateError(f"Neither the elements nor one element of {self._gate.name} may be None.")
         return [self._gate.value(self._codec, element) for element in elements]
@@ -150,9 +150,7 @@ class OperatorBroadcastState(BroadcastState[Any, Any]):
 
     def put_all(self, dict_value: Mapping[Any, Any] | Iterable[tuple[Any, Any]]) -> None:
         """Set several entries; nothing changes if one of them is refused."""
-        if dict_value is None:
-            raise StateError(f"The entries for {self._gate.name} are None; an empty map is no error.")
-        self._put(entries_of(dict_value))
+        self._put(entries_of(dict_value, self._gate.called))
 
     def _put(self, entries: Iterable[tuple[Any, Any]]) -> None:
         gate, keys, codec = self._gate, self._keys, self._codec

@@ -24,6 +24,10 @@ class Gate:
         self._declared = descriptor.type_info.ddl
         self.name = f"{kind} state {descriptor.name!r} of operator {uid!r}"
 
+    def called(self) -> str:
+        """How the state is called in errors."""
+        return self.name
+
     def value(self, codec: ValueCodec, value: Any) -> Any:
         """Return a value as it is stored.
 
