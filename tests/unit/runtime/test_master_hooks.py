@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +18,23 @@ from typing import Any
 import pytest
 
 from holdfast.checkpoint.document.metadata import CheckpointMetadata, decode, encode
-from holdfast.datastream import MasterTriggerRestoreHook, RichMapFunction, WithMasterCheckpointHook
+from holdfast.common import Time, WatermarkStrategy
+from holdfast.datastream import (
+    AggregateFunction,
+    AsyncDataStream,
+    AsyncFunction,
+    CoGroupFunction,
+    DataStream,
+    KeyedStream,
+    MasterTriggerRestoreHook,
+    ProcessJoinFunction,
+    ProcessWindowFunction,
+    ReduceFunction,
+    RichMapFunction,
+    WindowFunction,
+    WithMasterCheckpointHook,
+)
+from holdfast.datastream.window import CountEvictor, TumblingProcessingTimeWindows
 from holdfast.errors import ConfigurationError, CorruptFileError, JobExecutionError, RestoreError
 from holdfast.kernel import fault
 from holdfast.runtime.job.control import SnapshotRequest
@@ -181,6 +198,106 @@ def test_one_that_always_fails_lets_nothing_be_committed_and_fails_the_job_at_it
     with pytest.raises(JobExecutionError, match=r"last of the job.*Master hook 'service': the service is down"):
         run(program(place, Told(place, "service", "always")), place / "job", epochs("in", BATCHES), tolerant)
     assert journal.read(place / "out") == []
+
+
+class Brings(WithMasterCheckpointHook[int]):
+    """Mixed into functions; its hook has the name of the function's class."""
+
+    def __init__(self, place: Path) -> None:
+        self._place = place
+
+    def create_master_trigger_restore_hook(self) -> Service:
+        return Service(self._place, type(self).__name__, "")
+
+
+class Whole(Brings, ProcessWindowFunction[Any, Any, Any, Any]):
+    def process(self, key: Any, context: Any, elements: Any) -> Any:
+        return elements
+
+
+class Plain(Brings, WindowFunction[Any, Any, Any, Any]):
+    def apply(self, key: Any, window: Any, inputs: Any) -> Any:
+        return inputs
+
+
+class First(Brings, ReduceFunction):
+    def reduce(self, value1: Any, value2: Any) -> Any:
+        return value1
+
+
+class Newest(Brings, AggregateFunction):
+    def create_accumulator(self) -> str:
+        return ""
+
+    def add(self, value: str, accumulator: str) -> str:
+        return value
+
+    def get_result(self, accumulator: str) -> str:
+        return accumulator
+
+    def merge(self, a: str, b: str) -> str:
+        return b
+
+
+class Same(Brings, AsyncFunction[Any, Any]):
+    async def async_invoke(self, value: Any) -> list[Any]:
+        return [value]
+
+
+class Both(Brings, CoGroupFunction):
+    def co_group(self, first: Any, second: Any) -> Any:
+        return first
+
+
+class Pair(Brings, ProcessJoinFunction):
+    def process_element(self, left: Any, right: Any, ctx: Any) -> Any:
+        yield left
+
+
+AROUND: dict[str, tuple[Callable[[KeyedStream, Path], DataStream], set[str]]] = {
+    "process": (lambda s, p: s.count_window(1).process(Whole(p), "string"), {"Whole"}),
+    "apply": (lambda s, p: s.count_window(1).apply(Plain(p), "string"), {"Plain"}),
+    "reduce": (lambda s, p: s.count_window(1).reduce(First(p), Whole(p), output_type="string"), {"First", "Whole"}),
+    "aggregate": (
+        lambda s, p: s.count_window(1).aggregate(Newest(p), Plain(p), "string", "string"),
+        {"Newest", "Plain"},
+    ),
+    "with an evictor": (
+        lambda s, p: s.count_window(1).evictor(CountEvictor.of(1)).reduce(First(p), Whole(p), output_type="string"),
+        {"First", "Whole"},
+    ),
+    "all keys": (lambda s, p: s.count_window_all(1).reduce(First(p), output_type="string"), {"First"}),
+    "async": (lambda s, p: AsyncDataStream.unordered_wait(s, Same(p), Time.seconds(9), 1, "string"), {"Same"}),
+    "co_group": (
+        lambda s, p: (
+            s.co_group(s)
+            .where(lambda word: word)
+            .equal_to(lambda word: word)
+            .window(TumblingProcessingTimeWindows.of(Time.seconds(9)))
+            .apply(Both(p), "string")
+        ),
+        {"Both"},
+    ),
+    "interval join": (
+        lambda s, p: s.interval_join(s).between(Time.seconds(-1), Time.seconds(1)).process(Pair(p), "string"),
+        {"Pair"},
+    ),
+}
+
+
+@pytest.mark.parametrize("around", AROUND)
+def test_functions_inside_of_windows_and_joins_bring_theirs(place: Path, around: str) -> None:
+    """Before, none of these was asked for its hook, and nothing said so."""
+    apply, expected = AROUND[around]
+    told = Program()
+    times = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda word, _: ord(word))
+    words = told.source("in", "string").assign_timestamps_and_watermarks(times)
+    stream = words.key_by(lambda word: word, "string")
+    apply(stream, place).uid("step").sink_to(Journal(place / "out")).uid("out")
+    run(told, place / "job", epochs("in", BATCHES[:1]))
+    assert set(newest(place).master_states) == expected
+    for name in expected:
+        assert log(place, name)[:2] == ["reset", "checkpoint 1: 1"]
 
 
 @pytest.mark.parametrize("tolerated", [0, 2])

@@ -14,6 +14,7 @@ import threading
 from collections import Counter
 from typing import Final
 
+from holdfast.runtime.function.user_function import functions_of
 from holdfast.runtime.graph.stream_graph import KeyedNode, NarrowNode, Node, StreamGraph
 
 _log: Final = logging.getLogger(__name__)
@@ -119,6 +120,6 @@ def _own(node: Node) -> tuple[str, ...]:
 def _function(node: Node) -> str:
     if not isinstance(node, KeyedNode | NarrowNode):
         return ""
-    function = node.operator.function
-    named = function if hasattr(function, "__qualname__") else type(function)
-    return f"{getattr(named, '__module__', None)}.{named.__qualname__}"
+    functions = functions_of(node.operator.function)
+    named = [function if hasattr(function, "__qualname__") else type(function) for function in functions]
+    return " ".join(f"{getattr(one, '__module__', None)}.{one.__qualname__}" for one in named)

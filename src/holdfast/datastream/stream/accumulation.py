@@ -135,6 +135,11 @@ class FinalReduce(KeyedProcessFunction):
         self._function = function
         self._type = element_type
 
+    @property
+    def program_functions(self) -> tuple[Any, ...]:
+        """The functions of the program that it calls."""
+        return (self._function,)
+
     def open(self, runtime_context: RuntimeContext) -> None:
         """Open the function and ask for the state."""
         opener = getattr(self._function, "open", None)

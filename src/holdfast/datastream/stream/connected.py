@@ -258,6 +258,11 @@ class _Meeting(WindowFunction[Any, Any, Any, Any]):
     def __init__(self, function: JoinFunction | CoGroupFunction) -> None:
         self._function = function
 
+    @property
+    def program_functions(self) -> tuple[Any, ...]:
+        """The functions of the program that it calls."""
+        return (self._function,)
+
     def open(self, runtime_context: Any) -> None:
         self._function.open(runtime_context)
 

@@ -140,6 +140,11 @@ class _Join(KeyedCoProcessFunction):
         self._kept = max(upper, 0), max(-lower, 0)
         self._pair = _PairContext()
 
+    @property
+    def program_functions(self) -> tuple[Any, ...]:
+        """The functions of the program that it calls."""
+        return (self._function,)
+
     def open(self, runtime_context: RuntimeContext) -> None:
         self._function.open(runtime_context)
         self._left: Any = self._waiting(runtime_context, "left", self._types[0])

@@ -6,13 +6,14 @@ triggered between two epochs, when all tasks have answered: what they return is 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from holdfast.checkpoint.coordination.coordinator import CheckpointCoordinator
 from holdfast.checkpoint.coordination.master_hook import MasterTriggerRestoreHook, WithMasterCheckpointHook
 from holdfast.errors import ConfigurationError, CorruptFileError, RestoreError, StateError
 from holdfast.runtime.commit.starting_point import Restored
+from holdfast.runtime.function.user_function import functions_of
 from holdfast.runtime.graph.stream_graph import KeyedNode, NarrowNode, Node, SinkNode, StreamGraph
 
 
@@ -77,12 +78,17 @@ def restore_hooks(coordinator: CheckpointCoordinator, restored: Restored) -> Non
         raise StateError(f"a master hook {what}: {type(error).__name__}: {error}") from error
 
 
-def _hooks_of(node: Node) -> list[MasterTriggerRestoreHook[Any]]:
-    brought = node.operator.function if isinstance(node, KeyedNode | NarrowNode) else None
-    if isinstance(node, SinkNode):
-        brought = node.sink
-    if not isinstance(brought, WithMasterCheckpointHook):
-        return []
+def _hooks_of(node: Node) -> Iterator[MasterTriggerRestoreHook[Any]]:
+    if isinstance(node, KeyedNode | NarrowNode):
+        brought = list(functions_of(node.operator.function))
+    else:
+        brought = [node.sink] if isinstance(node, SinkNode) else []
+    for one in brought:
+        if isinstance(one, WithMasterCheckpointHook):
+            yield _hook_of(node, one)
+
+
+def _hook_of(node: Node, brought: WithMasterCheckpointHook[Any]) -> MasterTriggerRestoreHook[Any]:
     try:
         hook = brought.create_master_trigger_restore_hook()
     except Exception as error:
@@ -94,4 +100,4 @@ def _hooks_of(node: Node) -> list[MasterTriggerRestoreHook[Any]]:
             f"the step {node.identity!r}: create_master_trigger_restore_hook() returned {hook!r}, which is no "
             "MasterTriggerRestoreHook"
         )
-    return [hook]
+    return hook

@@ -13,7 +13,7 @@ Wherever a function object with a single method is taken, a plain Python callabl
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from enum import Enum
 from typing import Any
 
@@ -103,6 +103,13 @@ class Function:
 
     def close(self) -> None:
         """Releases what `open` took when the worker process lets the function go; a killed process does not."""
+
+
+def functions_of(function: Any) -> Iterator[Any]:
+    """Returns a function, and those of the program that it calls, as that of a window or of a join does."""
+    yield function
+    for called in getattr(function, "program_functions", ()):
+        yield from functions_of(called)
 
 
 class RichFunction(Function):

@@ -47,6 +47,11 @@ class AsyncOperation(Function):
         self._capacity = capacity
         self._is_ordered = is_ordered
 
+    @property
+    def program_functions(self) -> tuple[Any, ...]:
+        """The functions of the program that it calls."""
+        return (self.function,)
+
     def open(self, runtime_context: RuntimeContext) -> None:
         self.function.open(runtime_context)
 

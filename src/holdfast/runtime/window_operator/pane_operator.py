@@ -151,6 +151,11 @@ class PaneOperator(Function):
         self.output_type = RowTypeInformation(names, [*keys.values(), *times, *results])
 
     @property
+    def program_functions(self) -> tuple[Any, ...]:
+        """The functions of the program that it calls."""
+        return (*self._aggregates,)
+
+    @property
     def kept_as(self) -> dict[str, Any]:
         """What a checkpoint says of its open windows: all that decides what a pane is, and when it goes."""
         time = "event" if self.is_event_time else "processing"

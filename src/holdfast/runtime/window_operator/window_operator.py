@@ -60,6 +60,14 @@ class WindowEvaluation(Function):
         self._with_key = with_key
         self._combine = combine
 
+    @property
+    def program_functions(self) -> tuple[Any, ...]:
+        """The functions of the program that it calls."""
+        return (
+            self.function,
+            self._combine,
+        )
+
     def open(self, runtime_context: RuntimeContext) -> None:
         """Open the function."""
         for part in (self.function, self._combine):
@@ -98,6 +106,11 @@ class WindowCombination(Function):
 
     def __init__(self, descriptor: ReducingStateDescriptor[Any] | AggregatingStateDescriptor[Any, Any, Any]) -> None:
         self._descriptor = descriptor
+
+    @property
+    def program_functions(self) -> tuple[Any, ...]:
+        """The functions of the program that it calls."""
+        return (combining_function(self._descriptor),)
 
     def open(self, runtime_context: RuntimeContext) -> None:
         """Open the function that combines."""
@@ -172,6 +185,14 @@ class WindowOperator(Function):
     def descriptors(self) -> list[StateDescriptor[Any]]:
         """The states of each window that the operator itself has."""
         return [self.contents]
+
+    @property
+    def program_functions(self) -> tuple[Any, ...]:
+        """The functions of the program that it calls."""
+        return (
+            combining_function(self.contents),
+            self.evaluation,
+        )
 
     def open(self, runtime_context: RuntimeContext) -> None:
         """Open the functions."""
