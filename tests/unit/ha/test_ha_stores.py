@@ -12,6 +12,7 @@ from holdfast.errors import (
     AlreadyExistError,
     CorruptFileError,
     FormatVersionError,
+    HoldfastError,
     NotExistError,
     PossibleInconsistentStateError,
 )
@@ -324,6 +325,21 @@ def test_a_plan_is_recovered_by_the_next_leader(plans: Plans) -> None:
     assert successor.get_job_ids() == [JOB]
     assert successor.recover_execution_plan(JOB) == plan()
     assert successor.recover_execution_plan(OTHER) is None
+
+
+@pytest.mark.parametrize("damage", ["damaged", "gone"])
+def test_a_plan_of_ones_own_that_could_not_be_recovered_may_be_put_again(plans: Plans, damage: str) -> None:
+    store = plans.open()
+    store.put_execution_plan(plan())
+    (file,) = plans.files
+    if damage == "gone":
+        (plans.directory / file).unlink()
+    else:
+        (plans.directory / file).write_bytes(b"{}")
+    with pytest.raises(HoldfastError):
+        store.recover_execution_plan(JOB)
+    store.put_execution_plan(plan(version=2))
+    assert store.recover_execution_plan(JOB) == plan(version=2) == plans.open().recover_execution_plan(JOB)
 
 
 def test_only_a_known_plan_is_replaced(plans: Plans) -> None:

@@ -311,6 +311,14 @@ def test_one_that_always_fails_ends_a_job_that_has_no_end_at_what_is_tolerated(p
     assert journal.read(place / "out") == []
 
 
+def test_one_that_always_fails_ends_a_job_that_restarts_without_end(place: Path) -> None:
+    told = program(place, Told(place, "service", "always"))
+    job = master(told, place / "job", epochs("in", [["a"]] * 100), RESTARTING)
+    with pytest.raises(JobExecutionError, match=r"times in a row in the same way, so no restart will help"):
+        job.run()
+    assert journal.read(place / "out") == []
+
+
 class NeverAnswers(Service):
     def trigger_checkpoint(self, checkpoint_id: int, timestamp: int, executor: Executor | None) -> Any:
         if self._trouble == "blocks":
