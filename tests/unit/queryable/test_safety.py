@@ -18,6 +18,7 @@ from holdfast.kernel.configuration import Configuration
 from holdfast.queryable import AsyncQueryableStateClient, QueryableStateClient, ServerSettings, StateServer, at_least
 from holdfast.queryable.replica.scan import RunningScan
 from holdfast.queryable.replica.state_view import StateView
+from holdfast.queryable.server.embedded import settings_from
 from holdfast.queryable.server.server_settings import ports_from
 from holdfast.queryable.wire.errors import (
     LimitExceededError,
@@ -30,7 +31,7 @@ from holdfast.queryable.wire.frame import VERSION, FrameReader, FrameType, encod
 from holdfast.queryable.wire.limits import Limits
 from holdfast.queryable.wire.request import ScanRequest
 from holdfast.queryable.wire.tls import server_context
-from holdfast.runtime.job.query_options import PORTS
+from holdfast.runtime.job.query_options import HOST, PORTS
 from holdfast.state.declaration.descriptor import ValueStateDescriptor
 from tests.examples import examples
 from tests.programs.written_job import WrittenJob
@@ -400,6 +401,21 @@ def test_ports_are_tried_in_turn_and_a_full_range_is_an_error(job, bench):
 
 def ports(text):
     return ports_from(Configuration({PORTS.key: text}), PORTS)
+
+
+def test_a_server_listens_on_the_loopback_unless_it_is_told_otherwise(job, bench):
+    def reached(server):
+        found = []
+        for address in ("127.0.0.1", "127.0.0.2", "::1"):
+            with suppress(OSError), socket.create_connection((address, server.get_server_address()[1]), timeout=60):
+                found.append(address)
+        return found
+
+    def of_a_job(**options):
+        return bench.server(job, **vars(settings_from(Configuration({PORTS.key: "0"} | options))))
+
+    assert reached(bench.server(job)) == reached(of_a_job()) == ["127.0.0.1"]
+    assert reached(of_a_job(**{HOST.key: "0.0.0.0"})) == ["127.0.0.1", "127.0.0.2"]
 
 
 def test_a_server_starts_once_and_ends_as_often_as_one_likes(job, bench):

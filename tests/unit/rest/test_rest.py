@@ -42,6 +42,14 @@ def test_the_address_is_for_the_user_alone_and_goes_with_the_job(job: Running) -
     assert "No process runs the job" in str(refused(lambda: job.client))
 
 
+def test_a_job_listens_on_the_loopback_and_nowhere_else(job: Running) -> None:
+    port = int(job.client.address.url.rpartition(":")[2])
+    socket.create_connection(("127.0.0.1", port), SECONDS).close()
+    for elsewhere in ("127.0.0.2", "::1"):  # who listens on all addresses listens on these, too
+        with pytest.raises(OSError):
+            socket.create_connection((elsewhere, port), SECONDS)
+
+
 def test_the_address_says_which_token_requests_show_and_which_one_fences(job: Running) -> None:
     (address,) = (job.directory / "rest").iterdir()
     said = json.loads(address.read_text())
