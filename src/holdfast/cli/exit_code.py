@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import sys
 import traceback
 from collections.abc import Iterator
@@ -10,7 +9,7 @@ from contextlib import contextmanager
 from typing import Final, NoReturn
 
 from holdfast.errors import ConfigurationError, FencedError, HoldfastError, JobExecutionError, RestoreError
-from holdfast.kernel.secret import shown_error, without_credentials
+from holdfast.kernel.secret import get_logger, shown_error, without_credentials
 
 ENDED: Final = 0
 FAILED: Final = 1
@@ -27,7 +26,7 @@ _CODES: Final[tuple[tuple[type[BaseException], int], ...]] = (
     (HoldfastError, FAILED),
 )
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 
 def exit_code_of(error: BaseException) -> int:

@@ -14,6 +14,7 @@ from holdfast.cli.registers import Registers
 from holdfast.errors import ConfigurationError, HoldfastError, NotExistError
 from holdfast.ha.services.job_register import MARKER_NAME, job_id_in
 from holdfast.kernel.ids import JobID
+from holdfast.kernel.secret import shown_error
 from holdfast.storage.file_system.path import base_name, parent
 from holdfast.storage.file_system.scheme import file_system_for, join
 from holdfast.storage.job.job_directory import METADATA_NAME, REGISTER, JobDirectory
@@ -42,7 +43,7 @@ def job_directories(path: str, registers: Registers) -> Iterator[tuple[JobDirect
         except ConfigurationError as error:
             if len(found) == 1:
                 raise
-            click.echo(str(error), err=True)
+            click.echo(shown_error(error), err=True)
             continue
         yield _with_stored_id(directory, state), state
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from enum import Enum
 from typing import Any, NoReturn
 
@@ -10,10 +9,11 @@ from holdfast.checkpoint.config.options import CHECKPOINT_STORAGE, CHECKPOINTS_D
 from holdfast.common.flink_paths import refusing
 from holdfast.datastream.flink_paths import REFUSED
 from holdfast.errors import ConfigurationError
+from holdfast.kernel.secret import get_logger
 from holdfast.state import ColumnarStateBackend, FsStateBackend, HashMapStateBackend, MemoryStateBackend, StateBackend
 from holdfast.state.declaration.options import STATE_BACKEND
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 __all__ = [
     "ColumnarStateBackend",

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import difflib
-import logging
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, TypeVar
 
 from holdfast.errors import ConfigurationError
 from holdfast.kernel.option import ConfigOption, all_keys, as_text, convert, expectation, is_free, options_for
-from holdfast.kernel.secret import shown, without_credentials
+from holdfast.kernel.secret import get_logger, shown, without_credentials
 
 T = TypeVar("T")
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 _notified: set[str] = set()
 
 

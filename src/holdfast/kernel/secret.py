@@ -7,7 +7,9 @@ messages of errors, checkpoints, `info` and `repr` ask here.
 
 from __future__ import annotations
 
+import logging
 import re
+from contextlib import suppress
 from typing import Any, Final
 
 HIDDEN: Final = "******"
@@ -59,6 +61,11 @@ def without_credentials(text: str) -> str:
     return _without_values(text) if "=" in text or ":" in text else text
 
 
+def place_of(text: str) -> str:
+    """Return how a checkpoint names a place: it is the same place when somebody else reads it."""
+    return without_credentials(text).replace(f"//{HIDDEN}@", "//")
+
+
 def _without_user(found: re.Match[str]) -> str:
     """A password may have any character that a URL ends something with; a host has a dot or a port, or is one word."""
     rest = found["rest"]
@@ -101,3 +108,32 @@ def _is_hidden(key: str, text: str, is_parameter: bool) -> bool:
 def shown_error(error: BaseException) -> str:
     """Return the message of an error as it may be shown; those of other libraries quote what they connect to."""
     return without_credentials(str(error))
+
+
+class _WithoutCredentials(logging.Filter):
+    """Hides what must not be shown in a line and in its traceback, before any handler sees them."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        with suppress(Exception):  # a line that cannot be made is for its handler to complain about
+            message = record.getMessage()
+            hidden = without_credentials(message)
+            if hidden != message:
+                record.msg, record.args = hidden, None
+        if record.exc_info and record.exc_info[1] is not None:
+            trace = logging.Formatter().formatException(record.exc_info)
+            hidden = without_credentials(trace)
+            if hidden != trace:  # a handler may ask the error itself
+                record.exc_info, record.exc_text = None, hidden
+        if record.stack_info:
+            record.stack_info = without_credentials(record.stack_info)
+        return True
+
+
+_FILTER: Final = _WithoutCredentials()
+
+
+def get_logger(name: str) -> logging.Logger:
+    """Return a logger of this package; whoever handles its lines finds no credentials in them."""
+    logger = logging.getLogger(name)
+    logger.addFilter(_FILTER)
+    return logger

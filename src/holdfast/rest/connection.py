@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -14,11 +13,12 @@ from typing import Final
 
 from holdfast.errors import HoldfastError
 from holdfast.kernel.connection_quota import ConnectionQuota
+from holdfast.kernel.secret import get_logger, shown_error, without_credentials
 from holdfast.rest.answer import Answer, RefusedError, probed
 from holdfast.rest.page.page_files import is_page, page_at
 from holdfast.rest.request_head import RequestHead, parse_body
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 _LINGER_SECONDS: Final = 1.0
 _CHUNK: Final = 65536
 _ALWAYS: Final = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
@@ -201,10 +201,10 @@ def _responded(respond: Respond, head: RequestHead, body: bytes) -> Answer:
     except RefusedError as error:
         return _refusal(error)
     except HoldfastError as error:
-        return Answer({"errors": [f"{type(error).__name__}: {error}"]}, 500)
+        return Answer({"errors": [f"{type(error).__name__}: {shown_error(error)}"]}, 500)
     except Exception as error:
         _log.exception("%s %s failed", head.method, head.target)
-        return Answer({"errors": [f"Internal error: {error!r}."]}, 500)
+        return Answer({"errors": [f"Internal error: {without_credentials(repr(error))}."]}, 500)
 
 
 def respond_with(answer: Callable[..., Answer]) -> Respond:
@@ -213,7 +213,7 @@ def respond_with(answer: Callable[..., Answer]) -> Respond:
 
 
 def _refusal(error: RefusedError) -> Answer:
-    return Answer({"errors": [str(error)]}, error.status, headers=error.headers)
+    return Answer({"errors": [shown_error(error)]}, error.status, headers=error.headers)
 
 
 def _encoded(answer: Answer) -> bytes:

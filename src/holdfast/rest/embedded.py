@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 import secrets
 from pathlib import Path
 from typing import Final
 
 from holdfast.errors import ConfigurationError
 from holdfast.kernel.configuration import Configuration
+from holdfast.kernel.secret import get_logger
 from holdfast.queryable.server.server_settings import ports_from
 from holdfast.rest.address import AddressFile
 from holdfast.rest.connection import RestBounds
@@ -28,7 +28,7 @@ from holdfast.runtime.job.rest_options import (
 from holdfast.runtime.master.job_master import JobMaster
 from holdfast.runtime.master.job_observer import JobObserver
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 _LINGER_SECONDS: Final = 5.0
 
 

@@ -6,13 +6,13 @@ Of the standard library: a handful of requests a minute from this host, and no f
 from __future__ import annotations
 
 import asyncio
-import logging
 import ssl
 import threading
 from typing import Any, Final
 
 from holdfast.errors import ConfigurationError
 from holdfast.kernel.connection_quota import ConnectionQuota
+from holdfast.kernel.secret import get_logger
 from holdfast.rest.absent import ABSENT
 from holdfast.rest.checkpoint_api import CheckpointApi
 from holdfast.rest.connection import RestBounds, RestConnection, respond_with
@@ -24,7 +24,7 @@ from holdfast.rest.route.routes import Routes
 from holdfast.rest.state.state_api import StateApi
 from holdfast.runtime.master.job_master import JobMaster
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 HOST: Final = "127.0.0.1"
 _BACKLOG: Final = 1024
 _CLOSE_SECONDS: Final = 2.0

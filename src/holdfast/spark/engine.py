@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -17,6 +16,7 @@ from holdfast.checkpoint.config.checkpoint_config import CoordinatorConfiguratio
 from holdfast.errors import HoldfastError
 from holdfast.kernel import fault
 from holdfast.kernel.configuration import Configuration
+from holdfast.kernel.secret import get_logger
 from holdfast.runtime.exchange.barrier import Barrier
 from holdfast.runtime.exchange.barrier_row import unpack
 from holdfast.runtime.exchange.descriptor import EpochDescriptor, JobDescriptor
@@ -48,7 +48,7 @@ from holdfast.spark.trigger import EpochTrigger
 from holdfast.spark.worker import EPOCH_PROPERTY, epoch_text, task_function
 from holdfast.storage.job.job_directory import JobDirectory
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 T = TypeVar("T")
 
 

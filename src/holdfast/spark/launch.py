@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import logging
 import os
 import shutil
 import socket
@@ -19,7 +18,7 @@ from holdfast.ha.services.options import ha_type
 from holdfast.kernel.clock import Clock, SystemClock
 from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.ids import JobID
-from holdfast.kernel.secret import shown_error
+from holdfast.kernel.secret import get_logger, shown_error
 from holdfast.runtime.graph.stream_graph import StreamGraph
 from holdfast.runtime.job.job import Job
 from holdfast.runtime.job.job_root import checkpoint_root, job_directory
@@ -35,7 +34,7 @@ from holdfast.spark.trigger import EpochTrigger
 from holdfast.storage.file_system.s3_options import use_s3_options
 from holdfast.storage.file_system.scheme import file_system_for
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 _of_this_process: WeakValueDictionary[tuple[str | None, JobID], JobClient] = WeakValueDictionary()
 """The newest run of each job; one that runs is held by its thread."""

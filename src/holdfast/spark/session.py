@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import shutil
 import sys
@@ -19,11 +18,12 @@ from pyspark.sql import SparkSession
 
 from holdfast.errors import ConfigurationError
 from holdfast.kernel.configuration import Configuration
+from holdfast.kernel.secret import get_logger
 from holdfast.runtime.job.engine import EngineLostError
 from holdfast.runtime.job.options import JOB_NAME
 from holdfast.spark.java import ensure_java
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 T = TypeVar("T")
 
 _BATCH_BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"

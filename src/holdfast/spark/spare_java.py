@@ -7,7 +7,6 @@ elsewhere it would hold what others could use.
 
 from __future__ import annotations
 
-import logging
 import os
 import sys
 from collections.abc import Mapping
@@ -18,10 +17,11 @@ from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
 from holdfast.kernel.configuration import Configuration
+from holdfast.kernel.secret import get_logger
 from holdfast.spark.java import ensure_java
 from holdfast.spark.session import get_or_create
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 _AT_THE_START: Final = (
     "spark.archives",

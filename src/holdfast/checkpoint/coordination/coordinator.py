@@ -25,7 +25,6 @@ own checkpoint as well, hence the loop.
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Executor, Future
@@ -62,8 +61,9 @@ from holdfast.errors import (
 )
 from holdfast.kernel.clock import Clock
 from holdfast.kernel.ids import JobID
+from holdfast.kernel.secret import get_logger
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 
 class CheckpointCoordinator:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -30,9 +29,10 @@ from holdfast.checkpoint.protocol.pending_checkpoint import PendingCheckpoint
 from holdfast.checkpoint.protocol.state_machine import CheckpointProtocol, Instructions
 from holdfast.errors import CheckpointError, CheckpointFailureReason, StorageError
 from holdfast.kernel.ids import new_nonce
+from holdfast.kernel.secret import get_logger
 
 P = ParamSpec("P")
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 
 class InstructionExecutor:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, Future
@@ -13,10 +12,11 @@ from typing import Any, Generic, TypeVar
 
 from holdfast.checkpoint.coordination.hook_thread import HookThread, SilentHookError
 from holdfast.errors import CheckpointError, CheckpointFailureReason, CorruptFileError, StateError
+from holdfast.kernel.secret import get_logger
 from holdfast.storage.handle.state_handle import StateSerializer
 
 T = TypeVar("T")
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 
 class MasterTriggerRestoreHook(ABC, Generic[T]):

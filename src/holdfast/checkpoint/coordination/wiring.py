@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
@@ -30,11 +29,12 @@ from holdfast.checkpoint.store.id_counter import CheckpointIDCounter, RegisterCh
 from holdfast.kernel.clock import Clock, SystemClock
 from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.ids import JobID
+from holdfast.kernel.secret import get_logger
 from holdfast.state.hashmap.state_backend import FsStateBackend, MemoryStateBackend
 from holdfast.storage.job.job_directory import JobDirectory
 from holdfast.storage.register.fenced_register import Lease
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 
 @dataclass(frozen=True)

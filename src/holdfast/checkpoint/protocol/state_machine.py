@@ -44,6 +44,7 @@ from holdfast.checkpoint.protocol.schedule import Schedule
 from holdfast.checkpoint.statistics.tracker import UNKNOWN, CheckpointStatsTracker
 from holdfast.errors import CheckpointError, CheckpointFailureReason
 from holdfast.kernel.clock import Clock
+from holdfast.kernel.secret import shown_error
 
 Instructions = list[Instruction]
 _REMEMBERED_EXPIRED: Final = 16
@@ -373,7 +374,7 @@ class CheckpointProtocol:
     ) -> Instructions:
         pending.abort(error)
         self._forget(pending)
-        self._statistics.report_failed(pending.checkpoint_id, self._clock.now_ms(), str(error), _name(error))
+        self._statistics.report_failed(pending.checkpoint_id, self._clock.now_ms(), shown_error(error), _name(error))
         instructions: Instructions = [] if keep_files else [DiscardLocation(pending)]
         return [
             *instructions,

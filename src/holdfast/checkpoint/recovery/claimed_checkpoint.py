@@ -10,7 +10,6 @@ If somebody has led the job meanwhile, it has taken itself back, and nothing of 
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
@@ -21,6 +20,7 @@ from holdfast.checkpoint.recovery.retained import load, recover_all, root_of
 from holdfast.errors import ConfigurationError, HoldfastError, NotExistError
 from holdfast.kernel import fault
 from holdfast.kernel.ids import JobID
+from holdfast.kernel.secret import get_logger
 from holdfast.storage.file_system.path import base_name, is_absolute, parent
 from holdfast.storage.file_system.scheme import file_system_for
 from holdfast.storage.job.job_directory import METADATA_NAME, JobDirectory
@@ -28,7 +28,7 @@ from holdfast.storage.job.naming import FileName
 from holdfast.storage.register.file_register import FileRegister
 from holdfast.storage.register.register_state import CheckpointPointer, RegisterState
 
-_log: Final = logging.getLogger(__name__)
+_log: Final = get_logger(__name__)
 
 
 def directory_of_job(snapshot: CompletedCheckpoint) -> JobDirectory:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -11,9 +10,10 @@ from typing import Final, NamedTuple
 
 from holdfast.errors import HoldfastError
 from holdfast.kernel import fault
+from holdfast.kernel.secret import get_logger
 from holdfast.storage.file_system.os_error import translate
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 _THREADS: Final = 4
 
 

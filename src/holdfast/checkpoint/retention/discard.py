@@ -6,7 +6,6 @@ reads. A process that dies in between leaves files behind, and a job that is run
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable
 
 from holdfast.checkpoint.config.checkpoint_config import CoordinatorConfiguration
@@ -14,12 +13,13 @@ from holdfast.checkpoint.document.snapshot_type import CheckpointProperties, Che
 from holdfast.errors import HoldfastError
 from holdfast.kernel import fault
 from holdfast.kernel.configuration import Configuration
+from holdfast.kernel.secret import get_logger
 from holdfast.storage.file_system.path import join
 from holdfast.storage.job.job_directory import JobDirectory, checkpoint_id_of
 from holdfast.storage.job.naming import FileName
 from holdfast.storage.register.fenced_register import Lease
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 
 def goes_with_the_job(configuration: Configuration, status: str) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
@@ -16,13 +15,14 @@ from holdfast.checkpoint.retention.policy import Beginning, Deletions, Retention
 from holdfast.errors import HoldfastError
 from holdfast.kernel.clock import Clock, SystemClock
 from holdfast.kernel.configuration import Configuration
+from holdfast.kernel.secret import get_logger
 from holdfast.storage.file_system.path import base_name, parent
 from holdfast.storage.file_system.scheme import FileStatus, join
 from holdfast.storage.job.job_directory import JobDirectory
 from holdfast.storage.job.naming import FileName
 from holdfast.storage.register.fenced_register import Lease, RegisterState
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 _PACE: Final = 0.8
 _LONGEST_PACE: Final = 10.0
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import replace
@@ -11,9 +10,10 @@ from holdfast.checkpoint.document.completed_checkpoint import CompletedCheckpoin
 from holdfast.checkpoint.store.id_counter import RegisterCheckpointIDCounter
 from holdfast.checkpoint.store.subsume import subsume
 from holdfast.errors import HoldfastError, StateError
+from holdfast.kernel.secret import get_logger
 from holdfast.storage.register.fenced_register import CheckpointPointer, Lease, RegisterState
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 Discard = Callable[[CompletedCheckpoint], None]
 
 

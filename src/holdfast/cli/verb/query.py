@@ -18,6 +18,7 @@ from holdfast.cli.exit_code import errors_to_exit_codes
 from holdfast.cli.table import moment, print_json
 from holdfast.errors import ConfigurationError
 from holdfast.kernel.malformed import MALFORMED
+from holdfast.kernel.secret import shown_error
 from holdfast.queryable import ManyResult, QueryableStateClient, StateDescription, at_least, exactly
 from holdfast.queryable.server.leader import parse_address
 from holdfast.queryable.wire.consistency import NEWEST, Consistency
@@ -131,7 +132,7 @@ def _watch(asked: _Asked, consistency: Consistency, as_json: bool) -> None:
         except _NOT_NOW as error:
             if str(error) != told:
                 told = str(error)
-                click.echo(f"{error} Trying again.", err=True)
+                click.echo(f"{shown_error(error)} Trying again.", err=True)
             time.sleep(RETRY_SECONDS)
             continue
         if found.checkpoint_id != shown:

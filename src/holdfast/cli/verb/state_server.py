@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import signal
 import sys
 import threading
@@ -26,6 +25,7 @@ from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.ids import JobID
 from holdfast.kernel.key_group import KeyGroupRange
 from holdfast.kernel.option import ConfigOption
+from holdfast.kernel.secret import get_logger
 from holdfast.queryable.replica.checkpoint_view import Share
 from holdfast.queryable.server.embedded import settings_from
 from holdfast.queryable.server.leader import parse_address
@@ -45,7 +45,7 @@ from holdfast.storage.file_system.s3_options import use_s3_options
 from holdfast.storage.job.job_directory import JobDirectory
 from holdfast.storage.register.fenced_register import FencedRegister
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 _LOOK_SECONDS = 1.0
 
 

@@ -15,6 +15,7 @@ from holdfast.cli.script import options_of
 from holdfast.cli.table import print_json
 from holdfast.dispatcher.service.job_manager_client import JobManagerClient
 from holdfast.kernel.ids import JobID
+from holdfast.kernel.secret import shown_error
 from holdfast.rest.client import RestError
 from holdfast.runtime.job.options import DEFAULT_PARALLELISM
 
@@ -115,7 +116,7 @@ def logs(job: str, follow: bool, everything: bool, properties: tuple[str, ...]) 
             except RestError as error:
                 if not follow or error.status == 404:
                     raise
-                click.echo(f"... {error}", err=True)
+                click.echo(f"... {shown_error(error)}", err=True)
                 client, part = _found_again(options, job)
 
 

@@ -8,7 +8,6 @@ new one, does both.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -17,11 +16,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.errors import ConfigurationError, OutputTypeError
+from holdfast.kernel.secret import get_logger
 from holdfast.types.conversion.arrow import element_schema
 from holdfast.types.information.changelog_type import ROW_KIND
 from holdfast.types.information.type_information import ChangelogTypeInformation, TypeInformation
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 _WORDS: Final = ("+I", "-U", "+U", "-D")
 _DELETES: Final = {"string": pa.array(["-U", "-D"]), "integer": pa.array([1, 3])}

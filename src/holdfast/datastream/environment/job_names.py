@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-import logging
 import threading
 from collections import Counter
 from typing import Final
 
 from holdfast.runtime.function.user_function import functions_of
+from holdfast.kernel.secret import get_logger
 from holdfast.runtime.graph.stream_graph import KeyedNode, NarrowNode, Node, StreamGraph
 
-_log: Final = logging.getLogger(__name__)
+_log: Final = get_logger(__name__)
 
 
 class ExecutedJobs:

@@ -6,7 +6,6 @@ plan alone is asked for ends where it would execute its first job. A job manager
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,11 +13,11 @@ from typing import Any
 
 from holdfast.errors import ConfigurationError
 from holdfast.kernel.configuration import Configuration
-from holdfast.kernel.secret import shown
+from holdfast.kernel.secret import get_logger, shown
 from holdfast.runtime.graph.stream_graph import StreamGraph
 from holdfast.runtime.master.job_client import JobClient
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 OnLaunch = Callable[[JobClient], None]
 

@@ -18,7 +18,6 @@ directory, because another incarnation counts its epochs anew.
 from __future__ import annotations
 
 import inspect
-import logging
 import operator
 import traceback
 from collections.abc import Callable, Sequence
@@ -28,13 +27,14 @@ import pyarrow as pa
 
 from holdfast.datastream.sinks.task_owned import staged_paths, sweep_task_owned
 from holdfast.errors import ConfigurationError, UserFunctionError
+from holdfast.kernel.secret import get_logger
 from holdfast.runtime.function.sink import CommitRequest, Committer, CommitterInitContext, Sink, WriterInitContext
 from holdfast.runtime.function.staging import ParquetStaging, require_parquet
 from holdfast.storage.job.naming import FileName
 from holdfast.types.conversion.times_of_day import with_texts
 from holdfast.types.information.type_information import TypeInformation
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 READ_PARQUET: Final = "read_parquet"
 """The service that this sink needs of the engine: `read_parquet(paths) -> frame`."""

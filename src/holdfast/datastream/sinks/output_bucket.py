@@ -16,7 +16,6 @@ store has dropped the upload: that is refused by name.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -24,13 +23,14 @@ from typing import Any, BinaryIO, Final, TypeVar
 
 from holdfast.datastream.sinks.output_directory import OutputDirectory, StagedFile, StagedFiles
 from holdfast.errors import ConfigurationError, CorruptFileError, NotExistError
+from holdfast.kernel.secret import get_logger
 from holdfast.runtime.function.sink import RefusedElementError
 from holdfast.storage.file_system.path import is_in_directory
 from holdfast.storage.file_system.scheme import join, local_path
 from holdfast.storage.file_system.uploads import Uploads, uploads_for
 from holdfast.storage.handle.document import decode_document, encode_document
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 _KIND: Final = "staged-upload"
 _VERSION: Final = 1

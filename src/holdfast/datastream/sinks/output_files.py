@@ -14,7 +14,6 @@ beside the output (`output_directory`), and never by a file that is not there.
 
 from __future__ import annotations
 
-import logging
 import os
 import reprlib
 from collections.abc import Callable, Sequence
@@ -30,6 +29,7 @@ from holdfast.datastream.sinks.rolling import RollingStaging
 from holdfast.errors import AlreadyExistError, ConfigurationError
 from holdfast.kernel.ids import new_nonce
 from holdfast.kernel.malformed import MALFORMED
+from holdfast.kernel.secret import get_logger
 from holdfast.runtime.function.sink import (
     BatchSinkWriter,
     CommitRequest,
@@ -45,7 +45,7 @@ from holdfast.storage.job.naming import FileName
 from holdfast.types.conversion.arrow import element_schema
 from holdfast.types.information.type_information import TypeInformation
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 STAGED_SUFFIX: Final = ".staged"
 _LONGEST: Final = 4096

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
@@ -15,6 +14,7 @@ from holdfast.datastream.stream.step.distributed import Distributed
 from holdfast.datastream.stream.step.named import Named, checked_parallelism
 from holdfast.datastream.stream.step.stream_end import DataStreamSink
 from holdfast.errors import ConfigurationError
+from holdfast.kernel.secret import get_logger
 from holdfast.kernel.watermark import WatermarkStrategy
 from holdfast.runtime.function.sink import Sink
 from holdfast.runtime.function.staging import is_pickled
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from holdfast.datastream.stream.keyed_stream import KeyedStream
     from holdfast.datastream.stream.windowed import AllWindowedStream
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 
 class DataStream(Named, Distributed):

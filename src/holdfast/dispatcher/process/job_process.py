@@ -6,7 +6,6 @@ open: whatever becomes of the job manager, the pipe then ends, and the process w
 
 from __future__ import annotations
 
-import logging
 import os
 import shutil
 import signal
@@ -22,8 +21,9 @@ from holdfast.dispatcher.process.process_start import LOG, PROGRAM, LaunchedJob,
 from holdfast.dispatcher.process.spare_process import SpareProcess
 from holdfast.dispatcher.protocol.event import ProcessOutcome
 from holdfast.ha.job_manager_store.job_result import FailureCause
+from holdfast.kernel.secret import get_logger
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 _FENCED_CODE: Final = 3
 _LONGEST_LOG: Final = 64 << 20
 _LOG_SECONDS: Final = 60.0

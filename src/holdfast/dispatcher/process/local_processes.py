@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import shutil
 import sys
@@ -22,6 +21,7 @@ from holdfast.ha.job_manager_store.execution_plan import ExecutionPlan
 from holdfast.ha.services.options import HA_LEADER_SESSION, HA_SUBMISSION
 from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.ids import JobID
+from holdfast.kernel.secret import get_logger
 from holdfast.rest.address import addresses
 from holdfast.rest.client import RestClient, RestError
 from holdfast.runtime.job.options import JOB_ID, JOB_NAME, PYTHON_FILES
@@ -29,7 +29,7 @@ from holdfast.runtime.job.rest_options import REST_ENABLE, REST_PORT
 from holdfast.storage.file_system.scheme import file_system_for
 from holdfast.storage.job.job_directory import JobDirectory
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 _OF_THE_CLUSTER: Final = ("high-availability.", "kubernetes.", "s3.")
 _OF_THE_JOB_MANAGER: Final = ("rest.", "process.", "jobmanager.", "jobstore.", "job-result-store.", "cleanup-strategy.")
 _MODULES: Final = (".py", ".zip", ".egg", ".whl")

@@ -12,7 +12,6 @@ process of a job does.
 
 from __future__ import annotations
 
-import logging
 import os
 import shutil
 import signal
@@ -24,8 +23,9 @@ from pathlib import Path
 from typing import BinaryIO, Final
 
 from holdfast.dispatcher.process.process_start import LOG, PROGRAM, SPARE, ProcessStart, is_ready_line
+from holdfast.kernel.secret import get_logger
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 
 class SpareProcess:

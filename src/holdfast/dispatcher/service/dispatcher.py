@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -18,9 +17,9 @@ from holdfast.errors import ConfigurationError, HoldfastError
 from holdfast.ha.job_manager_store.execution_plan import ExecutionPlan
 from holdfast.ha.job_manager_store.job_result import FailureCause, JobResult
 from holdfast.kernel.ids import JobID, new_nonce
-from holdfast.kernel.secret import shown_error
+from holdfast.kernel.secret import get_logger, shown_error
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 _THREADS: Final = 8
 _LOOK_SECONDS: Final = 0.5
 _ANSWER_SECONDS: Final = 120.0

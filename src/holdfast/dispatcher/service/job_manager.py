@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import fcntl
 import ipaddress
-import logging
 import os
 import queue
 import re
@@ -47,6 +46,7 @@ from holdfast.ha.services.options import HA_TYPE, ha_type
 from holdfast.kernel.clock import SystemClock
 from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.ids import new_nonce
+from holdfast.kernel.secret import get_logger, shown_error
 from holdfast.queryable.server.server_settings import ports_from
 from holdfast.queryable.wire.tls import server_context
 from holdfast.rest.embedded import bounds_from
@@ -54,7 +54,7 @@ from holdfast.rest.metric.otlp import reporter_from
 from holdfast.rest.server import RestServer
 from holdfast.runtime.job.rest_options import REST_PORT, REST_REQUEST_TIMEOUT
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 _ANSWER_SECONDS: Final = 60.0
 _HOST: Final = re.compile(r"[^\s/:@?#\[\]]+|\[[0-9A-Fa-f:.]+\]")
 _CLEARED: Final = ("uploads", "blobs", "spare")
@@ -169,7 +169,7 @@ class JobManager(LeaderContender):
         self._news.put(("revoked", str(session)))
 
     def handle_error(self, error: BaseException) -> None:
-        self._news.put(("broken", f"Nobody can say any more who leads: {error}"))
+        self._news.put(("broken", f"Nobody can say any more who leads: {shown_error(error)}"))
 
     # One piece of news after the other.
 
@@ -237,7 +237,7 @@ class JobManager(LeaderContender):
             if self._leads(elections[0], leader):
                 book.clear(session)
         except HoldfastError as error:
-            broken(f"{type(error).__name__}: {error}")
+            broken(f"{type(error).__name__}: {shown_error(error)}")
         else:
             _log.info("this job manager leads, in session %s", session)
             dispatcher.begin()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import logging
 import os
 import re
 import secrets
@@ -23,6 +22,7 @@ from holdfast.errors import ConfigurationError, HoldfastError
 from holdfast.ha.job_manager_store.job_result import FailureCause
 from holdfast.kernel.clock import Clock, SystemClock
 from holdfast.kernel.ids import JobID
+from holdfast.kernel.secret import get_logger
 from holdfast.rest.absent import ABSENT_OF_JOB_MANAGERS
 from holdfast.rest.answer import Answer, RefusedError, Request
 from holdfast.rest.checkpoint_api import CheckpointApi
@@ -43,7 +43,7 @@ from holdfast.rest.state.state_api import StateApi
 from holdfast.runtime.job.history import first_line
 from holdfast.runtime.job.options import JOB_ID, JOB_NAME
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 _OF_A_JOB: Final = re.compile(r"(?:/v1)?/jobs/([0-9a-f]{32})/(.*)")
 _MOST_LOG: Final = 256 * 1024
 _SAMPLE_SECONDS: Final = 2.0

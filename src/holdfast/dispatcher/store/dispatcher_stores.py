@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import shutil
 from collections.abc import Mapping
 from concurrent.futures import Executor
@@ -26,10 +25,11 @@ from holdfast.ha.job_manager_store.job_result import JobResult
 from holdfast.ha.job_manager_store.job_result_store import JobResultEntry
 from holdfast.ha.services.ha_services import HighAvailabilityServices
 from holdfast.kernel.ids import JobID
+from holdfast.kernel.secret import get_logger
 from holdfast.storage.file_system.os_error import translate
 from holdfast.storage.file_system.scheme import file_system_for
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 
 class DispatcherStores:

@@ -12,7 +12,6 @@ a job that is not shown.
 
 from __future__ import annotations
 
-import logging
 import re
 from typing import Final
 
@@ -22,10 +21,11 @@ from holdfast.ha.job_manager_store.job_result import JobResult
 from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.ids import JobID, new_nonce
 from holdfast.kernel.malformed import MALFORMED
+from holdfast.kernel.secret import get_logger
 from holdfast.storage.file_system.scheme import FileSystem, join
 from holdfast.storage.handle.document import decode_document, encode_document
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 _DIRECTORY: Final = "ended"
 _KIND: Final = "ended-job"
 _FORMAT_VERSION: Final = 1

@@ -50,8 +50,9 @@ from holdfast.ha.election.leader_election import (
     LeaderElectionListener,
 )
 from holdfast.ha.election.leader_information import LeaderInformation, LeaderInformationRegister
+from holdfast.kernel.secret import get_logger
 
-_logger = logging.getLogger(__name__)
+_logger = get_logger(__name__)
 
 T = TypeVar("T")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import uuid
 from abc import ABC, abstractmethod
@@ -10,8 +9,9 @@ from collections.abc import Callable
 
 from holdfast.errors import HoldfastError
 from holdfast.ha.election.leader_information import LeaderInformation
+from holdfast.kernel.secret import get_logger
 
-_logger = logging.getLogger(__name__)
+_logger = get_logger(__name__)
 
 
 class LeaderRetrievalError(HoldfastError):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Sequence
 from functools import partial
@@ -19,8 +18,9 @@ from holdfast.ha.election.lease import Grant, LeaseMachine, LeaseTiming, Revoke,
 from holdfast.ha.file_system.lease_file import LeaderLease, LeaderLeaseForm, LeaseFile
 from holdfast.ha.file_system.versioned_file import NEVER_WRITTEN
 from holdfast.kernel.clock import Clock, SystemClock
+from holdfast.kernel.secret import get_logger
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 # Of these a later attempt may know better; any other error of storage is damage, and campaigning ends.
 _PASSING: Final = (ConflictError, NotExistError, PossibleInconsistentStateError, StorageError)
 _PUBLISH_ATTEMPTS: Final = 10

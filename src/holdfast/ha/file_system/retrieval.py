@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 
 from holdfast.errors import HoldfastError, NotExistError, StorageError
@@ -11,8 +10,9 @@ from holdfast.ha.election.leader_retrieval import LeaderRetrievalDriver, LeaderR
 from holdfast.ha.file_system.election import information_of
 from holdfast.ha.file_system.lease_file import LeaderLease, LeaseFile
 from holdfast.kernel.clock import Clock, SystemClock
+from holdfast.kernel.secret import get_logger
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 
 class FileSystemLeaderRetrievalDriver(LeaderRetrievalDriver):

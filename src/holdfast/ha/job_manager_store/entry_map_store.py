@@ -11,7 +11,6 @@ come after what it read.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from functools import partial
 from typing import Final, TypeVar
@@ -28,10 +27,11 @@ from holdfast.errors import (
 from holdfast.ha.election.leadership import Leadership
 from holdfast.ha.job_manager_store.entry_map import EntryMap, EntryMapBackend
 from holdfast.ha.job_manager_store.pointer import decode_marked, encode_marked
+from holdfast.kernel.secret import get_logger
 from holdfast.storage.handle.state_handle import RetrievableStateHandle, RetrievableStateStorageHelper
 from holdfast.storage.handle.state_handle_store import IntegerResourceVersion, StateHandleStore
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 T = TypeVar("T")
 Change = Callable[[EntryMap], EntryMap]
 _ATTEMPTS: Final = 100

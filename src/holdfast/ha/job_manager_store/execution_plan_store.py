@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -25,9 +24,10 @@ from holdfast.ha.job_manager_store.execution_plan_watcher import (
     NoExecutionPlanStoreWatcher,
 )
 from holdfast.kernel.ids import JobID
+from holdfast.kernel.secret import get_logger
 from holdfast.storage.handle.state_handle_store import StateHandleStore
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 
 class ExecutionPlanStore(ABC):

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 
 from holdfast.errors import ConfigurationError, HoldfastError
 from holdfast.kernel.ids import JobID
+from holdfast.kernel.secret import get_logger
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 
 class ExecutionPlanListener(ABC):

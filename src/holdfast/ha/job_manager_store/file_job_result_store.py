@@ -6,7 +6,6 @@ appears whole or not at all, so a crash in the middle of a write leaves nothing 
 
 from __future__ import annotations
 
-import logging
 from concurrent.futures import Executor
 from contextlib import suppress
 from typing import Final
@@ -22,10 +21,11 @@ from holdfast.ha.job_manager_store.job_result import JobResult
 from holdfast.ha.job_manager_store.job_result_store import JobResultStore, already_exists
 from holdfast.kernel.ids import JobID
 from holdfast.kernel.malformed import MALFORMED
+from holdfast.kernel.secret import get_logger
 from holdfast.storage.file_system.scheme import FileSystem, join
 from holdfast.storage.handle.document import decode_document, encode_document
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 _KIND: Final = "job-result"
 _FORMAT_VERSION: Final = 1

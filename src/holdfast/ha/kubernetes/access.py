@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Collection
 from dataclasses import dataclass
 
 from holdfast.errors import ConfigurationError
 from holdfast.ha.kubernetes.client import KubeClient
+from holdfast.kernel.secret import get_logger
 
-_logger = logging.getLogger(__name__)
+_logger = get_logger(__name__)
 
 
 @dataclass(frozen=True)

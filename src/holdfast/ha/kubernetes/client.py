@@ -16,7 +16,6 @@ So an outcome stays unknown only if the server does not answer until the retries
 
 from __future__ import annotations
 
-import logging
 import random
 from collections.abc import Callable
 from typing import Final
@@ -40,8 +39,9 @@ from holdfast.ha.kubernetes.failure import WriteOutcome, describe, is_forbidden,
 from holdfast.ha.services.kubernetes_options import MAX_RETRIES, REQUEST_TIMEOUT
 from holdfast.kernel.clock import Clock, SystemClock
 from holdfast.kernel.configuration import Configuration
+from holdfast.kernel.secret import get_logger
 
-_logger = logging.getLogger(__name__)
+_logger = get_logger(__name__)
 
 Change = Callable[[KubernetesConfigMap], KubernetesConfigMap | None]
 """Gets a ConfigMap and returns what it is to become, or None to leave it. It may be called several times."""

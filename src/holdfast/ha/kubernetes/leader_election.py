@@ -6,7 +6,6 @@ are one conditional update.
 
 from __future__ import annotations
 
-import logging
 import threading
 import uuid
 from functools import partial
@@ -25,8 +24,9 @@ from holdfast.ha.kubernetes.config_map import LEADER_ANNOTATION, KubernetesConfi
 from holdfast.ha.kubernetes.lease_record import LeaseRecord, LeaseRecordForm
 from holdfast.ha.kubernetes.watch import ConfigMapHandler, ConfigMapWatcher
 from holdfast.kernel.clock import Clock, SystemClock
+from holdfast.kernel.secret import get_logger
 
-_logger = logging.getLogger(__name__)
+_logger = get_logger(__name__)
 
 LEADER_KEY_PREFIX: Final = "org.apache.flink.k8s.leader."
 _CONFLICT_TRIES: Final = 5

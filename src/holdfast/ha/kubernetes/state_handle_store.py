@@ -11,7 +11,6 @@ Whoever removes, adds or replaces the same key finishes what was begun. There ar
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
@@ -27,10 +26,11 @@ from holdfast.errors import (
 from holdfast.ha.job_manager_store.pointer import decode_marked, encode_marked
 from holdfast.ha.kubernetes.client import KubeClient
 from holdfast.ha.kubernetes.config_map import KubernetesConfigMap
+from holdfast.kernel.secret import get_logger
 from holdfast.storage.handle.state_handle import RetrievableStateHandle, RetrievableStateStorageHelper
 from holdfast.storage.handle.state_handle_store import StateHandleStore, StringResourceVersion
 
-_logger = logging.getLogger(__name__)
+_logger = get_logger(__name__)
 T = TypeVar("T")
 
 

@@ -12,7 +12,6 @@ and nobody is ever told while a lock is held.
 from __future__ import annotations
 
 import json
-import logging
 import queue
 import random
 import socket
@@ -30,8 +29,9 @@ from holdfast.ha.kubernetes.config_map import KubernetesConfigMap
 from holdfast.ha.kubernetes.connection import KubernetesConnection
 from holdfast.ha.kubernetes.failure import describe, is_forbidden, is_unauthorized
 from holdfast.kernel.clock import Clock, SystemClock
+from holdfast.kernel.secret import get_logger
 
-_logger = logging.getLogger(__name__)
+_logger = get_logger(__name__)
 
 _FIRST_DELAY: Final = 0.1
 _LAST_DELAY: Final = 5.0

@@ -18,6 +18,7 @@ from holdfast.ha.services.checkpoint_recovery import CheckpointRecoveryFactory
 from holdfast.ha.services.ha_services import HighAvailabilityServices, do_all
 from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.ids import JobID
+from holdfast.kernel.secret import get_logger
 
 
 class AbstractHaServices(HighAvailabilityServices):
@@ -52,7 +53,7 @@ class AbstractHaServices(HighAvailabilityServices):
     ) -> None:
         self.configuration = config
         self.io_executor = io_executor
-        self.logger = logging.getLogger(type(self).__module__)
+        self.logger = get_logger(type(self).__module__)
         self._blob_store_service = blob_store_service
         self._job_result_store = job_result_store
         self._election_service = LeaderElectionService(driver_factory)

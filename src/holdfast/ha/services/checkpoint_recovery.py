@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import socket
 from abc import ABC, abstractmethod
@@ -27,12 +26,13 @@ from holdfast.ha.services.cluster_storage import cluster_id_of
 from holdfast.ha.services.options import HA_STORAGE_PATH, ha_type
 from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.ids import JobID
+from holdfast.kernel.secret import get_logger
 from holdfast.storage.file_system.scheme import file_system_for, join
 from holdfast.storage.job.job_directory import JobDirectory, checkpoint_id_of
 from holdfast.storage.register.fenced_register import FencedRegister, Lease
 from holdfast.storage.register.file_register import FileRegister
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 
 class CheckpointRecoveryFactory(ABC):

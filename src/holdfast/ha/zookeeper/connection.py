@@ -9,7 +9,6 @@ looks whether the first one did it.
 from __future__ import annotations
 
 import copy
-import logging
 import re
 import threading
 from collections.abc import Callable, Iterator
@@ -24,8 +23,9 @@ from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE
 from holdfast.errors import ConfigurationError, HoldfastError, PossibleInconsistentStateError, StorageError
 from holdfast.ha.services import options
 from holdfast.kernel.configuration import Configuration
+from holdfast.kernel.secret import get_logger
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 T = TypeVar("T")
 _SERVER: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(:[0-9]{1,5})?")
 # Errors after which the server certainly has not committed the request.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import queue
 import threading
 import time
@@ -34,8 +33,9 @@ from holdfast.ha.zookeeper.latch_machine import (
 )
 from holdfast.ha.zookeeper.latch_nodes import LatchNodes
 from holdfast.ha.zookeeper.leader_tree import LeaderTree
+from holdfast.kernel.secret import get_logger
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 _RETRY_SECONDS: Final = 0.5
 Task = Callable[[], None]
 

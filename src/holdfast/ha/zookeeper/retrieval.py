@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import queue
 import threading
 import time
@@ -15,8 +14,9 @@ from holdfast.ha.election.leader_information import LeaderInformation
 from holdfast.ha.election.leader_retrieval import LeaderRetrievalDriver, LeaderRetrievalEventHandler
 from holdfast.ha.zookeeper.connection import ZooKeeperConnection
 from holdfast.ha.zookeeper.leader_tree import LeaderTree
+from holdfast.kernel.secret import get_logger
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 _RETRY_SECONDS: Final = 0.5
 
 

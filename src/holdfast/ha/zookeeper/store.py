@@ -13,7 +13,6 @@ so that a deposed leader's change is refused by ZooKeeper itself.
 
 from __future__ import annotations
 
-import logging
 import uuid
 from collections.abc import Callable
 from contextlib import suppress
@@ -34,10 +33,11 @@ from holdfast.errors import (
 from holdfast.ha.job_manager_store.pointer import decode_marked, encode_marked
 from holdfast.ha.zookeeper.connection import TransactionRefusedError, ZooKeeperConnection, storage_error
 from holdfast.ha.zookeeper.latch_nodes import LatchNodes, fenced
+from holdfast.kernel.secret import get_logger
 from holdfast.storage.handle.state_handle import RetrievableStateHandle, RetrievableStateStorageHelper
 from holdfast.storage.handle.state_handle_store import IntegerResourceVersion, StateHandleStore
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 T = TypeVar("T")
 Fill = Callable[[TransactionRequest], None]
 _ATTEMPTS: Final = 100

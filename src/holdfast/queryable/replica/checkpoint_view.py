@@ -6,7 +6,6 @@ states are queryable and under which name, and their types. Only runs that no ea
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,6 +18,7 @@ from holdfast.checkpoint.document.metadata import CheckpointMetadata, OperatorMe
 from holdfast.errors import CorruptFileError, HoldfastError, StateMigrationError
 from holdfast.kernel.key_group import KeyGroupRange
 from holdfast.kernel.malformed import MALFORMED
+from holdfast.kernel.secret import get_logger
 from holdfast.queryable.replica.layer import ReplicaLayer, empty_layer, groups_of, layer_of
 from holdfast.queryable.replica.scan import check_columns
 from holdfast.queryable.replica.state_view import StateView
@@ -34,7 +34,7 @@ from holdfast.types.information.sealed_type import sealed
 from holdfast.types.information.type_information import type_from_json
 from holdfast.types.key.key_codec import codec_from_json
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 Share = Callable[[int], tuple[KeyGroupRange, ...]]
 """Which key groups a server holds, given how many there are."""

@@ -7,7 +7,6 @@ cannot be read leaves the readers with the checkpoint before, and an error in th
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable
 from typing import Final
@@ -16,6 +15,7 @@ from holdfast.checkpoint.document.metadata import CheckpointMetadata
 from holdfast.checkpoint.recovery.retained import recover
 from holdfast.errors import HoldfastError
 from holdfast.kernel.clock import Clock, SystemClock
+from holdfast.kernel.secret import get_logger
 from holdfast.queryable.replica.checkpoint_view import CheckpointView, Share, ViewBuilder
 from holdfast.queryable.replica.replica import Replica
 from holdfast.queryable.replica.state_view import compacted
@@ -23,7 +23,7 @@ from holdfast.storage.job.job_directory import JobDirectory
 from holdfast.storage.register.fenced_register import FencedRegister
 from holdfast.storage.register.register_state import CheckpointPointer, RegisterState
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 DEFAULT_POLL: Final = 0.05
 _PATIENCE: Final = 30.0  # seconds between two complaints about the same trouble
 _IDLE_SECONDS: Final = 600.0

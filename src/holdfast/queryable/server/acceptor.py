@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import logging
 import socket
 import ssl as tls_module
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
 from holdfast.kernel.connection_quota import ConnectionQuota
+from holdfast.kernel.secret import get_logger
 from holdfast.queryable.server.server_connection import ServerConnection
 from holdfast.queryable.wire.errors import LimitExceededError
 from holdfast.queryable.wire.limits import Limits
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 _BACKLOG: Final = 1024
 _TLS_END_SECONDS: Final = 2.0
 _PAUSE_SECONDS: Final = 1.0

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import logging
-
 from holdfast.errors import ConfigurationError
 from holdfast.kernel.configuration import Configuration
+from holdfast.kernel.secret import get_logger
 from holdfast.queryable.server.server import StateServer
 from holdfast.queryable.server.server_settings import ServerSettings, ports_from
 from holdfast.queryable.wire.limits import Limits
@@ -34,7 +33,7 @@ from holdfast.runtime.job.query_options import (
 from holdfast.runtime.master.job_master import JobMaster
 from holdfast.runtime.master.job_observer import JobObserver
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 
 class EmbeddedQueryServer(JobObserver):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import uuid
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -17,6 +16,7 @@ from typing import Final
 
 from holdfast.ha.election.leader_retrieval import LeaderRetrievalListener
 from holdfast.kernel.ids import JobID
+from holdfast.kernel.secret import get_logger
 from holdfast.queryable.server.peers import Peers
 from holdfast.queryable.server.registry import KvStateRegistry, KvStateRegistryListener, Registration
 from holdfast.queryable.wire.connection import ClientConnection
@@ -24,7 +24,7 @@ from holdfast.queryable.wire.errors import BadRequestError, QueryError
 from holdfast.queryable.wire.frame import Frame, FrameType, to_header
 from holdfast.queryable.wire.location import Address, KvStateLocation, KvStateLocationOracle
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 RETRY_SECONDS: Final = 0.2
 _ANSWER_SECONDS: Final = 10.0
 

@@ -7,7 +7,6 @@ one thread for each job that it follows.
 from __future__ import annotations
 
 import asyncio
-import logging
 import threading
 from collections.abc import Coroutine, Iterable
 from typing import Any, Final, Self, TypeVar
@@ -17,6 +16,7 @@ from holdfast.ha.election.leader_retrieval import LeaderRetrievalService
 from holdfast.kernel.connection_quota import ConnectionQuota
 from holdfast.kernel.ids import JobID
 from holdfast.kernel.key_group import KeyGroupRange, range_of
+from holdfast.kernel.secret import get_logger
 from holdfast.queryable.replica.checkpoint_view import Share
 from holdfast.queryable.replica.follower import CheckpointFollower
 from holdfast.queryable.server.acceptor import Acceptor
@@ -34,7 +34,7 @@ from holdfast.queryable.wire.location import Address, KvStateLocationOracle, KvS
 from holdfast.storage.job.job_directory import JobDirectory
 from holdfast.storage.register.fenced_register import FencedRegister
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 T = TypeVar("T")
 _START_SECONDS: Final = 30.0
 

@@ -8,7 +8,6 @@ while without progress it is disconnected.
 from __future__ import annotations
 
 import asyncio
-import logging
 import socket
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -18,6 +17,7 @@ from typing import Final, Protocol
 
 from holdfast.errors import HoldfastError
 from holdfast.kernel.connection_quota import ConnectionQuota
+from holdfast.kernel.secret import get_logger
 from holdfast.queryable.server.server_settings import Tokens
 from holdfast.queryable.wire.errors import (
     LimitExceededError,
@@ -31,7 +31,7 @@ from holdfast.queryable.wire.frame import MAX_GREETING, Frame, FrameReader, Fram
 from holdfast.queryable.wire.limits import TASK_BYTES, Limits, MemoryBudget
 from holdfast.queryable.wire.silence import Silence
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 _TOGETHER: Final = 8
 """Answers that leave together: fewer system calls, and yet the client can begin with the first ones."""
 _AT_ONCE: Final = 256 * 1024

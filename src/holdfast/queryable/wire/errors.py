@@ -26,6 +26,7 @@ from __future__ import annotations
 from typing import Final
 
 from holdfast.errors import HoldfastError, StateError
+from holdfast.kernel.secret import shown_error
 
 
 class QueryError(HoldfastError):
@@ -139,9 +140,10 @@ RETRIED: Final = (UnknownKvStateIdError, UnknownKvStateKeyGroupLocationError, Qu
 
 def to_wire(error: BaseException) -> dict[str, str]:
     """Return name and text of an error; one that is not a query's becomes a failure of the server."""
-    if type(error).__name__ in _BY_NAME:
-        return {"error": type(error).__name__, "message": _shortened(str(error))}
-    return {"error": ServerFailureError.__name__, "message": _shortened(f"{type(error).__name__}: {error}")}
+    name, text = type(error).__name__, shown_error(error)
+    if name in _BY_NAME:
+        return {"error": name, "message": _shortened(text)}
+    return {"error": ServerFailureError.__name__, "message": _shortened(f"{name}: {text}")}
 
 
 def _shortened(text: str) -> str:

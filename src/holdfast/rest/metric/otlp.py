@@ -14,14 +14,14 @@ from typing import Any, Final
 from holdfast import __version__
 from holdfast.errors import ConfigurationError
 from holdfast.kernel.configuration import Configuration
-from holdfast.kernel.secret import without_credentials
+from holdfast.kernel.secret import get_logger, without_credentials
 from holdfast.rest.metric.job_samples import samples_of
 from holdfast.rest.metric.sample import Sample
 from holdfast.runtime.job.rest_options import OTLP_ENDPOINT, OTLP_INTERVAL
 from holdfast.runtime.master.job_master import JobMaster
 from holdfast.runtime.master.job_observer import JobObserver
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 _TIMEOUT_MS: Final = 5_000
 _CLOSE_SECONDS: Final = 6.0
 

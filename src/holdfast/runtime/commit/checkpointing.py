@@ -6,7 +6,6 @@ checkpoint, and a failure before that loses them together, as in Flink.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -29,6 +28,7 @@ from holdfast.errors import (
     StopWithSavepointStoppingError,
 )
 from holdfast.kernel import fault
+from holdfast.kernel.secret import get_logger
 from holdfast.runtime.commit.acknowledgement import AcknowledgedTask, tasks_of
 from holdfast.runtime.commit.document import operators_of, short_position
 from holdfast.runtime.commit.master_hooks import add_hooks, restore_hooks
@@ -48,7 +48,7 @@ from holdfast.storage.job.job_directory import TASK_OWNED
 from holdfast.storage.job.naming import FileName
 from holdfast.storage.register.fenced_register import Lease
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 NONCE_SUFFIX = ".nonce"
 

@@ -15,7 +15,6 @@ An error fails the job attempt; the next attempt commits the same committables a
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
@@ -27,12 +26,13 @@ from typing import Any, Final, TypeVar
 from holdfast.errors import StorageError
 from holdfast.kernel.clock import Clock, SystemClock
 from holdfast.kernel.option import ConfigOption
+from holdfast.kernel.secret import get_logger
 from holdfast.runtime.commit.sink_committing import CommitReport, CommitSettings, Entry, SinkCommitting
 from holdfast.runtime.commit.sink_numbers import SinkMeter
 from holdfast.runtime.function.sink import CommitterInitContext, Sink
 from holdfast.storage.job.naming import FileName
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 COMMITTER_RETRIES: Final = ConfigOption(
     "sink.committer.retries",

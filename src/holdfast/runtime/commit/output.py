@@ -7,16 +7,16 @@ incarnation: it is the lineage of the checkpoint that names them.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 
 from holdfast.checkpoint.document.metadata import OperatorMetadata
 from holdfast.errors import RestoreError
+from holdfast.kernel.secret import get_logger
 from holdfast.runtime.commit.document import committables_of
 from holdfast.runtime.commit.sink_committing import Entry
 from holdfast.runtime.graph.plan import JobPlan
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 Output = dict[str, list[Entry]]
 """Committables by sink uid."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import reprlib
 from collections.abc import Iterable
 from dataclasses import replace
@@ -10,6 +9,7 @@ from dataclasses import replace
 from holdfast.checkpoint.document.metadata import WINDOWS, OperatorMetadata
 from holdfast.errors import ConfigurationError, RestoreError, StateMigrationError
 from holdfast.kernel.ids import OperatorID
+from holdfast.kernel.secret import get_logger
 from holdfast.runtime.graph.plan import JobPlan, Step
 from holdfast.runtime.graph.stream_graph import KeyedNode, StreamGraph
 from holdfast.runtime.job.options import MAX_PARALLELISM
@@ -17,7 +17,7 @@ from holdfast.state.declaration.raw_state import RAW_KEYED
 from holdfast.state.run.version import StateVersion
 from holdfast.state.timer.timer_service import EVENT, PROCESSING
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 Versions = dict[str, StateVersion]
 

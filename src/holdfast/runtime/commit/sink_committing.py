@@ -13,7 +13,6 @@ What happens to a request::
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -30,11 +29,12 @@ from holdfast.errors import (
 )
 from holdfast.kernel import fault
 from holdfast.kernel.clock import Clock
+from holdfast.kernel.secret import get_logger
 from holdfast.runtime.commit.sink_numbers import SinkMeter
 from holdfast.runtime.function.sink import CommitRequest, Committer, CommitterInitContext, Sink
 from holdfast.storage.job.naming import FileName
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 _FIRST_PAUSE: Final = 0.1
 _LONGEST_PAUSE: Final = 5.0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
@@ -25,13 +24,14 @@ from holdfast.errors import ConfigurationError, HoldfastError, NotExistError, Re
 from holdfast.ha.services.job_register import is_elsewhere
 from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.ids import new_nonce
+from holdfast.kernel.secret import get_logger
 from holdfast.runtime.commit.restore import under_present_uids
 from holdfast.runtime.graph.input_fitting import InputRules
 from holdfast.runtime.job.job import Job
 from holdfast.runtime.job.options import KEEP_INPUTS, RENEW_INPUTS, START_FRESH, START_REQUEST
 from holdfast.storage.register.fenced_register import CheckpointPointer, Lease, RegisterState
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 _NEW: Final = "new"
 """The start of a job that has no checkpoint."""

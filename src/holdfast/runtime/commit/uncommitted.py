@@ -12,12 +12,12 @@ comes in the order of epochs. Until `note` has found that a commit has ended wel
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from holdfast.errors import ConfigurationError
+from holdfast.kernel.secret import get_logger
 from holdfast.runtime.commit.committing import COMMITTER_RETRIES, MAX_PENDING, Committing, CommitUnderWay
 from holdfast.runtime.commit.output import Output
 from holdfast.runtime.commit.sink_committing import Entry
@@ -28,7 +28,7 @@ from holdfast.runtime.job.job import Job
 from holdfast.storage.job.naming import FileName
 from holdfast.storage.register.fenced_register import Lease
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 _PATIENCE: Final = 10.0
 """Seconds that a job waits for its sinks between two lines of the log that say so."""

@@ -13,7 +13,6 @@ loses work and nothing else:
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
@@ -26,6 +25,7 @@ import humanfriendly
 from holdfast.errors import ConfigurationError
 from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.key_group import KeyGroupRange, range_of
+from holdfast.kernel.secret import get_logger
 from holdfast.runtime.compaction.executor import CompactionExecutor, compaction_executor
 from holdfast.runtime.function.sink import owner_of
 from holdfast.runtime.graph.plan import JobPlan, Step
@@ -38,7 +38,7 @@ from holdfast.state.run.version import StateVersion
 from holdfast.storage.job.job_directory import SHARED
 from holdfast.storage.job.naming import FileName
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 _LONGEST_WAIT: Final = 60.0
 _FAILURES_TO_PAUSE: Final = 3

@@ -9,7 +9,6 @@ and it is started again for what comes next.
 from __future__ import annotations
 
 import json
-import logging
 import os
 import subprocess
 import sys
@@ -21,13 +20,14 @@ from contextlib import suppress
 from typing import Any, Final
 
 from holdfast.errors import ConfigurationError, HoldfastError, StorageError
+from holdfast.kernel.secret import get_logger
 from holdfast.state.compaction.merge import compact
 from holdfast.state.compaction.plan import CompactionPlan
 from holdfast.state.run.run_file import RunHandle
 from holdfast.storage.file_system.s3_options import s3_environment
 from holdfast.storage.file_system.scheme import file_system_for
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 _WORKER: Final = "holdfast.runtime.compaction.worker"
 _PATIENCE: Final = 5.0

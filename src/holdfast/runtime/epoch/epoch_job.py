@@ -15,11 +15,11 @@ dies, is swept with the other files that nobody names.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable
 from dataclasses import replace
 
 from holdfast.errors import HoldfastError
+from holdfast.kernel.secret import get_logger
 from holdfast.runtime.exchange.barrier import Barrier, EpochReport, accept
 from holdfast.runtime.exchange.descriptor import EpochDescriptor
 from holdfast.runtime.graph.plan import JobPlan
@@ -27,7 +27,7 @@ from holdfast.runtime.job.engine import Engine, EpochInput, StagedInput
 from holdfast.storage.file_system.path import join
 from holdfast.storage.job.job_directory import JobDirectory
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 
 def run_epoch_jobs(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from typing import Any
 
 from holdfast.errors import InconsistentEpochError
 from holdfast.kernel.clock import Clock
+from holdfast.kernel.secret import get_logger
 from holdfast.kernel.watermark import MAX_WATERMARK, MIN_WATERMARK
 from holdfast.runtime.compaction.background import Compaction, EpochTime
 from holdfast.runtime.epoch.epoch_job import run_epoch_jobs
@@ -26,7 +26,7 @@ from holdfast.state.run.version import StateVersion
 from holdfast.state.timer.timer_service import PROCESSING
 from holdfast.storage.job.job_directory import JobDirectory
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 MAX_TRIES = 5
 """How often an epoch is run in place, because its acknowledgements disagree, before the attempt of the job fails."""

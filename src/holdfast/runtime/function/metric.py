@@ -7,7 +7,6 @@ the epoch is accepted. So nothing is counted of an attempt that fails.
 
 from __future__ import annotations
 
-import logging
 import math
 import operator
 import re
@@ -16,8 +15,9 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, Self
 
 from holdfast.errors import ConfigurationError
+from holdfast.kernel.secret import get_logger
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 TASK_METRICS: Final = "holdfast.metrics"
 """The key of a deep copy's memo under which metrics find those of the task that they are re-bound to."""
 MOST_METRICS: Final = 200

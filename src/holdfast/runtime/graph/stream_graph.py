@@ -8,7 +8,6 @@ driver only.
 from __future__ import annotations
 
 import itertools
-import logging
 import re
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ from typing import Any, Final, Literal
 
 from holdfast.errors import ConfigurationError
 from holdfast.kernel.key_group import MAX_PARALLELISM
+from holdfast.kernel.secret import get_logger
 from holdfast.kernel.watermark import WatermarkStrategy
 from holdfast.runtime.function.epoch_gate import AlignedSource
 from holdfast.runtime.function.source_listener import SourceListener
@@ -26,7 +26,7 @@ from holdfast.runtime.graph.structure import StructuredStep, identities, uid_of_
 from holdfast.state.declaration.descriptor import MapStateDescriptor
 from holdfast.types.information.type_information import RowTypeInformation, TypeInformation
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 Shape = Literal[
     "map", "flat_map", "filter", "process", "reduce", "batches", "groups", "async", "window", "panes", "splits"
@@ -362,8 +362,8 @@ def _own(node: Node) -> tuple[str, ...]:
 
 def _tell_derived(node: SourceNode) -> None:
     """Says under which uid the position of an input is kept; only that of a stream is ever gone on from in a row."""
-    logger.log(
-        logging.WARNING if node.is_streaming else logging.INFO,
+    tell = logger.warning if node.is_streaming else logger.info
+    tell(
         "no uid was set for the input that reads %s: its position is kept under %r, derived from it; call .uid('...')",
         node.reads or "no named place",
         node.uid,

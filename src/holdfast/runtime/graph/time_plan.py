@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import logging
-
+from holdfast.kernel.secret import get_logger
 from holdfast.runtime.graph.stream_graph import (
     BroadcastNode,
     FrameTransformNode,
@@ -15,7 +14,7 @@ from holdfast.runtime.graph.stream_graph import (
     TimestampNode,
 )
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 
 class TimePlan:

@@ -13,7 +13,6 @@ deposed leader's writes are refused there. So all that is learnt late, or is wro
 from __future__ import annotations
 
 import atexit
-import logging
 import os
 import socket
 import threading
@@ -34,12 +33,13 @@ from holdfast.ha.services.job_register import register_of
 from holdfast.ha.services.options import HA_LEADER_SESSION, HA_TYPE, ha_type
 from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.ids import JobID
+from holdfast.kernel.secret import get_logger
 from holdfast.runtime.job.control import JobControl
 from holdfast.runtime.job.recovery_proposal import with_register_proposal
 from holdfast.storage.job.job_directory import JobDirectory
 from holdfast.storage.register.fenced_register import FencedRegister
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 _LOOK_SECONDS: Final = 0.2
 _AT_ONCE_SECONDS: Final = 5.0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import sys
 from collections import deque
 from collections.abc import Callable
@@ -11,7 +10,9 @@ from typing import Any, TextIO
 
 import humanfriendly
 
-logger = logging.getLogger("holdfast.progress")
+from holdfast.kernel.secret import get_logger
+
+logger = get_logger("holdfast.progress")
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,6 @@ Whatever an attempt knows beside the checkpoint it started from is in memory and
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Mapping
@@ -19,6 +18,7 @@ from collections.abc import Mapping
 from holdfast.checkpoint.statistics.tracker import CheckpointStatsTracker
 from holdfast.errors import ConfigurationError, FencedError
 from holdfast.kernel.ids import new_nonce
+from holdfast.kernel.secret import get_logger, shown_error
 from holdfast.runtime.commit.checkpointing import EpochCheckpoints
 from holdfast.runtime.commit.restore import restored_versions, stored_max_parallelism
 from holdfast.runtime.commit.starting_point import Restored
@@ -38,7 +38,7 @@ from holdfast.runtime.master.job_metrics import JobMetrics
 from holdfast.runtime.task.operator_state import OperatorStates
 from holdfast.storage.register.fenced_register import Lease
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 
 class JobAttempt(EpochDriver):
@@ -259,7 +259,7 @@ class JobAttempt(EpochDriver):
 
     def _refuse(self, request: RescaleRequest, before: Mapping[str, int], started: int, error: BaseException) -> None:
         times = (started, self._job.clock.now_ms())
-        self._control.rescales.met(request.parallelism, before, before, times, str(error))
+        self._control.rescales.met(request.parallelism, before, before, times, shown_error(error))
         request.future.set_exception(error)
 
     def _descriptor(self) -> JobDescriptor:

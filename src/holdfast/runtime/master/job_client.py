@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import signal
 import threading
@@ -16,6 +15,7 @@ from typing import Any
 from holdfast.checkpoint.document.snapshot_type import SavepointFormatType
 from holdfast.errors import ConfigurationError, HoldfastError
 from holdfast.kernel.ids import JobID
+from holdfast.kernel.secret import get_logger
 from holdfast.runtime.job.control import CompletableFuture, SnapshotRequest
 from holdfast.runtime.job.status import JobExecutionResult, JobStatus
 from holdfast.runtime.master.job_card import card_of
@@ -24,7 +24,7 @@ from holdfast.runtime.master.job_metrics import lags
 from holdfast.runtime.master.notebook import is_notebook, show
 from holdfast.storage.job.job_directory import JobDirectory
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 
 class JobClient:

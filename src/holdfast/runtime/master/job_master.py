@@ -14,7 +14,6 @@ stands by (CREATED) until it is elected, and again once it was deposed.
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -32,7 +31,7 @@ from holdfast.errors import (
     PossibleInconsistentStateError,
 )
 from holdfast.kernel.backoff import RestartStrategy, restart_strategy_from
-from holdfast.kernel.secret import shown_error
+from holdfast.kernel.secret import get_logger, shown_error
 from holdfast.runtime.commit.starting_point import is_chosen, restore
 from holdfast.runtime.compaction.background import CompactionStatistics
 from holdfast.runtime.job.control import JobControl
@@ -52,7 +51,7 @@ from holdfast.runtime.master.register_gone import register_gone
 from holdfast.runtime.master.submission import submission_of
 from holdfast.storage.register.fenced_register import CheckpointPointer, Lease, RegisterState
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 _SIGNAL_SECONDS: Final = 2.0
 """How much earlier than this process its engine may learn of a signal to both."""
 

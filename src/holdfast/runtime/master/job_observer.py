@@ -6,7 +6,6 @@ They live in layers above this one, so the launcher names them and they are load
 from __future__ import annotations
 
 import importlib
-import logging
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,13 +13,14 @@ from typing import TYPE_CHECKING, Final
 
 from holdfast.errors import HoldfastError
 from holdfast.kernel.configuration import Configuration
+from holdfast.kernel.secret import get_logger
 from holdfast.runtime.job.query_options import ENABLE
 from holdfast.runtime.job.rest_options import OTLP_ENDPOINT, REST_ENABLE
 
 if TYPE_CHECKING:
     from holdfast.runtime.master.job_master import JobMaster
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 _QUERY_SERVER: Final = "holdfast.queryable.server.embedded:EmbeddedQueryServer"
 _REST_SERVER: Final = "holdfast.rest.embedded:EmbeddedRestServer"
 _REPORTER: Final = "holdfast.rest.metric.otlp:EmbeddedOtlpReporter"

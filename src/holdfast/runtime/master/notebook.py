@@ -5,7 +5,6 @@ IPython is looked at where it runs, and never imported: it is no dependency.
 
 from __future__ import annotations
 
-import logging
 import os
 import sys
 import threading
@@ -13,7 +12,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-_log = logging.getLogger(__name__)
+from holdfast.kernel.secret import get_logger
+
+_log = get_logger(__name__)
 _REFRESH_SECONDS: Final = 1.0
 _SESSION: Final = "JPY_SESSION_NAME"
 

@@ -7,11 +7,11 @@ runtime context are re-bound to the task on the way: they find it in the memo of
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from typing import Any, NoReturn
 
 from holdfast.errors import ConfigurationError, HoldfastError
+from holdfast.kernel.secret import get_logger
 from holdfast.runtime.function.metric import TASK_METRICS
 from holdfast.runtime.function.user_function import KeySelector
 from holdfast.runtime.graph.stream_graph import OperatorSpec
@@ -20,7 +20,7 @@ from holdfast.runtime.operator.failure import user_error
 from holdfast.runtime.operator.instance_copy import copied_function
 from holdfast.state.backend import AbstractKeyedStateBackend
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 _GAUGES = "_holdfast_gauges"
 
 _FIRST = {

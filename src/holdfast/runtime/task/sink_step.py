@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from holdfast.errors import HoldfastError, OutputTypeError
+from holdfast.kernel.secret import shown_error
 from holdfast.runtime.exchange.barrier import StepReport
 from holdfast.runtime.exchange.chunk import Chunk
 from holdfast.runtime.exchange.descriptor import EpochDescriptor
@@ -80,7 +81,7 @@ class SinkRun(StepRun):
         if self.step.dead_letters is None:
             raise error
         self.records_out += 1
-        self._letters.append((original(element), self.step.uid, self._epoch.epoch, str(error)))
+        self._letters.append((original(element), self.step.uid, self._epoch.epoch, shown_error(error)))
         self._stamps.append(stamp)
 
     def side_outputs(self) -> dict[str, tuple[list[Any], Stamps | None]]:

@@ -6,7 +6,6 @@ attempt, and losing it costs time only.
 
 from __future__ import annotations
 
-import logging
 import os
 import pickle
 import tempfile
@@ -17,6 +16,7 @@ from typing import Any
 from holdfast.errors import ConfigurationError, UnsharedStorageError
 from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.key_group import KeyGroupRange
+from holdfast.kernel.secret import get_logger
 from holdfast.runtime.exchange.descriptor import JobDescriptor
 from holdfast.runtime.graph.plan import Edge, Stage, Step
 from holdfast.runtime.operator import OpenedSelector, OperatorInstance, SubtaskInfo
@@ -35,7 +35,7 @@ from holdfast.storage.file_system.path import local_path
 from holdfast.storage.file_system.s3_options import use_s3_options
 from holdfast.storage.file_system.scheme import FileSystem
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 _loaded: dict[str, LoadedJob] = {}
 

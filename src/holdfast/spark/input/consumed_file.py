@@ -9,19 +9,19 @@ that it is to read again. Another process knows of none.
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from pyspark.sql import SparkSession
 
+from holdfast.kernel.secret import get_logger
 from holdfast.runtime.graph.input_fitting import InputLeaf
 from holdfast.runtime.job.engine import InputGoneError
 from holdfast.spark.input.fitting import Line
 from holdfast.spark.input.offset_log import offsets_of
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 _SHOWN: Final = 3
 _IGNORED: Final = "spark.sql.files.ignoreMissingFiles"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from holdfast.errors import ConfigurationError, RestoreError
+from holdfast.kernel.secret import get_logger
 from holdfast.runtime.graph.input_fitting import Fitting, InputLeaf, InputRules, fit_inputs
 from holdfast.runtime.graph.plan import SourcePlan
 from holdfast.runtime.graph.stream_graph import SourceNode, input_of
@@ -17,7 +17,7 @@ from holdfast.spark.input.description import ignores_missing_files, source_of, s
 from holdfast.spark.input.offset_log import PlannedLine, lines_of, rearranged, require_plain
 from holdfast.spark.input.stored import require_positions
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 _NAMED_BY_SPARK = "spark.sql.streaming.queryEvolution.enableSourceEvolution"
 

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
+from holdfast.kernel.secret import get_logger
 from holdfast.runtime.function.source_numbers import SourceNumbers
 from holdfast.runtime.graph.plan import SourcePlan
 from holdfast.runtime.graph.stream_graph import SourceNode, input_of
 from holdfast.spark.input.offset_log import require_plain
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 _NONE: Final = "-"
 """What Spark writes for a source that has no offset yet."""

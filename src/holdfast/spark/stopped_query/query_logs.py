@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,9 +10,10 @@ from typing import Final
 
 from holdfast.errors import ConfigurationError, CorruptFileError, NotExistError, StateError
 from holdfast.kernel.malformed import MALFORMED
+from holdfast.kernel.secret import get_logger
 from holdfast.spark.stopped_query.hadoop_folder import HadoopFolder
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 _NUMBER: Final = re.compile(r"[0-9]{1,18}")
 _COMMITS: Final = ("v1", "v2")

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import importlib
-import logging
 from typing import Any, Final
 
 from holdfast.errors import ConfigurationError, HoldfastError
 from holdfast.kernel.configuration import Configuration
+from holdfast.kernel.secret import get_logger
 from holdfast.state.backend.interface import StateBackend, StateBackendFactory
 from holdfast.state.declaration.options import STATE_BACKEND
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 # By path, because the backends import the interfaces of this package.
 _BUILT_IN: Final = {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, NoReturn
@@ -13,6 +12,7 @@ import pyarrow as pa
 
 from holdfast.errors import StateError
 from holdfast.kernel.key_group import KeyGroupRange
+from holdfast.kernel.secret import get_logger
 from holdfast.state.backend.cache import STATE_CACHE, StateCache
 from holdfast.state.backend.keyed import AbstractKeyedStateBackend, NoCurrentKey
 from holdfast.state.backend.kv_state_registry import TaskKvStateRegistry
@@ -43,7 +43,7 @@ from holdfast.types.key.abstract_key_codec import KeyCodec
 from holdfast.types.key.arrived_keys import ArrivedKeys
 from holdfast.types.serializer import TypeSerializer
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 _KEYS_BETWEEN_LOOKS: Final = 16 * 1024
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 from typing import Any, Final
 
 from holdfast.errors import ConfigurationError
 from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.key_group import KeyGroupRange
+from holdfast.kernel.secret import get_logger
 from holdfast.state.backend.interface import StateBackend, StateBackendFactory
 from holdfast.state.backend.kv_state_registry import TaskKvStateRegistry
 from holdfast.state.declaration.environment import Environment
@@ -16,7 +16,7 @@ from holdfast.state.operator.operator_state import DefaultOperatorStateBackend
 from holdfast.state.operator.operator_state_backend import OperatorStateBackend
 from holdfast.types.key.abstract_key_codec import KeyCodec
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 
 class HashMapStateBackend(StateBackend):

@@ -7,7 +7,6 @@ by a rename, and one that is mapped stays readable when another process makes ro
 
 from __future__ import annotations
 
-import logging
 import os
 import shutil
 import stat
@@ -21,10 +20,11 @@ import xxhash
 
 from holdfast.errors import AlreadyExistError, HoldfastError, NotExistError
 from holdfast.kernel.ids import new_nonce
+from holdfast.kernel.secret import get_logger
 from holdfast.storage.file_system.file import FileStatus, FileSystem
 from holdfast.storage.file_system.local import LocalFileSystem
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 _TEMPORARY: Final = ".entering-"
 _ABANDONED_SECONDS: Final = 3600

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import logging
 from typing import Final, Self
 
 from holdfast.errors import HoldfastError
+from holdfast.kernel.secret import get_logger
 from holdfast.storage.file_system.exclusive_creation import require_exclusive_creation
 from holdfast.storage.file_system.file import FileSystem
 from holdfast.storage.job.job_directory import JobDirectory
 from holdfast.storage.register.fenced_register import GENESIS, FencedRegister, Lease, RegisterRecord
 from holdfast.storage.register.version_directory import VersionDirectory
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 _TRIM_NOTE: Final = b"Version 1 of the register was deleted.\n"
 
 

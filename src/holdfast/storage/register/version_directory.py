@@ -16,7 +16,6 @@ No lock of the operating system is used, because those bind one host only, and n
 
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import Callable
 from contextlib import suppress
@@ -30,12 +29,13 @@ from holdfast.errors import (
     PossibleInconsistentStateError,
     StorageError,
 )
+from holdfast.kernel.secret import get_logger
 from holdfast.storage.file_system.file import FileSystem
 from holdfast.storage.file_system.local import final_name
 from holdfast.storage.file_system.path import base_name, join
 from holdfast.storage.register.written_version import WINDOW, V
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 _VERSION: Final = re.compile(r"v-([0-9]{20})")
 _TRIMMED: Final = "trimmed"
 _LOAD_ATTEMPTS: Final = 100

@@ -22,7 +22,6 @@ that were staged for one database are not committed into another one.
 
 from __future__ import annotations
 
-import logging
 import reprlib
 import uuid
 from collections.abc import Callable, Sequence
@@ -48,11 +47,11 @@ from holdfast.datastream.connectors.row_changes import ChangeColumns, EpochChang
 from holdfast.datastream.sinks.task_owned import checked_paths, opened
 from holdfast.errors import ConfigurationError, HoldfastError, StorageError
 from holdfast.kernel.malformed import MALFORMED
-from holdfast.kernel.secret import shown_error, without_credentials
+from holdfast.kernel.secret import get_logger, shown_error, without_credentials
 from holdfast.runtime.function.sink import CommitRequest, Committer, CommitterInitContext
 from holdfast.storage.job.naming import FileName
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 REFUSED_TABLE: Final = "holdfast_refused"
 T = TypeVar("T")

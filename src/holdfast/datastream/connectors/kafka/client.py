@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any, Final, TypeVar
 
 from holdfast.errors import ConfigurationError, StorageError
+from holdfast.kernel.secret import get_logger
 
 try:
     from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
@@ -25,8 +26,8 @@ except ImportError as error:
         f"Kafka needs confluent-kafka, which is not installed ({error}): pip install 'holdfast[kafka]'."
     ) from error
 
-logger = logging.getLogger(__name__)
-_client_logger = logging.getLogger(f"{__name__}.librdkafka")
+logger = get_logger(__name__)
+_client_logger = get_logger(f"{__name__}.librdkafka")
 _client_logger.setLevel(logging.ERROR)
 
 BOOTSTRAP: Final = "bootstrap.servers"

@@ -5,7 +5,6 @@ No job goes on from them, unless its source is told to begin there: positions ar
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Mapping
@@ -16,10 +15,11 @@ from confluent_kafka import TopicPartition as Partition
 
 from holdfast.datastream.connectors.kafka.client import KafkaConnection, reason_of
 from holdfast.datastream.connectors.kafka.topic_ranges import TopicRanges, places_of
+from holdfast.kernel.secret import get_logger
 from holdfast.runtime.function.source_listener import SourceListener
 from holdfast.runtime.function.source_numbers import SourceNumbers
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 _LAST_SECONDS: Final = 5.0
 """How long the end of an attempt waits for an answer."""

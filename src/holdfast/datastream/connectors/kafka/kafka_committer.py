@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import reprlib
 from collections.abc import Mapping, Sequence
 from itertools import groupby
@@ -17,10 +16,11 @@ from holdfast.datastream.connectors.kafka.topic_limits import limits_of
 from holdfast.datastream.sinks.task_owned import checked_paths
 from holdfast.errors import ConfigurationError, StorageError
 from holdfast.kernel.malformed import MALFORMED
+from holdfast.kernel.secret import get_logger
 from holdfast.runtime.function.sink import CommitRequest, Committer, CommitterInitContext
 from holdfast.storage.job.naming import FileName
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 _EXACT: Final = {
     "file": str, "guarantee": str, "incarnation": str, "uid": str, "shard": int, "shards": int,

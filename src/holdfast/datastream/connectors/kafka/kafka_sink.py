@@ -8,7 +8,6 @@ once. The shards of an epoch appear one after the other.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -29,10 +28,11 @@ from holdfast.datastream.connectors.kafka.shard_producer import RecordProducer
 from holdfast.datastream.connectors.kafka.topic_limits import limits_of
 from holdfast.datastream.sinks.task_owned import sweep_task_owned
 from holdfast.errors import ConfigurationError, StorageError
+from holdfast.kernel.secret import get_logger
 from holdfast.runtime.function.sink import Committer, CommitterInitContext, Sink, WriterInitContext
 from holdfast.storage.job.naming import FileName
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 _LARGEST: Final = "message.max.bytes"
 _LIMITS: Final = "limits"

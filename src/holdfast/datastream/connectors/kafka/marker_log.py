@@ -8,7 +8,6 @@ aborts it.
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable
 from typing import Any, Final
@@ -19,8 +18,9 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 from holdfast.datastream.connectors.kafka.client import KafkaConnection, told
 from holdfast.datastream.connectors.kafka.marker_topic import MarkerPartition, Shard, parsed_marker, require_same
 from holdfast.errors import StorageError
+from holdfast.kernel.secret import get_logger
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 _POLL: Final = 1.0
 _PAUSE: Final = 0.05

@@ -7,7 +7,6 @@ says so.
 
 from __future__ import annotations
 
-import logging
 from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
@@ -16,8 +15,9 @@ from confluent_kafka.admin import AclOperation, AdminClient, ConfigResource, Res
 from holdfast.datastream.connectors.kafka.client import KafkaConnection, told
 from holdfast.datastream.connectors.kafka.record.record_limits import AS_IT_COMES, RecordLimits
 from holdfast.errors import ConfigurationError
+from holdfast.kernel.secret import get_logger
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 _MOST: Final = 1000
 """Topics that are asked about: their answers are some kilobytes each."""
