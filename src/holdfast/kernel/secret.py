@@ -29,7 +29,7 @@ _URL: Final = re.compile(
     rf"(?<!abfs)(?<!abfss)(?<!wasb)(?<!wasbs)://(?P<rest>(?:(?!://){_CHARACTER})+)"
 )
 _ORACLE: Final = re.compile(rf"\b(?P<before>jdbc:oracle:\w+:)(?P<rest>[^@\s'\"](?:(?!://){_CHARACTER})*)@")
-_NAME: Final = re.compile(r"(?<![A-Za-z0-9_.-])(?P<key>[A-Za-z0-9_.-]+)(?:=|(?P<mark>\\*['\"])\s*:\s*(?=\\*['\"]))")
+_NAME: Final = re.compile(r"(?<![A-Za-z0-9_./-])(?P<key>[A-Za-z0-9_.-]+)(?:=|(?P<mark>\\*['\"])\s*:\s*(?=\\*['\"]))")
 _QUOTED: Final = r"(?P<quote>\\*['\"])(?:\\.|.)*?(?:(?P=quote)|$)"
 _VALUE: Final = re.compile(rf"{_QUOTED}|{_CHARACTER}+", re.MULTILINE)
 _PARAMETER: Final = re.compile(rf"{_QUOTED}|\{{[^}}\n]*\}}|(?:(?![&;]){_CHARACTER})+", re.MULTILINE)

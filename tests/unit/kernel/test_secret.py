@@ -139,6 +139,7 @@ def test_urls_lose_who_one_is(text: str, wanted: str) -> None:
         "abfss://container@account.dfs.core.windows.net/x",
         '{"url":"https://h","mail":"a@b"}',
         "Row(user='ann', amount=3), bob@h, key=5, signed: 'x'",
+        "s3://bucket/words/token=abc/user=5/part-0.parquet",
         'File "/app/user@2/job.py", line 3, in close',
         "the password has expired: ask for a token, then set user = it",
     ],

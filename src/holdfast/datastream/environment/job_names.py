@@ -13,8 +13,8 @@ import threading
 from collections import Counter
 from typing import Final
 
-from holdfast.runtime.function.user_function import functions_of
 from holdfast.kernel.secret import get_logger
+from holdfast.runtime.function.user_function import functions_of
 from holdfast.runtime.graph.stream_graph import KeyedNode, NarrowNode, Node, StreamGraph
 
 _log: Final = get_logger(__name__)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from holdfast.errors import ConfigurationError, RestoreError
+from holdfast.kernel.secret import place_of
 
 KEEP: Final = "execution.state-recovery.changed-inputs.keep"
 ANEW: Final = "execution.state-recovery.changed-inputs.anew"
@@ -43,8 +44,8 @@ class InputLeaf:
 
     @property
     def place(self) -> tuple[str, str, bool]:
-        """Where it reads, whatever is made of that."""
-        return self.reads, self.schema, self.streaming
+        """Where it reads, whatever is made of that: older checkpoints have parts of users and passwords in it."""
+        return place_of(self.reads), self.schema, self.streaming
 
     def reads_as(self, other: InputLeaf) -> bool:
         """Whether it reads the same as another, as far as both say."""
@@ -53,10 +54,10 @@ class InputLeaf:
         )
 
     def __str__(self) -> str:
-        stream = "a stream of " if self.streaming else ""
+        stream, place = "a stream of " if self.streaming else "", place_of(self.reads)
         if self.elements:
-            return f"{stream}{self.reads.removeprefix(_LISTING)}, read as {self.elements}"
-        return f"{stream}{self.reads} with the columns {self.schema}"
+            return f"{stream}{place.removeprefix(_LISTING)}, read as {self.elements}"
+        return f"{stream}{place} with the columns {self.schema}"
 
     def to_json(self) -> dict[str, Any]:
         """As a checkpoint has it; what it is of, a stream or not, says its place there."""

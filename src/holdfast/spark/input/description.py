@@ -14,6 +14,8 @@ from typing import Any, Final
 from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame, SparkSession
 
+from holdfast.kernel.secret import place_of
+
 _STREAMING: Final = ("StreamingRelation", "StreamingRelationV2")
 _PLACES: Final = (
     "path",
@@ -36,7 +38,6 @@ _PLACES: Final = (
     "url",
 )
 _PARAMETERS: Final = re.compile(r"[?;]")
-_USER: Final = re.compile(r"//[^/@:?]*:[^/@?]*@")
 
 
 def streaming_leaves(frame: DataFrame) -> list[Any]:
@@ -120,9 +121,9 @@ def _place(key: str, value: str, session: SparkSession) -> str:
         value = ",".join(sorted(topic.strip() for topic in value.split(",")))
     elif key == "assign":
         value = _sorted_json(value)
-    elif key == "url":
-        value = _PARAMETERS.split(value)[0]  # after these a driver takes a user's password
-    return _USER.sub("//", value)
+    value = place_of(value)
+    # After these a driver takes a user's password.
+    return _PARAMETERS.split(value)[0] if key == "url" else value
 
 
 def _qualified(path: str, session: SparkSession) -> str:

@@ -12,6 +12,7 @@ from pyspark.sql import DataFrame
 
 from holdfast.errors import ConfigurationError, StateError
 from holdfast.kernel.malformed import MALFORMED
+from holdfast.kernel.secret import place_of
 from holdfast.runtime.graph.input_fitting import InputLeaf
 from holdfast.spark.input.description import streaming_leaves
 from holdfast.spark.input.fitting import Line, lines_of_leaves
@@ -152,7 +153,7 @@ def _require_place(leaf: InputLeaf, files: Mapping[str, bytes], logs: QueryLogs)
                 path = str(json.loads(text)["path"])
             except MALFORMED:
                 continue
-            if not _plain(path).startswith(_plain(found[1]).rstrip("/") + "/"):
+            if not _plain(place_of(path)).startswith(_plain(found[1]).rstrip("/") + "/"):
                 raise ConfigurationError(
                     f"Input {leaf.uid!r} reads {leaf.reads}, but its source in {logs.folder.path!r} has read {path!r}: "
                     "give the inputs in the order in which the query reads them."
