@@ -290,8 +290,8 @@ class StreamGraph:
                 taken[node.uid] = node
         unnamed = [node for node in self.nodes if node.uid is None and node.keeps_state]
         if unnamed and not auto_generate_uids:
-            message = f"these steps have no uid: {_names(unnamed)}; call .uid('...') on each, or set "
-            raise ConfigurationError(message + "pipeline.auto-generate-uids")
+            asked = "call .uid('...') on each, or set pipeline.auto-generate-uids"
+            raise ConfigurationError(f"these steps have no uid: {_names(unnamed)}; {asked}")
         formers = set(taken)
         told = identities(self._structured())
         alike = [node for node, one in zip(self.nodes, told, strict=True) if one.by_order and node in unnamed]
