@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import random
+from ast import literal_eval
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
@@ -16,6 +18,7 @@ import pytest
 
 from examples import read_checkpoint
 from holdfast.datastream import KeyedProcessFunction, ParquetFileSink
+from holdfast.datastream.functions import CheckpointedFunction, RichMapFunction
 from holdfast.errors import JobExecutionError
 from holdfast.kernel.clock import ManualClock
 from holdfast.kernel.key_group import KeyGroupRange
@@ -25,6 +28,7 @@ from holdfast.state.run import batch, run_file
 from holdfast.state.run.run_file import RunHandle, Segment, forget_runs, open_run
 from holdfast.state.run.run_footer import RunMeta
 from holdfast.state.run.run_writer import SegmentData, write_run
+from holdfast.state_processor import SavepointReader
 from holdfast.storage.file_system.scheme import LocalFileSystem
 from tests.stories.local import Program, master
 
@@ -203,3 +207,52 @@ def test_rows_are_taken_of_what_is_too_long_for_one_array(monkeypatch: pytest.Mo
     found = batch.taken(parts, rows)
     assert found.combine_chunks() == wanted and found.column(1).num_chunks > 5
     assert batch.taken(parts, rows[:0]).num_rows == 0
+
+
+class Hoarder(RichMapFunction, CheckpointedFunction):
+    """Keeps texts of any length in each kind of operator state, and says how many bytes of each it found."""
+
+    def initialize_state(self, context: Any) -> None:
+        store = context.get_operator_state_store()
+        self.texts = store.get_list_state(ListStateDescriptor("texts", "string"))
+        self.union = store.get_union_list_state(ListStateDescriptor("union"))
+        self.entries = store.get_broadcast_state(MapStateDescriptor("entries", "string", "struct<b: binary>"))
+        union = [text for text in self.union.get() if text]
+        self.found = [sorted(self.texts.get()), sorted(set(union)), sorted(row.b for _, row in self.entries.items())]
+
+    def snapshot_state(self, context: Any) -> None:
+        pass
+
+    def map(self, value: str) -> tuple[str]:
+        self.texts.add(value)
+        self.union.add(value)
+        self.entries.put(value, (value.encode(),))
+        return (repr(self.found),)
+
+
+def test_operator_state_that_does_not_fit_into_one_array_is_written_in_pieces_and_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As it was found: more than 2 GiB of texts in one epoch, and a TypeError that named neither operator nor state."""
+    monkeypatch.setattr(batch, "BATCH_BYTES", BOUND)
+    chance = random.Random(3)
+    kept = [f"{at}{'x' * chance.choice((1, 300, 900, 5000))}" for at in range(60)]
+    for parallelism, inputs in ((1, [kept]), (1, [kept, ["one"]]), (3, [kept, ["one"], ["two"]])):
+        program = Program()
+        stream = program.source("in", "string").map(Hoarder(), "value string").uid("hoard").set_parallelism(parallelism)
+        stream.sink_to(ParquetFileSink(str(tmp_path / "out"))).uid("out")
+        made = master(program, tmp_path / "jobs", [{"in": one} for one in inputs], source_tasks=1, parallelism=2)
+        made.run()
+    texts, union, entries = literal_eval(output(tmp_path)[60][0])
+    assert (texts, union, entries) == (sorted(kept), sorted(kept), sorted(text.encode() for text in kept))
+    _, union, entries = literal_eval(output(tmp_path)[61][0])
+    assert (union, entries) == (sorted([*kept, "one"]), sorted(text.encode() for text in [*kept, "one"]))
+
+    newest = max(Path(made.job.directory.path).glob("chk-*"), key=lambda path: int(path.name[4:]))
+    reader = SavepointReader.read(None, str(newest))
+    everything = sorted([*kept, "one", "two"])
+    assert sorted(reader.read_list_state("hoard", "texts").column("value").to_pylist()) == everything
+    [hoard] = [one for one in json.loads((newest / "_metadata").read_text())["operators"] if one["uid"] == "hoard"]
+    for state in hoard["subtasks"][0]["states"].values():
+        assert len(state["chunks"]) > 5
+        assert all(chunk["length"] < 2 * BOUND or chunk["items"] == 1 for chunk in state["chunks"])

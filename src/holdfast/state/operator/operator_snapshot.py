@@ -93,7 +93,7 @@ class StoredState:
     Attributes:
         mode: How it is spread.
         description: What it was declared as: `type`, and for a broadcast state `key`.
-        chunks: Its elements in their order; at most one for a broadcast state.
+        chunks: Its elements in their order.
         is_handed_out: Whether it is the copy of a union that every subtask got when it was restored, and nobody has
             asked for it since: all such copies are one.
     """

@@ -7,7 +7,7 @@ with it, so that a list has few of them and an element is written a few times at
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
 import pyarrow as pa
@@ -27,7 +27,7 @@ from holdfast.state.operator.operator_snapshot import (
     StoredState,
 )
 from holdfast.state.operator.operator_state_backend import OperatorStateBackend
-from holdfast.state.operator.payload import payload_of, readable, table_of
+from holdfast.state.operator.payload import Payload, payloads_of, readable, table_of
 from holdfast.state.operator.refusal import Gate
 from holdfast.types.key.abstract_key_codec import KeyCodec
 from holdfast.types.key.key_codec import key_codec_for
@@ -36,15 +36,7 @@ MAX_CHUNKS: Final = 24
 """Chunks of a list; a snapshot with more of them writes some again, so that what names them stays small."""
 
 
-@dataclass(frozen=True)
-class _New:
-    """A payload that is not written yet, and how many elements it has."""
-
-    content: bytes
-    count: int
-
-
-_Part = SnapshotChunk | _New
+_Part = SnapshotChunk | Payload
 
 
 class OperatorListState(ListState[Any]):
@@ -104,7 +96,7 @@ class OperatorListState(ListState[Any]):
         self._chunks, self._load, self._before = stored.chunks, load, None
 
     def parts(self) -> list[_Part]:
-        """Chunks that stay and, at most one, content to be written after them."""
+        """Chunks that stay, and content to be written after them."""
         kept, count = list(self._chunks), len(self._added)
         if self._reading.is_older and kept:
             kept, count = [], len(self._stored()) + count
@@ -114,7 +106,10 @@ class OperatorListState(ListState[Any]):
             count += kept.pop().count
         rewritten = self._stored()[sum(chunk.count for chunk in kept) :] if len(kept) < len(self._chunks) else []
         elements = [*rewritten, *self._added]
-        return [*kept, _New(payload_of({"value": _column(self._codec, elements, self.descriptor.name)}), len(elements))]
+        payloads = payloads_of(
+            slice(0, len(elements)), lambda some: {"value": _column(self._codec, elements[some], self._gate.name)}
+        )
+        return [*kept, *payloads]
 
     def _stored(self) -> list[Any]:
         if self._before is None:
@@ -207,14 +202,19 @@ class OperatorBroadcastState(BroadcastState[Any, Any]):
         self._is_changed = self._reading.is_older
 
     def parts(self) -> list[_Part]:
-        """The chunk that stays, or what is to be written in its place."""
+        """The chunks that stay, or what is to be written in their place."""
         if not self._is_changed:
             return list(self._chunks)
         entries = self._entries()
         if not entries:
             return []
-        values = _column(self._codec, list(entries.values()), self.descriptor.name)
-        return [_New(payload_of({"key": self._keys.storage_array(list(entries)), "value": values}), len(entries))]
+        keys, values = list(entries), list(entries.values())
+
+        def columns(some: slice) -> dict[str, Any]:
+            column = _column(self._codec, values[some], self._gate.name)
+            return {"key": self._keys.storage_array(keys[some]), "value": column}
+
+        return list(payloads_of(slice(0, len(keys)), columns))
 
     def _entries(self) -> dict[Any, Any]:
         if self._read is None:
@@ -349,7 +349,7 @@ def _written(parts: Mapping[str, Sequence[_Part]], store: SnapshotStore) -> dict
 
 
 def _inline_size(part: _Part) -> int:
-    if isinstance(part, _New):
+    if isinstance(part, Payload):
         return len(part.content)
     return part.length if part.is_inline else 0
 
@@ -363,7 +363,7 @@ def _kept_inline(part: _Part, store: SnapshotStore) -> SnapshotChunk:
 def _appended(part: _Part, blob: bytearray, store: SnapshotStore) -> SnapshotChunk:
     """A chunk whose payload is appended to the content of a file; one that has a file of its own stays."""
     offset = len(blob)
-    if isinstance(part, _New):
+    if isinstance(part, Payload):
         blob += part.content
         return SnapshotChunk({}, offset, len(part.content), part.count, 0, part.count)
     if not part.is_inline:
@@ -379,8 +379,8 @@ def _column(codec: ValueCodec, stored: Sequence[Any], name: str) -> pa.Array:
         raise
     except Exception as error:
         raise StateError(
-            f"A value of operator state {name!r} cannot be written as {codec.type.ddl!r}: {error}. Declare the state "
-            "with a type that fits all its values."
+            f"A value of {name} cannot be written as {codec.type.ddl!r}: {error}. Declare the state with a type that "
+            "fits all its values, none of which may have more than 2 GiB."
         ) from error
 
 

@@ -2,22 +2,63 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 
 from holdfast.errors import StateError
 from holdfast.kernel.malformed import MALFORMED
 from holdfast.state.operator.operator_snapshot import SnapshotChunk
+from holdfast.state.run import batch
 
 
-def payload_of(columns: dict[str, pa.Array]) -> bytes:
-    """Return columns as bytes."""
-    batch = pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
+@dataclass(frozen=True)
+class Payload:
+    """A payload that is not written yet, and how many elements it has."""
+
+    content: bytes
+    count: int
+
+
+def payloads_of(elements: slice, columns: Callable[[slice], Mapping[str, Any]]) -> Iterator[Payload]:
+    """Return elements as payloads, in their order: nearly always one, several of what is more than a batch may have.
+
+    Args:
+        elements: Which.
+        columns: Makes the columns of some of them. It may fail where these are longer than arrays of Arrow can be.
+
+    Raises:
+        Exception: Whatever `columns` raises for one element alone.
+    """
+    count, found = elements.stop - elements.start, None
+    try:
+        found = columns(elements)
+    except Exception:
+        # What does not fit shows in many ways. A value of the wrong type ends up as the only one, too.
+        if count < 2:
+            raise
+    if found is not None and (count < 2 or _is_a_batch(found)):
+        yield Payload(_written(found), count)
+        return
+    del found
+    middle = elements.start + count // 2
+    yield from payloads_of(slice(elements.start, middle), columns)
+    yield from payloads_of(slice(middle, elements.stop), columns)
+
+
+def _is_a_batch(columns: Mapping[str, Any]) -> bool:
+    arrays = columns.values()
+    return all(isinstance(array, pa.Array) for array in arrays) and sum(a.nbytes for a in arrays) <= batch.BATCH_BYTES
+
+
+def _written(columns: Mapping[str, pa.Array]) -> bytes:
+    rows = pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, batch.schema) as writer:
-        writer.write_batch(batch)
+    with pa.ipc.new_stream(sink, rows.schema) as writer:
+        writer.write_batch(rows)
     return sink.getvalue().to_pybytes()  # type: ignore[no-any-return]
 
 
