@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from holdfast.common import Configuration, Time
+from holdfast.common import Configuration, Time, Types
 from holdfast.datastream import (
     CheckpointingMode,
+    DataStream,
     FsStateBackend,
     HashMapStateBackend,
     MemoryStateBackend,
@@ -22,6 +23,7 @@ from holdfast.datastream.environment.job_names import ExecutedJobs
 from holdfast.datastream.environment.launch import ProgramPlanned, launching, planning, require_one_job
 from holdfast.datastream.environment.stream_execution_environment import _script_name
 from holdfast.errors import ConfigurationError
+from holdfast.runtime.graph.stream_graph import SourceNode
 
 get_environment = StreamExecutionEnvironment.get_execution_environment
 
@@ -120,6 +122,17 @@ def test_a_missing_uid_is_derived_unless_the_option_says_otherwise(caplog: pytes
     strict.from_collection([1, 2], "bigint").print()
     with pytest.raises(ConfigurationError, match="these steps have no uid: 'print'"):
         strict.get_stream_graph()
+
+
+def test_under_which_uid_the_position_of_an_input_is_kept_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    env = get_environment()
+    for reads, is_streaming in (("kafka of subscribe 'words'", True), ("parquet of path '/in'", False)):
+        DataStream(env, SourceNode(element_type=Types.STRING(), reads=reads, is_streaming=is_streaming)).print()
+    with caplog.at_level(logging.INFO):
+        graph = env.get_stream_graph()
+    told = {r.levelname: r.getMessage() for r in caplog.records if "no uid was set for the input" in r.getMessage()}
+    for level, source in zip(("WARNING", "INFO"), (n for n in graph.nodes if isinstance(n, SourceNode)), strict=True):
+        assert source.reads in told[level] and f"is kept under {source.uid!r}" in told[level]
 
 
 def test_a_program_without_a_sink_is_refused() -> None:

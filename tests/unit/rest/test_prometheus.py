@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from holdfast.errors import ConfigurationError, CorruptFileError
+from holdfast.errors import ConfigurationError, CorruptFileError, StorageError
 from holdfast.kernel.configuration import Configuration
 from holdfast.rest.embedded import bounds_from
 from holdfast.rest.metric.job_samples import samples_of
 from holdfast.rest.metric.sample import from_json
 from holdfast.spark.input.lag import records_behind
-from tests.stories.served import Running, until
+from tests.stories.served import Running, holdfast, until
 
 
 def scraped(running: Running, token: str | None = None, path: str = "/metrics") -> dict[tuple[str, str], float]:
@@ -64,6 +64,28 @@ def test_a_job_is_counted_under_flinks_names_where_flink_has_them(tmp_path: Path
         assert not [name for name, _ in found if "currentOutputWatermark" in name], "no event time, no watermark"
     finally:
         running.end()
+
+
+def test_a_job_that_waits_to_restart_is_restarting_wherever_one_looks(tmp_path: Path) -> None:
+    """Its second wait is an hour, so that all look at the same."""
+    delay = {"initial-backoff": "10 ms", "max-backoff": "1 h", "backoff-multiplier": 360_000, "jitter-factor": 0}
+    strategy = {f"restart-strategy.exponential-delay.{name}": value for name, value in delay.items()}
+    running = Running(tmp_path, **{"restart-strategy.type": "exponential-delay"}, **strategy)
+
+    def always(stage: int, partition: int) -> None:
+        raise StorageError("the disk is on fire")
+
+    running.engine._interceptor = always
+    running.say("rock")
+    until(lambda: (running.client.get()["tries-in-a-row"], running.client.get()["state"]) == (2, "RESTARTING"))
+    found = scraped(running)
+    assert found["holdfast_job_tries_in_a_row", ""] == 2
+    shown = {status: value for (name, status), value in found.items() if name == "holdfast_job_status"}
+    assert {status for status, value in shown.items() if value} == {"RESTARTING"}
+    assert "RESTARTING (2 failed)" in holdfast("list", running.directory).output
+    running.master.control.cancel()
+    running.thread.join(30)
+    assert not running.thread.is_alive()
 
 
 def test_state_its_cache_and_what_waits_are_counted(tmp_path: Path) -> None:

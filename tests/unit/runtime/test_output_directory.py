@@ -15,8 +15,10 @@ from holdfast.datastream import ParquetFileSink
 from holdfast.datastream.sinks.output_directory import CommitLedger, OutputDirectory
 from holdfast.errors import ConfigurationError, FencedError, HoldfastError, JobExecutionError, RestoreError
 from holdfast.kernel import fault
+from holdfast.runtime.commit.committing import Committing
 from holdfast.storage.file_system.local import LocalFileSystem, temporary_name
 from holdfast.testing.epoch.epoch_runner import LocalEngine
+from holdfast.testing.sink_contract.sink_stage import JOB, UID, SinkStage
 from tests.stories import tidiness
 from tests.stories.local import RESTARTING, Program, epochs, run
 
@@ -253,9 +255,32 @@ def test_a_second_copy_of_a_job_directory_that_runs_beside_the_first_is_refused(
                 go(place, 3, directory="copy")
             return super().execute(epoch, epoch_input)
 
-    with pytest.raises((ConfigurationError, FencedError), match="two copies of one job directory"):
+    with pytest.raises(ConfigurationError, match="two copies of one job directory"):
         go(place, 4, RESTARTING, engine=Beside)
     assert rows(place / "out") == words(0, 3)
+
+
+@pytest.mark.parametrize("leads", [True, False])
+def test_a_first_commit_that_finds_its_epoch_is_of_a_copy_only_if_its_process_still_leads(
+    place: Path, leads: bool
+) -> None:
+    stage = SinkStage(ParquetFileSink(place / "out"), place, incarnation="abcdef123456")
+    stage.prepare()
+    mine, new = (stage.write(1, [("kelp", 1)], attempt=attempt) for attempt in (1, 2))
+    stage.commit(new)
+
+    def require_lead() -> None:
+        if not leads:
+            raise FencedError("another process leads")
+
+    settings: Any = {"job_id": JOB, "staging_dir": str(place), "incarnations": ["abcdef123456"]}
+    committing = Committing({UID: stage.sink}, require_lead=require_lead, **settings)
+    error, message = (ConfigurationError, "two copies of one job") if leads else (FencedError, "another process leads")
+    with pytest.raises(error, match=message):
+        committing.commit(2, {UID: mine}, is_recovered=False)
+    committing.close()
+    [file] = (place / "out").glob("*.parquet")
+    assert pq.ParquetFile(file).read().to_pylist() == [{"word": "kelp", "n": 1}]
 
 
 def test_a_job_that_is_started_from_a_checkpoint_commits_it_where_it_was_staged(place: Path) -> None:
