@@ -8,11 +8,13 @@ from typing import Any
 
 import pytest
 
+from holdfast.datastream.sinks.output_bucket import OutputBucket
 from holdfast.dispatcher.process.process_start import ProcessStart, parse_line
 from holdfast.errors import CorruptFileError, StorageError
 from holdfast.queryable.wire.errors import BadRequestError
 from holdfast.rest.answer import RefusedError
 from holdfast.rest.request_head import RequestHead
+from holdfast.runtime.function.sink import RefusedElementError
 from tests.fuzz.target import query_registration, staged_upload
 from tests.fuzz.targets import CORPUS, Target
 
@@ -83,3 +85,8 @@ def test_the_mark_of_an_upload_whose_name_is_no_text_is_storage_that_fails() -> 
     assert Target("staged_upload").accepts((CORPUS / "staged_upload" / "plain").read_bytes())
     with pytest.raises(StorageError, match="surrogates not allowed"):
         staged_upload.parse(b'{"final":"\\ud800"}')
+
+
+def test_an_object_whose_name_is_no_text_is_refused_in_the_task_that_would_write_it() -> None:
+    with pytest.raises(RefusedElementError, match="surrogates not allowed"):
+        OutputBucket("s3://bucket/lake").require_nameable("day=\ud800/part")

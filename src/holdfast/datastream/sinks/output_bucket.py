@@ -54,7 +54,10 @@ class OutputBucket(OutputDirectory):
         return uploads_for(self.path)
 
     def require_nameable(self, final: str) -> None:
-        key = join(self.path, final).removeprefix("s3://").partition("/")[2].encode()
+        try:
+            key = join(self.path, final).removeprefix("s3://").partition("/")[2].encode()
+        except UnicodeEncodeError as error:
+            raise RefusedElementError(f"no object can be called {final!r:.60}: {error}") from error
         if len(key) > _LONGEST_KEY:
             raise RefusedElementError(
                 f"an object for {final!r:.60}... would have a key of {len(key):,} bytes, of which object stores take "
