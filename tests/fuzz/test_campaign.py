@@ -21,7 +21,7 @@ def test_a_run_is_added_to_those_before_it_and_nothing_else_is_changed() -> None
     page = added(page, "frame", Total(1, 9, 2_000, 0, "2026-11-25, 0a1b2c3"))
     page = added(page, "ledger", Total(1, 3_600, 5_000_000, 0, "2026-11-26, 4d5e6f7"))
     kinds, _, table = page.partition(BEGIN)[2].partition(END)[0].partition("\n\n")
-    assert "| wire frames | frame, query_answer | 0.1 | 2,000 | 0 |" in kinds.splitlines()
+    assert "| wire frames | frame, query_answer, query_registration | 0.1 | 2,000 | 0 |" in kinds.splitlines()
     assert table.splitlines()[2:] == [
         "| frame | 1 | 9 | 2,000 | 0 | 2026-11-25, 0a1b2c3 |",
         "| ledger | 2 | 3,650 | 6,000,000 | 1 | 2026-11-26, 4d5e6f7 |",
