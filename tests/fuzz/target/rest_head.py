@@ -8,7 +8,7 @@ from holdfast.rest.connection import _encoded, _refusal
 from holdfast.rest.page.page_files import is_page, page_at
 from holdfast.rest.request_head import RequestHead
 
-MOST: Final = 300
+MOST: Final = 500
 """Letters of a refusal; what was sent may have 16 KiB, and comes from a stranger."""
 
 
