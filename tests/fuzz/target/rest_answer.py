@@ -2,6 +2,7 @@
 
 import socket
 import threading
+from contextlib import suppress
 from functools import cache
 from typing import Final
 
@@ -25,7 +26,7 @@ class Stranger:
     def _serve(self) -> None:
         while True:
             connection, _ = self._server.accept()
-            with connection:
+            with connection, suppress(OSError):  # who asks has heard enough
                 connection.recv(65536)
                 connection.sendall(self.said)
 
