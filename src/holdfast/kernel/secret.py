@@ -28,7 +28,7 @@ _URL: Final = re.compile(
     # Of Azure's paths what stands there is the container.
     rf"(?<!abfs)(?<!abfss)(?<!wasb)(?<!wasbs)://(?P<rest>(?:(?!://){_CHARACTER})+)"
 )
-_ORACLE: Final = re.compile(rf"\b(?P<before>jdbc:oracle:\w+:)(?P<rest>[^@\s'\"](?:(?!://){_CHARACTER})*)@")
+_ORACLE: Final = re.compile(rf"\b(?P<before>jdbc:oracle:\w+:)(?P<rest>[^@\s'\"](?:(?!://|jdbc:){_CHARACTER})*)@")
 _NAME: Final = re.compile(r"(?<![A-Za-z0-9_./-])(?P<key>[A-Za-z0-9_.-]+)(?:=|(?P<mark>\\*['\"])\s*:\s*(?=\\*['\"]))")
 _QUOTED: Final = r"(?P<quote>\\*['\"])(?:\\.|.)*?(?:(?P=quote)|$)"
 _VALUE: Final = re.compile(rf"{_QUOTED}|{_CHARACTER}+", re.MULTILINE)
@@ -87,9 +87,11 @@ def _without_user(found: re.Match[str]) -> str:
 def _without_values(text: str) -> str:
     parts: list[str] = []
     end = 0
+    is_connection = _CONNECTION.search(text) is not None
     for name in _NAME.finditer(text):
         is_parameter = text[max(0, name.start() - 1) : name.start()] in ("?", "&", ";")
-        if name.start() < end or not _is_hidden(name["key"], text, is_parameter):
+        is_user = name["key"].lower() in _NAMED and (is_parameter or is_connection)
+        if name.start() < end or not (is_user or is_secret(name["key"])):
             continue
         value = (_PARAMETER if is_parameter else _VALUE).match(text, name.end())
         if value is not None:
@@ -97,12 +99,6 @@ def _without_values(text: str) -> str:
             parts += text[end : name.end()], quote, HIDDEN, quote
             end = value.end()
     return "".join([*parts, text[end:]])
-
-
-def _is_hidden(key: str, text: str, is_parameter: bool) -> bool:
-    if key.lower() in _NAMED:
-        return is_parameter or _CONNECTION.search(text) is not None
-    return is_secret(key)
 
 
 def shown_error(error: BaseException) -> str:

@@ -148,6 +148,13 @@ def test_texts_that_only_look_so_stay(text: str) -> None:
     assert without_credentials(text) == text
 
 
+@pytest.mark.parametrize(
+    "part", ["user=1 ", "password='", "://u:p", "'a': ", "jdbc:oracle:thin:a/", "?a=", "a.", "\\'x=", "k@"]
+)
+def test_a_text_of_a_megabyte_holds_nobody_up(part: str) -> None:
+    without_credentials("@ =:" + part * (1_000_000 // len(part)))
+
+
 def test_a_job_shows_none_over_rest(tmp_path: Path) -> None:
     job = Running(tmp_path, **SECRETS, **{DATABASE: URL})
     try:
