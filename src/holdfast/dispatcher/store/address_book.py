@@ -25,6 +25,7 @@ from holdfast.kernel.configuration import Configuration
 from holdfast.kernel.ids import new_nonce
 from holdfast.kernel.malformed import MALFORMED
 from holdfast.rest.address import check_url
+from holdfast.storage.file_system.path import base_name
 from holdfast.storage.file_system.scheme import FileSystem, join
 
 _DIRECTORY: Final = "rest"
@@ -84,11 +85,11 @@ class AddressBook:
             StorageError: It cannot be written.
         """
         address = JobManagerAddress(url, bearer_token, socket.gethostname(), os.getpid(), session)
-        name = f"{session}-{new_nonce()}.json"
-        self._fs.create_private(join(self._directory, name), json.dumps(asdict(address)).encode())
-        before, self._own = self._own, name
+        path = join(self._directory, f"{session}-{new_nonce()}.json")
+        self._fs.create_private(path, json.dumps(asdict(address)).encode())
+        before, self._own = self._own, path
         if before is not None:
-            self._fs.delete_in(self._directory, before)
+            self._fs.delete_in(self._directory, base_name(before))
 
     def withdraw(self) -> None:
         """This process is reached no more.
@@ -97,7 +98,7 @@ class AddressBook:
             StorageError: The file cannot be deleted, or a link has taken the place of its directory.
         """
         if self._own is not None:
-            self._fs.delete_in(self._directory, self._own)
+            self._fs.delete_in(self._directory, base_name(self._own))
             self._own = None
 
     def clear(self, keep: str) -> None:
