@@ -173,8 +173,9 @@ def test_without_elections_one_job_manager_runs_jobs_on_its_host(tmp_path: Path,
     job.add(0)
     job.sees(TEXTS[0])
     (other.inputs / "0.txt").write_text("poison")
-    failed = alone.status(other.id, "FAILED")
-    assert failed["last_failure"].startswith("JobExecutionError: job 'other' failed")
+    # As long as its process is there, that one tells: the first failure, and not yet what became of the job.
+    reason = "JobExecutionError: job 'other' failed"
+    until(lambda: alone.status(other.id, "FAILED")["last_failure"].startswith(reason), "its process has ended")
     assert "state: FAILED" in alone.run("info", other.id)
     assert "raised ValueError" in alone.run("logs", other.id)
     result = asked(tmp_path / "manager", f"jobs/{other.id}/execution-result")["job-execution-result"]

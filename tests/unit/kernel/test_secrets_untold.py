@@ -46,13 +46,15 @@ class Mine(logging.Formatter):
 @pytest.fixture
 def said() -> Iterator[io.StringIO]:
     """All that the package logs, as a handler of the user writes it."""
-    stream, root = io.StringIO(), logging.getLogger()
-    handler, level = logging.StreamHandler(stream), root.level
+    stream, root, ours = io.StringIO(), logging.getLogger(), logging.getLogger("holdfast")
+    handler, levels = logging.StreamHandler(stream), (root.level, ours.level)
     root.addHandler(handler)
     root.setLevel(logging.DEBUG)
+    ours.setLevel(logging.DEBUG)  # a job that has run before in this process may have set it
     yield stream
     root.removeHandler(handler)
-    root.setLevel(level)
+    root.setLevel(levels[0])
+    ours.setLevel(levels[1])
 
 
 class SlipsWhenClosed(RichMapFunction):
