@@ -90,7 +90,9 @@ class Leftovers:
             return
         for path in self._swept_files():
             name = FileName.parse(base_name(path))
-            is_needless = name is not None and name not in named and base_name(path) not in self._in_memory
+            # The half of a file that is needed goes with it.
+            whole = final_name(base_name(path)) or base_name(path)
+            is_needless = name is not None and name not in named and whole not in self._in_memory
             is_judged = name is not None and (name.token < state.token or name.epoch <= epoch)
             if is_needless and is_judged and self._was_there(path, self._last_sweep_at):
                 self._fail(f"{path} is left over")
@@ -117,7 +119,8 @@ class Leftovers:
         """Who finishes an epoch forgets those below it."""
         marks = [path for path in self._disk.files("/") if "/ledger/" in path]
         for done in marks:
-            if not done.endswith(".done") or done in self._late or self._was_there(done, self.calm_since):
+            # Who dies right after leaves the trimming to the next epoch.
+            if not done.endswith(".done") or done in self._late or self._appeared.get(done, 0.0) <= self.calm_since:
                 continue
             for path in marks:
                 match = _MARK.fullmatch(final_name(base_name(path)) or base_name(path))
