@@ -153,7 +153,7 @@ class PaneOperator(Function):
     @property
     def program_functions(self) -> tuple[Any, ...]:
         """The functions of the program that it calls."""
-        return (*self._aggregates,)
+        return tuple(self._aggregates)
 
     @property
     def kept_as(self) -> dict[str, Any]:

@@ -63,10 +63,7 @@ class WindowEvaluation(Function):
     @property
     def program_functions(self) -> tuple[Any, ...]:
         """The functions of the program that it calls."""
-        return (
-            self.function,
-            self._combine,
-        )
+        return self.function, self._combine
 
     def open(self, runtime_context: RuntimeContext) -> None:
         """Open the function."""
@@ -189,10 +186,7 @@ class WindowOperator(Function):
     @property
     def program_functions(self) -> tuple[Any, ...]:
         """The functions of the program that it calls."""
-        return (
-            combining_function(self.contents),
-            self.evaluation,
-        )
+        return combining_function(self.contents), self.evaluation
 
     def open(self, runtime_context: RuntimeContext) -> None:
         """Open the functions."""
