@@ -18,8 +18,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 
 # Milliseconds of the clock.
-FIXED = 245.0
-"""An epoch of next to nothing, without its syncs: Spark's planning, logs and the start of a job (`small_epoch.py`)."""
+FIXED = 170.0
+"""An epoch of next to nothing in an old JVM, without its syncs: planning, logs, start of a job (`small_epoch.py`)."""
 SPARK_TASK = 1.1
 """Each task of Spark: scheduled, started, answered (`width.py --spark`, 1,000 a stage; a young JVM takes three)."""
 DRIVER_SUBTASK = 0.09
@@ -28,9 +28,10 @@ DRIVER_RUN = 0.007
 """What the driver does for a run that the document names (`width.py`, `wide_state.py`)."""
 
 # Microseconds of a core.
-ROW = {"rows": 4.0, "batches": 3.0}
-"""Each row and level, in the JVM and in Python: `keyed_count.py` at 200,000 rows an epoch, less `small_epoch.py`."""
-COLD = 1.9
+ROW = {"rows": 2.6, "batches": 1.8}
+"""Each row and level, in the JVM and in Python, less `small_epoch.py`: between `keyed_count.py`, whose JVM is old (2.2,
+1.3), and `large_state.py`, whose JVM has just begun (3.4, 2.4)."""
+COLD = 1.5
 """More for a key that is not in a worker's memory, of 5 million of a subtask: it is searched for (`large_state.py`)."""
 COLD_KEYS = 5_000_000
 
@@ -120,15 +121,17 @@ def predict(shape: Shape) -> dict[str, float]:
 
 MEASURED = (
     # what, its shape, what was measured (benchmarks/RESULTS.md)
-    ("small_epoch, 100 rows", Shape(rows=100), {"epoch_ms": 267}),
-    ("keyed_count, rows", Shape(), {"epoch_ms": 673}),
-    ("keyed_count, batches", Shape(form="batches"), {"epoch_ms": 572}),
-    ("large_state, 100,000 keys, rows", Shape(), {"epoch_ms": 740, "run_bytes": 2_940_000}),
-    ("large_state, 10 million, rows", Shape(keys=10**7), {"epoch_ms": 935, "run_bytes": 6_740_000}),
-    ("large_state, 10 million, batches", Shape(keys=10**7, form="batches"), {"epoch_ms": 877}),
+    ("small_epoch, 100 rows", Shape(rows=100), {"epoch_ms": 177}),
+    ("keyed_count, rows", Shape(), {"epoch_ms": 396}),
+    ("keyed_count, batches", Shape(form="batches"), {"epoch_ms": 307}),
+    ("large_state, 100,000 keys, rows", Shape(), {"epoch_ms": 518, "run_bytes": 2_940_000}),
+    ("large_state, 100,000 keys, batches", Shape(form="batches"), {"epoch_ms": 419}),
+    ("large_state, 10 million, rows", Shape(keys=10**7), {"epoch_ms": 575, "run_bytes": 6_740_000}),
+    ("large_state, 10 million, batches", Shape(keys=10**7, form="batches"), {"epoch_ms": 552}),
+    ("large_state, 100 million, rows", Shape(keys=10**8), {"epoch_ms": 683}),
+    ("large_state, 100 million, batches", Shape(keys=10**8, form="batches"), {"epoch_ms": 619}),
 )
 LARGE = (
-    ("100 million keys, two cores", Shape(keys=10**8)),
     ("200 executors of 4 cores, 1 TB", Shape(80_000_000, 5 * 10**9, 800, 2, 800, 100)),
     ("the same, 1% of the rows", Shape(800_000, 5 * 10**9, 800, 2, 800, 100)),
 )
