@@ -33,20 +33,10 @@ def payloads_of(elements: slice, columns: Callable[[slice], Mapping[str, Any]]) 
     Raises:
         Exception: Whatever `columns` raises for one element alone.
     """
-    count, found = elements.stop - elements.start, None
-    try:
-        found = columns(elements)
-    except Exception:
-        # What does not fit shows in many ways. A value of the wrong type ends up as the only one, too.
-        if count < 2:
-            raise
-    if found is not None and (count < 2 or _is_a_batch(found)):
+    for count, found in batch.by_halves(
+        elements.start, elements.stop, lambda first, last: columns(slice(first, last)), _is_a_batch
+    ):
         yield Payload(_written(found), count)
-        return
-    del found
-    middle = elements.start + count // 2
-    yield from payloads_of(slice(elements.start, middle), columns)
-    yield from payloads_of(slice(middle, elements.stop), columns)
 
 
 def _is_a_batch(columns: Mapping[str, Any]) -> bool:

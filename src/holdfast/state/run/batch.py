@@ -6,8 +6,9 @@ column that anybody holds, takes rows of, or puts together within a batch comes 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
-from typing import Final
+from typing import Final, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +20,7 @@ COLUMN_BYTES: Final = 2**31 - 1
 """What Arrow can address in one column of text or bytes."""
 
 Positions = npt.NDArray[np.int64]
+T = TypeVar("T")
 
 
 def batches_of(table: pa.Table) -> list[pa.Table]:
@@ -53,27 +55,51 @@ def made_in_pieces(positions: Positions, size: float, make: Callable[[Positions]
         Exception: Whatever `make` raises for one position alone.
     """
     count = min(len(positions), 1 + int(size) // BATCH_BYTES)
-    pieces = [positions] if count <= 1 else np.array_split(positions, count)
-    made = [table for piece in pieces for table in _made(piece, make)]
+    ends = np.linspace(0, len(positions), max(1, count) + 1).astype(np.int64).tolist()
+    made = [
+        table
+        for first, last in itertools.pairwise(ends)
+        for _, table in by_halves(first, last, lambda a, b: make(positions[a:b]), _is_in_one_chunk)
+    ]
     return made[0] if len(made) == 1 else pa.concat_tables(made)
 
 
-def _made(positions: Positions, make: Callable[[Positions], pa.Table]) -> Iterator[pa.Table]:
-    table = None
+def by_halves(
+    first: int, last: int, make: Callable[[int, int], T], fits: Callable[[T], bool]
+) -> Iterator[tuple[int, T]]:
+    """Make something of a stretch of elements, of each of its halves where what is made of it whole is too long.
+
+    Args:
+        first: The first element.
+        last: The one after the last.
+        make: Makes it of the elements from one until before another. It may fail where there are too many.
+        fits: Whether what was made is short enough. One element is never cut.
+
+    Yields:
+        How many elements, and what was made of them, in order.
+
+    Raises:
+        Exception: Whatever `make` raises for one element alone.
+    """
+    made, is_one = None, last - first < 2
     try:
-        table = make(positions)
+        made = make(first, last)
     except Exception:
         # What does not fit shows in many ways: Arrow refuses, or hands out several arrays where one is expected. A
         # value of the wrong type ends up as the only one, too.
-        if len(positions) < 2:
+        if is_one:
             raise
-    if table is not None and (len(positions) < 2 or all(column.num_chunks <= 1 for column in table.columns)):
-        yield table
+    if made is not None and (is_one or fits(made)):
+        yield last - first, made
         return
-    middle = len(positions) // 2
-    del table
-    yield from _made(positions[:middle], make)
-    yield from _made(positions[middle:], make)
+    del made
+    middle = (first + last) // 2
+    yield from by_halves(first, middle, make, fits)
+    yield from by_halves(middle, last, make, fits)
+
+
+def _is_in_one_chunk(table: pa.Table) -> bool:
+    return all(column.num_chunks <= 1 for column in table.columns)
 
 
 def taken(table: pa.Table, rows: Positions) -> pa.Table:
