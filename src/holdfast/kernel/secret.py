@@ -15,7 +15,7 @@ from typing import Any, Final
 HIDDEN: Final = "******"
 _SECRET: Final = re.compile(
     r"secret|token|passw|passphrase|authorization|credential|jaas|signature"
-    r"|auth-params|basic-auth|http-headers|azure\.sas"
+    r"|auth-params|basic[-.]auth|http-headers|azure\.sas"
     r"|(access|account|api|private|service|tls)[-.]?key|key\.pem"
     r"|(encryption|customer|keystore)[-.]?key(?![a-z])"  # spark.io.encryption.keySizeBits is none
     r"|(^|[-.])(pass|pwd)$"

@@ -37,6 +37,7 @@ def test_options_with_such_words_are_secret(key: str) -> None:
         "metrics.reporter.x.auth-params",
         "x.service-key",
         "rest.basic-auth",
+        "basic.auth.user.info",
         "rest.client.http-headers",
         "table.password",
         "x.apikey",
