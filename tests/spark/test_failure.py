@@ -52,6 +52,26 @@ def test_a_package_that_a_worker_lacks_is_final(spark: Any) -> None:
     assert "ModuleNotFoundError: No module named 'a_package_that_nobody_has'" in str(error)
 
 
+def as_it_is(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    yield from batches
+
+
+@pytest.mark.parametrize(
+    ("attribute", "value", "named"),
+    [("pythonExec", "/there/is/no/python", '"/there/is/no/python"'), ("pythonVer", "2.7", "2.7")],
+)
+def test_workers_without_the_python_of_the_driver_are_final(
+    spark: Any, monkeypatch: pytest.MonkeyPatch, attribute: str, value: str, named: str
+) -> None:
+    """What is innermost says of a Python that is not there: `error=2, No such file or directory`, and not which."""
+    monkeypatch.setattr(spark.sparkContext, attribute, value)
+    error = told(lambda: spark.range(1).mapInArrow(as_it_is, "id bigint").collect())
+    assert isinstance(error, ConfigurationError)
+    assert named in str(error)
+    assert "PYSPARK_PYTHON" in str(error)
+    assert "\n" not in str(error)
+
+
 def test_a_package_that_the_driver_lacks_is_final() -> None:
     with pytest.raises(ConfigurationError, match="a package is missing"), final_failures_told("preparing the job"):
         import a_package_that_nobody_has  # noqa: F401

@@ -52,6 +52,11 @@ FATAL_IN_SPARK: Final = (ConfigurationError, EngineLostError, InputGoneError, Re
 _MISSING: Final = ("ModuleNotFoundError", "PACKAGE_NOT_INSTALLED", "UNSUPPORTED_PACKAGE_VERSION")
 """How Python and PySpark say that a package is not there."""
 
+_PYTHON: Final = re.compile(
+    r'Cannot run program "[^"\n]*"[^\n]*\berror(?:=|: )(?:2|13)\b[^\n]*|\[PYTHON_VERSION_MISMATCH\][^\n]*'
+)
+"""How Java says that there is no such Python, or none that may be run, and PySpark that it is another one."""
+
 _GONE: Final = (
     "KAFKA_DATA_LOSS",
     'option "failOnDataLoss"',
@@ -118,6 +123,12 @@ def _by_its_words(failure: BaseException, doing: str) -> HoldfastError:
             "the Python workers of Spark cannot import holdfast: set PYSPARK_PYTHON to a Python that has it before the "
             "session starts, or ship it with spark.submit.pyFiles or spark.archives"
         )
+    python = _PYTHON.search(text)
+    if python is not None:
+        return ConfigurationError(
+            f"the Python of Spark's workers cannot be used (while {doing}): {python[0].strip()}; set PYSPARK_PYTHON, "
+            "before the session starts, to a Python of the driver's version that each host has"
+        )
     if isinstance(failure, ImportError) or says(_MISSING, root):
         return ConfigurationError(
             f"a package is missing (while {doing}): {root}; install it for the driver and for the Python of the "
@@ -149,7 +160,7 @@ def final_failures_told(doing: str) -> Iterator[None]:
 
     Raises:
         EngineLostError: The JVM is gone.
-        ConfigurationError: Spark cannot plan what the program asks for, or a package is missing.
+        ConfigurationError: Spark cannot plan what the program asks for, or a package or a Python is missing.
         InputGoneError: Rows are gone that the job has not read.
         RestoreError: The positions in the checkpoint are of other inputs.
     """
