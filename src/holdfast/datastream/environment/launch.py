@@ -25,6 +25,7 @@ _from_outside = Configuration()
 _defaults = Configuration()
 _on_launch: OnLaunch | None = None
 _launched: str | None = None
+_interrupted: str | None = None
 _is_planning = False
 
 
@@ -131,3 +132,21 @@ def told_of_launch(client: JobClient) -> JobClient:
     if _on_launch is not None:
         _on_launch(client)
     return client
+
+
+def note_signal(client: JobClient) -> None:
+    """Remembers if SIGTERM has ended a job."""
+    global _interrupted
+    if client.was_interrupted:
+        _interrupted = client.name
+
+
+def end_if_signalled(name: str) -> None:
+    """Ends the program, with exit code 0, if SIGTERM has ended a job of it: the signal was for the process.
+
+    Raises:
+        SystemExit: It has.
+    """
+    if _interrupted is not None:
+        logger.warning("SIGTERM has ended job %r: job %r is not begun, and the program ends", _interrupted, name)
+        raise SystemExit(0)

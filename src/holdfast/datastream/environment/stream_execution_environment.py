@@ -17,6 +17,8 @@ from holdfast.datastream.environment.job_names import ExecutedJobs, JobNames
 from holdfast.datastream.environment.launch import (
     Program,
     end_if_planning,
+    end_if_signalled,
+    note_signal,
     require_one_job,
     told_of_launch,
     with_options_from_outside,
@@ -239,7 +241,7 @@ class StreamExecutionEnvironment(EnvironmentSettings):
         """Runs the job and blocks until it has ended.
 
         A job that runs again under its name resumes from its newest completed checkpoint. SIGTERM ends it after the
-        current epoch.
+        current epoch; a program that executes a further job then ends there, with exit code 0.
 
         Args:
             job_name: Names the job and, unless `pipeline.job-id` is set, its directory. The default is
@@ -255,6 +257,7 @@ class StreamExecutionEnvironment(EnvironmentSettings):
         started = time.monotonic()
         client = self.execute_async(job_name)
         status = client.run_to_end()
+        note_signal(client)
         return JobExecutionResult(client.get_job_id(), status, round(1000 * (time.monotonic() - started)))
 
     def execute_async(self, job_name: str | None = None) -> JobClient:
@@ -277,6 +280,7 @@ class StreamExecutionEnvironment(EnvironmentSettings):
         self._require_own_id(name, configuration)
         self._job_names.add(name, directory)
         end_if_planning(Program(graph, name, configuration, self._spark))
+        end_if_signalled(name)
         from holdfast.spark.launch import launch
 
         return told_of_launch(launch(graph, name, configuration, self._spark))
