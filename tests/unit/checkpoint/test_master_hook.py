@@ -2,7 +2,7 @@
 
 import threading
 import time
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 
 import pytest
 
@@ -128,6 +128,9 @@ def test_a_hook_that_fails_or_has_no_serializer_fails_the_trigger(tmp_path):
     assert future.exception().reason is CheckpointFailureReason.MASTER_HOOK_FAILURE
     hook.state, hook.serializer = "state", None
     with pytest.raises(CheckpointError, match="serializer"):
+        coordinator.master_hooks.trigger("a", 1, 0, None, 1)
+    hook.state = CancelledError()
+    with pytest.raises(CheckpointError, match="Master hook 'a': CancelledError"):
         coordinator.master_hooks.trigger("a", 1, 0, None, 1)
     hook.state = None
     assert complete(coordinator, 2)

@@ -122,7 +122,9 @@ class MasterHooks:
             ) from None
         except Exception as error:
             raise CheckpointError(
-                CheckpointFailureReason.MASTER_HOOK_FAILURE, f"Master hook {identifier!r}: {error}", error
+                CheckpointFailureReason.MASTER_HOOK_FAILURE,
+                f"Master hook {identifier!r}: {str(error) or type(error).__name__}",
+                error,
             ) from error
 
     def restore(self, checkpoint_id: int, states: Mapping[str, Any], *, allow_unmatched: bool, path: str = "") -> None:
