@@ -1,7 +1,7 @@
-"""One subtask writes more text in one epoch than an Arrow array can hold, at its real size.
+"""One subtask writes, or emits, more text in one epoch than an Arrow array can hold, at its real size.
 
-`STORY_GIB` says how much; a run needs about twice as much memory, and as much disk. A small copy of this story, with a
-lowered bound, is `tests/unit/state/test_large_state.py`.
+`STORY_GIB` says how much; a run needs about twice as much memory, and as much disk. Small copies of these stories,
+with a lowered bound, are `tests/unit/state/test_large_state.py` and `tests/unit/runtime/test_long_chunks.py`.
 """
 
 from __future__ import annotations
@@ -88,3 +88,38 @@ def test_more_than_two_gib_of_one_epoch_are_read_again(
     files = list((tmp_path / "out").glob("*.parquet"))
     answers = sorted(tuple(row.values()) for file in files for row in pq.read_table(file).to_pylist())
     assert answers == [(n, True) for n in asked]
+
+
+class FiresAtTheEnd(KeyedProcessFunction):
+    """Emits a long text for each key when its timer fires: those of a task in one go."""
+
+    def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> Iterator[Any]:
+        ctx.timer_service().register_processing_time_timer(1)
+        return iter(())
+
+    def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> Iterator[Any]:
+        yield ctx.get_current_key(), TEXTS[ctx.get_current_key() % 26]
+
+
+class Right(KeyedProcessFunction):
+    def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> Iterator[Any]:
+        yield value.n, str(value.text == TEXTS[value.n % 26])
+
+
+@pytest.mark.parametrize("behind", ["a sink", "a key"])
+def test_more_than_two_gib_that_fire_in_one_epoch_arrive(tmp_path: Path, behind: str) -> None:
+    numbers = list(range(int(GIB * 2**30) // LENGTH))
+    program = Program()
+    texts = (
+        program.source("in", "bigint").key_by(lambda n: n, "bigint").process(FiresAtTheEnd(), "n bigint, text string")
+    )
+    stream = texts.uid("fires")
+    if behind == "a key":
+        stream = stream.key_by("n").process(Right(), "n bigint, text string").uid("right")
+    stream.sink_to(ParquetFileSink(str(tmp_path / "out"))).uid("out")
+    run(program, tmp_path / "jobs", [{"in": numbers}], parallelism=1, source_tasks=1)
+    found = []
+    for file in (tmp_path / "out").glob("*.parquet"):
+        for batch in pq.ParquetFile(file).iter_batches(batch_size=1000):
+            found += [(n, text in ("True", TEXTS[n % 26])) for n, text in zip(*batch.to_pydict().values(), strict=True)]
+    assert sorted(found) == [(n, True) for n in numbers]

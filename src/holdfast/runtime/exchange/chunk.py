@@ -6,12 +6,15 @@ maps never makes columns.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import chain
 from typing import Any
 
 import pyarrow as pa
 
+from holdfast.state.run import batch as batches
 from holdfast.types.changed_row import CHANGES, originals
-from holdfast.types.conversion.arrow import batch_to_elements, elements_to_batch
+from holdfast.types.conversion.arrow import ElementsTooLongError, batch_to_elements, elements_to_batch
 from holdfast.types.conversion.stamps import Stamps, no_stamps
 from holdfast.types.information.type_information import RowTypeInformation, TypeInformation
 
@@ -80,6 +83,23 @@ class Chunk:
         """Somebody has got the elements in pieces."""
         self._given = True
 
+    def fitting(self) -> Iterator[Chunk]:
+        """The elements in stretches of which each has columns: one, unless they are more than Arrow can hold in one."""
+        batch = None
+        try:
+            batch = self.batch
+        except ElementsTooLongError:
+            if len(self) < 2:
+                raise
+        if batch is not None and (len(self) < 2 or batch.nbytes <= batches.BATCH_BYTES):
+            yield self
+            return
+        del batch
+        middle = len(self) // 2
+        yield from self.slice(0, middle).fitting()
+        yield from self.slice(middle, len(self) - middle).fitting()
+        self.given()
+
     def stamped_batch(self) -> pa.RecordBatch:
         """The columns with that of the timestamps as the last."""
         batch = self.batch
@@ -103,7 +123,8 @@ class Chunk:
             OutputTypeError: The columns have a value that Python has not.
         """
         if self._elements is None or not self._adopted:
-            self._elements = batch_to_elements(self.batch, self.type, self.uid)
+            found = [batch_to_elements(piece.batch, self.type, self.uid) for piece in self.fitting()]
+            self._elements = found[0] if len(found) == 1 else list(chain.from_iterable(found))
             self._adopted = True
         elif CHANGES and self._given:
             self._elements = originals(self._elements)
@@ -121,6 +142,7 @@ class Chunk:
 
         Raises:
             OutputTypeError: An element does not match the declared type of the step that made it.
+            ElementsTooLongError: They are more than a batch can hold; those of `fitting` are not.
         """
         if self._batch is None:
             assert self._elements is not None

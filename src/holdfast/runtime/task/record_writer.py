@@ -54,11 +54,13 @@ class RecordWriter:
 
     def send(self, port: Port, chunk: Chunk) -> None:
         """Packs a chunk for every edge that starts at `port`."""
-        for edge in self._by_origin.get(port, ()):
-            batch = chunk.stamped_batch() if edge.carries_times else chunk.batch
-            if edge.key is not None and edge.key.spec.selector is not None:
-                batch = self._with_key(edge, edge.key, chunk, batch)
-            self.hand_on(edge, batch)
+        edges = self._by_origin.get(port, [])
+        for piece in chunk.fitting() if edges else ():
+            for edge in edges:
+                batch = piece.stamped_batch() if edge.carries_times else piece.batch
+                if edge.key is not None and edge.key.spec.selector is not None:
+                    batch = self._with_key(edge, edge.key, piece, batch)
+                self.hand_on(edge, batch)
 
     def hand_on(self, edge: Edge, batch: pa.RecordBatch) -> None:
         """Packs columns that are already those of the edge."""

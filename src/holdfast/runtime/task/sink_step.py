@@ -39,7 +39,8 @@ class SinkRun(StepRun):
 
     def accept(self, chunk: Chunk) -> None:
         self.records_in += len(chunk)
-        self._accept_part(chunk)
+        for piece in [chunk] if self._write_batch is None else chunk.fitting():
+            self._accept_part(piece)
 
     def _accept_part(self, chunk: Chunk) -> None:
         """Writes elements; columns that are refused are halved until the rows are found that are to blame.
@@ -140,8 +141,9 @@ class StageRun(SinkRun):
     """What stages elements for a later epoch job of the epoch, with their event times, in columns that Spark reads."""
 
     def accept(self, chunk: Chunk) -> None:
-        batch = chunk.stamped_batch() if self.step.stamped else chunk.batch
-        super().accept(Chunk(chunk.type, chunk.uid, batch=with_numbers(batch)))
+        for piece in chunk.fitting():
+            batch = piece.stamped_batch() if self.step.stamped else piece.batch
+            super().accept(Chunk(piece.type, piece.uid, batch=with_numbers(batch)))
 
     def report(self) -> StepReport:
         report = super().report()

@@ -48,7 +48,8 @@ class TimestampRun(StepRun):
         self.records_in += len(chunk)
         self.records_out += len(chunk)
         if self._column is not None and len(chunk):
-            stamps = self._of_column(chunk.batch, self._column)
+            parts = [self._of_column(piece.batch, self._column) for piece in chunk.fitting()]
+            stamps = parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
         else:
             stamps = chunk.stamps if self._extract is None else self._assigned(chunk)
         greatest = None if stamps is None else pc.max(stamps).as_py()

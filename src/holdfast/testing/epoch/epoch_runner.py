@@ -44,6 +44,7 @@ from holdfast.runtime.task import worker
 from holdfast.runtime.task.identity import TaskIdentity
 from holdfast.runtime.task.stage_task import StageTask
 from holdfast.state.backend.cache import STATE_CACHE
+from holdfast.state.run.batch import taken
 from holdfast.state.run.run_file import forget_runs
 from holdfast.storage.file_system.s3_options import use_s3_options
 from holdfast.storage.file_system.scheme import FileSystem, file_system_for
@@ -321,7 +322,7 @@ def _by_phase(batches: Batches) -> Batches:
         return batches
     table = pa.Table.from_batches(batches)
     order = np.argsort(table.column(PHASE).to_numpy(), kind="stable")
-    return table.take(pa.array(order)).to_batches()  # type: ignore[no-any-return]
+    return taken(table, order).to_batches()  # type: ignore[no-any-return]
 
 
 def _at(table: pa.Table, path: tuple[str, ...]) -> pa.ChunkedArray:

@@ -17,6 +17,10 @@ from holdfast.types.information.type_information import RowTypeInformation, Type
 VALUE_COLUMN: Final = "value"
 
 
+class ElementsTooLongError(OutputTypeError):
+    """Each element is of its type, but together they have more text or bytes than an array of Arrow can: 2 GiB."""
+
+
 def element_schema(element_type: TypeInformation) -> pa.Schema:
     """Return the Arrow schema of a stream's batches.
 
@@ -42,14 +46,14 @@ def elements_to_batch(elements: Sequence[Any], element_type: TypeInformation, ui
 
     Raises:
         OutputTypeError: An element is not of the type; it names the element, field and value.
+        ElementsTooLongError: They are too many for one batch.
     """
     if isinstance(element_type, RowTypeInformation):
         return rows_to_batch(elements, element_type, uid)
     try:
-        array = element_type.to_array(elements)
+        return pa.RecordBatch.from_arrays([element_type.to_array(elements)], schema=element_schema(element_type))
     except Exception as error:
         _raise_located(elements, element_type, uid, error)
-    return pa.RecordBatch.from_arrays([array], schema=element_schema(element_type))
 
 
 def rows_to_batch(rows: Sequence[Any], row_type: RowTypeInformation, uid: str | None = None) -> pa.RecordBatch:
@@ -57,6 +61,7 @@ def rows_to_batch(rows: Sequence[Any], row_type: RowTypeInformation, uid: str | 
 
     Raises:
         OutputTypeError: A row does not match the type; it names the row, field, value and declared type.
+        ElementsTooLongError: They are too many for one batch.
     """
     schema = element_schema(row_type)
     if not rows:
@@ -64,9 +69,10 @@ def rows_to_batch(rows: Sequence[Any], row_type: RowTypeInformation, uid: str | 
     try:
         columns = row_type.columns(rows)
         arrays = [part.to_array(column) for part, column in zip(row_type.types, columns, strict=True)]
+        # Of what is too long for one array Arrow makes several, which no batch takes.
+        return pa.RecordBatch.from_arrays(arrays, schema=schema)
     except Exception as error:
         _raise_located(rows, row_type, uid, error)
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 def batch_to_elements(batch: pa.RecordBatch, element_type: TypeInformation, uid: str | None = None) -> list[Any]:
@@ -121,8 +127,10 @@ def _raise_located(
             raise
         except Exception as wrong:
             raise _located(wrong, None, position, element_type, uid) from error
-    raise OutputTypeError(
-        uid, f"{_producer(uid)} produced elements that are not {element_type}: {error}", declared=str(element_type)
+    raise ElementsTooLongError(
+        uid,
+        f"{_producer(uid)} produced {len(elements):,} elements too long for a batch of {element_type}: {error}",
+        declared=str(element_type),
     ) from error
 
 

@@ -1,0 +1,141 @@
+"""A step that emits at once more text than one Arrow array can hold, on a small scale: arrays are short here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from holdfast.datastream import DataStream, KeyedProcessFunction, OutputTag
+from holdfast.errors import JobExecutionError
+from holdfast.runtime.exchange.chunk import Chunk
+from holdfast.state import ValueStateDescriptor
+from holdfast.state.run import batch
+from holdfast.types.conversion.convert import to_type
+from holdfast.types.information.atomic_type import AtomicTypeInformation
+from tests.stories.journal import Journal, as_tuples, read
+from tests.stories.local import Program, epochs, run
+
+BOUND = 4000
+TYPE = "key string, text string"
+ASIDE = OutputTag("aside", TYPE)
+COUNT = 60
+
+
+def text(n: int) -> str:
+    return f"{n} " + "x" * (n * 37 % 500)
+
+
+ROWS = [(f"k{n}", text(n)) for n in range(COUNT)]
+
+
+@pytest.fixture(autouse=True)
+def short_arrays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Arrow makes several arrays of texts that are longer than 2 GiB; here they are of those longer than `BOUND`."""
+    whole = AtomicTypeInformation.to_array
+
+    def to_array(self: Any, values: Any) -> Any:
+        made = whole(self, values)
+        if made.type != pa.string() or made.nbytes <= BOUND or len(made) < 2:
+            return made
+        return pa.chunked_array([made[:1], made[1:]])
+
+    monkeypatch.setattr(AtomicTypeInformation, "to_array", to_array)
+
+
+class FiresAtTheEnd(KeyedProcessFunction):
+    """Says its text when its timer fires, all of them in one go, and tells a side output if it is asked to."""
+
+    def __init__(self, aside: bool) -> None:
+        self.aside = aside
+
+    def open(self, runtime_context: Any) -> None:
+        self.n = runtime_context.get_state(ValueStateDescriptor("n", "int"))
+
+    def process_element(self, value: int, ctx: KeyedProcessFunction.Context) -> Iterator[Any]:
+        self.n.update(value)
+        ctx.timer_service().register_processing_time_timer(1)
+        return iter(())
+
+    def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> Iterator[Any]:
+        n = self.n.value()
+        yield f"k{n}", text(n)
+        if self.aside:
+            yield ASIDE, (f"k{n}", text(n))
+
+
+class Passes(KeyedProcessFunction):
+    def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> Iterator[Any]:
+        yield value.key, value.text
+
+
+def at_once(texts: DataStream) -> DataStream:
+    return texts
+
+
+def behind_a_key(texts: DataStream) -> DataStream:
+    return texts.key_by("key").process(Passes(), TYPE).uid("passes")
+
+
+def behind_a_key_that_is_computed(texts: DataStream) -> DataStream:
+    return texts.key_by(lambda row: len(row.text), "int").process(Passes(), TYPE).uid("passes")
+
+
+def in_a_chain(texts: DataStream) -> DataStream:
+    return texts.map(lambda row: (row.key, row.text), TYPE)
+
+
+def spread(texts: DataStream) -> DataStream:
+    return texts.rebalance().map(lambda row: (row.key, row.text), TYPE)
+
+
+def aside(texts: DataStream) -> DataStream:
+    return texts.get_side_output(ASIDE)
+
+
+def aside_behind_a_key(texts: DataStream) -> DataStream:
+    return behind_a_key(texts.get_side_output(ASIDE))
+
+
+WAYS = [at_once, behind_a_key, behind_a_key_that_is_computed, in_a_chain, spread, aside, aside_behind_a_key]
+NAMES = ["a sink", "a key", "a computed key", "a chain", "other tasks", "a side output", "a key aside"]
+
+
+@pytest.mark.parametrize("way", WAYS, ids=NAMES)
+@pytest.mark.parametrize("columns", [False, True], ids=["elements", "columns"])
+def test_what_is_too_long_for_one_array_arrives(
+    tmp_path: Path, way: Callable[[DataStream], DataStream], columns: bool
+) -> None:
+    """As it was found: a TypeError about a ChunkedArray, in every attempt."""
+    program, got = Program(), list[Any]()
+    texts = program.source("in", "int").key_by(lambda n: n, "int").process(FiresAtTheEnd("aside" in way.__name__), TYPE)
+    texts = texts.uid("fires")
+    if columns:
+        way(texts).for_each_epoch(lambda frame, epoch: got.extend(map(tuple, map(dict.values, frame.to_pylist()))))
+    else:
+        way(texts).sink_to(Journal(tmp_path / "out")).uid("out")
+    run(program, tmp_path / "job", epochs("in", [list(range(COUNT)), []]))
+    assert sorted(got if columns else as_tuples(read(tmp_path / "out"))) == sorted(ROWS)
+
+
+def test_stretches_have_columns_of_a_bounded_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batch, "BATCH_BYTES", 1500)
+    pieces = list(Chunk(to_type(TYPE), "texts", elements=list(ROWS)).fitting())
+    assert len(pieces) > 5
+    assert all(piece.batch.nbytes <= 1500 for piece in pieces)
+    assert list(chain.from_iterable(piece.elements for piece in pieces)) == ROWS
+    [whole] = Chunk(to_type(TYPE), "texts", elements=ROWS[:2]).fitting()
+    assert whole.elements == ROWS[:2]
+
+
+def test_who_is_of_the_wrong_type_is_named_by_its_number_among_all(tmp_path: Path) -> None:
+    program = Program()
+    rows = [*ROWS, ("k60", 7)]
+    stream = program.source("in", "int").flat_map(lambda n: iter(rows), TYPE).uid("wrong")
+    stream.for_each_epoch(lambda frame, epoch: None)
+    with pytest.raises(JobExecutionError, match="Element 60 of a batch that operator 'wrong' produced"):
+        run(program, tmp_path / "job", epochs("in", [[1]]))
