@@ -335,3 +335,31 @@ def test_what_cannot_be_copied_is_shared_as_a_whole_and_stays_one_thing() -> Non
     with OperatorHarness(UsesClient(), output_type="a boolean, b boolean") as harness:
         harness.process_element(1)
         assert [tuple(row) for row in harness.output] == [(True, True)]
+
+
+class Refreshes(MapFunction):
+    """A thread of its own puts new rules into a field."""
+
+    def open(self, runtime_context: Any) -> None:
+        self.rules = 1
+        self.asked, self.loaded = threading.Event(), threading.Event()
+        self.thread = threading.Thread(target=self.refresh)
+        self.thread.start()
+
+    def refresh(self) -> None:
+        self.asked.wait()
+        self.rules = 2
+        self.loaded.set()
+
+    def map(self, value: Any) -> int:
+        self.asked.set()
+        self.loaded.wait()
+        return self.rules
+
+
+def test_what_a_thread_puts_into_a_field_is_seen_by_tasks_that_begin_later() -> None:
+    with OperatorHarness(Refreshes(), output_type="bigint") as harness:
+        harness.process_elements([1, 1])
+        harness.snapshot(1)
+        harness.process_element(1)
+        assert harness.output == [1, 1, 2]
