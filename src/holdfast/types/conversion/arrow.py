@@ -129,7 +129,7 @@ def _raise_located(
             raise _located(wrong, None, position, element_type, uid) from error
     raise ElementsTooLongError(
         uid,
-        f"{_producer(uid)} produced {len(elements):,} elements too long for a batch of {element_type}: {error}",
+        f"{_producer(uid)} produced {len(elements):,} elements that make no batch of {element_type}: {error}",
         declared=str(element_type),
     ) from error
 
