@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from holdfast.common import WatermarkStrategy
 from holdfast.datastream import DataStream, KeyedProcessFunction, OutputTag
 from holdfast.errors import JobExecutionError
 from holdfast.runtime.exchange.chunk import Chunk
@@ -19,6 +20,7 @@ from holdfast.types.conversion.convert import to_type
 from holdfast.types.information.atomic_type import AtomicTypeInformation
 from tests.stories.journal import Journal, as_tuples, read
 from tests.stories.local import Program, epochs, run
+from tests.unit.runtime.test_transforms import transformed
 
 BOUND = 4000
 TYPE = "key string, text string"
@@ -101,11 +103,30 @@ def aside_behind_a_key(texts: DataStream) -> DataStream:
     return behind_a_key(texts.get_side_output(ASIDE))
 
 
-WAYS = [at_once, behind_a_key, behind_a_key_that_is_computed, in_a_chain, spread, aside, aside_behind_a_key]
-NAMES = ["a sink", "a key", "a computed key", "a chain", "other tasks", "a side output", "a key aside"]
+def with_times_of_a_column(texts: DataStream) -> DataStream:
+    timed = texts.map(lambda row: (row.key, row.text, len(row.text)), TYPE + ", at bigint")
+    strategy = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_column("at")
+    return behind_a_key(timed.assign_timestamps_and_watermarks(strategy))
 
 
-@pytest.mark.parametrize("way", WAYS, ids=NAMES)
+def through_spark(texts: DataStream) -> DataStream:
+    return transformed(texts, lambda rows: rows, TYPE)
+
+
+WAYS: dict[str, Callable[[DataStream], DataStream]] = {
+    "a sink": at_once,
+    "a key": behind_a_key,
+    "a computed key": behind_a_key_that_is_computed,
+    "a chain": in_a_chain,
+    "other tasks": spread,
+    "a side output": aside,
+    "a key aside": aside_behind_a_key,
+    "times of a column": with_times_of_a_column,
+    "a transformation by Spark": through_spark,
+}
+
+
+@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
 @pytest.mark.parametrize("columns", [False, True], ids=["elements", "columns"])
 def test_what_is_too_long_for_one_array_arrives(
     tmp_path: Path, way: Callable[[DataStream], DataStream], columns: bool
