@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 from holdfast.checkpoint.document.metadata import CheckpointMetadata, decode
 from holdfast.state.compaction.layer import depth
 from holdfast.storage.file_system.local import final_name
-from holdfast.storage.file_system.path import base_name
+from holdfast.storage.file_system.path import base_name, parent
 from holdfast.storage.job.job_directory import checkpoint_id_of
 from holdfast.storage.job.naming import FileName
 from holdfast.storage.register.register_state import GENESIS, CheckpointPointer, RegisterRecord
@@ -42,6 +42,7 @@ class Auditors:
         job_path: The job's directory.
         max_runs: How many runs a key may have to be looked for in.
         sinks: How many the job has.
+        most_pending: How many checkpoints may wait for their sinks.
         leftovers: Knows what may be left at the end.
     """
 
@@ -55,6 +56,7 @@ class Auditors:
         job_path: str,
         max_runs: int,
         sinks: int,
+        most_pending: int,
         leftovers: Leftovers,
     ) -> None:
         self._world, self._disk, self._model, self._grace, self._job = world, disk, model, grace, job_path
@@ -74,6 +76,9 @@ class Auditors:
         self._released_ids: dict[int, float] = {}
         self.clocks_jumped = False
         self.savepoints: list[str] = []
+        self._documented: set[str] = set()
+        self._most_pending = most_pending
+        self._epochs: list[int] = []
         self._ever: dict[str, CheckpointMetadata] = {}
 
     # What happens on the disk
@@ -86,9 +91,7 @@ class Auditors:
             if match is not None:
                 self._version_written(int(match[1]), path)
             elif path.endswith("/_metadata"):
-                number = checkpoint_id_of(base_name(path[: -len("/_metadata")]))
-                if number is not None:
-                    self._tokens[number] = self._token_of(self._process())
+                self._documented_now(parent(path))
         elif call == "rename":
             if _VERSION.fullmatch(path) is not None:
                 self._fail(f"{path} took the place of what was there")
@@ -96,6 +99,14 @@ class Auditors:
             self._became_visible(path, source)
         elif call == "unlink":
             self._deleted(path)
+
+    def _documented_now(self, place: str) -> None:
+        number = checkpoint_id_of(base_name(place))
+        if number is not None:
+            self._tokens[number] = self._token_of(self._process())
+        elif self._world.on_behalf is None:  # one that comes late may find that it was given up meanwhile
+            self._documented.add(place)
+            self._require_savepoint(place)
 
     def _process(self) -> Process:
         actor = self._world.on_behalf or self._world.current
@@ -167,10 +178,20 @@ class Auditors:
                 self._fail(f"checkpoint {pointer.checkpoint_id} went back to input {position_of(document)}")
             if self._epochs_of_output(document) & self._epochs_of_output(older):
                 self._world.note("the output of the one before is named again: checkpoint")
+        self._require_few_uncommitted(pointer.checkpoint_id, document)
         self.require_state(document, f"checkpoint {pointer.checkpoint_id}", self._job)
         deepest = max((depth(operator.runs) for operator in document.operators), default=0)
         if deepest > self._max_runs + 1 and not self._world.met["compaction failed: compaction"]:
             self._fail(f"checkpoint {pointer.checkpoint_id} has {deepest} runs for one key group")
+
+    def _require_few_uncommitted(self, number: int, document: CheckpointMetadata) -> None:
+        """A checkpoint names the output of few before it, however slow sinks are."""
+        self._epochs = [epoch for epoch in self._epochs if epoch < document.epoch]
+        output = self._epochs_of_output(document)
+        before = {next((end for end in self._epochs if epoch <= end), None) for epoch in output} - {None}
+        if len(before) > self._most_pending:
+            self._fail(f"checkpoint {number} names output of {len(before)} before it, not of {self._most_pending}")
+        self._epochs.append(document.epoch)
 
     def _epochs_of_output(self, document: CheckpointMetadata) -> set[int]:
         staged = [entry for one in document.operators for entries in one.committables.values() for entry in entries]
@@ -206,9 +227,9 @@ class Auditors:
     # Readers
 
     def read_by_replica(
-        self, checkpoint_id: int, epoch: int, before: int, contents: dict[int, dict[str, dict[str, Row]]]
+        self, checkpoint_id: int, epoch: int, before: int, content: dict[str, dict[str, Row]] | None
     ) -> None:
-        """A replica answers from a checkpoint now."""
+        """A replica answers from a checkpoint now; None if it says that it cannot."""
         if checkpoint_id < before:
             self._fail(f"a replica went back from checkpoint {before} to {checkpoint_id}")
         document = next((one for one in self._ever.values() if one.checkpoint_id == checkpoint_id), None)
@@ -216,7 +237,11 @@ class Auditors:
             self._fail(f"a replica answers from checkpoint {checkpoint_id}, which has never completed")
         if document.epoch != epoch:
             self._fail(f"a replica says epoch {epoch} of checkpoint {checkpoint_id}, which is of {document.epoch}")
-        self._require_equal(document, contents[checkpoint_id], f"a replica at checkpoint {checkpoint_id}")
+        if content is None:
+            self._world.met["a replica could not read: replica"] += 1
+        else:
+            self._world.met["compared with the dict: replica"] += 1
+            self._require_equal(document, content, f"a replica at checkpoint {checkpoint_id}")
 
     def savepoint_completed(self, path: str) -> None:
         """Somebody was told that a savepoint is complete: it stands by itself from now on."""
@@ -264,6 +289,7 @@ class Auditors:
         if final_name(base_name(path)) is not None:
             return  # a file that was never finished: its writer fails, and nothing else
         process = self._process()
+        self._documented.discard(parent(path) if path.endswith("/_metadata") else "")
         match = _JOB.fullmatch(path)
         if match is not None and match[1].startswith("chk-"):
             self._document_deleted(int(match[1].split("/")[0][4:]), process)
@@ -326,7 +352,11 @@ class Auditors:
         for pointer in self.truth.state.checkpoints:
             self._whole(pointer)
         self._remember(())
-        for savepoint in self.savepoints:
+        # One with a document looks complete, whoever was told of it.
+        self._documented &= {
+            parent(path) for path in self._disk.files(workload.SAVEPOINTS) if path.endswith("/_metadata")
+        }
+        for savepoint in (*self.savepoints, *sorted(self._documented)):
             self._require_savepoint(savepoint)
         for output in self.outputs.values():
             output.after_power_failure(self._disk.files(output.root), self._committed)

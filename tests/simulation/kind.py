@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from holdfast.checkpoint.document.metadata import OperatorMetadata
+from holdfast.queryable.replica.checkpoint_view import CheckpointView
 from holdfast.runtime.graph.stream_graph import StreamGraph
 from holdfast.state.compaction.plan import CompactionPlan
 from holdfast.state.run.run_file import RunHandle
@@ -31,7 +32,8 @@ class Kind:
         plain: What the dict tells of a row.
         wrong: What is wrong with all rows together.
         state_of: What the runs of an operator say of each key.
-        has_replicas: Whether replicas can read state.
+        shown_by: What a replica says of each key of each operator, None if it cannot answer; None where replicas read
+            the files of tasks that are not real.
     """
 
     graph: Callable[[int, int], StreamGraph]
@@ -42,7 +44,7 @@ class Kind:
     plain: Callable[[Row], tuple[Any, ...]]
     wrong: Callable[[Sequence[Row]], str | None]
     state_of: Callable[[OperatorMetadata, str, Evidence], dict[str, Row]]
-    has_replicas: bool
+    shown_by: Callable[[CheckpointView], dict[str, dict[str, Row]] | None] | None
 
 
 LIGHT: Final = Kind(
@@ -54,7 +56,7 @@ LIGHT: Final = Kind(
     workload.plain,
     workload.broken_chain,
     tasks.state_of,
-    True,
+    None,
 )
 REAL: Final = Kind(
     real.graph,
@@ -65,5 +67,5 @@ REAL: Final = Kind(
     real.plain,
     real.wrong,
     real.state_of,
-    False,
+    real.shown_by,
 )

@@ -7,16 +7,23 @@ from typing import Any
 
 from holdfast.checkpoint.document.metadata import CheckpointMetadata
 from holdfast.errors import HoldfastError
+from holdfast.kernel.key_group import KeyGroupRange
 from holdfast.queryable.replica.checkpoint_view import CheckpointView
 from holdfast.queryable.replica.follower import CheckpointFollower
 from holdfast.storage.register.fenced_register import FencedRegister
 from tests.simulation import tasks
 from tests.simulation.auditors import Auditors
 from tests.simulation.disk import Disk
+from tests.simulation.kind import Kind
 from tests.simulation.primitives import SimulatedClock
 from tests.simulation.weather import Weather
 from tests.simulation.workload import Row
 from tests.simulation.world import Process, World
+
+
+def whole(max_parallelism: int) -> tuple[KeyGroupRange, ...]:
+    """A replica holds all key groups."""
+    return (KeyGroupRange(0, max_parallelism - 1),)
 
 
 class ReplicaBuilder:
@@ -47,11 +54,13 @@ class Follower:
         self,
         world: World,
         auditors: Auditors,
+        kind: Kind,
         directory: Callable[[], Any],
         register: Callable[[], FencedRegister],
         is_over: Callable[[], bool],
     ) -> None:
         self._world, self._auditors, self._directory, self._register = world, auditors, directory, register
+        self._kind = kind
         self._is_over = is_over
         self._processes: list[Process] = []
 
@@ -69,17 +78,20 @@ class Follower:
     def _live(self, process: Process) -> None:
         directory = self._directory()
         contents: dict[int, dict[str, dict[str, Row]]] = {}
-        follower = CheckpointFollower(directory, self._register(), lambda groups: (), clock=SimulatedClock(process))
-        follower._builder = ReplicaBuilder(directory, contents)  # type: ignore[assignment]
+        follower = CheckpointFollower(directory, self._register(), whole, clock=SimulatedClock(process))
+        if self._kind.shown_by is None:
+            follower._builder = ReplicaBuilder(directory, contents)  # type: ignore[assignment]
         seen = idle = 0
         while not self._is_over():
             try:
-                follower.follow()
+                if follower.follow():
+                    follower.merge()
             except HoldfastError:
                 self._world.met["a replica could not read: replica"] += 1
             newest = follower.replica.newest
             if newest is not None and newest.checkpoint_id != seen:
-                self._auditors.read_by_replica(newest.checkpoint_id, newest.epoch, seen, contents)
+                shown = contents[newest.checkpoint_id] if self._kind.shown_by is None else self._kind.shown_by(newest)
+                self._auditors.read_by_replica(newest.checkpoint_id, newest.epoch, seen, shown)
                 seen, idle = newest.checkpoint_id, 0
             idle += 1
             self._world.block(None, (0.01, 0.05, 0.3)[self._world.choices.below(3)] * idle)

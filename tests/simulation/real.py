@@ -9,15 +9,17 @@ from __future__ import annotations
 import io
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from holdfast.checkpoint.document.metadata import OperatorMetadata
 from holdfast.kernel.key_group import KeyGroupRange
+from holdfast.queryable.replica.checkpoint_view import CheckpointView
+from holdfast.queryable.replica.scan import rows_of as rows_of_layer
 from holdfast.runtime.exchange.descriptor import EpochDescriptor
 from holdfast.runtime.exchange.packed_layout import arriving_layout
 from holdfast.runtime.graph.plan import Stage
@@ -27,6 +29,7 @@ from holdfast.runtime.task import worker
 from holdfast.state.backend.cache import STATE_CACHE
 from holdfast.state.compaction.merge import compact
 from holdfast.state.compaction.plan import CompactionPlan
+from holdfast.state.declaration.descriptor import ValueStateDescriptor
 from holdfast.state.run.run_file import RunHandle, RunReader, forget_runs
 from holdfast.state.run.run_footer import Footer, read_footer
 from holdfast.state_processor.read.state_table import StateTable
@@ -40,6 +43,9 @@ from tests.simulation.tasks import Idling
 from tests.simulation.workload import Payment, Row
 from tests.simulation.world import World
 from tests.stories import ledger
+
+_STATES: Final = {workload.LEDGER: ("seq", "total"), workload.PARITY: ("parity_seq",)}
+"""What is judged of the state of each operator, in the order of the dict."""
 
 
 class RealEngine(LocalEngine):
@@ -93,9 +99,40 @@ class RealEngine(LocalEngine):
         return [placed[self._world.choices.below(2)][task] for task in range(stage.tasks)]
 
 
+class Queryable:
+    """What an operator is told, whose value states replicas read."""
+
+    def __init__(self, context: Any) -> None:
+        self._context = context
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._context, name)
+
+    def get_state(self, descriptor: ValueStateDescriptor) -> Any:
+        descriptor.set_queryable(descriptor.name)
+        return self._context.get_state(descriptor)
+
+
+class QueryableLedger(ledger.Ledger):
+    """The first operator of the stories."""
+
+    def open(self, runtime_context: Any) -> None:
+        super().open(Queryable(runtime_context))
+
+
+class QueryableParity(ledger.Parity):
+    """The second one."""
+
+    def open(self, runtime_context: Any) -> None:
+        super().open(Queryable(runtime_context))
+
+
 def graph(parallelism: int, sinks: int) -> StreamGraph:
     """The job of the stories, whose tasks use value, map and list state."""
     made = ledger.graph(workload.OUTPUTS["out"], two_stages=True, parallelism=parallelism)
+    last: Any = made.sinks[0].inputs[0]
+    for node, function in ((last, QueryableParity()), (last.inputs[0], QueryableLedger())):
+        node.operator = replace(node.operator, function=function)
     return workload.with_sinks(made, sinks)
 
 
@@ -127,14 +164,27 @@ def wrong(rows: Sequence[Row]) -> str | None:
 def state_of(operator: OperatorMetadata, root: str, evidence: Evidence) -> dict[str, Row]:
     """What the runs of an operator say of each key, in the order of the dict: numbers first."""
     stored = AuditedOperator(root, operator, 0, evidence)
-    names = ("seq", "total") if operator.uid == workload.LEDGER else ("parity_seq",)
     found: dict[str, Row] = {}
-    for name in (name for name in names if name in stored.forms):
+    for name in (name for name in _STATES[operator.uid] if name in stored.forms):
         table = pa.concat_tables(
             StateTable(stored, stored.form(name)).read([KeyGroupRange(0, operator.max_parallelism - 1)])
         )
         for key, value in zip(table["key"].to_pylist(), table["value"].to_pylist(), strict=True):
             found.setdefault(key if operator.uid == workload.LEDGER else f"parity {key}", []).append(value)
+    return found
+
+
+def shown_by(view: CheckpointView) -> dict[str, dict[str, Row]] | None:
+    """What a replica answers about each key, by operator; None if it cannot answer."""
+    found: dict[str, dict[str, Row]] = {}
+    for uid, names in _STATES.items():
+        of_key = found.setdefault(uid, {})
+        for state in (view.states[name] for name in names if name in view.states):
+            if state.damage is not None:
+                return None
+            for rows in (rows_of_layer(layer, state.description) for layer in state.scan(None)):
+                for key, value in zip(rows["key"].to_pylist(), rows["value"].to_pylist(), strict=True):
+                    of_key.setdefault(key if uid == workload.LEDGER else f"parity {key}", []).append(value)
     return found
 
 

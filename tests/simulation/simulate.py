@@ -95,7 +95,8 @@ def simulate(
     readers, consumers, window = choices.below(3), choices.below(2), (64, 3, 6)[choices.below(3)]
     retained = int(settings.options["execution.checkpointing.num-retained"])
     leftovers = Leftovers(world, disk, job, retained, window)
-    auditors = Auditors(world, disk, kind, model, grace, job, settings.max_runs, settings.sinks, leftovers)
+    pending = int(settings.options["sink.committer.max-pending-checkpoints"])
+    auditors = Auditors(world, disk, kind, model, grace, job, settings.max_runs, settings.sinks, pending, leftovers)
     cluster = Cluster(world, settings, kind, None, [list(epoch) for epoch in model.inputs])
     auditors.masters = cluster.masters
     auditors.clocks_jumped = climate.jump > 0
@@ -122,9 +123,9 @@ def simulate(
         for _ in range(consumers):
             world.spawn(world.outside, "consumer", Consumer(world, disk, auditors, weather).live)
         follower = Follower(
-            world, auditors, cluster.directory, cluster.register, lambda: weather.is_calm and cluster.is_finished
+            world, auditors, kind, cluster.directory, cluster.register, lambda: weather.is_calm and cluster.is_finished
         )
-        follower.most = readers if kind.has_replicas else 0
+        follower.most = readers
         cluster.start_readers = follower.start
         Supervisor(cluster, calm).live()
         weather.late.clear()

@@ -34,11 +34,14 @@ QUICKLY_FOUND = (
     "commit before pointer",
     "next checkpoint forgets uncommitted output",
     "later checkpoint committed first",
+    "any number of checkpoints waits",
     "one sink speaks for all",
     "notified before commit",
     "done before moved",
     "nothing is compacted",
     "sweep without grace",
+    "savepoint document before files",
+    "replica keeps what it has",
     "sink sweeps committed output",
     "nothing is subsumed",
     "documents never deleted",
@@ -64,6 +67,7 @@ def test_no_history_with_real_tasks_goes_wrong() -> None:
     totals = run_seeds(range(REAL_SEEDS), is_real=True)
     assert totals.failures == {}, "replay one with: python -m tests.simulation SEED --real"
     assert totals.met["new worker process: task"] and totals.met["second attempt: stage"]
+    assert totals.met["compared with the dict: replica"]
 
 
 def test_a_seed_replays_exactly_also_in_a_process_that_hashes_differently() -> None:

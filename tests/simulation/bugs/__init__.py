@@ -20,6 +20,9 @@ BUGS: Final[dict[str, Callable[[], Iterator[tuple[Any, str, Any]]]]] = {
     if inspect.isfunction(function) and function.__module__ == module.__name__
 }
 
+WITH_REAL_TASKS: Final = frozenset({"replica keeps what it has"})
+"""Bugs in code that only histories with the real tasks run."""
+
 
 @contextmanager
 def bug(name: str) -> Iterator[None]:

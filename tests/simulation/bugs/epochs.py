@@ -195,6 +195,11 @@ def later_checkpoint_committed_first() -> Iterator[Patch]:
     yield committing.Committing, "_begin", begin
 
 
+def any_number_of_checkpoints_waits() -> Iterator[Patch]:
+    """A job goes on however many checkpoints wait for its sinks."""
+    yield uncommitted.UncommittedOutput, "make_room", lambda self: self.note()
+
+
 def one_sink_speaks_for_all() -> Iterator[Patch]:
     """A checkpoint counts as committed when one of its sinks has committed it."""
     under_way = committing.CommitUnderWay

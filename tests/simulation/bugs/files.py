@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
+from unittest.mock import patch
 
+from holdfast.checkpoint.recovery import adoption
 from holdfast.checkpoint.retention import policy, sweeper
-from holdfast.queryable.replica import follower
+from holdfast.queryable.replica import checkpoint_view, follower
 from holdfast.runtime.commit import checkpointing, savepoints
 from holdfast.runtime.compaction import background
 from holdfast.state.run.version import StateVersion
@@ -97,6 +99,31 @@ def savepoint_refers_to_job() -> Iterator[Patch]:
     assert savepoints is not None
 
 
+def savepoint_document_before_files() -> Iterator[Patch]:
+    """The document of a savepoint is there before the files that it names."""
+    waiting: list[tuple[Any, ...]] = []
+    copy, copied, finish = adoption._copy, checkpointing.copied, checkpointing.EpochCheckpoints._finish
+
+    def copied_later(pending: Any, metadata: Any, own: Any) -> Any:
+        def status(self: Any, path: str) -> Any:
+            return real_status(self, {later[3]: later[1] for later in waiting}.get(path, path))
+
+        fs = type(own.fs)
+        real_status = fs.status
+        waiting.clear()
+        with patch.object(adoption, "_copy", lambda *one: waiting.append(one)), patch.object(fs, "status", status):
+            return copied(pending, metadata, own)
+
+    def finished(self: Any, pending: Any, tasks: Any, metadata: Any) -> Any:
+        completed = finish(self, pending, tasks, metadata)
+        while waiting:
+            copy(*waiting.pop())
+        return completed
+
+    yield checkpointing, "copied", copied_later
+    yield checkpointing.EpochCheckpoints, "_finish", finished
+
+
 def replica_shows_the_oldest() -> Iterator[Patch]:
     """A replica answers from a checkpoint that is not the newest it knows."""
     real = follower.Replica.publish
@@ -129,3 +156,14 @@ def replica_mixes_checkpoints() -> Iterator[Patch]:
         return real(self, mixed, before)
 
     yield readers.ReplicaBuilder, "build", build
+
+
+def replica_keeps_what_it_has() -> Iterator[Patch]:
+    """A replica that has read some runs of a state answers from them under the name of each later checkpoint."""
+    builder = checkpoint_view.ViewBuilder
+    real = builder._layers
+
+    def layers(self: Any, operator: Any, state: str, reading: Any, known: Any) -> Any:
+        return tuple(known) or real(self, operator, state, reading, known)
+
+    yield builder, "_layers", layers
