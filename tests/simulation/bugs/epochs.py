@@ -200,6 +200,16 @@ def any_number_of_checkpoints_waits() -> Iterator[Patch]:
     yield uncommitted.UncommittedOutput, "make_room", lambda self: self.note()
 
 
+def commits_past_a_failed_one() -> Iterator[Patch]:
+    """A sink that could not commit a checkpoint goes on with the next one."""
+    real = committing.Committing._commit_sink
+
+    def commit(self: Any, uid: str, number: int, entries: Any, is_recovered: bool, before: Any, halted: Any) -> Any:
+        return real(self, uid, number, entries, is_recovered, None, halted)
+
+    yield committing.Committing, "_commit_sink", commit
+
+
 def one_sink_speaks_for_all() -> Iterator[Patch]:
     """A checkpoint counts as committed when one of its sinks has committed it."""
     under_way = committing.CommitUnderWay
