@@ -385,6 +385,8 @@ class Auditors:
         for savepoint in self.savepoints:
             self._require_savepoint(savepoint)
         documents = [self._evidence.document(pointer) for pointer in state.checkpoints]
+        if position_of(documents[-1]) != len(self._model.inputs):
+            self._fail(f"the job has finished, and its newest checkpoint has taken {position_of(documents[-1])} inputs")
         own = max((document.epoch for document in documents if document.token == state.token), default=-1)
         self._leftovers.require_none(state, own, self._named, has_grace=self._grace > 0)
 

@@ -170,6 +170,19 @@ def staged_output_of_failed_checkpoint_lost() -> Iterator[Patch]:
     yield checkpointing.EpochCheckpoints, "_complete", complete
 
 
+def failed_last_checkpoint_forgotten() -> Iterator[Patch]:
+    """The job ends although the checkpoint of its last epoch has failed, which was tolerated."""
+    real = checkpointing.EpochCheckpoints._complete
+
+    def complete(self: Any, epochs: Any) -> Any:
+        completed = real(self, epochs)
+        if completed is None:
+            self._pending = None
+        return completed
+
+    yield checkpointing.EpochCheckpoints, "_complete", complete
+
+
 def next_checkpoint_forgets_uncommitted_output() -> Iterator[Patch]:
     """A checkpoint names the output of its own epochs only, also while that of the one before is being committed."""
     yield (
