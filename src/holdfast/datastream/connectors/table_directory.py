@@ -20,13 +20,13 @@ Earlier releases left the files of a table below `_holdfast`, as `<name>.parquet
 
 from __future__ import annotations
 
-import reprlib
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, suppress
 from functools import partial
 from typing import Any, BinaryIO, Final, NamedTuple
 
 from holdfast.datastream.sinks.output_files import STAGED_SUFFIX
+from holdfast.datastream.sinks.task_owned import not_written_by
 from holdfast.errors import ConfigurationError, NotExistError, StorageError
 from holdfast.kernel.malformed import MALFORMED
 from holdfast.runtime.function.sink import CommitRequest, CommitterInitContext, WriterInitContext
@@ -195,11 +195,7 @@ def target_of(sink: str, requests: Sequence[CommitRequest]) -> tuple[str, str]:
                 raise ValueError("it names other places")
         [target] = {(r.committable["path"], r.committable["identity"]) for r in requests}
     except MALFORMED as error:
-        shown = reprlib.repr([request.committable for request in requests])
-        raise ConfigurationError(
-            f"The checkpoint names output that no {sink} has written, {shown}: {error!r:.200}. Nothing was committed. "
-            "Start from a checkpoint that nobody has changed (-s PATH)."
-        ) from error
+        raise not_written_by(sink, [request.committable for request in requests], error) from error
     return target
 
 

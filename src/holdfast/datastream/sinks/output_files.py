@@ -26,6 +26,7 @@ from holdfast.datastream.sinks.buckets import BASE_PATH, Buckets
 from holdfast.datastream.sinks.output_bucket import output_at
 from holdfast.datastream.sinks.output_directory import HIDDEN_FOLDER, CommitLedger, OutputDirectory, StagedFile
 from holdfast.datastream.sinks.rolling import RollingStaging
+from holdfast.datastream.sinks.task_owned import not_written_by
 from holdfast.errors import AlreadyExistError, ConfigurationError
 from holdfast.kernel.ids import new_nonce
 from holdfast.kernel.malformed import MALFORMED
@@ -228,10 +229,7 @@ def _check(committable: Any) -> None:
         if not (is_inside and is_absolute(directory) and is_whole and all(type(text) is str for text in texts)):
             raise ValueError("it names other places")
     except MALFORMED as error:
-        raise ConfigurationError(
-            f"The checkpoint names output that no sink of files has written, {reprlib.repr(committable)}: "
-            f"{error!r:.200}. Nothing was committed. Start from a checkpoint that nobody has changed (-s PATH)."
-        ) from error
+        raise not_written_by("sink of files", committable, error) from error
 
 
 def _commit(directory: OutputDirectory, requests: Sequence[CommitRequest]) -> None:

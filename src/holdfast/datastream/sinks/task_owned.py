@@ -6,15 +6,16 @@ them they can be committed again. Their committables are `{"file": name, "rows":
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import BinaryIO, Final
+from typing import Any, BinaryIO, Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import xxhash
 
-from holdfast.errors import CorruptFileError, StorageError
+from holdfast.errors import ConfigurationError, CorruptFileError, StorageError
 from holdfast.kernel.malformed import MALFORMED
 from holdfast.runtime.function.sink import CommitRequest, CommitterInitContext
 from holdfast.runtime.function.staging import CHECKSUM
@@ -24,8 +25,29 @@ from holdfast.storage.job.naming import FileName
 _AT_ONCE: Final = 1 << 20
 
 
+def not_written_by(sink: str, committables: Any, error: Exception) -> ConfigurationError:
+    """What says that a checkpoint names output for a sink that this kind of sink does not stage."""
+    return ConfigurationError(
+        f"The checkpoint names output that no {sink} has written, {reprlib.repr(committables)}: {error!r:.200}. "
+        "Nothing was committed. If a sink of another kind has had this uid, give the new one a uid of its own, and let "
+        "the old one commit its output first, or drop it (-n). If not, somebody has changed the checkpoint: start from "
+        "another one (-s PATH)."
+    )
+
+
 def staged_paths(context: CommitterInitContext, requests: Sequence[CommitRequest]) -> list[str]:
-    """Where the files of these requests are, by subtask."""
+    """Where the files of these requests are, by subtask.
+
+    Raises:
+        ConfigurationError: The committables are not those of such a sink.
+    """
+    try:
+        for request in requests:
+            if FileName.parse(request.committable["file"]) is None:
+                raise ValueError("it names another file")
+    except MALFORMED as error:
+        sink = f"sink like {context.uid!r}"
+        raise not_written_by(sink, [request.committable for request in requests], error) from error
     return [join(context.staging_dir, request.committable["file"]) for request in requests]
 
 
@@ -33,6 +55,7 @@ def checked_paths(context: CommitterInitContext, requests: Sequence[CommitReques
     """Where the files of these requests are, after each was found to be what its task has written. Blocks.
 
     Raises:
+        ConfigurationError: The committables are not those of such a sink.
         CorruptFileError: One is not: its rows may be wrong, and no further try can help.
     """
     paths = staged_paths(context, requests)

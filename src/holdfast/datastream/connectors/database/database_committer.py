@@ -22,7 +22,6 @@ that were staged for one database are not committed into another one.
 
 from __future__ import annotations
 
-import reprlib
 import uuid
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -44,7 +43,7 @@ from holdfast.datastream.connectors.database.dialect import (
 from holdfast.datastream.connectors.database.refused_table import RefusedTable, shown_row
 from holdfast.datastream.connectors.database.table_change import TableChange, TargetTable
 from holdfast.datastream.connectors.row_changes import ChangeColumns, EpochChanges
-from holdfast.datastream.sinks.task_owned import checked_paths, opened
+from holdfast.datastream.sinks.task_owned import checked_paths, not_written_by, opened
 from holdfast.errors import ConfigurationError, HoldfastError, StorageError
 from holdfast.kernel.malformed import MALFORMED
 from holdfast.kernel.secret import get_logger, shown_error, without_credentials
@@ -343,9 +342,5 @@ def _target(requests: Sequence[CommitRequest]) -> tuple[str, str | None]:
                 raise ValueError("it names another file")
         [target] = {(str(r.committable["table"]), r.committable["identity"]) for r in requests}
     except MALFORMED as error:
-        shown = reprlib.repr([request.committable for request in requests])
-        raise ConfigurationError(
-            f"The checkpoint names output that no DatabaseSink has written, {shown}: {error!r:.200}. Nothing was "
-            "committed. Start from a checkpoint that nobody has changed (-s PATH)."
-        ) from error
+        raise not_written_by("DatabaseSink", [request.committable for request in requests], error) from error
     return target

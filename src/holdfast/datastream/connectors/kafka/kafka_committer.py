@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import reprlib
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Any, Final
@@ -13,7 +12,7 @@ from holdfast.datastream.connectors.kafka.marker_topic import MarkerPartition, S
 from holdfast.datastream.connectors.kafka.record.record_staging import staged_records
 from holdfast.datastream.connectors.kafka.shard_producer import RecordProducer, RefusedByTopicError, ShardProducer
 from holdfast.datastream.connectors.kafka.topic_limits import limits_of
-from holdfast.datastream.sinks.task_owned import checked_paths
+from holdfast.datastream.sinks.task_owned import checked_paths, not_written_by
 from holdfast.errors import ConfigurationError, StorageError
 from holdfast.kernel.malformed import MALFORMED
 from holdfast.kernel.secret import get_logger
@@ -218,7 +217,4 @@ def require_form(committable: Any, kinds: Mapping[str, type]) -> None:
         if wrong or FileName.parse(committable["file"]) is None or "/" in committable["file"]:
             raise ValueError(f"{wrong or 'file'} is wrong")
     except MALFORMED as error:
-        raise ConfigurationError(
-            f"The checkpoint names output that no KafkaSink has written, {reprlib.repr(committable)}: {error!r:.200}. "
-            "Nothing was committed. Start from a checkpoint that nobody has changed (-s PATH)."
-        ) from error
+        raise not_written_by("KafkaSink", committable, error) from error
