@@ -39,6 +39,7 @@ appender.out.layout.pattern = %d %p %c{1}: %m%n
 """
 _START_SECONDS: Final = 60.0
 _PORTS: Final = (12_000, 32_000)
+_given: set[int] = set()
 
 
 class ZooKeeperServer:
@@ -266,14 +267,16 @@ def expire_session(client: Any) -> None:
 
 
 def free_port() -> int:
-    """A port on which nobody listens now, and which the system gives to nobody before a server that starts has it.
+    """A port on which nobody listens now, and which nobody gets before a server that starts has it.
 
-    Those that it chooses itself, for connections too, lie above.
+    Those that the system chooses itself, for connections too, lie above; and this process gives each once.
     """
     while True:
         port = random.SystemRandom().randrange(*_PORTS)
         with suppress(OSError), socket.create_server(("127.0.0.1", port)):
-            return port
+            if port not in _given:
+                _given.add(port)
+                return port
 
 
 def _class_path() -> str:
