@@ -8,7 +8,7 @@ from typing import Any, Final
 from holdfast.errors import HoldfastError
 from holdfast.kernel.secret import shown
 from holdfast.rest.answer import Answer, RefusedError, Request
-from holdfast.rest.form import job_form as form
+from holdfast.rest.form import job_form
 from holdfast.rest.graph.job_graph import JobGraph
 from holdfast.rest.metric.job_numbers import metrics_of
 from holdfast.rest.metric.job_samples import samples_of
@@ -48,19 +48,19 @@ class JobApi:
         is_ready = status in (JobStatus.CREATED, JobStatus.RUNNING)
         return None if is_ready else f"The job is {status.value}."
 
-    @serves("GET", "/jobs", form.JOBS)
+    @serves("GET", "/jobs", job_form.JOBS)
     def jobs(self, request: Request) -> Answer:
         """The jobs and their states."""
         return Answer({"jobs": [{"id": self._id, "status": self._master.status.value}]})
 
-    @serves("GET", "/jobs/overview", form.OVERVIEW)
+    @serves("GET", "/jobs/overview", job_form.OVERVIEW)
     def overview(self, request: Request) -> Answer:
         """The jobs, each in a few words."""
         summary = self._summary()
         tasks = {"total": sum(max(1, step.parallelism) for step in self._steps())}
         return Answer({"jobs": [summary | {"tasks": tasks, "pending-operators": 0}]})
 
-    @serves("GET", "/jobs/:jobid", form.DETAILS)
+    @serves("GET", "/jobs/:jobid", job_form.DETAILS)
     def details(self, request: Request) -> Answer:
         """A job with its operators and what it has done last."""
         history = self._master.history.entered
@@ -81,12 +81,12 @@ class JobApi:
             }
         )
 
-    @serves("GET", "/jobs/:jobid/status", form.STATUS)
+    @serves("GET", "/jobs/:jobid/status", job_form.STATUS)
     def status(self, request: Request) -> Answer:
         """The state of a job."""
         return Answer({"status": self._master.status.value})
 
-    @serves("GET", "/jobs/:jobid/config", form.CONFIG)
+    @serves("GET", "/jobs/:jobid/config", job_form.CONFIG)
     def config(self, request: Request) -> Answer:
         """The options of a job; secrets are left out."""
         options = {key: shown(key, text) for key, text in self._master.job.configuration.to_texts().items()}
@@ -102,12 +102,12 @@ class JobApi:
             }
         )
 
-    @serves("GET", "/jobs/:jobid/plan", form.PLAN_OF_JOB)
+    @serves("GET", "/jobs/:jobid/plan", job_form.PLAN_OF_JOB)
     def plan(self, request: Request) -> Answer:
         """The operators of a job, and what they read."""
         return Answer({"plan": self._graph.plan()})
 
-    @serves("GET", "/jobs/:jobid/exceptions", form.EXCEPTIONS, query=form.EXCEPTIONS_QUERY)
+    @serves("GET", "/jobs/:jobid/exceptions", job_form.EXCEPTIONS, query=job_form.EXCEPTIONS_QUERY)
     def exceptions(self, request: Request) -> Answer:
         """What made attempts of a job fail, newest first."""
         limit = request.query.get("maxExceptions", 20)
@@ -127,7 +127,7 @@ class JobApi:
         truncated = len(failures) > limit or self._master.history.has_forgotten
         return Answer({"exceptionHistory": {"entries": entries, "truncated": truncated}})
 
-    @serves("PATCH", "/jobs/:jobid", form.NOTHING, status=202, query=form.CANCEL_QUERY, refusals=(308, 409))
+    @serves("PATCH", "/jobs/:jobid", job_form.NOTHING, status=202, query=job_form.CANCEL_QUERY, refusals=(308, 409))
     def cancel(self, request: Request) -> Answer:
         """End a job for good."""
         status = self._master.status
@@ -136,7 +136,7 @@ class JobApi:
         self._master.control.cancel()
         return Answer({}, 202)
 
-    @serves("GET", "/jobs/:jobid/metrics", form.METRICS, query=form.METRICS_QUERY)
+    @serves("GET", "/jobs/:jobid/metrics", job_form.METRICS, query=job_form.METRICS_QUERY)
     def metrics(self, request: Request) -> Answer:
         """The names of the numbers of a job, or with ?get=a,b their values."""
         known = metrics_of(self._master)
@@ -151,12 +151,12 @@ class JobApi:
         """All numbers, as Prometheus reads them."""
         return exposition(samples_of(self._master))
 
-    @serves("GET", "/jobs/:jobid/metrics/samples", form.SAMPLES)
+    @serves("GET", "/jobs/:jobid/metrics/samples", job_form.SAMPLES)
     def samples(self, request: Request) -> Answer:
         """The numbers of a job, as a job manager gathers them."""
         return Answer(to_json(samples_of(self._master)))
 
-    @serves("GET", "/jobs/:jobid/execution-result", form.RESULT)
+    @serves("GET", "/jobs/:jobid/execution-result", job_form.RESULT)
     def execution_result(self, request: Request) -> Answer:
         """How a job has ended, if it has."""
         status, failure = self._master.status, self._master.failure
@@ -172,7 +172,7 @@ class JobApi:
             result["failure-cause"] = cause_of(failure)
         return Answer({"status": {"id": "COMPLETED"}, "job-execution-result": result})
 
-    @serves("GET", "/jobs/:jobid/resource-requirements", form.REQUIREMENTS)
+    @serves("GET", "/jobs/:jobid/resource-requirements", job_form.REQUIREMENTS)
     def requirements(self, request: Request) -> Answer:
         """The parallelism of the operators with state."""
         return Answer(
@@ -183,7 +183,7 @@ class JobApi:
             }
         )
 
-    @serves("PUT", "/jobs/:jobid/resource-requirements", form.NOTHING, body=form.WANTED_REQUIREMENTS)
+    @serves("PUT", "/jobs/:jobid/resource-requirements", job_form.NOTHING, body=job_form.WANTED_REQUIREMENTS)
     def require(self, request: Request) -> Answer:
         """Have another parallelism; answered when it is in force."""
         wanted = {}
@@ -202,7 +202,7 @@ class JobApi:
             raise RefusedError(400, str(error)) from error
         return Answer({})
 
-    @serves("PATCH", "/jobs/:jobid/rescaling", form.NOTHING, status=503, query=form.RESCALING_QUERY)
+    @serves("PATCH", "/jobs/:jobid/rescaling", job_form.NOTHING, status=503, query=job_form.RESCALING_QUERY)
     def rescaling(self, request: Request) -> Answer:
         """Refused, as in Flink: have another parallelism with PUT at resource-requirements."""
         raise RefusedError(503, "Rescaling is temporarily disabled. Use PUT jobs/:jobid/resource-requirements.")

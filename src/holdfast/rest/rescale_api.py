@@ -6,7 +6,7 @@ from typing import Any
 
 from holdfast.checkpoint.statistics.tracker import Summary
 from holdfast.rest.answer import Answer, RefusedError, Request
-from holdfast.rest.form import rescale_form as form
+from holdfast.rest.form import rescale_form
 from holdfast.rest.route.route import serves
 from holdfast.runtime.job.rescaling import Rescale, RescaleHistory
 from holdfast.runtime.master.job_master import JobMaster
@@ -22,12 +22,12 @@ class RescaleApi:
     def __init__(self, master: JobMaster) -> None:
         self._history = master.control.rescales
 
-    @serves("GET", "/jobs/:jobid/rescales/config", form.CONFIG)
+    @serves("GET", "/jobs/:jobid/rescales/config", rescale_form.CONFIG)
     def config(self, request: Request) -> Answer:
         """How many rescales are remembered."""
         return Answer({"rescaleHistoryMax": RescaleHistory.SIZE})
 
-    @serves("GET", "/jobs/:jobid/rescales/overview", form.OVERVIEW)
+    @serves("GET", "/jobs/:jobid/rescales/overview", rescale_form.OVERVIEW)
     def overview(self, request: Request) -> Answer:
         """How many rescales there were, and the latest of them."""
         completed, failed = self._history.latest(done=True), self._history.latest(done=False)
@@ -42,18 +42,18 @@ class RescaleApi:
             }
         )
 
-    @serves("GET", "/jobs/:jobid/rescales/summary", form.SUMMARY)
+    @serves("GET", "/jobs/:jobid/rescales/summary", rescale_form.SUMMARY)
     def summary(self, request: Request) -> Answer:
         """How long rescales took."""
         durations = Summary(self._history.durations).to_json()
         return Answer({"rescalesCounts": self._counts(), "completedRescalesDurationStatsInMillis": durations})
 
-    @serves("GET", "/jobs/:jobid/rescales/history", form.HISTORY)
+    @serves("GET", "/jobs/:jobid/rescales/history", rescale_form.HISTORY)
     def history(self, request: Request) -> Answer:
         """The last rescales, newest first."""
         return Answer({"rescaleHistory": [_described(rescale) for rescale in self._history.newest_first()]})
 
-    @serves("GET", "/jobs/:jobid/rescales/details/:rescaleuuid", form.RESCALE)
+    @serves("GET", "/jobs/:jobid/rescales/details/:rescaleuuid", rescale_form.RESCALE)
     def details(self, request: Request) -> Answer:
         """One rescale."""
         wanted = request.path["rescaleuuid"]

@@ -9,6 +9,7 @@ from typing import Any
 from holdfast.checkpoint.coordination import completion
 from holdfast.checkpoint.document.completed_checkpoint import pointer_for
 from holdfast.checkpoint.document.metadata import encode
+from holdfast.checkpoint.recovery import retained
 from holdfast.checkpoint.storage import location
 from holdfast.checkpoint.store import id_counter
 from holdfast.errors import ConflictError, PossibleInconsistentStateError, StorageError
@@ -178,8 +179,8 @@ def ids_not_reserved() -> Iterator[Patch]:
 
 def oldest_is_restored() -> Iterator[Patch]:
     """A leader starts from the oldest retained checkpoint."""
-    real = starting_point.recovery.recover_all
-    yield starting_point.recovery, "recover_all", lambda directory, state: real(directory, state)[::-1]
+    real = retained.recover_all
+    yield retained, "recover_all", lambda directory, state: real(directory, state)[::-1]
 
 
 def newest_is_subsumed() -> Iterator[Patch]:

@@ -17,7 +17,6 @@ from holdfast.types.information.type_information import (
 )
 from holdfast.types.serialization_schema import DeserializationSchema, SerializationSchema
 
-__all__ = ["AvroRowDeserializationSchema", "AvroRowSerializationSchema"]
 
 
 class _AvroRows:

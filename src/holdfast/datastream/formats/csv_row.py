@@ -22,7 +22,6 @@ from holdfast.types.information.type_information import (
 )
 from holdfast.types.serialization_schema import DeserializationSchema, SerializationSchema
 
-__all__ = ["CsvRowDeserializationSchema", "CsvRowSerializationSchema"]
 
 _LONGEST_UNQUOTED: Final = 24
 """Texts that are longer are always quoted, as Flink does, so that both write the same bytes."""

@@ -13,7 +13,6 @@ from holdfast.types.encoder import json_text_of_flink, with_kind
 from holdfast.types.information.type_information import ChangelogTypeInformation, RowTypeInformation
 from holdfast.types.serialization_schema import DeserializationSchema, SerializationSchema
 
-__all__ = ["JsonRowDeserializationSchema", "JsonRowSerializationSchema"]
 
 
 class JsonRowDeserializationSchema(DeserializationSchema):

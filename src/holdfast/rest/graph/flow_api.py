@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from holdfast.rest.answer import Answer, RefusedError, Request
-from holdfast.rest.form import flow_form as form
+from holdfast.rest.form import flow_form
 from holdfast.rest.graph.job_graph import JobGraph
 from holdfast.rest.route.route import serves
 from holdfast.runtime.master.job_master import JobMaster
@@ -21,7 +21,7 @@ class FlowApi:
         self._master = master
         self._graph = JobGraph(master)
 
-    @serves("GET", "/jobs/:jobid/epochs", form.EPOCHS, query=form.EPOCHS_QUERY)
+    @serves("GET", "/jobs/:jobid/epochs", flow_form.EPOCHS, query=flow_form.EPOCHS_QUERY)
     def epochs(self, request: Request) -> Answer:
         """The recent epochs of a job, oldest first, or with ?since=TIME those that began later."""
         since = request.query.get("since", 0)
@@ -39,7 +39,7 @@ class FlowApi:
             }
         )
 
-    @serves("GET", "/jobs/:jobid/vertices/:vertexid", form.VERTEX)
+    @serves("GET", "/jobs/:jobid/vertices/:vertexid", flow_form.VERTEX)
     def vertex(self, request: Request) -> Answer:
         """An operator with its subtasks."""
         uid = request.path["vertexid"]
